@@ -1,0 +1,58 @@
+# Everything from a bare Python 3.11+ and Java 17+: the environment is made in .venv on first use.
+#   make demo    the main job on real brokers, ends with a report
+#   make test    every test
+#   make check   lint, format, types, import layers
+#   make bench   the benchmarks, side by side with their peers
+#   make soak    long fuzzing and endurance runs
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.synced
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+export UV_PYTHON_DOWNLOADS := never
+
+.PHONY: help demo test check bench soak warm java clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(STAMP): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Ottla needs Python 3.11 or newer, $(PYTHON) is older: run make PYTHON=python3.12, for example" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "error: $(PYTHON) cannot make virtual environments: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.12,<1"
+	@echo "installing the locked environment into $(VENV)"
+	@$(BIN)/uv sync --quiet --locked --all-extras --inexact
+	@touch $@
+
+java:
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null 2>&1 || { \
+	  echo "error: no Java found: install Java 17 or newer (Debian and Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)" >&2; exit 1; }
+
+# Compile the kernels into numba's cache once, so that nobody waits for it in the middle of something.
+warm: $(STAMP)
+	@$(BIN)/python -m ottla.wire.warm
+
+demo: $(STAMP) java warm
+	@$(BIN)/ottla demo
+
+test: $(STAMP) java warm
+	@$(BIN)/pytest
+
+check: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(STAMP) java warm
+	@$(BIN)/python -m bench wire
+
+soak: $(STAMP) java warm
+	@$(BIN)/python -m tests.fuzz --inputs 10000000
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

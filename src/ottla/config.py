@@ -1,0 +1,161 @@
+"""Settings as small frozen values, checked when they are made, with an explanation when they are wrong.
+
+Nothing here reads the environment, opens a file or connects; secrets never show in a `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Literal, NamedTuple
+
+from ottla.errors import ConfigError
+
+Path = str | PathLike[str]
+ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`host:port`, with an IPv6 host in brackets; the port defaults to 9092."""
+    host, separator, port = text.strip().rpartition(":")
+    if not separator or port.endswith("]"):
+        host, port = text.strip(), "9092"
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"bootstrap address {text!r} is not HOST:PORT, for example localhost:9092")
+    return Address(host, int(port))
+
+
+def parse_bootstrap(servers: str | Iterable[str | Address]) -> tuple[Address, ...]:
+    """One or several bootstrap addresses, from `"a:9092,b:9092"` or a list of such, without repeats."""
+    entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    parsed = [e if isinstance(e, Address) else parse_address(e) for e in entries if isinstance(e, Address) or e.strip()]
+    if not parsed:
+        raise ConfigError("no bootstrap address given: pass one or more HOST:PORT, for example localhost:9092")
+    return tuple(dict.fromkeys(parsed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS towards the brokers. Without `ca_file` the system's certificate authorities are trusted."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        if self.key_file is not None and self.cert_file is None:
+            raise ConfigError("Tls(key_file=...) needs cert_file as well: the certificate that belongs to the key")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """SASL PLAIN: user and password, readable by whoever reads the connection. Use it inside TLS."""
+
+    username: str
+    password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_user(self.username)
+
+
+@dataclass(frozen=True, slots=True)
+class Scram:
+    """SASL SCRAM: the password itself never crosses the network, and the broker proves that it knows it too."""
+
+    username: str
+    password: str = field(repr=False)
+    mechanism: ScramMechanism = "SCRAM-SHA-512"
+
+    def __post_init__(self) -> None:
+        _require_user(self.username)
+        if self.mechanism not in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            raise ConfigError(f"Scram mechanism {self.mechanism!r} is not SCRAM-SHA-256 or SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthBearer:
+    """SASL OAUTHBEARER: `token` is called for every new connection and returns the bearer token."""
+
+    token: Callable[[], str] = field(repr=False)
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+Sasl = Plain | Scram | OAuthBearer
+
+
+def _require_user(username: str) -> None:
+    if not username:
+        raise ConfigError("the SASL user name is empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """How connections are protected: nothing (PLAINTEXT), `tls`, `sasl`, or both (SASL_SSL)."""
+
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name for this combination, as in `security.protocol`."""
+        if self.sasl is not None:
+            return "SASL_SSL" if self.tls is not None else "SASL_PLAINTEXT"
+        return "SSL" if self.tls is not None else "PLAINTEXT"
+
+
+PLAINTEXT = Security()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Waiting between attempts: exponential from `initial` to `maximum` seconds, with full jitter downwards.
+
+    `jitter` is the share of each wait that is random: 0.5 waits between half and all of the exponential value.
+    """
+
+    initial: float = 0.05
+    maximum: float = 1.0
+    factor: float = 2.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.initial <= self.maximum:
+            raise ConfigError(f"Retry needs 0 < initial <= maximum, got {self.initial} and {self.maximum}")
+        if self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise ConfigError(f"Retry needs factor >= 1 and 0 <= jitter <= 1, got {self.factor} and {self.jitter}")
+
+    def wait(self, failures: int, chance: float) -> float:
+        """Seconds to wait after `failures` failures in a row (1 or more); `chance` is a random number in [0, 1)."""
+        full = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
+        return full * (1 - self.jitter * chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds. `connect` covers TCP, TLS and SASL of one connection; `request` one request on it until its answer
+    is complete; `total` one call with all its retries and all addresses; `metadata_age` how long metadata is trusted
+    without an error that says otherwise."""
+
+    connect: float = 10.0
+    request: float = 30.0
+    total: float = 60.0
+    metadata_age: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "request", "total", "metadata_age"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"Timeouts({name}=...) must be positive seconds, got {getattr(self, name)}")

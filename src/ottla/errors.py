@@ -1,0 +1,315 @@
+"""Every exception that Ottla raises, and the broker's error codes as rows of data.
+
+    OttlaError
+    ├── ConfigError            a setting is wrong (also a ValueError)
+    ├── InputError             data handed to a call is wrong (also a ValueError)
+    ├── WireError              bytes are not what they claim to be
+    │   ├── CorruptBatch       a record batch is truncated, damaged or hostile: which batch, which position
+    │   └── UnsupportedFormat  a message format or protocol version that Ottla does not speak
+    ├── NetworkError           one connection or address failed
+    │   ├── ConnectFailed      no TCP connection or TLS handshake
+    │   │   └── SecurityMismatch   TLS against plaintext, or a certificate that is not trusted; not retried
+    │   ├── AuthenticationFailed   SASL refused; another attempt would be refused too
+    │   ├── ConnectionLost     the connection ended while answers were due
+    │   └── RequestTimedOut    the answer was not complete before its deadline
+    ├── NoBrokerReachable      every address failed: each with its reason and time
+    ├── DeadlineExceeded       a call ran out of time: what it waited for and what went wrong meanwhile
+    ├── BrokerError            the broker answered with an error code; carries the row, the context and advice
+    ├── UsedAfterFork          a client was made before fork() and used in the child
+    └── LocalClusterError      starting or controlling local brokers failed
+
+Exceptions of other libraries do not cross Ottla's surface; they are the `__cause__` of one of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+__all__ = [
+    "Attempt",
+    "AuthenticationFailed",
+    "BrokerError",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "CorruptBatch",
+    "DeadlineExceeded",
+    "ErrorCode",
+    "ErrorRow",
+    "InputError",
+    "LocalClusterError",
+    "NetworkError",
+    "NoBrokerReachable",
+    "OttlaError",
+    "RequestTimedOut",
+    "SecurityMismatch",
+    "UnsupportedFormat",
+    "UsedAfterFork",
+    "WireError",
+    "error_row",
+]
+
+
+class OttlaError(Exception):
+    """The root of everything that Ottla raises on purpose."""
+
+
+class ConfigError(OttlaError, ValueError):
+    """A setting is wrong; the text names it, its value and what is accepted."""
+
+
+class InputError(OttlaError, ValueError):
+    """Data handed to a call is wrong; the text names what and where."""
+
+
+class WireError(OttlaError):
+    """Bytes are not what they claim to be."""
+
+
+class CorruptBatch(WireError):
+    """A record batch is truncated, damaged or hostile.
+
+    `base_offset` is the offset in the batch's header (None when there is no whole header), `position` the byte at
+    which reading stopped, counted from the start of the batch, or of its records once they are decompressed if
+    `in_records` is true. `topic` and `partition` are set where they are known.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        base_offset: int | None,
+        position: int,
+        in_records: bool = False,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        self.reason = reason
+        self.base_offset = base_offset
+        self.position = position
+        self.in_records = in_records
+        self.topic = topic
+        self.partition = partition
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        where = f"byte {self.position} of its {'decompressed records' if self.in_records else 'bytes'}"
+        batch = "batch without a whole header" if self.base_offset is None else f"batch at offset {self.base_offset}"
+        source = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
+        return f"corrupt {batch}{source}, {where}: {self.reason}"
+
+
+class UnsupportedFormat(WireError):
+    """A message format or protocol version that Ottla does not speak; the text says what would help."""
+
+
+class NetworkError(OttlaError):
+    """One connection or address failed. `address` is `host:port`."""
+
+    def __init__(self, address: object, reason: str) -> None:
+        self.address = str(address)
+        self.reason = reason
+        super().__init__(f"{self.address}: {reason}")
+
+
+class ConnectFailed(NetworkError):
+    """No TCP connection, or no TLS handshake, or the other side does not speak Kafka."""
+
+
+class SecurityMismatch(ConnectFailed):
+    """The two sides do not agree on protection: TLS against plaintext, an untrusted certificate; not retried."""
+
+
+class AuthenticationFailed(NetworkError):
+    """The broker refused the credentials, or could not prove that it knows them; not retried."""
+
+
+class ConnectionLost(NetworkError):
+    """The connection ended while answers were still due."""
+
+
+class RequestTimedOut(NetworkError):
+    """The answer was not complete before the request's deadline; the connection was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One address that was tried: why it failed and how long that took, over how many tries."""
+
+    address: str
+    reason: str
+    seconds: float
+    tries: int = 1
+
+    def __str__(self) -> str:
+        times = f", tried {self.tries} times" if self.tries > 1 else ""
+        return f"{self.address}: {self.reason} ({self.seconds:.1f} s{times})"
+
+
+class NoBrokerReachable(OttlaError):
+    """Every known address failed; `attempts` has each with its reason and the time spent on it."""
+
+    def __init__(self, attempts: tuple[Attempt, ...], seconds: float, advice: str = "") -> None:
+        self.attempts = attempts
+        self.seconds = seconds
+        self.advice = advice
+        lines = "".join(f"\n  {attempt}" for attempt in attempts)
+        super().__init__(f"no broker reachable after {seconds:.1f} s:{lines}{_hint(advice)}")
+
+
+class DeadlineExceeded(OttlaError):
+    """A call ran out of time. `causes` are the errors it met on the way, newest last."""
+
+    def __init__(self, what: str, seconds: float, causes: tuple[str, ...] = (), advice: str = "") -> None:
+        self.what = what
+        self.seconds = seconds
+        self.causes = causes
+        self.advice = advice
+        lines = "".join(f"\n  {cause}" for cause in causes)
+        super().__init__(f"{what} did not succeed within {seconds:.1f} s{':' if lines else ''}{lines}{_hint(advice)}")
+
+
+class UsedAfterFork(OttlaError):
+    """A client that was made before fork() is used in the child: sockets and locks belong to the parent."""
+
+
+class LocalClusterError(OttlaError):
+    """Starting or controlling local brokers failed; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """What a broker error code means for a client."""
+
+    code: ErrorCode
+    retriable: bool
+    """Trying again later may succeed without anybody changing anything."""
+    refresh: bool
+    """The metadata (leader or coordinator) that led to this answer is stale."""
+    advice: str
+    """What a person should do, or empty."""
+
+    @property
+    def name(self) -> str:
+        """Kafka's name of the code, for example NOT_LEADER_OR_FOLLOWER."""
+        return self.code.name.upper()
+
+
+class BrokerError(OttlaError):
+    """The broker answered with an error code. `row` says what it means, `context` what was asked of whom."""
+
+    def __init__(self, code: int, context: str, message: str | None = None) -> None:
+        self.row = error_row(code)
+        self.code = self.row.code
+        self.context = context
+        self.message = message
+        detail = f": {message}" if message else ""
+        super().__init__(f"{context}: {self.row.name} (error {code}){detail}{_hint(self.row.advice)}")
+
+    @property
+    def retriable(self) -> bool:
+        """Whether trying again later may succeed."""
+        return self.row.retriable
+
+
+def _hint(advice: str) -> str:
+    return f"\n  hint: {advice}" if advice else ""
+
+
+# Codes after which the leader, coordinator or controller must be looked up again (Kafka's InvalidMetadataException
+# and the coordinator's own "ask somebody else").
+_REFRESH = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_controller,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.listener_not_found,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+    }
+)
+
+_ADVICE = {
+    ErrorCode.offset_out_of_range: (
+        "the offset is older than the log's start or beyond its end. Old offsets: retention deleted the records before"
+        " they were read; add readers or raise retention.ms / retention.bytes of the topic. Beyond the end: the topic"
+        " was deleted and created again, or offsets of another cluster are in use. Start again at earliest or latest."
+    ),
+    ErrorCode.corrupt_message: (
+        "the broker found a wrong checksum or an invalid batch, or a record without key for a compacted topic"
+    ),
+    ErrorCode.unknown_topic_or_partition: (
+        "the topic or partition does not exist on this cluster, or not yet: check its spelling and the bootstrap"
+        " address, or create it"
+    ),
+    ErrorCode.leader_not_available: (
+        "an election is going on, or no in-sync replica is alive: check that the brokers are up"
+    ),
+    ErrorCode.not_leader_or_follower: (
+        "leadership moved to another broker; clients look the leader up and go on by themselves. If it keeps coming,"
+        " brokers are being restarted or lose their controller: look at their logs"
+    ),
+    ErrorCode.message_too_large: (
+        "the batch is larger than the broker accepts: send smaller batches or compress them, or raise"
+        " max.message.bytes of the topic (message.max.bytes of the brokers) and let readers fetch at least that much"
+    ),
+    ErrorCode.record_list_too_large: (
+        "the batch is larger than a log segment: send smaller batches or raise segment.bytes"
+    ),
+    ErrorCode.invalid_fetch_size: "the fetch size is too small or negative: raise max_bytes, one megabyte at a time",
+    ErrorCode.not_enough_replicas: (
+        "fewer replicas are in sync than min.insync.replicas asks for: bring brokers back, or lower it knowingly"
+    ),
+    ErrorCode.not_enough_replicas_after_append: (
+        "the records are in the leader's log but too few replicas have them: bring brokers back; the send is repeated"
+    ),
+    ErrorCode.invalid_replication_factor: (
+        "the replication factor must be between 1 and the number of brokers that are up"
+    ),
+    ErrorCode.topic_already_exists: "choose another name, or use the topic that is there",
+    ErrorCode.invalid_topic_exception: (
+        "a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, and is not . or .."
+    ),
+    ErrorCode.invalid_partitions: "the number of partitions must be at least 1 and can only grow",
+    ErrorCode.invalid_config: "a topic setting has an unknown name or a value outside its range",
+    ErrorCode.policy_violation: "a policy on the cluster forbids this; ask its operators",
+    ErrorCode.topic_authorization_failed: "the user has no right on this topic: ask for an ACL",
+    ErrorCode.group_authorization_failed: "the user has no right on this group: ask for an ACL",
+    ErrorCode.cluster_authorization_failed: "the user has no right for this on the cluster: ask for an ACL",
+    ErrorCode.transactional_id_authorization_failed: "the user has no right on this transactional id: ask for an ACL",
+    ErrorCode.sasl_authentication_failed: "user, password or token are wrong for this cluster",
+    ErrorCode.unsupported_sasl_mechanism: "choose one of the mechanisms that the broker names",
+    ErrorCode.unsupported_version: "the broker is too old for this request: Ottla needs Kafka 3.0 or newer",
+    ErrorCode.unsupported_for_message_format: (
+        "the topic still uses message format 0 or 1: rewrite it with a 3.x broker first"
+    ),
+    ErrorCode.unsupported_compression_type: (
+        "the broker or topic does not accept this codec: choose another compression"
+    ),
+    ErrorCode.out_of_order_sequence_number: (
+        "batches of this producer id arrived with a gap: an earlier batch was lost or refused"
+    ),
+    ErrorCode.invalid_producer_epoch: "a newer producer with the same transactional id took over",
+    ErrorCode.producer_fenced: "a newer producer with the same transactional id took over: this one must stop",
+    ErrorCode.topic_deletion_disabled: "the brokers run with delete.topic.enable=false",
+    ErrorCode.request_timed_out: (
+        "the broker did not get it done in time: it is overloaded, or replicas or the controller are away"
+    ),
+}
+
+_ROWS = {int(code): ErrorRow(code, code.retriable, code in _REFRESH, _ADVICE.get(code, "")) for code in ErrorCode}
+
+
+def error_row(code: int) -> ErrorRow:
+    """The row of a broker error code; a code newer than this table counts as an unknown server error."""
+    return _ROWS.get(code, _ROWS[int(ErrorCode.unknown_server_error)])

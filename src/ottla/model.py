@@ -1,0 +1,70 @@
+"""Plain values that every room shares: partitions, offset ranges, fingerprints.
+
+They hold data and nothing else: no sockets, no clocks, no settings. Ranges are half-open, `[start, stop)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_MASK_128 = (1 << 128) - 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets `[start, stop)` of one partition: the unit of planning, running and proving."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.stop < self.start:
+            raise ValueError(f"offset range needs 0 <= start <= stop, got [{self.start}, {self.stop})")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.stop
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}, {self.stop})"
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition this range belongs to."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """How many records, and the sum of their 128-bit content hashes modulo 2**128.
+
+    The sum does not depend on order or on batching, so the same records give the same fingerprint whoever moved
+    them; and since it is a sum and not an exclusive or, a duplicate changes it and cannot hide a loss.
+    """
+
+    count: int = 0
+    total: int = 0
+
+    def __add__(self, other: Fingerprint) -> Fingerprint:
+        return Fingerprint(self.count + other.count, (self.total + other.total) & _MASK_128)
+
+    def __sub__(self, other: Fingerprint) -> Fingerprint:
+        return Fingerprint(self.count - other.count, (self.total - other.total) & _MASK_128)
+
+    def __str__(self) -> str:
+        return f"{self.count}:{self.total:032x}"

@@ -1,0 +1,1 @@
+"""Bytes to columns and back, without sockets, clocks, threads or logging."""

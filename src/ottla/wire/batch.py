@@ -1,0 +1,225 @@
+"""The record batch, format 2, seen from outside: its header, its checksum, and re-stamping.
+
+Comes in: bytes as a broker stores or sends them. Goes out: `Batch` values whose header fields are read without touching
+the records. Nothing here decompresses or looks at a record; see `decode` for that.
+
+Layout of a batch (big-endian; Kafka documentation, "Record Batch"):
+
+    0  baseOffset int64        17 crc uint32 (CRC-32C of all that follows)   43 producerId int64
+    8  batchLength int32       21 attributes int16                          51 producerEpoch int16
+    12 leaderEpoch int32       23 lastOffsetDelta int32                     53 baseSequence int32
+    16 magic int8              27 baseTimestamp int64                       57 recordCount int32
+                               35 maxTimestamp int64                        61 records
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import crc32c
+
+from ottla.errors import CorruptBatch, UnsupportedFormat
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size  # 61
+LENGTH_END = 12  # batchLength counts the bytes after itself
+CRC_START = 21  # the checksum covers attributes and everything after them
+MAGIC_AT = 16
+SMALLEST_RECORD = 7  # length, attributes, two deltas, key length, value length, header count: one byte each
+
+_PREFIX = struct.Struct(">qiib")
+_CODEC_MASK = 0x07
+_LOG_APPEND = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class Codec(IntEnum):
+    """How the records of a batch are compressed."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(IntEnum):
+    """Who set the timestamps: the producer, or the broker when it appended the batch."""
+
+    CREATE = 0
+    LOG_APPEND = 1
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records, field by field. Timestamps are milliseconds since 1970."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which a header has no use for
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return LENGTH_END + self.length
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record that was ever in this batch (compaction may have removed it)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """How the records are compressed."""
+        return Codec(self.attributes & _CODEC_MASK)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who set the timestamps."""
+        return TimestampType.LOG_APPEND if self.attributes & _LOG_APPEND else TimestampType.CREATE
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a transaction marker instead of data."""
+        return bool(self.attributes & _CONTROL)
+
+
+class Batch:
+    """One whole batch: where its bytes lie, and its header. Equal when the bytes are equal."""
+
+    __slots__ = ("header", "source", "start")
+
+    def __init__(self, source: memoryview, start: int, header: BatchHeader) -> None:
+        self.source = source
+        self.start = start
+        self.header = header
+
+    @classmethod
+    def parse(cls, data: Buffer, start: int = 0) -> Batch:
+        """The batch that starts at `start`; anything after it is left alone.
+
+        Raises `CorruptBatch` when it is cut short or its header contradicts itself, `UnsupportedFormat` for
+        message formats 0 and 1. The checksum is not looked at: see `verify`.
+        """
+        source = memoryview(data).toreadonly()
+        batch = _batch_at(source, start)
+        if batch is None:
+            offset = int.from_bytes(source[start : start + 8], "big", signed=True) if start + 8 <= len(source) else None
+            raise CorruptBatch(f"cut short: {len(source) - start} bytes are there", base_offset=offset, position=0)
+        return batch
+
+    @property
+    def data(self) -> memoryview:
+        """The whole batch, header included."""
+        return self.source[self.start : self.start + LENGTH_END + self.header.length]
+
+    @property
+    def records(self) -> memoryview:
+        """The bytes after the header, still compressed."""
+        return self.source[self.start + HEADER_BYTES : self.start + LENGTH_END + self.header.length]
+
+    def verify(self) -> None:
+        """Compare the checksum; raises `CorruptBatch` when it is wrong."""
+        end = self.start + LENGTH_END + self.header.length
+        actual = crc32c.crc32c(self.source[self.start + CRC_START : end])
+        if actual != self.header.crc:
+            raise CorruptBatch(
+                f"checksum is {actual:#010x}, its header says {self.header.crc:#010x}",
+                base_offset=self.header.base_offset,
+                position=CRC_START - 4,
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.header)
+
+    def __repr__(self) -> str:
+        h = self.header
+        return (
+            f"Batch(offsets=[{h.base_offset}, {h.next_offset}), count={h.count}, "
+            f"codec={h.codec.name.lower()}, bytes={h.size_bytes})"
+        )
+
+
+def split(data: Buffer) -> Iterator[Batch]:
+    """The whole batches in `data`, one after another; a partial batch at the end is normal and left out."""
+    source = memoryview(data).toreadonly()
+    start = 0
+    while (batch := _batch_at(source, start)) is not None:
+        yield batch
+        start += batch.header.size_bytes
+
+
+def _batch_at(source: memoryview, start: int) -> Batch | None:
+    available = len(source) - start
+    if available < MAGIC_AT + 1:
+        return None
+    base_offset, length, _, magic = _PREFIX.unpack_from(source, start)
+    check_prefix(base_offset, length, magic)
+    if available < LENGTH_END + length:
+        return None
+    header = BatchHeader._make(HEADER.unpack_from(source, start))
+    check_header(header)
+    return Batch(source, start, header)
+
+
+def pack_header(header: BatchHeader) -> bytes:
+    """The 61 bytes of a header."""
+    return HEADER.pack(*header)
+
+
+def check_prefix(base_offset: int, length: int, magic: int) -> None:
+    """Refuse what cannot be a batch of format 2, from the fields all formats share."""
+    if magic in (0, 1):
+        raise UnsupportedFormat(
+            f"message format {magic} at offset {base_offset}: Ottla reads format 2 (Kafka 0.11 and newer); "
+            "copy the topic once with a Kafka 3.x broker or client to bring it up to date"
+        )
+    if magic != 2:
+        raise CorruptBatch(f"magic byte is {magic}, expected 2", base_offset=base_offset, position=MAGIC_AT)
+    if length < HEADER_BYTES - LENGTH_END:
+        raise CorruptBatch(f"length {length} is shorter than a header", base_offset=base_offset, position=8)
+
+
+def check_header(header: BatchHeader) -> None:
+    """Refuse a header whose fields contradict one another or the size of the batch."""
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        raise _contradiction(header, f"offset {header.base_offset} with last delta {header.last_offset_delta}", 23)
+    if not 0 <= header.count <= header.last_offset_delta + 1:
+        raise _contradiction(header, f"count {header.count} with last delta {header.last_offset_delta}", 57)
+    codec = header.attributes & _CODEC_MASK
+    if codec > Codec.ZSTD:
+        raise _contradiction(header, f"codec {codec} does not exist", 21)
+    if codec == Codec.NONE and header.count * SMALLEST_RECORD > header.size_bytes - HEADER_BYTES:
+        raise _contradiction(header, f"count {header.count} does not fit in {header.size_bytes} bytes", 57)
+
+
+def _contradiction(header: BatchHeader, reason: str, position: int) -> CorruptBatch:
+    return CorruptBatch(reason, base_offset=header.base_offset, position=position)

@@ -1,0 +1,202 @@
+"""What a program wants to send, as columns that the encoder can read: Arrow arrays, or lists of bytes and pairs.
+
+Comes in: Arrow arrays of any binary or text type (also large, view, fixed-size and dictionary encoded), headers as
+lists of key and value, timestamps; or a Python list. Goes out: `Columns`. Anything else gets an `InputError` that
+names the column, its type and what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.errors import InputError
+from ottla.wire.kernels.encoding import BinaryIn, HeadersIn
+
+Payload = bytes | bytearray | memoryview | str | None
+Item = Payload | tuple[Payload, Payload]
+
+_NO_ENDS = np.zeros(0, np.int64)
+_NO_BYTES = np.zeros(0, np.uint8)
+_NO_BYTES.flags.writeable = _NO_ENDS.flags.writeable = False
+_ALL_NULL = BinaryIn(_NO_ENDS, _NO_BYTES, _NO_BYTES)
+_NO_HEADERS = HeadersIn(_NO_ENDS, _NO_BYTES, _ALL_NULL, _ALL_NULL)
+
+
+class Columns(NamedTuple):
+    """Rows to be encoded. `times` has a millisecond timestamp for each row, or nothing for "now"."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count, which columns have no use for
+    key: BinaryIn
+    value: BinaryIn
+    headers: HeadersIn
+    times: npt.NDArray[np.int64]
+    data_bytes: int
+    """The size of all keys, values and headers together."""
+    header_count: int
+
+
+def from_arrow(
+    value: pa.Array | pa.ChunkedArray,
+    *,
+    key: pa.Array | pa.ChunkedArray | None = None,
+    headers: pa.Array | pa.ChunkedArray | None = None,
+    timestamp: pa.Array | pa.ChunkedArray | None = None,
+) -> Columns:
+    """Columns from Arrow arrays of the same length; a missing one is null in every row."""
+    count = len(value)
+    for name, column in (("key", key), ("headers", headers), ("timestamp", timestamp)):
+        if column is not None and len(column) != count:
+            raise InputError(f"column {name} has {len(column)} rows, column value has {count}")
+    keys = _ALL_NULL if key is None else _binary("key", _whole(key))
+    values = _binary("value", _whole(value))
+    listed = _NO_HEADERS if headers is None else _headers(_whole(headers))
+    times = _NO_ENDS if timestamp is None else _milliseconds(_whole(timestamp))
+    content = (keys, values, listed.keys, listed.values)
+    return Columns(
+        count=count,
+        key=keys,
+        value=values,
+        headers=listed,
+        times=times,
+        data_bytes=sum(_span(column) for column in content),
+        header_count=_span_of(listed.ends),
+    )
+
+
+def from_list(items: Sequence[Item]) -> Columns:
+    """Columns from a list that mixes values and `(key, value)` pairs; text is sent as UTF-8."""
+    if any(type(item) is tuple for item in items):
+        pairs = [_pair(item, i) for i, item in enumerate(items)]
+        keys = _from_payloads("key", [pair[0] for pair in pairs])
+        return from_arrow(_from_payloads("value", [pair[1] for pair in pairs]), key=keys)
+    return from_arrow(_from_payloads("value", items))
+
+
+def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
+    if type(item) is not tuple:
+        return None, item  # type: ignore[return-value]
+    if len(item) != 2:
+        raise InputError(f"item {index} is a tuple of {len(item)}; a record is a value or a (key, value) pair")
+    return item
+
+
+def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(payloads, pa.large_binary())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        for i, payload in enumerate(payloads):
+            if not isinstance(payload, bytes | bytearray | memoryview | str | None):
+                kind = type(payload).__name__
+                raise InputError(f"item {i}: {name} is {kind}, expected bytes, str or None") from error
+        raise InputError(f"column {name}: {error}") from error
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):  # more than 2 GiB in 32-bit offsets: Arrow leaves it in pieces
+        raise InputError("a column is larger than 2 GiB: cast it to large_binary, or send it in slices")
+    return combined
+
+
+def _binary(name: str, array: pa.Array) -> BinaryIn:
+    kind = array.type
+    if pa.types.is_null(kind):
+        return _ALL_NULL
+    if pa.types.is_dictionary(kind):
+        return _binary(name, array.dictionary_decode())
+    if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        array = array.cast(pa.large_binary())
+    elif pa.types.is_string_view(kind):
+        array = array.cast(pa.large_string())
+    elif not _has_ends(kind):
+        raise InputError(
+            f"column {name} has type {kind}; accepted are binary and string, also large, view, "
+            "fixed-size and dictionary encoded"
+        )
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, ends, data = array.buffers()
+    return BinaryIn(_ends(ends, array, np.dtype(np.int64 if wide else np.int32)), _bytes(data), _nulls(array))
+
+
+def _has_ends(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_string(kind) or types.is_large_binary(kind) or types.is_large_string(kind)
+    )
+
+
+def _ends(buffer: pa.Buffer | None, array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
+    if buffer is None or buffer.size == 0:
+        return _readonly(np.zeros(len(array) + 1, np.int64))
+    stored = np.frombuffer(buffer, dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize)
+    return _readonly(stored.astype(np.int64, copy=False))
+
+
+def _bytes(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
+    return _NO_BYTES if buffer is None or buffer.size == 0 else _readonly(np.frombuffer(buffer, np.uint8))
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.uint8]:
+    if array.null_count == 0:
+        return _NO_BYTES
+    return _readonly(array.is_null().to_numpy(zero_copy_only=False).view(np.uint8))
+
+
+def _readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Kernels are compiled once, for read-only input."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _headers(array: pa.Array) -> HeadersIn:
+    kind = array.type
+    if pa.types.is_null(kind):
+        return _NO_HEADERS
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
+    items = array.values if listed and not pa.types.is_map(kind) else None
+    if pa.types.is_map(kind):
+        keys, values = array.keys, array.items
+    elif items is not None and pa.types.is_struct(items.type) and {"key", "value"} <= {f.name for f in items.type}:
+        if items.null_count:
+            raise InputError("column headers has a null entry; an entry needs a key, only its value may be null")
+        keys, values = pc.struct_field(items, "key"), pc.struct_field(items, "value")
+    else:
+        raise InputError(f"column headers has type {kind}; accepted is list<struct<key, value>> or map<key, value>")
+    if keys.null_count:
+        raise InputError("column headers has a null key; a header key is text")
+    wide = pa.types.is_large_list(kind)
+    ends = _ends(array.buffers()[1], array, np.dtype(np.int64 if wide else np.int32))
+    return HeadersIn(ends, _nulls(array), _binary("headers.key", keys), _binary("headers.value", values))
+
+
+def _milliseconds(array: pa.Array) -> npt.NDArray[np.int64]:
+    kind = array.type
+    if array.null_count:
+        raise InputError(f"column timestamp has {array.null_count} nulls; leave the column out for the time of sending")
+    if pa.types.is_timestamp(kind):
+        array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=False).view(pa.int64())
+    elif not pa.types.is_int64(kind):
+        raise InputError(f"column timestamp has type {kind}; accepted are timestamp and int64 (milliseconds)")
+    times = _readonly(array.to_numpy())
+    if len(times) and times.min() < 0:
+        raise InputError(f"column timestamp has {times.min()} ms, before 1970: Kafka refuses such a record")
+    return times
+
+
+def _span(column: BinaryIn) -> int:
+    return _span_of(column.ends)
+
+
+def _span_of(ends: npt.NDArray[np.int64]) -> int:
+    return int(ends[-1] - ends[0]) if len(ends) else 0

@@ -1,0 +1,206 @@
+"""Record batches into Arrow columns: the columns of Spark's Kafka source, and only those asked for.
+
+Comes in: `Batch` values in the order of the log. Goes out: `pyarrow.RecordBatch` values of bounded size, with a
+fingerprint if wanted. Control batches are left out; which batches belong to aborted transactions is for the caller
+to know. A batch that is damaged raises `CorruptBatch` and nothing of its chunk is handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ottla.errors import ConfigError, CorruptBatch
+from ottla.model import Fingerprint
+from ottla.wire.batch import HEADER_BYTES, SMALLEST_RECORD, Batch, Codec, TimestampType
+from ottla.wire.codecs import DecompressionFailed, Scratch
+from ottla.wire.kernels import decoding as k
+from ottla.wire.room import Fault, Room
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""The columns of Spark's Kafka source, with its names and types. A record without headers has a null there."""
+
+COLUMNS = tuple(SCHEMA.names)
+
+_BITS = {"offset": k.OFFSET, "timestamp": k.TIMESTAMP, "key": k.KEY, "value": k.VALUE, "headers": k.HEADERS}
+_END_OF_LOG = (1 << 63) - 1
+# 32-bit Arrow offsets: no column of one chunk may reach 2 GiB.
+_LARGEST = (1 << 31) - 1
+
+
+class Decoded(NamedTuple):
+    """A stretch of the log as columns. `fingerprint` is None unless it was asked for."""
+
+    records: pa.RecordBatch
+    fingerprint: Fingerprint | None
+
+
+class Decoder:
+    """Decodes batch after batch with the same settings, reusing its memory. Use one for each thread.
+
+    `max_batch_bytes` bounds what one compressed batch may become; `chunk_bytes` is about how much record data goes
+    into one `RecordBatch` (a single larger batch still comes out whole).
+    """
+
+    def __init__(
+        self,
+        columns: Collection[str] = COLUMNS,
+        *,
+        fingerprint: bool = False,
+        max_batch_bytes: int = 256 << 20,
+        chunk_bytes: int = 16 << 20,
+        verify_crc: bool = True,
+    ) -> None:
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            raise ConfigError(f"unknown columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+        if not 0 < max_batch_bytes <= _LARGEST - chunk_bytes or chunk_bytes <= 0:
+            raise ConfigError(f"max_batch_bytes and chunk_bytes must be positive and below {_LARGEST} together")
+        self.schema = pa.schema([field for field in SCHEMA if field.name in columns])
+        self._want = sum(bit for name, bit in _BITS.items() if name in columns) | (k.FINGERPRINT if fingerprint else 0)
+        self._max_batch_bytes = max_batch_bytes
+        self._chunk_bytes = chunk_bytes
+        self._verify_crc = verify_crc
+        self._scratch = Scratch()
+
+    def decode(
+        self,
+        batches: Iterable[Batch],
+        *,
+        topic: str = "",
+        partition: int = 0,
+        start: int = 0,
+        stop: int = _END_OF_LOG,
+    ) -> Iterator[Decoded]:
+        """The records of `batches` with offsets in `[start, stop)`, in chunks; chunks without records are left out."""
+        try:
+            for chunk in self._chunks(batches, start, stop):
+                decoded = self._decode_chunk(chunk, topic, partition, start, stop)
+                if decoded.records.num_rows:
+                    yield decoded
+        except CorruptBatch as error:
+            error.topic, error.partition = topic, partition
+            raise
+
+    def _chunks(self, batches: Iterable[Batch], start: int, stop: int) -> Iterator[_Chunk]:
+        """Group batches, decompressing them, until there is enough for one `RecordBatch`."""
+        chunk = _Chunk()
+        for batch in batches:
+            header = batch.header
+            if header.is_control or header.count == 0 or header.next_offset <= start or header.base_offset >= stop:
+                continue
+            if chunk.batches and (
+                chunk.record_bytes + header.size_bytes > self._chunk_bytes
+                or chunk.timestamp_type is not header.timestamp_type
+            ):
+                yield chunk
+                chunk = _Chunk()
+            if not chunk.batches:
+                self._scratch.clear()
+            if self._verify_crc:
+                batch.verify()
+            chunk.add(batch, self._decompressed(batch))
+        if chunk.batches:
+            yield chunk
+
+    def _decompressed(self, batch: Batch) -> tuple[int, int] | None:
+        """Where the records lie in the scratch area; None when they are not compressed and stay where they are."""
+        header = batch.header
+        if header.codec is Codec.NONE:
+            if header.size_bytes > self._max_batch_bytes:
+                raise _fault(batch, f"has {header.size_bytes} bytes, the limit is {self._max_batch_bytes}", 8)
+            return None
+        try:
+            start, end = self._scratch.append(header.codec, batch.records, self._max_batch_bytes)
+        except DecompressionFailed as error:
+            raise _fault(batch, str(error), HEADER_BYTES) from error.__cause__
+        if header.count * SMALLEST_RECORD > end - start:
+            raise _fault(batch, f"count {header.count} does not fit in {end - start} decompressed bytes", 57)
+        return start, end
+
+    def _decode_chunk(self, chunk: _Chunk, topic: str, partition: int, start: int, stop: int) -> Decoded:
+        room = Room(self._want, chunk.count, chunk.record_bytes)
+        for source, batches, segments in chunk.stretches():
+            data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
+            fault = room.fill(data, np.array(segments, np.int64), start, stop)
+            if fault is not None:
+                raise _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
+        fixed = {"topic": topic, "partition": partition, "timestampType": int(chunk.timestamp_type)}
+        columns = [
+            pa.repeat(pa.scalar(fixed[field.name], field.type), room.rows)
+            if field.name in fixed
+            else room.column(field)
+            for field in self.schema
+        ]
+        records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return Decoded(records, room.fingerprint() if self._want & k.FINGERPRINT else None)
+
+
+class _Chunk:
+    """Batches that will become one `RecordBatch`, and where the records of each lie."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.segments: list[tuple[int, ...]] = []
+        self.sources: list[memoryview | None] = []
+        self.count = 0
+        self.record_bytes = 0
+        self.timestamp_type = TimestampType.CREATE
+
+    def add(self, batch: Batch, decompressed: tuple[int, int] | None) -> None:
+        header = batch.header
+        start, end = decompressed or (batch.start + HEADER_BYTES, batch.start + header.size_bytes)
+        append_time = header.timestamp_type is TimestampType.LOG_APPEND
+        self.batches.append(batch)
+        self.segments.append(
+            (
+                start,
+                end,
+                header.base_offset,
+                header.last_offset_delta,
+                header.count,
+                header.base_timestamp,
+                header.max_timestamp,
+                append_time,
+            )
+        )
+        self.sources.append(None if decompressed else batch.source)
+        self.count += header.count
+        self.record_bytes += end - start
+        self.timestamp_type = header.timestamp_type
+
+    def stretches(self) -> Iterator[tuple[memoryview | None, list[Batch], list[tuple[int, ...]]]]:
+        """Neighbours whose records lie in the same memory: that memory (None: the scratch area), batches, segments."""
+        first = 0
+        for i in range(1, len(self.batches) + 1):
+            if i == len(self.batches) or self.sources[i] is not self.sources[first]:
+                yield self.sources[first], self.batches[first:i], self.segments[first:i]
+                first = i
+
+
+def _fault(batch: Batch, reason: str, position: int) -> CorruptBatch:
+    return CorruptBatch(reason, base_offset=batch.header.base_offset, position=position)
+
+
+def _record_fault(batch: Batch, segment: tuple[int, ...], fault: Fault, *, in_records: bool) -> CorruptBatch:
+    origin = segment[k.START] if in_records else batch.start
+    return CorruptBatch(
+        k.REASONS[fault.code],
+        base_offset=batch.header.base_offset,
+        position=fault.position - origin,
+        in_records=in_records,
+    )

@@ -1,0 +1,168 @@
+"""Write rows of Arrow columns as the records of one batch, as many as fit, in one pass.
+
+Comes in: columns, a row to begin with, and room to write to. Goes out: the records' bytes, and in `result` where the
+batch ended, how many records it has and the times its header needs. Sizes are computed before anything is written,
+so nothing is ever written outside the room; a first record that does not fit is reported, not cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ottla.wire.kernels import inlined, kernel
+from ottla.wire.kernels.hashing import NULL_LENGTH, SEED_HIGH, SEED_LOW, absorb, absorb_length, add_to, finish
+from ottla.wire.kernels.memory import copy
+from ottla.wire.kernels.varint import int_size, write
+
+# Places in `result`.
+NEXT_ROW, SIZE, COUNT, BASE_TIME, MAX_TIME, NEEDED = range(6)
+RESULT_FIELDS = 6
+
+# More than a record adds to its content: length, attributes, time delta, offset delta, three counts.
+RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
+HEADER_OVERHEAD = 5 + 5
+
+
+class BinaryIn(NamedTuple):
+    """A binary column: value i is `data[ends[i] : ends[i + 1]]`. `nulls` has a byte for each row, or no byte at all
+    when there are none; `ends` without entries is a column of nulls."""
+
+    ends: Any
+    data: Any
+    nulls: Any
+
+
+class HeadersIn(NamedTuple):
+    """The headers of row i are the entries `ends[i]` to `ends[i + 1]` of `keys` and `values`; no `ends`, no headers."""
+
+    ends: Any
+    nulls: Any
+    keys: BinaryIn
+    values: BinaryIn
+
+
+@inlined
+def _length(column: Any, row: Any) -> Any:
+    """Bytes of a value, -1 for null."""
+    if len(column.ends) == 0 or (len(column.nulls) != 0 and column.nulls[row] != 0):
+        return -1
+    return column.ends[row + 1] - column.ends[row]
+
+
+@inlined
+def _write_value(out: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
+    at = write(out, at, length)
+    if length > 0:
+        copy(out, at, column.data, column.ends[row], length)
+        at += length
+    return at
+
+
+@inlined
+def _header_range(headers: Any, row: Any) -> Any:
+    if len(headers.ends) == 0 or (len(headers.nulls) != 0 and headers.nulls[row] != 0):
+        return 0, 0
+    return headers.ends[row], headers.ends[row + 1]
+
+
+@inlined
+def _headers_size(headers: Any, first: Any, last: Any) -> Any:
+    size = int_size(last - first)
+    for i in range(first, last):
+        key = _length(headers.keys, i)
+        value = _length(headers.values, i)
+        size += int_size(key) + key + int_size(value) + max(value, 0)
+    return size
+
+
+@inlined
+def _absorb_written(low: Any, high: Any, out: Any, end: Any, length: Any) -> Any:
+    """Take what was just written up to `end` into the hash: from there, since it is still in the cache."""
+    if length < 0:
+        return absorb_length(low, high, NULL_LENGTH)
+    return absorb(low, high, out, end - length, length)
+
+
+@inlined
+def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashing: Any, low: Any, high: Any) -> Any:
+    for i in range(first, last):
+        for column in (headers.keys, headers.values):
+            length = _length(column, i)
+            at = _write_value(out, at, column, i, length)
+            if hashing:
+                low, high = _absorb_written(low, high, out, at, length)
+    return at, low, high
+
+
+@kernel
+def encode_records(
+    out: Any,
+    most_bytes: Any,
+    most_records: Any,
+    rows: Any,
+    next_row: Any,
+    last_row: Any,
+    key: Any,
+    value: Any,
+    headers: Any,
+    times: Any,
+    default_time: Any,
+    hashing: Any,
+    sums: Any,
+    result: Any,
+) -> None:
+    """Write rows from `next_row` on until `last_row`, `most_records` or `most_bytes` is reached.
+
+    `rows`, if not empty, says which rows to take in which order. `most_bytes` bounds the batch unless its first record
+    alone is larger; `out` always does: if the first record does not fit in it, COUNT is 0 and NEEDED says how much
+    would.
+    """
+    at = 0
+    count = 0
+    base_time = default_time
+    max_time = default_time
+    while next_row < last_row and count < most_records:
+        row = rows[next_row] if len(rows) != 0 else next_row
+        time = times[row] if len(times) != 0 else default_time
+        if count == 0:
+            base_time = time
+            max_time = time
+        key_size = _length(key, row)
+        value_size = _length(value, row)
+        first, last = _header_range(headers, row)
+        body = 1 + int_size(time - base_time) + int_size(count)
+        body += int_size(key_size) + max(key_size, 0) + int_size(value_size) + max(value_size, 0)
+        body += _headers_size(headers, first, last) if last > first else 1
+        size = int_size(body) + body
+        if at + size > len(out) or (count != 0 and at + size > most_bytes):
+            result[NEEDED] = size
+            break
+        at = write(out, at, body)
+        out[at] = 0
+        at = write(out, at + 1, time - base_time)
+        at = write(out, at, count)
+        low = SEED_LOW
+        high = SEED_HIGH
+        at = _write_value(out, at, key, row, key_size)
+        if hashing:
+            low, high = _absorb_written(low, high, out, at, key_size)
+        at = _write_value(out, at, value, row, value_size)
+        if hashing:
+            low, high = _absorb_written(low, high, out, at, value_size)
+            low, high = absorb_length(low, high, np.uint64(last - first))
+        at = write(out, at, last - first)
+        if last > first:
+            at, low, high = _write_headers(out, at, headers, first, last, hashing, low, high)
+        if hashing:
+            low, high = finish(low, high)
+            add_to(sums, low, high)
+        max_time = max(max_time, time)
+        count += 1
+        next_row += 1
+    result[NEXT_ROW] = next_row
+    result[SIZE] = at
+    result[COUNT] = count
+    result[BASE_TIME] = base_time
+    result[MAX_TIME] = max_time

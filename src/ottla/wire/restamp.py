@@ -1,0 +1,41 @@
+"""Give a batch another identity: base offset, leader epoch, producer id, epoch, sequence, flags.
+
+Comes in: the header of a batch, read or new. Goes out: the header to send instead, with its checksum; the records are
+neither read nor copied. Base offset and leader epoch lie outside the checksum; for the rest it is adjusted from the
+change alone, so a batch that was damaged before is still seen to be damaged afterwards.
+"""
+
+from __future__ import annotations
+
+import crc32c
+
+from ottla.wire.batch import CRC_START, HEADER_BYTES, BatchHeader, pack_header
+
+
+def restamp(
+    header: BatchHeader,
+    *,
+    base_offset: int | None = None,
+    leader_epoch: int | None = None,
+    producer_id: int | None = None,
+    producer_epoch: int | None = None,
+    base_sequence: int | None = None,
+    attributes: int | None = None,
+) -> BatchHeader:
+    """The header with the fields that are given, and the checksum that belongs to it."""
+    changes = {
+        "base_offset": base_offset,
+        "leader_epoch": leader_epoch,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+        "base_sequence": base_sequence,
+        "attributes": attributes,
+    }
+    stamped = header._replace(**{name: value for name, value in changes.items() if value is not None})
+    before, after = pack_header(header)[CRC_START:], pack_header(stamped)[CRC_START:]
+    if before == after:
+        return stamped
+    from ottla.wire.kernels.checksum import shift  # numba, and only those who change something need it
+
+    difference = crc32c.crc32c(before) ^ crc32c.crc32c(after)
+    return stamped._replace(crc=header.crc ^ shift(difference, header.size_bytes - HEADER_BYTES))

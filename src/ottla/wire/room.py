@@ -1,0 +1,181 @@
+"""Room for decoded columns: memory sized for the worst case, filled by the kernel, handed to Arrow without a copy.
+
+Comes in: how many records there are at most, and in how many bytes. Goes out: Arrow arrays. The memory comes from
+Arrow's own pool, which keeps freed pages: fresh pages from the system cost more than the decoding itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ottla.model import Fingerprint
+from ottla.wire.kernels import decoding as k
+
+_SMALL = np.dtype(np.int32)
+_WIDE = np.dtype(np.int64)
+
+
+class Fault(NamedTuple):
+    """Where the kernel stopped and why: a code of `kernels.decoding`, the segment, the byte in the data it read."""
+
+    code: int
+    segment: int
+    position: int
+
+
+def _memory(size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
+    buffer = pa.allocate_buffer(max(size_bytes, 8))
+    return buffer, np.frombuffer(buffer, np.uint8)
+
+
+class _Numbers:
+    """A fixed-width column."""
+
+    def __init__(self, rows: int, dtype: np.dtype[Any]) -> None:
+        self.buffer, memory = _memory(rows * dtype.itemsize)
+        self.out = memory[: rows * dtype.itemsize].view(dtype)
+
+    def array(self, data_type: pa.DataType, rows: int) -> pa.Array:
+        return pa.Array.from_buffers(data_type, rows, [None, self.buffer])
+
+
+class _Validity:
+    """A bit for each row, all set at first; the kernel clears those of nulls."""
+
+    def __init__(self, rows: int) -> None:
+        self.buffer, memory = _memory((rows + 7) // 8)
+        self.out = memory
+        self.out[:] = 0xFF
+
+    def bits(self, nulls: int) -> pa.Buffer | None:
+        return self.buffer if nulls else None
+
+
+class _Binary:
+    """A column of byte strings."""
+
+    def __init__(self, rows: int, data_bytes: int) -> None:
+        self.ends = _Numbers(rows + 1, _SMALL)
+        self.ends.out[0] = 0
+        self.buffer, memory = _memory(data_bytes)
+        self.valid = _Validity(rows)
+        self.out = k.BinaryOut(self.ends.out, memory, self.valid.out)
+
+    def array(self, data_type: pa.DataType, rows: int, nulls: int) -> pa.Array:
+        used = int(self.ends.out[rows])
+        buffers = [self.valid.bits(nulls), self.ends.buffer, self.buffer.slice(0, used)]
+        return pa.Array.from_buffers(data_type, rows, buffers, nulls)
+
+    def grown(self, rows: int, filled: int) -> _Binary:
+        """The same column with room for more rows (its data had room for the worst case from the start)."""
+        other = _Binary.__new__(_Binary)
+        other.ends, other.valid, other.buffer = _Numbers(rows + 1, _SMALL), _Validity(rows), self.buffer
+        other.ends.out[: filled + 1] = self.ends.out[: filled + 1]
+        size = (filled + 7) // 8
+        other.valid.out[:size] = self.valid.out[:size]
+        other.out = k.BinaryOut(other.ends.out, self.out.data, other.valid.out)
+        return other
+
+
+_UNWANTED_BINARY = _Binary(0, 0)
+
+
+class Room:
+    """Where the records of one chunk are laid out."""
+
+    def __init__(self, want: int, count: int, record_bytes: int) -> None:
+        self._want = want
+        self._state = np.zeros(k.STATE_FIELDS, np.int64)
+        self._sums = np.zeros(2, np.uint64)
+        self._offsets = _Numbers(count if want & k.OFFSET else 0, _WIDE)
+        self._timestamps = _Numbers(count if want & k.TIMESTAMP else 0, _WIDE)
+        self._key = _Binary(count, record_bytes) if want & k.KEY else _UNWANTED_BINARY
+        self._value = _Binary(count, record_bytes) if want & k.VALUE else _UNWANTED_BINARY
+        listed = count if want & k.HEADERS else 0
+        self._header_ends = _Numbers(listed + 1, _SMALL)
+        self._header_ends.out[0] = 0
+        self._header_valid = _Validity(listed)
+        header_bytes = record_bytes if want & k.HEADERS else 0
+        self._header_keys = _Binary(listed, header_bytes)
+        self._header_values = _Binary(listed, header_bytes)
+
+    @property
+    def rows(self) -> int:
+        """Records laid out so far."""
+        return int(self._state[k.ROW])
+
+    def fill(self, data: npt.NDArray[np.uint8], segments: npt.NDArray[np.int64], start: int, stop: int) -> Fault | None:
+        """Lay out the records of `segments` with offsets in `[start, stop)`; tells where it had to stop, if it had."""
+        self._state[k.SEGMENT] = self._state[k.INDEX] = 0
+        while True:
+            code = k.decode_records(
+                data,
+                segments,
+                self._state,
+                self._want,
+                start,
+                stop,
+                self._offsets.out,
+                self._timestamps.out,
+                self._key.out,
+                self._value.out,
+                k.HeadersOut(
+                    self._header_ends.out,
+                    self._header_valid.out,
+                    self._header_keys.out,
+                    self._header_values.out,
+                ),
+                self._sums,
+            )
+            if code == k.DONE:
+                return None
+            if code != k.GROW_HEADERS:
+                return Fault(code, int(self._state[k.SEGMENT]), int(self._state[k.POSITION]))
+            self._grow_headers()
+
+    def _grow_headers(self) -> None:
+        filled = int(self._state[k.HEADER])
+        room = 4 * (len(self._header_keys.out.ends) + int(self._state[k.NEEDED]))
+        self._header_keys = self._header_keys.grown(room, filled)
+        self._header_values = self._header_values.grown(room, filled)
+
+    def column(self, field: pa.Field) -> pa.Array:
+        """One of the columns that the kernel fills, as an Arrow array."""
+        state = self._state
+        if field.name == "offset":
+            return self._offsets.array(field.type, self.rows)
+        if field.name == "timestamp":
+            return self._timestamps.array(field.type, self.rows)
+        if field.name == "key":
+            return self._key.array(field.type, self.rows, int(state[k.KEY_NULLS]))
+        if field.name == "value":
+            return self._value.array(field.type, self.rows, int(state[k.VALUE_NULLS]))
+        return self._headers(field.type)
+
+    def _headers(self, data_type: pa.ListType) -> pa.Array:
+        count, bare = int(self._state[k.HEADER]), int(self._state[k.BARE])
+        struct = data_type.value_type
+        keys = _as_text(self._header_keys.array(pa.string(), count, 0))
+        values = self._header_values.array(pa.binary(), count, int(self._state[k.HEADER_NULLS]))
+        items = pa.StructArray.from_arrays([keys, values], fields=list(struct))
+        buffers = [self._header_valid.bits(bare), self._header_ends.buffer]
+        return pa.Array.from_buffers(data_type, self.rows, buffers, bare, children=[items])
+
+    def fingerprint(self) -> Fingerprint:
+        """Of the records laid out so far."""
+        low, high = (int(word) for word in self._sums)
+        return Fingerprint(self.rows, high << 64 | low)
+
+
+def _as_text(keys: pa.Array) -> pa.Array:
+    """Header keys are text, but nothing makes a producer write valid UTF-8: replace what is not, as Java does."""
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = keys.view(pa.binary()).to_pylist()
+        return pa.array([key.decode("utf-8", "replace") for key in raw], pa.string())
+    return keys
