@@ -49,6 +49,9 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_CODECS = tuple(Codec)
+
+
 class TimestampType(IntEnum):
     """Who set the timestamps: the producer, or the broker when it appended the batch."""
 
@@ -91,7 +94,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> Codec:
         """How the records are compressed."""
-        return Codec(self.attributes & _CODEC_MASK)
+        return _CODECS[self.attributes & _CODEC_MASK]
 
     @property
     def timestamp_type(self) -> TimestampType:

@@ -2,7 +2,7 @@
 
 Comes in: `Batch` values in the order of the log. Goes out: `pyarrow.RecordBatch` values of bounded size, with a
 fingerprint if wanted. Control batches are left out; which batches belong to aborted transactions is for the caller
-to know. A batch that is damaged raises `CorruptBatch` and nothing of its chunk is handed out.
+to know. A damaged batch raises `CorruptBatch`, and nothing of it is handed out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ottla.errors import ConfigError, CorruptBatch
+from ottla.errors import ConfigError, CorruptBatch, WireError
 from ottla.model import Fingerprint
 from ottla.wire.batch import HEADER_BYTES, SMALLEST_RECORD, Batch, Codec, TimestampType
 from ottla.wire.codecs import DecompressionFailed, Scratch
@@ -46,6 +46,8 @@ class Decoded(NamedTuple):
     """A stretch of the log as columns. `fingerprint` is None unless it was asked for."""
 
     records: pa.RecordBatch
+    rows: int
+    """How many records these are, also when no column was asked for."""
     fingerprint: Fingerprint | None
 
 
@@ -86,35 +88,46 @@ class Decoder:
         start: int = 0,
         stop: int = _END_OF_LOG,
     ) -> Iterator[Decoded]:
-        """The records of `batches` with offsets in `[start, stop)`, in chunks; chunks without records are left out."""
-        try:
-            for chunk in self._chunks(batches, start, stop):
+        """The records of `batches` with offsets in `[start, stop)`, in chunks; chunks without records are left out.
+
+        A damaged batch raises `CorruptBatch`, after everything before it was handed out.
+        """
+        for chunk in self._chunks(batches, start, stop):
+            fault = chunk.fault
+            try:
                 decoded = self._decode_chunk(chunk, topic, partition, start, stop)
-                if decoded.records.num_rows:
-                    yield decoded
-        except CorruptBatch as error:
-            error.topic, error.partition = topic, partition
-            raise
+            except _FaultyRecords as faulty:
+                fault = faulty.error
+                decoded = self._decode_chunk(chunk.before(faulty.batch), topic, partition, start, stop)
+            if decoded.rows:
+                yield decoded
+            if isinstance(fault, CorruptBatch):
+                fault.topic, fault.partition = topic, partition
+            if fault is not None:
+                raise fault
 
     def _chunks(self, batches: Iterable[Batch], start: int, stop: int) -> Iterator[_Chunk]:
         """Group batches, decompressing them, until there is enough for one `RecordBatch`."""
         chunk = _Chunk()
-        for batch in batches:
-            header = batch.header
-            if header.is_control or header.count == 0 or header.next_offset <= start or header.base_offset >= stop:
-                continue
-            if chunk.batches and (
-                chunk.record_bytes + header.size_bytes > self._chunk_bytes
-                or chunk.timestamp_type is not header.timestamp_type
-            ):
-                yield chunk
-                chunk = _Chunk()
-            if not chunk.batches:
-                self._scratch.clear()
-            if self._verify_crc:
-                batch.verify()
-            chunk.add(batch, self._decompressed(batch))
-        if chunk.batches:
+        try:
+            for batch in batches:
+                header = batch.header
+                if header.is_control or header.count == 0 or header.next_offset <= start or header.base_offset >= stop:
+                    continue
+                if chunk.batches and (
+                    chunk.record_bytes + header.size_bytes > self._chunk_bytes
+                    or chunk.timestamp_type is not header.timestamp_type
+                ):
+                    yield chunk
+                    chunk = _Chunk()
+                if not chunk.batches:
+                    self._scratch.clear()
+                if self._verify_crc:
+                    batch.verify()
+                chunk.add(batch, self._decompressed(batch))
+        except WireError as fault:
+            chunk.fault = fault
+        if chunk.batches or chunk.fault is not None:
             yield chunk
 
     def _decompressed(self, batch: Batch) -> tuple[int, int] | None:
@@ -138,7 +151,8 @@ class Decoder:
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
             fault = room.fill(data, np.array(segments, np.int64), start, stop)
             if fault is not None:
-                raise _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
+                error = _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
+                raise _FaultyRecords(batches[fault.segment], error)
         fixed = {"topic": topic, "partition": partition, "timestampType": int(chunk.timestamp_type)}
         columns = [
             pa.repeat(pa.scalar(fixed[field.name], field.type), room.rows)
@@ -147,13 +161,25 @@ class Decoder:
             for field in self.schema
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return Decoded(records, room.fingerprint() if self._want & k.FINGERPRINT else None)
+        return Decoded(records, room.rows, room.fingerprint() if self._want & k.FINGERPRINT else None)
+
+
+class _FaultyRecords(Exception):
+    """The kernel stopped in this batch."""
+
+    def __init__(self, batch: Batch, error: CorruptBatch) -> None:
+        self.batch = batch
+        self.error = error
 
 
 class _Chunk:
-    """Batches that will become one `RecordBatch`, and where the records of each lie."""
+    """Batches that will become one `RecordBatch`, and where the records of each lie.
+
+    `fault` is why the batch after them, the last one, is not among them.
+    """
 
     def __init__(self) -> None:
+        self.fault: WireError | None = None
         self.batches: list[Batch] = []
         self.segments: list[tuple[int, ...]] = []
         self.sources: list[memoryview | None] = []
@@ -182,6 +208,16 @@ class _Chunk:
         self.count += header.count
         self.record_bytes += end - start
         self.timestamp_type = header.timestamp_type
+
+    def before(self, batch: Batch) -> _Chunk:
+        """The chunk without this batch and what follows it."""
+        chunk = _Chunk()
+        end = next(i for i, other in enumerate(self.batches) if other is batch)
+        chunk.batches, chunk.segments, chunk.sources = self.batches[:end], self.segments[:end], self.sources[:end]
+        chunk.count = sum(other.header.count for other in chunk.batches)
+        chunk.record_bytes = sum(segment[k.END] - segment[k.START] for segment in chunk.segments)
+        chunk.timestamp_type = self.timestamp_type
+        return chunk
 
     def stretches(self) -> Iterator[tuple[memoryview | None, list[Batch], list[tuple[int, ...]]]]:
         """Neighbours whose records lie in the same memory: that memory (None: the scratch area), batches, segments."""
