@@ -5,6 +5,7 @@ Nothing here reads the environment, opens a file or connects; secrets never show
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from os import PathLike
@@ -26,15 +27,17 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)
+DEFAULT_PORT = 9092
+
+
 def parse_address(text: str) -> Address:
     """`host:port`, with an IPv6 host in brackets; the port defaults to 9092."""
-    host, separator, port = text.strip().rpartition(":")
-    if not separator or port.endswith("]"):
-        host, port = text.strip(), "9092"
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"bootstrap address {text!r} is not HOST:PORT, for example localhost:9092")
-    return Address(host, int(port))
+    match = _ADDRESS.fullmatch(text.strip())
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise ConfigError(f"bootstrap address {text!r} is not HOST:PORT, for example localhost:9092 or [::1]:9092")
+    return Address(match["ipv6"] or match["host"], port)
 
 
 def parse_bootstrap(servers: str | Iterable[str | Address]) -> tuple[Address, ...]:
