@@ -1,0 +1,38 @@
+"""DeleteRecords: move the start of a log, which is how a test gets offsets that are out of range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from ottla.testing.fake.context import Context
+from ottla.testing.fake.log import Refused
+from ottla.testing.fake.messages import Tree
+from ottla.testing.fake.state import ClusterState
+
+KEY = 21
+VERSIONS = range(3)
+
+
+def handle(request: Any, state: ClusterState, context: Context) -> Tree:
+    """The new start of each partition."""
+    return {"topics": [_topic(state, context, item) for item in request.topics]}
+
+
+def _topic(state: ClusterState, context: Context, item: Any) -> Tree:
+    return {
+        "name": item.name,
+        "partitions": [_partition(state, context, item, part) for part in item.partitions],
+    }
+
+
+def _partition(state: ClusterState, context: Context, item: Any, part: Any) -> Tree:
+    try:
+        topic = state.topic(item)
+        context.check(topic.name, part.partition_index)
+        partition = state.led_partition(topic, part.partition_index, broker=context.broker)
+        start = partition.log.delete_before(part.offset)
+    except Refused as refused:
+        return {"partition_index": part.partition_index, "low_watermark": -1, "error_code": refused.code}
+    return {"partition_index": part.partition_index, "low_watermark": start, "error_code": ErrorCode.none}

@@ -1,0 +1,35 @@
+"""DeleteTopics: by name, or by id in newer versions; gone at once, with its records and committed offsets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from ottla.testing.fake.context import Context
+from ottla.testing.fake.log import Refused
+from ottla.testing.fake.messages import Tree
+from ottla.testing.fake.state import ClusterState
+
+KEY = 20
+VERSIONS = range(1, 7)
+
+
+def handle(request: Any, state: ClusterState, context: Context) -> Tree:
+    """One result for each topic."""
+    by_name = [SimpleNamespace(name=name, topic_id=None) for name in getattr(request, "topic_names", ())]
+    return {"responses": [_delete(state, context, item) for item in (*by_name, *getattr(request, "topics", ()))]}
+
+
+def _delete(state: ClusterState, context: Context, item: Any) -> Tree:
+    try:
+        topic = state.topic(item)
+        context.check(topic.name)
+    except Refused as refused:
+        message = {"error_code": refused.code, "error_message": refused.message}
+        return {"name": item.name, "topic_id": item.topic_id} | message
+    del state.topics[topic.name]
+    for group in state.groups.values():
+        group.offsets = {at: offset for at, offset in group.offsets.items() if at.topic != topic.name}
+    return {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none}

@@ -1,0 +1,92 @@
+"""Fetch: batches from an offset on, waiting for enough of them.
+
+Every answer is a full one with session id 0, which tells the client that there are no fetch sessions
+(KIP-227).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from ottla.testing.fake.apis.metadata import broker
+from ottla.testing.fake.apis.produce import current_leader
+from ottla.testing.fake.context import Context
+from ottla.testing.fake.log import PartitionLog, Refused
+from ottla.testing.fake.messages import Tree
+from ottla.testing.fake.state import ClusterState
+
+KEY = 1
+VERSIONS = range(4, 19)
+
+
+@dataclass(slots=True)
+class _Basket:
+    """What one pass over the partitions gathered."""
+
+    room: int
+    size: int = 0
+    failed: bool = False
+
+    def put(self, log: PartitionLog, offset: int, limit: int) -> bytes:
+        """Take batches from the log; the first batch of the whole answer comes whatever its size (KIP-74)."""
+        allowed = min(limit, self.room - self.size)
+        records = b"".join(log.read(offset, allowed))
+        if self.size and len(records) > allowed:
+            return b""
+        self.size += len(records)
+        return records
+
+
+def handle(request: Any, state: ClusterState, context: Context) -> Tree:
+    """Wait until `min_bytes` are there, a partition has an error, or `max_wait` is over."""
+    if getattr(request, "session_id", 0) != 0:
+        return {"error_code": ErrorCode.fetch_session_id_not_found}
+    deadline = context.now() + request.max_wait.total_seconds()
+    while True:
+        basket = _Basket(request.max_bytes)
+        responses = [_topic(state, context, item, basket, request.isolation_level) for item in request.topics]
+        left = deadline - context.now()
+        if basket.failed or basket.size >= request.min_bytes or left <= 0:
+            return {"responses": responses, "node_endpoints": _endpoints(state, responses)}
+        context.wait(left)
+
+
+def _endpoints(state: ClusterState, responses: list[Tree]) -> list[Any]:
+    parts = [part for response in responses for part in response["partitions"]]
+    leaders = {part["current_leader"]["leader_id"] for part in parts if "current_leader" in part}
+    return [broker(state, node) for node in sorted(leaders & state.live)]
+
+
+def _topic(state: ClusterState, context: Context, item: Any, basket: _Basket, isolation: int) -> Tree:
+    parts = [_partition(state, context, item, part, basket, isolation) for part in item.partitions]
+    return {
+        "topic": getattr(item, "topic", None),
+        "topic_id": getattr(item, "topic_id", None),
+        "partitions": parts,
+    }
+
+
+def _partition(state: ClusterState, context: Context, item: Any, part: Any, basket: _Basket, isolation: int) -> Tree:
+    topic = None
+    try:
+        topic = state.topic(item)
+        context.check(topic.name, part.partition)
+        partition = state.led_partition(topic, part.partition, broker=context.broker)
+        partition.check_epoch(getattr(part, "current_leader_epoch", -1))
+        records = basket.put(partition.log, part.fetch_offset, part.partition_max_bytes)
+    except Refused as refused:
+        basket.failed = True
+        answer = {"partition_index": part.partition, "error_code": refused.code, "high_watermark": -1}
+        return answer | current_leader(state, topic, part.partition, refused.code)
+    return {
+        "partition_index": part.partition,
+        "error_code": ErrorCode.none,
+        "high_watermark": partition.log.end,
+        "last_stable_offset": partition.log.end,
+        "log_start_offset": partition.log.start,
+        "aborted_transactions": () if isolation == 1 else None,
+        "records": records,
+    }

@@ -1,0 +1,29 @@
+"""Heartbeat: a member says that it is alive, and hears when it must join again (classic protocol)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from ottla.testing.fake.context import Context
+from ottla.testing.fake.log import Refused
+from ottla.testing.fake.messages import Tree
+from ottla.testing.fake.state import ClusterState
+
+KEY = 12
+VERSIONS = range(5)
+
+
+def handle(request: Any, state: ClusterState, context: Context) -> Tree:
+    """Only an error code."""
+    try:
+        context.check()
+        group = state.group(request.group_id, broker=context.broker)
+        group.tick(context.now())
+        instance_id = getattr(request, "group_instance_id", None)
+        member = group.member(request.member_id, request.generation_id, instance_id=instance_id)
+        group.heartbeat(member, context.now())
+    except Refused as refused:
+        return {"error_code": refused.code}
+    return {"error_code": ErrorCode.none}

@@ -1,0 +1,191 @@
+"""One request's way through the fake: seen, matched against the faults, handled under the lock, answered.
+
+Comes in: a frame and the broker it reached. Goes out: a `Reply` that says what to send and what becomes of
+the connection. Sockets are the affair of `server`; the rules of Kafka are in `apis` and `state`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ottla.errors import DeadlineExceeded, WireError
+from ottla.model import TopicPartition
+from ottla.testing.fake.apis import TABLE, api_versions, metadata
+from ottla.testing.fake.context import Context, Hangup
+from ottla.testing.fake.faults import Fault, FaultTable, Kind, RequestSeen, When, describe
+from ottla.testing.fake.log import Refused
+from ottla.testing.fake.messages import Incoming, answer, parse, peek
+from ottla.testing.fake.state import ClusterState
+from ottla.wire.messages import api_name
+
+_log = logging.getLogger(__name__)
+
+REMEMBERED_REQUESTS = 100_000
+
+
+class Then(Enum):
+    """What becomes of a connection after a request."""
+
+    GO_ON = "read the next request"
+    CLOSE = "close it"
+    IGNORE = "keep it open and answer nothing any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to send, and what to do then."""
+
+    data: bytes = b""
+    then: Then = Then.GO_ON
+
+
+class Dispatcher:
+    """Answers frames for all brokers of one cluster. `changed` is the lock of everything that it holds."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.faults = FaultTable()
+        self.seen: deque[RequestSeen] = deque(maxlen=REMEMBERED_REQUESTS)
+        self.changed = threading.Condition(threading.Lock())
+
+    def reply(self, frame: bytes, broker: int) -> Reply:
+        """Carry out one request that reached `broker`."""
+        incoming = self._parse(frame)
+        if incoming is None:
+            return Reply(then=Then.CLOSE)
+        with self.changed:
+            if broker not in self.state.live:  # it went down while this was on its way
+                return Reply(then=Then.CLOSE)
+            seen = self._note(incoming, broker)
+            try:
+                return self._handle(incoming, seen)
+            except Hangup:
+                return Reply(then=Then.CLOSE)
+            finally:
+                self.changed.notify_all()
+
+    def wait_for(self, matches: Callable[[RequestSeen], bool], *, count: int, timeout: float, what: str) -> RequestSeen:
+        """The `count`-th request that matches, as soon as it was seen."""
+
+        def found() -> list[RequestSeen]:
+            return [seen for seen in self.seen if matches(seen)]
+
+        with self.changed:
+            if self.changed.wait_for(lambda: len(found()) >= count, timeout):
+                return found()[count - 1]
+            causes = tuple(f"seen: {describe(seen)}" for seen in list(self.seen)[-5:])
+        raise DeadlineExceeded(f"waiting for {what}", timeout, causes)
+
+    def _parse(self, frame: bytes) -> Incoming | None:
+        key, version = peek(frame)
+        api = TABLE.get(key)
+        if api is None or (version not in api.versions and key != api_versions.KEY):
+            # What a real broker does with a request that it never offered to take.
+            _log.warning("the fake broker does not speak %s v%d: connection closed", api_name(key), version)
+            return None
+        try:
+            return parse(frame, known=version in api.versions)
+        except WireError as exc:
+            _log.warning("connection closed: %s", exc)
+            return None
+
+    def _note(self, incoming: Incoming, broker: int) -> RequestSeen:
+        topics, partitions = _touched(incoming.body, self.state)
+        if incoming.api_key == metadata.KEY and incoming.body.topics is None:
+            topics = tuple(self.state.topics)
+        name = api_name(incoming.api_key)
+        where = (tuple(dict.fromkeys(topics)), tuple(partitions))
+        seen = RequestSeen(
+            broker, name, incoming.api_key, incoming.version, incoming.client_id, *where, at=time.monotonic()
+        )
+        self.seen.append(seen)
+        self.changed.notify_all()
+        return seen
+
+    def _handle(self, incoming: Incoming, seen: RequestSeen) -> Reply:
+        if self.faults.take(Kind.SILENCE, seen):
+            return Reply(then=Then.IGNORE)
+        self._delay(seen, When.BEFORE_HANDLING)
+        if self.faults.take(Kind.CUT, seen, When.BEFORE_HANDLING):
+            raise Hangup
+        context = self._context(seen, self.faults.take(Kind.FAIL, seen))
+        tree = TABLE[incoming.api_key].handle(incoming.body, self.state, context)
+        self.changed.notify_all()
+        self._delay(seen, When.AFTER_HANDLING)
+        if self.faults.take(Kind.CUT, seen, When.AFTER_HANDLING):
+            raise Hangup
+        if tree is None:
+            return Reply()
+        # A client that asks in too new a version is answered in the oldest one, which it certainly reads
+        # (KIP-511).
+        version = incoming.version if incoming.version in TABLE[incoming.api_key].versions else 0
+        data = answer(incoming.api_key, version, correlation_id=incoming.correlation_id, tree=tree)
+        return self._shortened(data, self.faults.take(Kind.HALF, seen))
+
+    def _context(self, seen: RequestSeen, fault: Fault | None) -> Context:
+        live = self.state.live
+        return Context(seen, fault=fault, changed=self.changed, is_live=lambda: seen.broker in live)
+
+    def _delay(self, seen: RequestSeen, when: When) -> None:
+        fault = self.faults.take(Kind.DELAY, seen, when)
+        if fault is None:
+            return
+        context = self._context(seen, fault=None)
+        end = context.now() + fault.seconds
+        while (left := end - context.now()) > 0:
+            context.wait(left)
+
+    def _shortened(self, data: bytes, fault: Fault | None) -> Reply:
+        if fault is None:
+            return Reply(data)
+        keep = len(data) // 2 if fault.keep_bytes is None else fault.keep_bytes
+        return Reply(data[:keep], Then.CLOSE)
+
+
+def _touched(body: Any, state: ClusterState) -> tuple[tuple[str, ...], list[TopicPartition]]:
+    """The topics and partitions that a request names, under any of the field names that the messages use."""
+    items = [item for holder in (body, *getattr(body, "groups", ())) for item in _topics_of(holder)]
+    named = [(_name(item, state), item) for item in items]
+    pairs = [TopicPartition(name, index) for name, item in named for index in _indexes(item)]
+    return tuple(name for name, _ in named if name), pairs
+
+
+def _topics_of(holder: Any) -> tuple[Any, ...]:
+    for field in ("topics", "topic_data", "topic_names"):
+        found = getattr(holder, field, None)
+        if found is not None:
+            return tuple(found)
+    return ()
+
+
+def _name(item: Any, state: ClusterState) -> str:
+    if isinstance(item, str):
+        return item
+    try:
+        return state.topic(item).name
+    except Refused:
+        return getattr(item, "name", None) or getattr(item, "topic", None) or ""
+
+
+def _indexes(item: Any) -> list[int]:
+    parts = next(
+        (
+            found
+            for field in ("partitions", "partition_data", "partition_indexes")
+            if (found := getattr(item, field, None))
+        ),
+        (),
+    )
+    return [part if isinstance(part, int) else _index(part) for part in parts]
+
+
+def _index(part: Any) -> int:
+    fields = ("index", "partition", "partition_index")
+    return next((int(getattr(part, field)) for field in fields if hasattr(part, field)), -1)

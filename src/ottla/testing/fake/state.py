@@ -1,0 +1,235 @@
+"""What the fake cluster knows: brokers, topics, leaders, producer ids, groups.
+
+Pure: no sockets, no threads, no clock; whoever calls holds the lock. `Refused` carries the code that a real
+broker would answer.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from ottla.config import Address
+from ottla.testing.fake.groups import Group
+from ottla.testing.fake.log import PartitionLog, Refused
+
+NO_LEADER = -1
+MAX_MESSAGE_BYTES = 1_048_588  # message.max.bytes of a real broker
+CLUSTER_ID = "ottla-fake-cluster-001"
+_LAST_EPOCH = 32_766  # Short.MAX_VALUE - 1: then a transactional id gets a new producer id
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_IDS = uuid.UUID("5e1d4f5a-0d57-4b0e-9a57-3f1f0d6f0a01")
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCreate:
+    """How a topic looks that is created because somebody asked for it; `replicas` None is the default."""
+
+    partitions: int = 1
+    replicas: int | None = None
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition: who may lead it, who does, and its log (all replicas share it)."""
+
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    log: PartitionLog = field(default_factory=PartitionLog)
+
+    def check_epoch(self, claimed: int) -> None:
+        """Refuse a client whose idea of the leader epoch is older or newer (KIP-320); -1 claims nothing."""
+        if 0 <= claimed < self.leader_epoch:
+            raise Refused(ErrorCode.fenced_leader_epoch)
+        if claimed > self.leader_epoch:
+            raise Refused(ErrorCode.unknown_leader_epoch)
+
+    def lead(self, broker: int) -> None:
+        """Make `broker` the leader, in a new epoch if it is another one."""
+        if broker != self.leader:
+            self.leader = broker
+            self.leader_epoch += 1
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic with its partitions and the settings it was created with."""
+
+    name: str
+    id: uuid.UUID
+    partitions: list[Partition]
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TransactionalId:
+    """The producer id behind a transactional id, and its newest epoch."""
+
+    producer_id: int
+    epoch: int = 0
+
+
+class ClusterState:
+    """Everything that the brokers of one fake cluster share."""
+
+    def __init__(self, brokers: int, *, auto_create: AutoCreate | None, max_message_bytes: int) -> None:
+        self.brokers = tuple(range(1, brokers + 1))
+        self.addresses: dict[int, Address] = {}
+        self.live: set[int] = set()
+        self.auto_create = auto_create
+        self.max_message_bytes = max_message_bytes
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.transactional: dict[str, TransactionalId] = {}
+        self._topics_made = 0
+        self._next_producer_id = 1000
+
+    # -- brokers and leaders
+
+    @property
+    def controller(self) -> int:
+        """The live broker with the lowest id; -1 when all are down."""
+        return min(self.live, default=NO_LEADER)
+
+    def broker_up(self, broker: int) -> None:
+        """The broker answers again, and leads what had no leader."""
+        self.live.add(broker)
+        for partition in self._partitions():
+            if partition.leader == NO_LEADER and broker in partition.replicas:
+                partition.lead(broker)
+
+    def broker_down(self, broker: int) -> None:
+        """The broker is away; the next live replica leads what it led."""
+        self.live.discard(broker)
+        for partition in self._partitions():
+            if partition.leader == broker:
+                partition.lead(next((r for r in partition.replicas if r in self.live), NO_LEADER))
+
+    def _partitions(self) -> Iterable[Partition]:
+        return (partition for topic in self.topics.values() for partition in topic.partitions)
+
+    def coordinator(self, key: str) -> int:
+        """The broker that keeps a group or a transactional id; -1 when all are down."""
+        ranked = sorted(self.live)
+        return ranked[zlib.crc32(key.encode()) % len(ranked)] if ranked else NO_LEADER
+
+    # -- topics
+
+    def topic(self, reference: Any) -> Topic:
+        """The topic that a part of a request names, by its name or in newer versions by its id."""
+        topic_id = getattr(reference, "topic_id", None)
+        if topic_id is not None:
+            for topic in self.topics.values():
+                if topic.id == topic_id:
+                    return topic
+            raise Refused(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+        name = getattr(reference, "name", None) or getattr(reference, "topic", None) or ""
+        return self.topic_named(name)
+
+    def topic_named(self, name: str) -> Topic:
+        """The topic of this name."""
+        if name not in self.topics:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+        return self.topics[name]
+
+    def partition(self, topic: Topic, index: int) -> Partition:
+        """A partition of the topic, wherever it is led."""
+        if not 0 <= index < len(topic.partitions):
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"topic {topic.name!r} has no partition {index}")
+        return topic.partitions[index]
+
+    def led_partition(self, topic: Topic, index: int, *, broker: int) -> Partition:
+        """A partition of the topic, if `broker` leads it."""
+        partition = self.partition(topic, index)
+        if partition.leader != broker:
+            raise Refused(ErrorCode.not_leader_or_follower, f"broker {broker} does not lead {topic.name}-{index}")
+        return partition
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        replicas: int | None = None,
+        assignment: list[tuple[int, ...]] | None = None,
+        configs: dict[str, str] | None = None,
+    ) -> Topic:
+        """Make a topic; `assignment` names the replicas of each partition, first the leader."""
+        self.check_new_topic(name, partitions, replicas=replicas, assignment=assignment)
+        placed = assignment or self._place(range(partitions), replicas)
+        self._topics_made += 1
+        # Derived, not random, so that a run can be repeated; a topic that is made again gets another id.
+        topic_id = uuid.uuid5(_TOPIC_IDS, f"{self._topics_made}/{name}")
+        self.topics[name] = Topic(name, topic_id, [self._new_partition(r) for r in placed], configs or {})
+        return self.topics[name]
+
+    def check_new_topic(
+        self, name: str, partitions: int, *, replicas: int | None, assignment: list[tuple[int, ...]] | None
+    ) -> None:
+        """Refuse what a real broker refuses: names, counts, brokers that do not exist."""
+        if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+            raise Refused(ErrorCode.invalid_topic_exception, f"topic name {name!r} is illegal")
+        if name in self.topics:
+            raise Refused(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        if any(broker not in self.brokers for placed in assignment or () for broker in placed):
+            raise Refused(ErrorCode.invalid_replica_assignment, f"brokers are {self.brokers}, got {assignment}")
+        if not assignment and partitions < 1:
+            raise Refused(ErrorCode.invalid_partitions, f"a topic needs at least 1 partition, got {partitions}")
+        if replicas is not None and not 1 <= replicas <= len(self.brokers):
+            raise Refused(ErrorCode.invalid_replication_factor, f"{replicas} replicas on {len(self.brokers)} brokers")
+
+    def add_partitions(self, topic: Topic, count: int) -> None:
+        """Grow the topic to `count` partitions."""
+        if count <= len(topic.partitions):
+            raise Refused(
+                ErrorCode.invalid_partitions, f"{topic.name!r} already has {len(topic.partitions)} partitions"
+            )
+        new = range(len(topic.partitions), count)
+        topic.partitions += [self._new_partition(r) for r in self._place(new, len(topic.partitions[0].replicas))]
+
+    def _place(self, indexes: Iterable[int], replicas: int | None) -> list[tuple[int, ...]]:
+        n = len(self.brokers)
+        factor = min(3, n) if replicas is None else replicas
+        return [tuple(self.brokers[(self._topics_made + i + r) % n] for r in range(factor)) for i in indexes]
+
+    def _new_partition(self, replicas: tuple[int, ...]) -> Partition:
+        # Before the start no broker is live; then the first replica will lead.
+        leader = next((r for r in replicas if r in self.live), NO_LEADER if self.live else replicas[0])
+        return Partition(replicas, leader)
+
+    # -- producers and groups
+
+    def new_producer_id(self) -> int:
+        """A producer id that nobody had."""
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    def take_over(self, transactional_id: str, *, producer_id: int, epoch: int) -> TransactionalId:
+        """A producer starts with this transactional id: the epoch rises, and older ones are fenced."""
+        known = self.transactional.get(transactional_id)
+        if known is None or known.epoch >= _LAST_EPOCH:
+            known = self.transactional[transactional_id] = TransactionalId(self.new_producer_id())
+            return known
+        if producer_id >= 0 and (producer_id, epoch) != (known.producer_id, known.epoch):
+            raise Refused(ErrorCode.producer_fenced, f"{transactional_id!r} was taken over by another producer")
+        known.epoch += 1
+        return known
+
+    def check_fencing(self, producer_id: int, epoch: int) -> None:
+        """Refuse the epoch of a producer whose transactional id was taken over."""
+        newest = next((t.epoch for t in self.transactional.values() if t.producer_id == producer_id), epoch)
+        if epoch < newest:
+            raise Refused(ErrorCode.invalid_producer_epoch, f"epoch {epoch} of producer {producer_id} is fenced")
+
+    def group(self, group_id: str, *, broker: int) -> Group:
+        """The group, made when it is new, if `broker` coordinates it."""
+        if self.coordinator(group_id) != broker:
+            raise Refused(ErrorCode.not_coordinator)
+        return self.groups.setdefault(group_id, Group(group_id))

@@ -1,0 +1,46 @@
+"""pytest fixtures: `fake_kafka`, a fake broker for one test, and `kafka_cluster`, three real brokers for a session.
+
+pytest loads this module in every run of everybody who installed Ottla, so it imports nothing heavy: each
+fixture imports what it needs when a test asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ottla.cluster import LocalCluster
+    from ottla.testing.fake.kafka import FakeKafka
+
+
+@pytest.fixture
+def fake_kafka() -> Iterator[FakeKafka]:
+    """One fake broker that creates topics when they are asked for; connect to `fake_kafka.bootstrap`."""
+    from ottla.testing.fake.kafka import FakeKafka
+
+    with FakeKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three real brokers, shared by the tests of the session; skips where there is no Java to run them."""
+    try:
+        from ottla.cluster import LocalCluster
+        from ottla.cluster.java import find_java
+    except ImportError as exc:
+        pytest.fail(f"kafka_cluster needs more packages: pip install 'ottla[cluster]' ({exc})", pytrace=False)
+    from ottla.errors import LocalClusterError
+
+    try:
+        find_java(os.environ)
+    except LocalClusterError as exc:
+        pytest.skip(str(exc))
+    # A name and a directory of its own: sessions side by side do not meet, and the user's clusters stay untouched.
+    home = tmp_path_factory.mktemp("kafka")
+    with LocalCluster(f"pytest-{os.getpid()}", brokers=3, dir=home) as cluster:
+        yield cluster
