@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -67,7 +68,12 @@ def producer_identity(cluster: Cluster) -> tuple[int, int]:
     """A producer id and epoch from the cluster: with them the broker recognises a batch that it has already."""
 
     def build(version_of: VersionOf) -> messages.Message:
-        fields = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+        fields = {
+            "transactional_id": None,
+            "transaction_timeout": timedelta(minutes=1),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
         message: messages.Message = messages.compose(
             messages.request_type(_INIT_PRODUCER_ID, version_of(_INIT_PRODUCER_ID)), fields
         )
@@ -83,7 +89,8 @@ def producer_identity(cluster: Cluster) -> tuple[int, int]:
 
 def write(cluster: Cluster, topic: str, batches: Mapping[int, Iterator[NewBatch]], *, progress: Progress) -> Moved:
     """Send the batches of every partition in order; returns once each is acknowledged by all in-sync replicas."""
-    queues = {p: _stamped(source, *producer_identity(cluster)) for p, source in batches.items()}
+    identity = producer_identity(cluster)
+    queues = {p: _stamped(source, *identity) for p, source in batches.items()}
     heads = {p: batch for p, queue in queues.items() if (batch := next(queue, None)) is not None}
     troubles = _Troubles(cluster, f"writing to {topic}")
     total = Fingerprint()

@@ -33,6 +33,7 @@ MAGIC_AT = 16
 SMALLEST_RECORD = 7  # length, attributes, two deltas, key length, value length, header count: one byte each
 
 _PREFIX = struct.Struct(">qiib")
+_END_OF_LOG = (1 << 63) - 1  # offsets are 64-bit, and the one after the last must still be one
 _CODEC_MASK = 0x07
 _LOG_APPEND = 0x08
 _TRANSACTIONAL = 0x10
@@ -215,6 +216,8 @@ def check_header(header: BatchHeader) -> None:
     """Refuse a header whose fields contradict one another or the size of the batch."""
     if header.base_offset < 0 or header.last_offset_delta < 0:
         raise _contradiction(header, f"offset {header.base_offset} with last delta {header.last_offset_delta}", 23)
+    if header.next_offset > _END_OF_LOG:
+        raise _contradiction(header, f"last delta {header.last_offset_delta} leads beyond the highest offset", 23)
     if not 0 <= header.count <= header.last_offset_delta + 1:
         raise _contradiction(header, f"count {header.count} with last delta {header.last_offset_delta}", 57)
     codec = header.attributes & _CODEC_MASK

@@ -163,21 +163,27 @@ def _headers(array: pa.Array) -> HeadersIn:
     kind = array.type
     if pa.types.is_null(kind):
         return _NO_HEADERS
-    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
-    items = array.values if listed and not pa.types.is_map(kind) else None
-    if pa.types.is_map(kind):
-        keys, values = array.keys, array.items
-    elif items is not None and pa.types.is_struct(items.type) and {"key", "value"} <= {f.name for f in items.type}:
-        if items.null_count:
-            raise InputError("column headers has a null entry; an entry needs a key, only its value may be null")
-        keys, values = pc.struct_field(items, "key"), pc.struct_field(items, "value")
-    else:
-        raise InputError(f"column headers has type {kind}; accepted is list<struct<key, value>> or map<key, value>")
+    keys, values = _entries(array)
+    ends = _ends(array.buffers()[1], array, np.dtype(np.int64 if pa.types.is_large_list(kind) else np.int32))
+    first, count = int(ends[0]), _span_of(ends)
+    # Of a slice, only its own entries count: the arrays below it are those of the whole column.
+    keys, values = keys.slice(first, count), values.slice(first, count)
     if keys.null_count:
-        raise InputError("column headers has a null key; a header key is text")
-    wide = pa.types.is_large_list(kind)
-    ends = _ends(array.buffers()[1], array, np.dtype(np.int64 if wide else np.int32))
+        raise InputError("column headers has a null key or a null entry; only the value of an entry may be null")
+    ends = ends if first == 0 else _readonly(ends - first)
     return HeadersIn(ends, _nulls(array), _binary("headers.key", keys), _binary("headers.value", values))
+
+
+def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of all entries; the key of a null entry is null."""
+    kind = array.type
+    if pa.types.is_map(kind):
+        return array.keys, array.items
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = array.values
+        if pa.types.is_struct(items.type) and {"key", "value"} <= {field.name for field in items.type}:
+            return pc.struct_field(items, "key"), pc.struct_field(items, "value")
+    raise InputError(f"column headers has type {kind}; accepted is list<struct<key, value>> or map<key, value>")
 
 
 def _milliseconds(array: pa.Array) -> npt.NDArray[np.int64]:

@@ -112,7 +112,11 @@ class Decoder:
         try:
             for batch in batches:
                 header = batch.header
-                if header.is_control or header.count == 0 or header.next_offset <= start or header.base_offset >= stop:
+                if header.next_offset <= start or header.base_offset >= stop:
+                    continue
+                if self._verify_crc:  # before anything is passed over: one flipped bit makes data look like a marker
+                    batch.verify()
+                if header.is_control or header.count == 0:
                     continue
                 if chunk.batches and (
                     chunk.record_bytes + header.size_bytes > self._chunk_bytes
@@ -122,8 +126,6 @@ class Decoder:
                     chunk = _Chunk()
                 if not chunk.batches:
                     self._scratch.clear()
-                if self._verify_crc:
-                    batch.verify()
                 chunk.add(batch, self._decompressed(batch))
         except WireError as fault:
             chunk.fault = fault

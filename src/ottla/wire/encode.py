@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, InputError
 from ottla.model import Fingerprint
 from ottla.wire.batch import HEADER_BYTES, LENGTH_END, BatchHeader, Codec, pack_header
 from ottla.wire.codecs import check_level, compress
@@ -83,7 +83,7 @@ def encode(
     """
     level = check_level(codec, level)
     limits = limits or BatchLimits()
-    picked = _ALL_ROWS if rows is None else _readonly(rows)
+    picked = _ALL_ROWS if rows is None else _checked(rows, columns.count)
     last = columns.count if rows is None else len(picked)
     writer = _Writer(columns, limits, picked, last, now_ms, fingerprint)
     row = 0
@@ -186,7 +186,10 @@ def checksum(header: BatchHeader, records: memoryview) -> int:
     return crc32c.crc32c(records, crc32c.crc32c(pack_header(header)[21:]))
 
 
-def _readonly(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    view = rows.view()
+def _checked(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Row numbers as the kernel takes them, which follows them without looking."""
+    if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+        raise InputError(f"rows picks rows {rows.min()} to {rows.max()}; there are rows 0 to {count - 1}")
+    view = np.ascontiguousarray(rows, np.int64).view()
     view.flags.writeable = False
     return view

@@ -31,12 +31,12 @@ def _multiply(a: Any, b: Any) -> Any:
 
 def _powers() -> np.ndarray[Any, np.dtype[np.int64]]:
     """x**(8 * 2**i): what a run of 2**i bytes multiplies by."""
-    multiply: Any = _multiply
+    multiply: Any = getattr(_multiply, "py_func", _multiply)  # it is plain already when numba is told not to compile
     power = _ONE >> 8
     powers = []
     for _ in range(31):
         powers.append(power)
-        power = multiply.py_func(power, power)
+        power = multiply(power, power)
     return np.array(powers, np.int64)
 
 

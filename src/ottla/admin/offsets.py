@@ -1,0 +1,117 @@
+"""Where partitions begin and end, and which offset a time has: ListOffsets requests and what their answers mean.
+
+Partitions and a question come in, one kio request for each leader goes out; answers come in and are split into
+offsets found and partitions to ask again. Pure: `Admin` does the routing and sending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from ottla.errors import BrokerError, ErrorCode, InputError, UnsupportedFormat
+from ottla.model import TopicPartition
+from ottla.net.connection import VersionOf
+from ottla.wire import messages
+
+LIST_OFFSETS = 2
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class OffsetSpec(Enum):
+    """A place in a partition; the value is the protocol's special timestamp."""
+
+    LATEST = -1
+    """The offset after the last record that may be read."""
+    EARLIEST = -2
+    """The offset of the oldest record."""
+    MAX_TIMESTAMP = -3
+    """The record with the greatest timestamp (KIP-734, Kafka 3.0)."""
+
+
+class IsolationLevel(Enum):
+    """Whether records of open and aborted transactions count."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+At = OffsetSpec | datetime | int
+"""A place, or the first record at or after a time: an aware datetime, or milliseconds since 1970 as records have."""
+
+_LOWEST_VERSION = {OffsetSpec.MAX_TIMESTAMP: 7}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """The answer for one partition. `offset` is -1 when no record is at or after the time asked for.
+
+    `timestamp` is that record's, in milliseconds since 1970, -1 for LATEST and EARLIEST.
+    """
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def wire_timestamp(at: At) -> int:
+    """What the protocol calls a timestamp, for a place or a time."""
+    if isinstance(at, OffsetSpec):
+        return at.value
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InputError(f"the time {at.isoformat()} has no time zone: use an aware datetime, for example in UTC")
+        at = (at - _EPOCH) // timedelta(milliseconds=1)
+    if at < 0:
+        raise InputError(f"a time before 1970 ({at} ms) cannot be asked for: use EARLIEST")
+    return at
+
+
+def build_list(
+    version_of: VersionOf,
+    partitions: Mapping[TopicPartition, int],
+    *,
+    at: At,
+    isolation: IsolationLevel,
+    seconds: float,
+) -> messages.Message:
+    """A ListOffsets request for partitions of one leader, each with its known leader epoch (-1: unknown)."""
+    version = version_of(LIST_OFFSETS)
+    lowest = _LOWEST_VERSION.get(at, 0) if isinstance(at, OffsetSpec) else 0
+    if version < lowest:
+        raise UnsupportedFormat(f"asking for {at} needs ListOffsets version {lowest}, the broker has {version}")
+    timestamp = wire_timestamp(at)
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, index), epoch in partitions.items():
+        row = {"partition_index": index, "current_leader_epoch": epoch, "timestamp": timestamp}
+        topics.setdefault(topic, []).append(row)
+    fields = {
+        "replica_id": -1,
+        "isolation_level": isolation.value,
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        "timeout": timedelta(seconds=seconds),
+    }
+    message: messages.Message = messages.compose(messages.request_type(LIST_OFFSETS, version), fields)
+    return message
+
+
+def read_list(
+    response: Any, asked: Collection[TopicPartition]
+) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, BrokerError]]:
+    """The offsets found, and the error of each of the other partitions that were asked for."""
+    found: dict[TopicPartition, OffsetAt] = {}
+    errors: dict[TopicPartition, BrokerError] = {}
+    for topic in response.topics:
+        for row in topic.partitions:
+            key = TopicPartition(topic.name, int(row.partition_index))
+            if row.error_code is not ErrorCode.none:
+                errors[key] = BrokerError(row.error_code, f"listing offsets of {key}")
+            else:
+                found[key] = OffsetAt(int(row.offset), int(row.timestamp), int(getattr(row, "leader_epoch", -1)))
+    for key in asked:
+        if key not in found and key not in errors:
+            errors[key] = BrokerError(ErrorCode.unknown_server_error, f"listing offsets of {key}", "not in the answer")
+    return found, errors

@@ -1,0 +1,147 @@
+"""Creating, deleting and describing topics: the requests and what their answers mean.
+
+Topics come in as values, kio requests go out; answers come in, and an error for one topic is raised as a BrokerError
+that names it and repeats what the broker said. Pure: `Admin` does the sending and waiting.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ottla.errors import BrokerError, ErrorCode, InputError
+from ottla.net.connection import VersionOf
+from ottla.net.metadata import Metadata, Partition, Topic
+from ottla.wire import messages
+
+CREATE_TOPICS = 19
+DELETE_TOPICS = 20
+BROKER_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create. -1 for partitions or replicas takes the broker's default.
+
+    `assignments` names the brokers of each partition, leader first; partitions and replicas follow from it.
+    """
+
+    name: str
+    partitions: int = 1
+    replicas: int = BROKER_DEFAULT
+    settings: Mapping[str, str] = field(default_factory=dict)
+    assignments: Sequence[Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("partitions", self.partitions), ("replicas", self.replicas)):
+            if value < 1 and value != BROKER_DEFAULT:
+                raise InputError(f"topic {self.name}: {name} must be at least 1, or -1 for the broker's default")
+        if self.assignments is not None and not (self.assignments and all(self.assignments)):
+            raise InputError(f"topic {self.name}: assignments need at least one broker for at least one partition")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster describes it."""
+
+    name: str
+    id: uuid.UUID | None
+    internal: bool
+    partitions: tuple[Partition, ...]
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each partition; of the one with the most, while they differ."""
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+def build_create(version_of: VersionOf, topics: Collection[NewTopic], *, seconds: float) -> messages.Message:
+    """A CreateTopics request that the broker may take `seconds` for."""
+    fields = {
+        "topics": [_new_topic(topic) for topic in topics],
+        "timeout": timedelta(seconds=seconds),
+        "validate_only": False,
+    }
+    message: messages.Message = messages.compose(
+        messages.request_type(CREATE_TOPICS, version_of(CREATE_TOPICS)), fields
+    )
+    return message
+
+
+def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    assigned = topic.assignments is not None
+    return {
+        "name": topic.name,
+        "num_partitions": -1 if assigned else topic.partitions,
+        "replication_factor": -1 if assigned else topic.replicas,
+        "assignments": [
+            {"partition_index": index, "broker_ids": tuple(brokers)}
+            for index, brokers in enumerate(topic.assignments or ())
+        ],
+        "configs": [{"name": name, "value": str(value)} for name, value in topic.settings.items()],
+    }
+
+
+def check_create(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
+    """Raises the first topic's error; `accept` is an error that counts as success."""
+    for topic in response.topics:
+        if topic.error_code not in (ErrorCode.none, accept):
+            raise BrokerError(topic.error_code, f"creating topic {topic.name}", topic.error_message)
+
+
+def build_delete(version_of: VersionOf, names: Collection[str], *, seconds: float) -> messages.Message:
+    """A DeleteTopics request that the broker may take `seconds` for."""
+    fields = {
+        "topics": [{"name": name, "topic_id": None} for name in names],
+        "topic_names": tuple(names),
+        "timeout": timedelta(seconds=seconds),
+    }
+    message: messages.Message = messages.compose(
+        messages.request_type(DELETE_TOPICS, version_of(DELETE_TOPICS)), fields
+    )
+    return message
+
+
+def check_delete(response: Any) -> list[str]:
+    """The names that did not exist, which the broker calls retriable and we do not; any other error is raised."""
+    unknown = ErrorCode.unknown_topic_or_partition
+    for topic in response.responses:
+        if topic.error_code not in (ErrorCode.none, unknown):
+            message = getattr(topic, "error_message", None)
+            raise BrokerError(topic.error_code, f"deleting topic {topic.name}", message)
+    return [topic.name for topic in response.responses if topic.error_code is unknown]
+
+
+def describe(metadata: Metadata) -> list[TopicDescription]:
+    """The topics in `metadata`, by name; one with an error is raised."""
+    return [_description(metadata.topics[name]) for name in sorted(metadata.topics)]
+
+
+def _description(topic: Topic) -> TopicDescription:
+    if topic.error is not ErrorCode.none:
+        raise BrokerError(topic.error, f"describing topic {topic.name}")
+    return TopicDescription(topic.name, topic.id, topic.internal, topic.partitions)
+
+
+def unready(metadata: Metadata, names: Collection[str]) -> BrokerError | None:
+    """Why the named topics cannot be written to according to `metadata`, or None when they can."""
+    for name in names:
+        topic = metadata.topics.get(name)
+        if topic is None or topic.error is not ErrorCode.none:
+            return BrokerError(ErrorCode.leader_not_available, f"topic {name} is not known to every broker yet")
+        for partition in topic.partitions:
+            if partition.leader not in metadata.brokers:
+                return BrokerError(ErrorCode.leader_not_available, f"partition {name}-{partition.index}")
+    return None
+
+
+def still_there(metadata: Metadata, names: Collection[str]) -> BrokerError | None:
+    """Which of the named topics a broker still knows, or None when all are gone."""
+    for name in names:
+        topic = metadata.topics.get(name)
+        if topic is not None and topic.error is ErrorCode.none:
+            return BrokerError(ErrorCode.request_timed_out, f"topic {name} is deleted, but not yet on every broker")
+    return None

@@ -1,0 +1,295 @@
+"""The cluster as a client sees it: it finds whom to ask, asks, and asks again when that is worth while.
+
+A target, a function that builds the request and one that judges the answer come in; the judged answer goes out,
+or one error that names what was tried. Everything under one deadline, retries with jittered backoff by the error
+table. It knows no API but Metadata and FindCoordinator.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from enum import Enum
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
+
+from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, parse_bootstrap
+from ottla.errors import BrokerError, ConnectFailed, ConnectionLost, ErrorCode, NetworkError, OttlaError, UsedAfterFork
+from ottla.net.connection import Connection, VersionOf
+from ottla.net.deadline import Deadline
+from ottla.net.directory import Directory
+from ottla.net.discovery import CONTROL, Discovery, OnUnknownTopic, Question
+from ottla.net.effort import Effort
+from ottla.net.metadata import Broker, Metadata, Topic
+from ottla.net.pool import Pool
+from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
+from ottla.wire import messages
+
+__all__ = ["Cluster", "Refresh", "VersionOf"]
+
+FIND_COORDINATOR = 10
+
+T = TypeVar("T")
+
+
+class Refresh(Enum):
+    """Whether an answer may come from memory."""
+
+    NOW = "now"
+    IF_STALE = "if stale"
+
+
+class Cluster:
+    """A client of one Kafka cluster. Constructing it connects nothing; threads may share it; `close` ends it."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str | Address],
+        *,
+        security: Security = PLAINTEXT,
+        client_id: str = "ottla",
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.security = security
+        self.client_id = client_id
+        self.timeouts = timeouts or Timeouts()
+        self.retry = retry or Retry()
+        self._chance = chance or random.Random()
+        self._closing = threading.Event()
+        self._pid = os.getpid()
+        self._pool = Pool(security=security, client_id=client_id)
+        self._directory = Directory(age=self.timeouts.metadata_age)
+        self._discovery = Discovery(
+            self.bootstrap,
+            pool=self._pool,
+            directory=self._directory,
+            timeouts=self.timeouts,
+            chance=self._chance,
+        )
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {','.join(map(str, self.bootstrap))} {self.security.protocol}>"
+
+    def metadata(
+        self,
+        topics: Collection[str] | None = (),
+        *,
+        deadline: Deadline | None = None,
+        refresh: Refresh = Refresh.NOW,
+        unknown: OnUnknownTopic = OnUnknownTopic.REFUSE,
+    ) -> Metadata:
+        """Brokers, controller and the named topics (None: all; empty: none). Unknown topics carry their error."""
+        names = None if topics is None else frozenset([topics] if isinstance(topics, str) else topics)
+        if refresh is Refresh.IF_STALE:
+            remembered = self._remembered(names)
+            if remembered is not None:
+                return remembered
+        question = Question(names, unknown)
+        return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit))
+
+    def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
+        """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
+        return self._persist(f"looking up topic {name}", deadline, lambda limit: self._topic(name, limit))
+
+    def leader(self, topic: str, partition: int, *, deadline: Deadline | None = None) -> Broker:
+        """The leader of a partition, after waiting for an election if there is one."""
+        target = LeaderOf(topic, partition)
+        return self._persist(f"looking up {target}", deadline, lambda limit: self._leader(target, limit))
+
+    def coordinator(self, key: str, kind: CoordinatorKind, *, deadline: Deadline | None = None) -> Broker:
+        """The coordinator of a group or transactional id."""
+        target = CoordinatorOf(kind, key)
+        return self._persist(f"looking up {target}", deadline, lambda limit: self._coordinator(target, limit))
+
+    def connection(self, broker: Broker, *, lane: str = CONTROL, deadline: Deadline | None = None) -> Connection:
+        """The connection to a broker that everybody shares who uses the same lane; opened if need be."""
+        self._check_usable()
+        limit = deadline or Deadline.after(self.timeouts.total)
+        try:
+            return self._pool.get((broker.id, lane), broker.address, deadline=limit.sooner(self.timeouts.connect))
+        except NetworkError:
+            self._discovery.failed(broker.address)
+            self._directory.doubt_led_by(broker.id)
+            raise
+
+    def call(
+        self,
+        target: Target,
+        build: Callable[[VersionOf], messages.Message],
+        *,
+        check: Callable[[Any], T],
+        what: str,
+        deadline: Deadline | None = None,
+        retrying: Callable[[OttlaError], None] | None = None,
+    ) -> T:
+        """Builds a request for the broker that `target` means now, sends it and judges the answer.
+
+        `build` gets a function that tells the version of an API on that broker; `check` returns what the caller
+        wants or raises BrokerError. What the error table calls retriable, and lost connections, are tried again
+        until the deadline; `retrying` hears of each failure before the next try (a lost connection leaves open
+        whether the request was carried out).
+        """
+
+        def attempt(limit: Deadline) -> T:
+            connection = self._connection_to(target, limit)
+            try:
+                message = build(connection.version)
+                response = connection.request(message, deadline=limit.sooner(self.timeouts.request))
+            except NetworkError:
+                self._discovery.failed(connection.address)
+                raise
+            return check(response)
+
+        def failed(error: OttlaError) -> None:
+            if not isinstance(error, BrokerError) or error.row.refresh:
+                self.doubt(target)
+            if retrying is not None:
+                retrying(error)
+
+        return self._persist(what, deadline, attempt, failed)
+
+    def effort(self, what: str, deadline: Deadline | None = None) -> Effort:
+        """For loops of the caller's own: the same patience, backoff and final error as `call`."""
+        self._check_usable()
+        limit = deadline or Deadline.after(self.timeouts.total)
+        return Effort(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing)
+
+    def doubt(self, target: Target) -> None:
+        """What led to `target`'s broker is looked up again before the next use."""
+        match target:
+            case LeaderOf(topic, _):
+                self._directory.doubt_topics([topic])
+            case CoordinatorOf(kind, key):
+                self._directory.coordinates(kind, key, broker=None)
+            case AnyBroker() | Controller() | Node():
+                self._directory.doubt_brokers()
+
+    def invalidate(self, *topics: str) -> None:
+        """The leaders of these topics (none named: of all) are looked up again before their next use."""
+        self._directory.doubt_topics(topics or tuple(self._directory.known.topics))
+
+    def close(self) -> None:
+        """Closes every connection and ends every wait."""
+        self._closing.set()
+        self._pool.close()
+
+    def _persist(
+        self,
+        what: str,
+        deadline: Deadline | None,
+        attempt: Callable[[Deadline], T],
+        failed: Callable[[OttlaError], None] | None = None,
+    ) -> T:
+        effort = self.effort(what, deadline)
+        while True:
+            try:
+                return attempt(effort.deadline)
+            except OttlaError as exc:
+                if failed is not None:
+                    failed(exc)
+                effort.failed(exc)
+
+    def _connection_to(self, target: Target, deadline: Deadline) -> Connection:
+        match target:
+            case AnyBroker():
+                return self._discovery.any_connection(deadline)
+            case Controller():
+                broker = self._node(None, deadline)
+                if broker is None:
+                    return self._discovery.any_connection(deadline)
+            case Node(node_id):
+                broker = self._node(node_id, deadline)
+            case LeaderOf():
+                broker = self._leader(target, deadline)
+            case CoordinatorOf():
+                broker = self._coordinator(target, deadline)
+        if broker is None:
+            raise ConnectFailed(target, "not among the brokers that the cluster names: it is down, or never was")
+        return self.connection(broker, deadline=deadline)
+
+    def _remembered(self, names: frozenset[str] | None) -> Metadata | None:
+        if names is None or not self._directory.brokers_are_fresh():
+            return None
+        topics = {name: self._directory.fresh_topic(name) for name in names}
+        found = {name: topic for name, topic in topics.items() if topic is not None}
+        return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
+
+    def _topic(self, name: str, deadline: Deadline) -> Topic:
+        topic = self._directory.fresh_topic(name)
+        if topic is None:
+            topic = self._discovery.look(Question(frozenset([name])), deadline).topics.get(name)
+        if topic is None or (topic.error is not ErrorCode.none and not topic.partitions):
+            self._directory.doubt_topics([name])
+            code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error
+            raise BrokerError(code, f"topic {name}")
+        return topic
+
+    def _leader(self, target: LeaderOf, deadline: Deadline) -> Broker:
+        topic = self._topic(target.topic, deadline)
+        partition = topic.partition(target.partition)
+        broker = None if partition is None else self._directory.known.brokers.get(partition.leader)
+        if broker is not None:
+            return broker
+        self._directory.doubt_topics([target.topic])
+        name = f"{target.topic}-{target.partition}"
+        if partition is None:
+            count = f"the topic has partitions 0 to {len(topic.partitions) - 1}"
+            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"partition {name}", count)
+        raise BrokerError(ErrorCode.leader_not_available, f"partition {name}", _replicas(partition.replicas))
+
+    def _node(self, node_id: int | None, deadline: Deadline) -> Broker | None:
+        """The broker with this id, or the controller for None."""
+        if not self._directory.brokers_are_fresh():
+            self._discovery.look(Question(), deadline)
+        known = self._directory.known
+        broker = known.brokers.get(known.controller_id if node_id is None else node_id)
+        if broker is None:
+            self._directory.doubt_brokers()
+        return broker
+
+    def _coordinator(self, target: CoordinatorOf, deadline: Deadline) -> Broker:
+        broker = self._directory.coordinator(target.kind, target.key)
+        if broker is None:
+            connection = self._discovery.any_connection(deadline)
+            fields = {"key": target.key, "key_type": target.kind.value, "coordinator_keys": (target.key,)}
+            message = messages.compose(
+                messages.request_type(FIND_COORDINATOR, connection.version(FIND_COORDINATOR)), fields
+            )
+            response = connection.request(message, deadline=deadline.sooner(self.timeouts.request))
+            broker = _coordinator_in(response, target)
+            self._directory.coordinates(target.kind, target.key, broker=broker)
+        return broker
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(
+                f"this client was made in process {self._pid} before fork(); make one of its own in the child"
+            )
+        if self._closing.is_set():
+            raise ConnectionLost("this client", "it was closed")
+
+
+def _coordinator_in(response: Any, target: CoordinatorOf) -> Broker:
+    """From version 4 on (KIP-699) the answer is a list."""
+    found = response.coordinators[0] if getattr(response, "coordinators", ()) else response
+    if found.error_code is not ErrorCode.none:
+        raise BrokerError(found.error_code, str(target), getattr(found, "error_message", None))
+    return Broker(int(found.node_id), found.host, int(found.port))
+
+
+def _replicas(ids: tuple[int, ...]) -> str:
+    return f"its replicas are on {', '.join(map(str, ids)) or 'no broker'}"

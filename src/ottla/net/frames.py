@@ -1,0 +1,115 @@
+"""Cuts the bytes of a connection into response frames; it reads no socket itself.
+
+The owner receives into `space()` and reports the count to `received()`, which returns the frames that are
+complete. Small frames are copied out of one reused buffer; a large frame gets a buffer of its own and is
+received straight into it. A frame size that no broker would send is a WireError, and memory grows only as
+bytes really arrive.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from ottla.errors import WireError
+
+HANDSHAKE_FRAME_BYTES = 1 << 20
+"""Limit until a broker has shown that it is one: no answer before that is nearly as large."""
+MAX_FRAME_BYTES = 1 << 30
+_INBOX_BYTES = 1 << 16
+_TRUSTED_BYTES = 1 << 26
+"""A frame size up to this (64 MiB) is allocated at once; beyond it the buffer doubles as data arrives."""
+_SIZE = Struct(">i")
+
+
+class TlsAnswered(WireError):
+    """The other side sent a TLS record where a frame should begin."""
+
+
+class Frames:
+    """The receiving state of one connection."""
+
+    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._inbox = bytearray(_INBOX_BYTES)
+        self._start = 0
+        self._end = 0
+        self._large: npt.NDArray[np.uint8] | None = None
+        self._large_size = 0
+        self._large_filled = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._large is not None:
+            return self._large.data[self._large_filled :]
+        return memoryview(self._inbox)[self._end :]
+
+    def received(self, count: int) -> list[memoryview]:
+        """`count` bytes were put into `space()`: the frames, without their sizes, that are now complete."""
+        if self._large is not None:
+            return self._grow_large(count)
+        self._end += count
+        frames: list[memoryview] = []
+        while self._end - self._start >= 4:
+            size = self._frame_size()
+            first = self._start + 4
+            if first + size > self._end:
+                self._make_room(size)
+                break
+            frames.append(memoryview(bytes(memoryview(self._inbox)[first : first + size])))
+            self._start = first + size
+        self._compact()
+        return frames
+
+    @property
+    def inside_frame(self) -> bool:
+        """Whether the bytes so far end in the middle of a frame."""
+        return self._large is not None or self._end > self._start
+
+    def _frame_size(self) -> int:
+        size: int = _SIZE.unpack_from(self._inbox, self._start)[0]
+        if not 4 <= size <= self.max_frame_bytes:
+            raise _refusal(bytes(self._inbox[self._start : self._start + 4]), size, self.max_frame_bytes)
+        return size
+
+    def _make_room(self, size: int) -> None:
+        """A frame that does not fit into the inbox moves to a buffer of its own."""
+        if 4 + size <= _INBOX_BYTES:
+            return
+        part = np.frombuffer(self._inbox, np.uint8, self._end - self._start - 4, self._start + 4)
+        self._large = np.empty(min(size, _TRUSTED_BYTES), np.uint8)
+        self._large[: len(part)] = part
+        self._large_size, self._large_filled = size, len(part)
+        self._start = self._end = 0
+
+    def _compact(self) -> None:
+        """Moves what is left to the front, so that the rest of a small frame always finds its place."""
+        if self._start:
+            left = self._end - self._start
+            self._inbox[:left] = self._inbox[self._start : self._end]
+            self._start, self._end = 0, left
+
+    def _grow_large(self, count: int) -> list[memoryview]:
+        assert self._large is not None
+        self._large_filled += count
+        if self._large_filled < len(self._large):
+            return []
+        if self._large_filled == self._large_size:
+            frame, self._large = self._large.data, None
+            return [frame]
+        larger = np.empty(min(self._large_size, 2 * len(self._large)), np.uint8)
+        larger[: self._large_filled] = self._large
+        self._large = larger
+        return []
+
+
+def _refusal(head: bytes, size: int, limit: int) -> WireError:
+    """What the other side probably is, from the four bytes that should have been a frame size."""
+    if head == b"HTTP":
+        return WireError("the port answers HTTP, it is not a Kafka broker")
+    # Record types alert and handshake, then the major version of SSL 3 and every TLS since.
+    if head[0] in (0x15, 0x16) and head[1] == 0x03:
+        return TlsAnswered("the port speaks TLS: set Security(tls=Tls(...))")
+    return WireError(f"the answer claims {size} bytes, between 4 and {limit} are accepted: not a Kafka broker?")

@@ -1,0 +1,140 @@
+"""Open connections, by key, so that everybody who talks to the same broker for the same purpose shares one.
+
+A key and an address come in, an open connection goes out: the one at hand if it is alive, belongs to that address
+and its session does not end soon, else a new one. It decides nothing about which broker to ask.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from ottla.config import Address, Security
+from ottla.errors import ConnectFailed, ConnectionLost
+from ottla.net.connection import Connection
+from ottla.net.deadline import Deadline
+
+_log = logging.getLogger(__name__)
+_SESSION_MARGIN_SECONDS = 10.0
+"""A SASL session that ends sooner is not used for a new request, if it ever was longer than twice that."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One key's connection. The lock is held while opening, so that two threads do not open two."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    connection: Connection | None = None
+    replace_at: float | None = None
+
+
+class Pool:
+    """Connections by key. Thread-safe."""
+
+    def __init__(self, *, security: Security, client_id: str) -> None:
+        self._security = security
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._slots: dict[Hashable, _Slot] = {}
+        self._retired: list[Connection] = []
+        self._closed = False
+
+    def get(self, key: Hashable, address: Address, *, deadline: Deadline) -> Connection:
+        """An open connection to `address` under `key`."""
+        slot = self._slot(key)
+        if not slot.lock.acquire(timeout=deadline.remaining()):
+            reason = f"another thread was still connecting after {deadline.seconds:.1f} s"
+            raise ConnectFailed(address, reason)
+        try:
+            connection = self._usable(slot, address)
+            if connection is None:
+                connection = Connection.open(
+                    address, security=self._security, client_id=self._client_id, deadline=deadline
+                )
+                self._fill(slot, connection)
+                _log.debug("connected to %s", address)
+            return connection
+        finally:
+            slot.lock.release()
+
+    def adopt(self, key: Hashable, connection: Connection) -> None:
+        """Puts a connection under `key`, or retires it if there is one already."""
+        try:
+            slot = self._slot(key)
+        except ConnectionLost:
+            connection.close()
+            raise
+        with slot.lock:
+            if slot.connection is None or slot.connection.closed:
+                self._fill(slot, connection)
+            else:
+                self.retire(connection)
+
+    def drop(self, key: Hashable, connection: Connection) -> bool:
+        """Takes `connection` from under `key` without closing it; whether it was there."""
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None or slot.connection is not connection:
+                return False
+            slot.connection = None  # the slot stays: another thread may be about to fill it
+            return True
+
+    def retire(self, connection: Connection) -> None:
+        """Closes it once its requests are answered: nobody gets it from now on."""
+        with self._lock:
+            busy = [one for one in (*self._retired, connection) if one.in_flight and not self._closed]
+            idle = [one for one in (*self._retired, connection) if one not in busy]
+            self._retired = busy
+        for one in idle:
+            one.close()
+
+    def alive(self, key: Hashable) -> bool:
+        """Whether there is an open connection under `key`."""
+        with self._lock:
+            slot = self._slots.get(key)
+        return slot is not None and slot.connection is not None and not slot.connection.closed
+
+    def close(self) -> None:
+        """Closes every connection; none is opened afterwards."""
+        with self._lock:
+            self._closed = True
+            slots, self._slots = list(self._slots.values()), {}
+            retired, self._retired = self._retired, []
+        for connection in [*(slot.connection for slot in slots), *retired]:
+            if connection is not None:
+                connection.close()
+
+    def _slot(self, key: Hashable) -> _Slot:
+        with self._lock:
+            if self._closed:
+                raise ConnectionLost("this client", "it was closed")
+            return self._slots.setdefault(key, _Slot())
+
+    def _usable(self, slot: _Slot, address: Address) -> Connection | None:
+        connection = slot.connection
+        if connection is None:
+            return None
+        if not connection.in_flight:
+            connection.pump()  # notices that the broker closed it while it was idle
+        if connection.closed:
+            return None
+        outdated = slot.replace_at is not None and time.monotonic() >= slot.replace_at
+        if outdated or connection.address != address:
+            self.retire(connection)
+            return None
+        return connection
+
+    def _fill(self, slot: _Slot, connection: Connection) -> None:
+        slot.connection = connection
+        slot.replace_at = None
+        if connection.expires_at is not None:
+            left = connection.expires_at - time.monotonic()
+            slot.replace_at = connection.expires_at - min(_SESSION_MARGIN_SECONDS, left / 4)
+        with self._lock:
+            closed = self._closed
+        if closed:
+            connection.close()
+            raise ConnectionLost("this client", "it was closed")

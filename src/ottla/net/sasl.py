@@ -1,0 +1,130 @@
+"""SASL dialogues: what this side says and how it judges what the broker answers.
+
+A dialogue is a generator: it yields the bytes to send and is sent the broker's answer, and it ends when both
+sides are satisfied or raises SaslError. No socket and no protocol message is known here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Generator
+
+from ottla.config import OAuthBearer, Plain, Sasl, Scram
+
+Dialogue = Generator[bytes, bytes, None]
+
+MIN_ITERATIONS = 4096
+"""RFC 7677; fewer would let whoever records the exchange guess the password quickly."""
+MAX_ITERATIONS = 1_000_000
+"""About a second of work; a hostile server must not be able to ask for more."""
+
+
+class SaslError(Exception):
+    """The dialogue failed on this side's judgement; the text says why."""
+
+
+def mechanism(sasl: Sasl) -> str:
+    """The name under which brokers know it."""
+    match sasl:
+        case Plain():
+            return "PLAIN"
+        case Scram():
+            return sasl.mechanism
+        case OAuthBearer():
+            return "OAUTHBEARER"
+
+
+def dialogue(sasl: Sasl) -> Dialogue:
+    """A fresh dialogue for one connection."""
+    match sasl:
+        case Plain():
+            return _plain(sasl)
+        case Scram():
+            return scram(sasl, nonce=secrets.token_urlsafe(24))
+        case OAuthBearer():
+            return _oauth_bearer(sasl)
+
+
+def _plain(sasl: Plain) -> Dialogue:
+    yield b"\0".join((b"", sasl.username.encode(), sasl.password.encode()))
+
+
+def _oauth_bearer(sasl: OAuthBearer) -> Dialogue:
+    """RFC 7628; extensions by KIP-342."""
+    try:
+        token = sasl.token()
+    except Exception as exc:
+        raise SaslError(f"the token callable failed: {exc!r}") from exc
+    pairs = "".join(f"{key}={value}\x01" for key, value in sasl.extensions)
+    refusal = yield f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
+    if refusal:
+        # The server says why as JSON and waits for this byte before it ends the exchange.
+        yield b"\x01"
+        raise SaslError(f"the token was refused: {refusal.decode(errors='replace')}")
+
+
+def scram(sasl: Scram, *, nonce: str) -> Dialogue:
+    """RFC 5802 and 7677, without channel binding; like Kafka, names and passwords are used unprepared."""
+    algorithm = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[sasl.mechanism]
+    user = sasl.username.replace("=", "=3D").replace(",", "=2C")
+    client_first = f"n={user},r={nonce}"
+    server_first = _text((yield f"n,,{client_first}".encode()))
+    server_nonce, salt, iterations = _server_first(server_first, nonce)
+    client_final = f"c=biws,r={server_nonce}"  # biws: the base64 of "n,,", no channel binding
+    signed = f"{client_first},{server_first},{client_final}".encode()
+
+    salted = hashlib.pbkdf2_hmac(algorithm, sasl.password.encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", algorithm)
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    signature = hmac.digest(stored_key, signed, algorithm)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    server_final = _text((yield f"{client_final},p={base64.b64encode(proof).decode()}".encode()))
+
+    server_key = hmac.digest(salted, b"Server Key", algorithm)
+    _check_server(server_final, hmac.digest(server_key, signed, algorithm))
+
+
+def _server_first(message: str, nonce: str) -> tuple[str, bytes, int]:
+    """The whole nonce, the salt and the iteration count of the server's first message."""
+    _refused(message)
+    found = re.fullmatch(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([0-9]{1,9})(?:,.*)?", message)
+    if found is None:
+        raise SaslError("the broker's first SCRAM message is malformed")
+    server_nonce, salt, iterations = found[1], _decode(found[2]), int(found[3])
+    if not server_nonce.startswith(nonce) or len(server_nonce) == len(nonce):
+        raise SaslError("the broker's SCRAM nonce does not continue ours")
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        accepted = f"between {MIN_ITERATIONS} and {MAX_ITERATIONS} are accepted"
+        raise SaslError(f"the broker asks for {iterations} SCRAM iterations, {accepted}")
+    return server_nonce, salt, iterations
+
+
+def _check_server(message: str, signature: bytes) -> None:
+    _refused(message)
+    found = re.fullmatch(r"v=([A-Za-z0-9+/=]+)(?:,.*)?", message)
+    if found is None or not hmac.compare_digest(_decode(found[1]), signature):
+        raise SaslError("the broker could not prove that it knows the password: it may be an impostor")
+
+
+def _refused(message: str) -> None:
+    if message.startswith("e="):
+        raise SaslError(f"the broker refused: {message[2:]}")
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as exc:
+        raise SaslError("the broker's SCRAM message has invalid base64") from exc
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as exc:
+        raise SaslError("the broker's SCRAM message is not text") from exc

@@ -1,0 +1,180 @@
+"""Control messages: every protocol request and response but Produce and Fetch, through kio's typed classes.
+
+Requests go in as kio entities (`compose` makes one from plain fields) and come out as header and body
+without the 4-byte frame size; response bodies go in as bytes and come out as kio entities, and every fault
+of the bytes is a WireError. Nothing here knows sockets, clocks or which version was negotiated.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from struct import Struct
+from typing import Any, ClassVar, Protocol
+
+from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_writer
+
+from ottla.errors import UnsupportedFormat, WireError
+from ottla.wire import entities
+
+__all__ = [
+    "Message",
+    "api_key",
+    "api_name",
+    "compose",
+    "decode_response",
+    "encode_body",
+    "encode_request",
+    "is_flexible",
+    "request_header",
+    "request_type",
+    "response_type",
+    "split_response",
+    "supported_versions",
+]
+
+API_VERSIONS = 18
+_CORRELATION = Struct(">i")
+_HEADER = Struct(">hhih")
+
+
+class Message(Protocol):
+    """A request entity of kio, for example `kio.schema.metadata.v12.request.MetadataRequest`."""
+
+    __api_key__: ClassVar[Any]
+    __version__: ClassVar[Any]
+    __flexible__: ClassVar[bool]
+
+
+def encode_request(message: Message, *, correlation_id: int, client_id: str | None) -> bytes:
+    """Request header and body, without the frame size."""
+    header = request_header(
+        message.__api_key__, message.__version__, correlation_id=correlation_id, client_id=client_id
+    )
+    return header + encode_body(message)
+
+
+def encode_body(message: Message) -> bytes:
+    """The body alone. A value that its field cannot hold is a WireError that names the message."""
+    buffer = io.BytesIO()
+    try:
+        _writer(type(message))(buffer, message)
+    except Exception as exc:
+        raise WireError(f"cannot write {type(message).__name__} v{message.__version__}: {exc}") from exc
+    return buffer.getvalue()
+
+
+def request_header(api_key: int, version: int, *, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request whose body is written elsewhere: v2 for flexible versions, else v1."""
+    # The client id is a legacy string in both versions: a broker reads it before it knows the API.
+    name = None if client_id is None else client_id.encode()
+    if name is not None and len(name) > 32767:
+        raise WireError(f"the client id has {len(name)} bytes, at most 32767 fit")
+    fixed = _HEADER.pack(api_key, version, correlation_id, -1 if name is None else len(name))
+    return fixed + (name or b"") + (b"\x00" if is_flexible(api_key, version) else b"")
+
+
+def split_response(api_key: int, version: int, frame: memoryview) -> tuple[int, memoryview]:
+    """The correlation id of a response and its body, past the response header."""
+    if len(frame) < 4:
+        raise WireError(f"a response of {len(frame)} bytes has no correlation id")
+    correlation_id: int = _CORRELATION.unpack_from(frame)[0]
+    # KIP-511: ApiVersions is always answered with header v0, for it is asked before versions are known.
+    if api_key == API_VERSIONS or not is_flexible(api_key, version):
+        return correlation_id, frame[4:]
+    return correlation_id, frame[_skip_tags(frame, 4) :]
+
+
+def decode_response(api_key: int, version: int, body: memoryview) -> Any:
+    """The response entity in `body`; short, hostile or left-over bytes are a WireError."""
+    entity_type = response_type(api_key, version)
+    entity, end = entities.read_entity(entity_type, body)
+    if end != len(body):
+        raise WireError(f"{entity_type.__name__} v{version}: {len(body) - end} bytes after its end")
+    return entity
+
+
+def compose(entity_type: type, values: Mapping[str, Any]) -> Any:
+    """An entity from plain values: nested entities are mappings, arrays are sequences of them.
+
+    A value that this version of the message does not know is left out, so that one mapping serves all
+    versions; check the version first where leaving it out would change the meaning.
+    """
+    known = {field.name for field in fields(entity_type)}
+    return entity_type(**{name: _inner(entity_type, name, v) for name, v in values.items() if name in known})
+
+
+def _inner(entity_type: type, name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return compose(entities.element_type(entity_type, name), value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_inner(entity_type, name, one) for one in value)
+    return value
+
+
+@cache
+def request_type(api_key: int, version: int) -> type:
+    """kio's class for a request."""
+    try:
+        return load_request_schema(api_key, version)
+    except KioIndexError as exc:
+        raise UnsupportedFormat(f"{api_name(api_key)} has no version {version} here: {exc}") from exc
+
+
+@cache
+def response_type(api_key: int, version: int) -> type:
+    """kio's class for a response."""
+    try:
+        return load_response_schema(api_key, version)
+    except KioIndexError as exc:
+        raise UnsupportedFormat(f"{api_name(api_key)} has no version {version} here: {exc}") from exc
+
+
+@cache
+def supported_versions(api_key: int) -> tuple[int, int]:
+    """The lowest and highest version of an API that can be spoken here."""
+    try:
+        versions = schema_name_map[api_key_map[api_key]]
+    except KeyError as exc:
+        raise UnsupportedFormat(f"the API with key {api_key} is not known here") from exc
+    return min(versions), max(versions)
+
+
+@cache
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether this version has tagged fields and compact lengths (KIP-482)."""
+    return bool(request_type(api_key, version).__flexible__)  # type: ignore[attr-defined]
+
+
+@cache
+def api_name(api_key: int) -> str:
+    """Kafka's name of an API, for example ListOffsets."""
+    name = api_key_map.get(api_key)
+    return f"API {api_key}" if name is None else "".join(word.capitalize() for word in name.split("_"))
+
+
+@cache
+def api_key(name: str) -> int:
+    """The key of an API by Kafka's name of it."""
+    keys = [key for key in api_key_map if api_name(key).lower() == name.lower()]
+    if not keys:
+        raise UnsupportedFormat(f"no API is called {name!r}")
+    return keys[0]
+
+
+_writer = cache(entity_writer)
+
+
+def _skip_tags(data: memoryview, position: int) -> int:
+    count, position = entities.read_varint(data, position)
+    for _ in range(count):
+        _, position = entities.read_varint(data, position)
+        size, position = entities.read_varint(data, position)
+        position += size
+        if position > len(data):
+            raise WireError(f"a response header claims {size} bytes of tags beyond its {len(data)} bytes")
+    return position

@@ -1,0 +1,137 @@
+"""Admin against a fake cluster: retries, lost answers and moved leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from ottla.admin import EARLIEST, LATEST, Admin, NewTopic
+from ottla.admin.offsets import wire_timestamp
+from ottla.config import Retry
+from ottla.errors import BrokerError, DeadlineExceeded, ErrorCode, InputError
+from ottla.model import TopicPartition
+from ottla.net import Cluster
+from ottla.testing import FakeKafka
+from ottla.testing.fake.faults import When
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=3, topics={"t": 6}, auto_create=None) as fake:
+        yield fake
+
+
+@pytest.fixture
+def admin(kafka: FakeKafka) -> Iterator[Admin]:
+    with Admin(kafka.bootstrap, retry=Retry(initial=0.005, maximum=0.05)) as opened:
+        yield opened
+
+
+def test_a_topic_created_by_a_request_whose_answer_was_lost_is_ours(kafka: FakeKafka, admin: Admin) -> None:
+    kafka.cut("CreateTopics", when=When.AFTER_HANDLING)
+    admin.create_topic("new", partitions=2)
+    assert kafka.topics["new"] == 2
+
+
+def test_a_topic_that_was_there_before_is_an_error(kafka: FakeKafka, admin: Admin) -> None:
+    with pytest.raises(BrokerError, match="creating topic t: TOPIC_ALREADY_EXISTS"):
+        admin.create_topic("t")
+    kafka.fail("CreateTopics", ErrorCode.not_controller)
+    with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
+        admin.create_topic("t")
+
+
+def test_a_deletion_whose_answer_was_lost_is_not_an_error(kafka: FakeKafka, admin: Admin) -> None:
+    kafka.cut("DeleteTopics", when=When.AFTER_HANDLING)
+    admin.delete_topics("t")
+    assert "t" not in kafka.topics
+
+
+def test_deleting_what_is_not_there_is_an_error_at_once(admin: Admin) -> None:
+    with pytest.raises(BrokerError, match="deleting topic missing: UNKNOWN_TOPIC_OR_PARTITION"):
+        admin.delete_topics(["missing"])
+
+
+def test_several_topics_are_created_described_and_deleted(kafka: FakeKafka, admin: Admin) -> None:
+    admin.create_topics([NewTopic(name="a", partitions=1), NewTopic(name="b", partitions=2)])
+    assert admin.topic_names() == ["a", "b", "t"]
+    described = admin.describe_topics(["b", "a"])
+    assert [(topic.name, len(topic.partitions)) for topic in described] == [("a", 1), ("b", 2)]
+    admin.delete_topics(["a", "b"])
+    assert admin.topic_names() == ["t"]
+    with pytest.raises(BrokerError, match="describing topic a: UNKNOWN"):
+        admin.describe_topics("a")
+
+
+def test_only_partitions_whose_leader_moved_are_asked_again(kafka: FakeKafka, admin: Admin) -> None:
+    admin.list_offsets("t")
+    before = len(kafka.requests)
+    kafka.fail("ListOffsets", ErrorCode.not_leader_or_follower, topic="t", partition=3)
+    found = admin.list_offsets("t", EARLIEST)
+    assert {key: at.offset for key, at in found.items()} == {TopicPartition("t", index): 0 for index in range(6)}
+    asked = [seen.partitions for seen in kafka.requests[before:] if seen.api == "ListOffsets"]
+    assert len(asked) == 4  # three leaders, then one of them again
+    assert asked[-1] == (TopicPartition("t", 3),)
+
+
+def test_each_leader_gets_one_request(kafka: FakeKafka, admin: Admin) -> None:
+    admin.list_offsets([TopicPartition("t", 1), TopicPartition("t", 4), TopicPartition("t", 4)], LATEST)
+    asked = [seen for seen in kafka.requests if seen.api == "ListOffsets"]
+    assert len({seen.broker for seen in asked}) == len(asked)
+
+
+def test_many_topics_are_looked_up_by_one_question(kafka: FakeKafka, admin: Admin) -> None:
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        kafka.create_topic(name, 2)
+    assert len(admin.list_offsets([TopicPartition(name, 1) for name in names])) == 20
+    assert sum(seen.api == "Metadata" for seen in kafka.requests) == 1
+
+
+def test_a_cut_connection_to_one_leader_is_made_good(kafka: FakeKafka, admin: Admin) -> None:
+    kafka.cut("ListOffsets", times=2)
+    assert len(admin.list_offsets("t")) == 6
+
+
+def test_an_error_that_no_retry_cures_is_raised_at_once(kafka: FakeKafka, admin: Admin) -> None:
+    kafka.fail("ListOffsets", ErrorCode.topic_authorization_failed, topic="t", partition=2)
+    with pytest.raises(BrokerError, match="listing offsets of t-2: TOPIC_AUTHORIZATION_FAILED"):
+        admin.list_offsets("t")
+
+
+def test_the_timeout_covers_the_whole_call(kafka: FakeKafka, admin: Admin) -> None:
+    kafka.fail("ListOffsets", ErrorCode.not_leader_or_follower, times=None)
+    with pytest.raises(DeadlineExceeded, match=r"listing offsets of t-0, t-1, t-2 and 3 more did not succeed"):
+        admin.list_offsets("t", timeout=0.3)
+
+
+def test_a_cluster_that_was_handed_in_stays_open(kafka: FakeKafka) -> None:
+    with Cluster(kafka.bootstrap) as cluster:
+        with Admin(cluster) as admin:
+            assert admin.topic_names() == ["t"]
+        assert len(cluster.metadata().brokers) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"partitions": 0}, {"partitions": -2}, {"replicas": 0}, {"assignments": []}, {"assignments": [[1], []]}],
+)
+def test_a_topic_that_cannot_be_is_refused_before_anything_is_sent(wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="topic x: "):
+        NewTopic(name="x", **wrong)  # type: ignore[arg-type]
+
+
+def test_times_are_turned_into_milliseconds() -> None:
+    assert wire_timestamp(datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)) == 1500
+    assert wire_timestamp(datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 0
+    assert wire_timestamp(LATEST) == -1
+    assert wire_timestamp(EARLIEST) == -2
+    assert wire_timestamp(42) == 42
+    with pytest.raises(InputError, match="no time zone"):
+        wire_timestamp(datetime(2020, 1, 1))
+    with pytest.raises(InputError, match="before 1970"):
+        wire_timestamp(datetime(1969, 1, 1, tzinfo=UTC))
+    with pytest.raises(InputError, match="EARLIEST"):
+        wire_timestamp(-2)

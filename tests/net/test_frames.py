@@ -1,0 +1,100 @@
+"""Frames are cut out of a stream however the network cuts it."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.errors import WireError
+from ottla.net.frames import HANDSHAKE_FRAME_BYTES, Frames, TlsAnswered
+
+
+def feed(frames: Frames, data: bytes, *, at_most: int = 1 << 30) -> list[bytes]:
+    """Receives `data` in pieces of `at_most` bytes or as much as there is space for."""
+    found: list[bytes] = []
+    while data:
+        space = frames.space()
+        assert len(space) > 0
+        count = min(len(space), len(data), at_most)
+        space[:count] = data[:count]
+        found += [bytes(frame) for frame in frames.received(count)]
+        data = data[count:]
+    return found
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+sizes = st.one_of(st.integers(4, 200), st.sampled_from([65531, 65532, 65533, 70000]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(sizes, max_size=5), st.integers(1, 100_000), st.integers(0, 1000))
+def test_any_cut_gives_the_same_frames(lengths: list[int], at_most: int, seed: int) -> None:
+    chance = random.Random(seed)
+    payloads = [chance.randbytes(length) for length in lengths]
+    stream = b"".join(map(framed, payloads))
+    pieces = max(at_most, len(stream) // 200)  # keeps the number of pieces bounded
+    frames = Frames()
+    assert feed(frames, stream, at_most=pieces) == payloads
+    assert not frames.inside_frame
+
+
+def test_a_frame_beyond_what_is_trusted_grows_as_it_arrives() -> None:
+    payload = bytes(range(256)) * 300_000  # 77 MB
+    frames = Frames()
+    stream = memoryview(struct.pack(">i", len(payload)) + payload)
+    found: list[memoryview] = []
+    while stream:
+        space = frames.space()
+        count = min(len(space), len(stream), 1 << 24)
+        space[:count] = stream[:count]
+        found += frames.received(count)
+        stream = stream[count:]
+    [frame] = found
+    assert frame == payload
+
+
+def test_a_size_that_lies_does_not_allocate_what_it_claims() -> None:
+    frames = Frames()
+    tracemalloc.start()
+    try:
+        assert feed(frames, struct.pack(">i", 1 << 30) + b"x" * 70_000) == []
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()
+    assert frames.inside_frame
+
+
+def test_earlier_frames_are_not_overwritten_by_later_ones() -> None:
+    frames = Frames()
+    first = _receive(frames, framed(b"first"))
+    for _ in range(20_000):
+        _receive(frames, framed(b"later"))
+    assert bytes(first) == b"first"
+
+
+def _receive(frames: Frames, data: bytes) -> memoryview:
+    frames.space()[: len(data)] = data
+    [frame] = frames.received(len(data))
+    return frame
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 3, HANDSHAKE_FRAME_BYTES + 1, 2**31 - 1])
+def test_a_size_that_no_broker_sends_is_refused(size: int) -> None:
+    frames = Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES)
+    with pytest.raises(WireError, match=f"claims {size} bytes"):
+        feed(frames, struct.pack(">i", size))
+
+
+def test_http_and_tls_are_recognised() -> None:
+    with pytest.raises(WireError, match="HTTP"):
+        feed(Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES), b"HTTP/1.1 400 Bad Request\r\n")
+    with pytest.raises(TlsAnswered, match=r"Security\(tls="):
+        feed(Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES), b"\x15\x03\x03\x00\x02\x02\x50")
