@@ -1,0 +1,129 @@
+"""The `ottla` command: one module per command group, each loaded only when it is used.
+
+The only room that prints, reads environment variables and turns errors into exit codes: 0 done, 1 failed, 2 used
+wrongly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from ottla import __version__
+from ottla.errors import ConfigError, OttlaError
+
+__all__ = ["cli", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command lives, what the overview says of it, and which extra of the package it needs."""
+
+    module: str
+    summary: str
+    extra: str = ""
+    packages: tuple[str, ...] = ()
+
+    def missing(self) -> bool:
+        """Whether the extra is not installed."""
+        return any(importlib.util.find_spec(package) is None for package in self.packages)
+
+
+CLUSTER_PACKAGES = ("filelock", "jgo", "platformdirs", "psutil", "trustme")
+
+# Each module has a click command of the same name as the entry.
+COMMANDS = {
+    "cluster": Entry(
+        "ottla.cli.cluster",
+        "Real Kafka brokers on this machine: start, kill, restart, stop.",
+        extra="cluster",
+        packages=CLUSTER_PACKAGES,
+    ),
+}
+
+
+class Failure(click.ClickException):
+    """An error for people: one text on stderr, no traceback."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        """Print it the way every error of Ottla looks."""
+        click.echo(f"error: {self.message}", file=file, err=True)
+
+
+class Misuse(Failure):
+    """A failure that lies in how the command was called."""
+
+    exit_code = 2
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and summary, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name."""
+        return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command, or say which extra it needs."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        if entry.missing():
+            raise Failure(f"'ottla {cmd_name}' needs the extra packages: pip install 'ottla[{entry.extra}]'")
+        command = getattr(importlib.import_module(entry.module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The overview, from the summaries alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in sorted(COMMANDS.items())])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; Ottla's own errors become a text and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as exc:
+            raise Misuse(str(exc)) from exc
+        except OttlaError as exc:
+            raise Failure(str(exc)) from exc
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="ottla")
+def cli() -> None:
+    """Move Kafka data at wire speed from Python, and prove that none was lost.
+
+    \b
+    Examples:
+      ottla cluster up --brokers 3 --topic clicks:6   three real brokers on this machine
+      ottla cluster status
+      ottla cluster down
+
+    Commands that connect take --bootstrap HOST:PORT,... Without it they use OTTLA_BOOTSTRAP, else the local cluster
+    that is running, and say so.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The entry point of the `ottla` script."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ended)
+    cli.main(args=list(arguments) if arguments is not None else None, prog_name="ottla")
+    raise AssertionError("click ends the process itself")
+
+
+def _ended(number: int, frame: FrameType | None) -> NoReturn:
+    """Unwind the stack as Ctrl-C does, so that what a command has begun is undone; let nothing interrupt that."""
+    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(other, signal.SIG_IGN)
+    raise SystemExit(128 + number)

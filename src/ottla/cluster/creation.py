@@ -1,0 +1,204 @@
+"""What a cluster should have, compared with what is there, and the steps from the one to the other.
+
+In come the wishes of a caller and the folder, its lock held; out goes a running cluster and how it came
+about. Leftovers of programs that died are removed on the way; data that somebody may want is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from ottla.cluster import lifecycle
+from ottla.cluster.guard import start_guard
+from ottla.cluster.jars import DEFAULT_VERSION, Progress, pinned_jars
+from ottla.cluster.ports import free_ports
+from ottla.cluster.process import Life, ProcessId, life
+from ottla.cluster.security import DEFAULT_USERS
+from ottla.cluster.state import ClusterFolder, ClusterState, Phase, RedisState, StateDamaged
+from ottla.errors import ConfigError, LocalClusterError
+from ottla.net import Deadline
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_HEAP_BYTES = 512 << 20
+_MAX_BROKERS = 50
+
+
+class Start(Enum):
+    """How a cluster came to run."""
+
+    NOTHING = "everything ran already"
+    MISSING = "what did not run was started again"
+    RESUMED = "it was started with the data it had"
+    FRESH = "it was made"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the jars come from, and who hears about it."""
+
+    maven_url: str | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a caller asked for. None means "as it is", or the default when it is not there yet."""
+
+    cache_dir: Path
+    brokers: int | None = None
+    version: str | None = None
+    heap_bytes: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    redis: bool = False
+    secure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.brokers is not None and not 1 <= self.brokers <= _MAX_BROKERS:
+            raise ConfigError(f"{self.brokers} brokers: a local cluster has 1 to {_MAX_BROKERS}")
+        if self.heap_bytes is not None and self.heap_bytes < 128 << 20:
+            raise ConfigError(f"a heap of {self.heap_bytes} bytes: a broker needs at least {128 << 20}")
+        if self.version is not None:
+            pinned_jars(self.version)
+
+    def new_state(self, name: str, chance: random.Random) -> ClusterState:
+        """A cluster as it was asked for, on free ports, with no process yet."""
+        return ClusterState(
+            name=name,
+            cluster_id=lifecycle.fresh_cluster_id(),
+            version=self.version or DEFAULT_VERSION,
+            phase=Phase.STARTING,
+            nodes=lifecycle.fresh_nodes(self.brokers or 1, secure=self.secure, chance=chance),
+            cache_dir=str(self.cache_dir),
+            heap_bytes=self.heap_bytes or DEFAULT_HEAP_BYTES,
+            settings=dict(self.settings),
+            users=dict(DEFAULT_USERS) if self.secure else {},
+            redis=RedisState(free_ports(1, chance)[0]) if self.redis else None,
+        )
+
+    def require(self, state: ClusterState) -> None:
+        """Refuse a cluster that exists and is another one than was asked for."""
+        differences = [
+            f"{what} {found}, not {wanted}"
+            for what, found, wanted in (
+                ("brokers:", len(state.nodes), self.brokers),
+                ("Kafka", state.version, self.version),
+                ("heap bytes:", state.heap_bytes, self.heap_bytes),
+                ("settings:", dict(state.settings), dict(self.settings) or None),
+                ("secure:", state.secure, self.secure or None),
+                ("redis:", state.redis is not None, self.redis or None),
+            )
+            if wanted is not None and wanted != found
+        ]
+        if differences:
+            raise LocalClusterError(
+                f"cluster {state.name!r} exists already and differs ({'; '.join(differences)}):"
+                " take it down first, or choose another name"
+            )
+
+
+def bring_up(
+    folder: ClusterFolder,
+    wanted: Wanted,
+    *,
+    owner: ProcessId | None,
+    source: Source,
+    timeout: float,
+    chance: random.Random,
+) -> Start:
+    """Make the cluster run. `timeout` counts from the moment everything needed has been fetched."""
+    state = _survivor(folder)
+    if state is None:
+        state = wanted.new_state(folder.name, chance)
+    else:
+        wanted.require(state)
+    dead = [node for node in state.nodes if life(node.process) is Life.DEAD]
+    if not dead and (state.redis is None or life(state.redis.process) is not Life.DEAD):
+        return Start.NOTHING
+    tools = tools_for(state, source)
+    deadline = Deadline.after(timeout)
+    if len(dead) < len(state.nodes):
+        folder.save(lifecycle.start_nodes(state, folder, dead, tools=tools, deadline=deadline))
+        return Start.MISSING
+    if state.phase is Phase.STARTING:
+        _start_fresh(replace(state, owner=owner), folder, tools=tools, deadline=deadline, chance=chance)
+        return Start.FRESH
+    _resume(state, folder, tools=tools, deadline=deadline, chance=chance)
+    return Start.RESUMED
+
+
+def tools_for(state: ClusterState, source: Source) -> lifecycle.Tools:
+    """Everything that starting processes of this cluster needs."""
+    return lifecycle.find_tools(
+        state.version,
+        Path(state.cache_dir),
+        redis=state.redis is not None,
+        base_url=source.maven_url,
+        progress=source.progress,
+    )
+
+
+def _start_fresh(
+    state: ClusterState,
+    folder: ClusterFolder,
+    *,
+    tools: lifecycle.Tools,
+    deadline: Deadline,
+    chance: random.Random,
+) -> None:
+    try:
+        folder.save(state)
+        if state.owner is not None:
+            guard = start_guard(folder, state.owner, environment=dict(tools.java.environment))
+            state = replace(state, guard=guard)
+        state = lifecycle.start_cluster(state, folder, tools=tools, deadline=deadline, chance=chance)
+        folder.save(replace(state, phase=Phase.RUNNING))
+    except BaseException:
+        lifecycle.end_cluster(folder)
+        folder.remove_data()
+        raise
+
+
+def _resume(
+    state: ClusterState,
+    folder: ClusterFolder,
+    *,
+    tools: lifecycle.Tools,
+    deadline: Deadline,
+    chance: random.Random,
+) -> None:
+    try:
+        state = lifecycle.start_cluster(state, folder, tools=tools, deadline=deadline, chance=chance)
+        folder.save(replace(state, phase=Phase.RUNNING))
+    except BaseException:
+        lifecycle.end_cluster(folder)
+        folder.save(state.stopped())
+        raise
+
+
+def _survivor(folder: ClusterFolder) -> ClusterState | None:
+    """The cluster in the folder if it can be used or resumed; what a dead program left behind is removed."""
+    try:
+        state = folder.load()
+    except StateDamaged as exc:
+        logger.warning("%s", exc)
+        state = None
+    if state is not None and not _abandoned(state):
+        return state
+    if folder.path.exists():
+        logger.info("removing what a dead program left in %s", folder.path)
+        lifecycle.end_cluster(folder)
+        folder.remove()
+    return None
+
+
+def _abandoned(state: ClusterState) -> bool:
+    """Whether a start was cut short (the lock is ours, so nobody is at it) or its program is dead."""
+    if state.phase is Phase.STARTING:
+        return True
+    return state.owner is not None and life(state.owner) is Life.DEAD

@@ -1,0 +1,295 @@
+"""The jars of Apache Kafka: a pinned list for each version, fetched once into a cache that clusters share.
+
+In come a version and a cache folder; out goes the class path. A jar enters the cache only with the size and
+SHA-256 of the list, under a lock that a second process waits for. Nothing here knows brokers or reads the
+environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import logging
+import random
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from ottla.config import Retry
+from ottla.errors import ConfigError, LocalClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_VERSION = "4.3.1"
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes fetched so far and the bytes to fetch in all, from the thread that asked."""
+
+_ATTEMPTS = 4
+_BACKOFF = Retry(initial=0.5, maximum=8.0)
+_THREADS = 6
+_SILENCE = 30.0
+"""Seconds without a byte after which a download counts as dead."""
+_WHOLE_FILE = 600.0
+"""Seconds that one attempt at one file may take, however steadily it drips."""
+_LOCK_WAIT = 1800.0
+"""Seconds to wait for another process that fetches the same jars."""
+_CHUNK_BYTES = 1 << 16
+
+
+class Check(Enum):
+    """How thoroughly jars that are already in the cache are looked at."""
+
+    SIZES = "sizes"
+    """Sizes only, once a stamp says that all sums were right: a few milliseconds."""
+    SUMS = "sums"
+    """Every SHA-256 again: about a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned artifact: `coordinates` are `group:artifact:version`."""
+
+    coordinates: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def file(self) -> str:
+        """The file's name, in the repository and in the cache."""
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+    @property
+    def path(self) -> str:
+        """Where a Maven repository keeps it, below its base URL."""
+        group, artifact, version = self.coordinates.split(":")
+        return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file}"
+
+
+def versions() -> tuple[str, ...]:
+    """The Kafka versions whose jars are pinned, newest first."""
+    names = [entry.name for entry in resources.files(__package__).iterdir()]
+    found = [n.removeprefix("kafka-").removesuffix(".json") for n in names if n.startswith("kafka-")]
+    return tuple(sorted(found, key=lambda v: [int(part) for part in v.split(".")], reverse=True))
+
+
+def pinned_jars(version: str) -> tuple[Jar, ...]:
+    """The pinned list of one Kafka version."""
+    if version not in versions():
+        raise ConfigError(f"Kafka version {version!r} is not one of {', '.join(versions())}")
+    text = resources.files(__package__).joinpath(f"kafka-{version}.json").read_text(encoding="utf-8")
+    return tuple(Jar(row["coordinates"], row["sha256"], row["bytes"]) for row in json.loads(text)["jars"])
+
+
+def maven_central() -> str:
+    """The base URL of Maven Central, as the jgo package knows it."""
+    from jgo.constants import MAVEN_CENTRAL_URL
+
+    return str(MAVEN_CENTRAL_URL)
+
+
+def ensure_jars(
+    version: str,
+    cache_dir: Path,
+    *,
+    base_url: str | None = None,
+    check: Check = Check.SIZES,
+    progress: Progress | None = None,
+) -> tuple[Path, ...]:
+    """The jars of a Kafka version, fetched where they are missing or damaged.
+
+    `base_url` is a mirror to use instead of Maven Central.
+    """
+    return JarCache(cache_dir / f"kafka-{version}", pinned_jars(version)).ensure(
+        base_url=base_url, check=check, progress=progress
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JarCache:
+    """A folder that holds one pinned list of jars, or some of it."""
+
+    directory: Path
+    jars: tuple[Jar, ...]
+
+    def ensure(
+        self,
+        *,
+        base_url: str | None = None,
+        check: Check = Check.SIZES,
+        progress: Progress | None = None,
+    ) -> tuple[Path, ...]:
+        """The class path; what of it is missing, cut short or (with `Check.SUMS`) altered is fetched first."""
+        if check is Check.SUMS or not self._stamped() or self._wrong_sizes():
+            base = _checked_url(base_url or maven_central())
+            with self._locked():
+                broken = self._broken(check)
+                if broken:
+                    self._stamp.unlink(missing_ok=True)
+                    _Fetch(self.directory, base, broken).run(progress)
+                self._stamp.write_text(self._list_sum(), encoding="ascii")
+        return tuple(self.directory / jar.file for jar in self.jars)
+
+    @property
+    def _stamp(self) -> Path:
+        return self.directory / "verified"
+
+    def _list_sum(self) -> str:
+        return hashlib.sha256("".join(jar.sha256 for jar in self.jars).encode()).hexdigest()
+
+    def _stamped(self) -> bool:
+        try:
+            return self._stamp.read_text(encoding="ascii") == self._list_sum()
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _wrong_sizes(self) -> list[Jar]:
+        return [jar for jar in self.jars if _size(self.directory / jar.file) != jar.size_bytes]
+
+    def _broken(self, check: Check) -> list[Jar]:
+        if check is Check.SIZES and self._stamped():
+            return self._wrong_sizes()
+        return [jar for jar in self.jars if _fault(self.directory / jar.file, jar) is not None]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise LocalClusterError(f"the jar cache {self.directory} cannot be made: {exc}") from exc
+        lock = FileLock(self.directory / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            logger.info("another process is fetching Kafka's jars into %s: waiting for it", self.directory)
+            try:
+                lock.acquire(timeout=_LOCK_WAIT)
+            except Timeout as exc:
+                raise LocalClusterError(f"waited {_LOCK_WAIT:.0f} s for {lock.lock_file}: who holds it?") from exc
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One round of downloads: a few threads, one count of bytes, stopped as a whole by the first failure."""
+
+    directory: Path
+    base_url: str
+    jars: list[Jar]
+    done_bytes: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, progress: Progress | None) -> None:
+        total = sum(jar.size_bytes for jar in self.jars)
+        logger.info("fetching %d jars, %d bytes, from %s", len(self.jars), total, self.base_url)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-jars") as pool:
+            try:
+                pending = {pool.submit(self._fetch, jar) for jar in self.jars}
+                while pending:
+                    finished, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
+                    for future in finished:
+                        future.result()
+                    if progress is not None:
+                        progress(self.done_bytes, total)
+            finally:
+                self.stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _fetch(self, jar: Jar) -> None:
+        url = f"{self.base_url}/{jar.path}"
+        target = self.directory / jar.file
+        part = target.with_suffix(".part")
+        try:
+            for attempt in range(1, _ATTEMPTS + 1):
+                fault = self._attempt(url, part, jar)
+                if fault is None:
+                    part.replace(target)
+                    return
+                logger.warning("%s, attempt %d of %d: %s", url, attempt, _ATTEMPTS, fault)
+                if attempt < _ATTEMPTS and self.stop.wait(_BACKOFF.wait(attempt, random.random())):
+                    raise LocalClusterError(f"{jar.file}: the download was given up")
+            raise LocalClusterError(f"{jar.file} could not be fetched from {url} in {_ATTEMPTS} attempts: {fault}")
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _attempt(self, url: str, part: Path, jar: Jar) -> str | None:
+        """What went wrong, or None when the file is whole."""
+        counted = 0
+        try:
+            for size in self._download(url, part, jar):
+                counted += size
+                self._count(size)
+            fault = _fault(part, jar)
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            if exc.code in (401, 403, 404, 407):
+                raise LocalClusterError(f"{jar.file}: {url} answered {exc.code} {exc.reason}") from exc
+            fault = f"HTTP {exc.code} {exc.reason}"
+        except (OSError, http.client.HTTPException) as exc:
+            fault = f"{type(exc).__name__}: {exc}"
+        if fault is not None:
+            self._count(-counted)
+        return fault
+
+    def _download(self, url: str, part: Path, jar: Jar) -> Iterable[int]:
+        deadline = time.monotonic() + _WHOLE_FILE
+        with urllib.request.urlopen(url, timeout=_SILENCE) as answer, part.open("wb") as out:  # noqa: S310
+            size = 0
+            while chunk := answer.read(_CHUNK_BYTES):
+                size += len(chunk)
+                if self.stop.is_set():
+                    raise LocalClusterError(f"{jar.file}: the download was given up")
+                if size > jar.size_bytes:
+                    raise OSError(f"longer than the {jar.size_bytes} bytes of the pinned list")
+                if time.monotonic() > deadline:
+                    raise OSError(f"{size} of {jar.size_bytes} bytes after {_WHOLE_FILE:.0f} s")
+                out.write(chunk)
+                yield len(chunk)
+
+    def _count(self, size: int) -> None:
+        with self.lock:
+            self.done_bytes += size
+
+
+def _checked_url(base_url: str) -> str:
+    if urllib.parse.urlsplit(base_url).scheme not in ("http", "https"):
+        raise ConfigError(f"the Maven repository {base_url!r} is not an http or https URL")
+    return base_url.rstrip("/")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _fault(path: Path, jar: Jar) -> str | None:
+    """Why this file is not that jar, or None."""
+    size = _size(path)
+    if size != jar.size_bytes:
+        return f"it has {max(size, 0)} bytes instead of {jar.size_bytes}"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if found == jar.sha256 else f"its SHA-256 is {found} instead of {jar.sha256}"

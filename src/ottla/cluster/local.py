@@ -1,0 +1,210 @@
+"""`LocalCluster`: real Apache Kafka brokers on this machine, for development, tests, benchmarks and the demo.
+
+In come a name and what the cluster should have; out go addresses to connect to and the means to kill, stop,
+freeze and restart brokers. Everything is in the state file, so that any process may use any cluster of a folder.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+
+import platformdirs
+
+from ottla.cluster import lifecycle, process
+from ottla.cluster.creation import Source, Start, Wanted, bring_up, tools_for
+from ottla.cluster.jars import Progress
+from ottla.cluster.process import Life, ProcessId, life
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, folders
+from ottla.cluster.status import ClusterStatus, look
+from ottla.cluster.topics import TopicSpec, create_topics
+from ottla.cluster.view import ClusterView
+from ottla.errors import LocalClusterError
+from ottla.net import Deadline
+
+
+class Data(Enum):
+    """What `down` does with the data."""
+
+    REMOVE = "remove"
+    KEEP = "keep"
+
+
+def default_dir() -> Path:
+    """Where clusters live unless told otherwise."""
+    return Path(platformdirs.user_state_dir("ottla")).resolve() / "clusters"
+
+
+def default_cache_dir() -> Path:
+    """Where jars are kept unless told otherwise."""
+    return Path(platformdirs.user_cache_dir("ottla")).resolve()
+
+
+class LocalCluster(ClusterView):
+    """A named cluster of real brokers on 127.0.0.1.
+
+    As a context manager it is started if it does not run, and what was started goes away at the end of the
+    block, data included. `up` and `down` do the same without a block; then the brokers outlive this process.
+    With two brokers both are controllers and a majority is two: such a cluster survives no kill.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        brokers: int | None = None,
+        topics: Iterable[str | TopicSpec] = (),
+        redis: bool = False,
+        secure: bool = False,
+        dir: str | PathLike[str] | None = None,  # noqa: A002
+        version: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        heap_bytes: int | None = None,
+        timeout: float = 120.0,
+        cache_dir: str | PathLike[str] | None = None,
+        maven_url: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(ClusterFolder(Path(dir).resolve() if dir is not None else default_dir(), name))
+        self.timeout = timeout
+        self._topics = tuple(TopicSpec.parse(t) if isinstance(t, str) else t for t in topics)
+        self._wanted = Wanted(
+            brokers=brokers,
+            redis=redis,
+            secure=secure,
+            version=version,
+            settings=dict(settings or {}),
+            heap_bytes=heap_bytes,
+            cache_dir=Path(cache_dir).resolve() if cache_dir is not None else default_cache_dir(),
+        )
+        self._source = Source(maven_url=maven_url, progress=progress)
+        self._chance = random.Random()
+        self._started = Start.NOTHING
+
+    @classmethod
+    def attach(cls, name: str = "default", dir: str | PathLike[str] | None = None) -> LocalCluster:  # noqa: A002
+        """A cluster that runs already, whoever started it."""
+        cluster = cls(name, dir=dir)
+        status = cluster.status()
+        if not status.up:
+            note = f": {status.note}" if status.note else ""
+            raise LocalClusterError(f"cluster {name!r} is {status.condition} in {status.directory}{note}")
+        return cluster
+
+    @staticmethod
+    def all(dir: str | PathLike[str] | None = None) -> list[ClusterStatus]:  # noqa: A002
+        """Every cluster of a folder, running or not."""
+        return [look(folder) for folder in folders(Path(dir).resolve() if dir is not None else default_dir())]
+
+    def __enter__(self) -> LocalCluster:
+        self._started = self._up(owner=ProcessId.own())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        started, self._started = self._started, Start.NOTHING
+        if started in (Start.FRESH, Start.RESUMED):
+            self.down(Data.REMOVE if started is Start.FRESH else Data.KEEP)
+
+    def up(self) -> bool:
+        """Start what does not run and create missing topics; False when all processes ran already."""
+        return self._up(owner=None) is not Start.NOTHING
+
+    def down(self, data: Data = Data.REMOVE) -> bool:
+        """End every process of the cluster; False when there was no such cluster.
+
+        Removing data needs no farewell: SIGKILL at once. To keep it, brokers are stopped one after the other.
+        """
+        with self._folder.locked(timeout=self.timeout):
+            existed = self._folder.path.exists()
+            state = self._folder.load() if data is Data.KEEP else None
+            if state is None or state.phase is Phase.STARTING:
+                lifecycle.end_cluster(self._folder)
+                self._folder.remove()
+            else:
+                lifecycle.close_cluster(state, self._folder)
+                self._folder.save(state.stopped())
+        return existed
+
+    def add(self) -> int:
+        """Start one more broker and tell its id. It is no controller: those are fixed at the first start."""
+        with self._folder.locked(timeout=self.timeout):
+            state = self._state()
+            node = lifecycle.added_node(state, self._chance)
+            try:
+                self._start(state.with_node(node), [node])
+            except BaseException:
+                self._folder.save(state)
+                raise
+            return node.id
+
+    def kill(self, *ids: int) -> None:
+        """End brokers with SIGKILL, as a power cut would."""
+        self._each(ids, lifecycle.kill_node)
+
+    def stop(self, *ids: int) -> None:
+        """Stop brokers gracefully, one after the other: each hands its leaderships over first."""
+        self._each(ids, lifecycle.stop_node)
+
+    def restart(self, *ids: int) -> None:
+        """Start brokers again, stopping those that run, and wait until the cluster has them back.
+
+        While fewer than a majority of the controllers run there is nothing to wait for; give several ids.
+        """
+        with self._folder.locked(timeout=self.timeout):
+            state = self._state()
+            for number in ids:
+                state = lifecycle.stop_node(state, state.node(number), self._folder)
+            self._start(state, [state.node(number) for number in ids])
+
+    def freeze(self, *ids: int) -> None:
+        """SIGSTOP: the broker keeps its connections and answers nothing, as if its machine paused."""
+        self._signal(ids, signal.SIGSTOP, Life.FROZEN)
+
+    def thaw(self, *ids: int) -> None:
+        """SIGCONT: a frozen broker goes on."""
+        self._signal(ids, signal.SIGCONT, Life.RUNNING)
+
+    def _up(self, *, owner: ProcessId | None) -> Start:
+        with self._folder.locked(timeout=self.timeout):
+            start = bring_up(
+                self._folder,
+                self._wanted,
+                owner=owner,
+                source=self._source,
+                timeout=self.timeout,
+                chance=self._chance,
+            )
+        try:
+            create_topics(self.bootstrap, self._topics, timeout=self.timeout)
+        except BaseException:
+            if start is Start.FRESH:
+                self.down()
+            raise
+        return start
+
+    def _start(self, state: ClusterState, nodes: list[NodeState]) -> None:
+        tools = tools_for(state, self._source)
+        deadline = Deadline.after(self.timeout)
+        self._folder.save(lifecycle.start_nodes(state, self._folder, nodes, tools=tools, deadline=deadline))
+
+    def _each(
+        self, ids: tuple[int, ...], act: Callable[[ClusterState, NodeState, ClusterFolder], ClusterState]
+    ) -> None:
+        with self._folder.locked(timeout=self.timeout):
+            state = self._state()
+            for node in [state.node(number) for number in ids]:
+                state = act(state, node, self._folder)
+
+    def _signal(self, ids: tuple[int, ...], number: signal.Signals, expected: Life) -> None:
+        state = self._state()
+        for node in [state.node(one) for one in ids]:
+            if not process.send(node.process, number):
+                raise LocalClusterError(f"broker {node.id} of cluster {self.name!r} does not run")
+            process.wait_until(lambda one=node: life(one.process) is expected, timeout=5.0)  # type: ignore[misc]

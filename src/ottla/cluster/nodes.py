@@ -1,0 +1,142 @@
+"""One node of a cluster: its files written, its storage formatted, its process started, its death explained.
+
+In come a cluster's state and folder, out goes the node with its process. Nothing here waits for the whole cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ottla.cluster import process
+from ottla.cluster.properties import node_properties, render, scram_credentials
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState
+from ottla.errors import LocalClusterError
+
+_FORMAT_MAIN = "kafka.tools.StorageTool"
+_BROKER_MAIN = "kafka.Kafka"
+_FORMAT_HEAP_BYTES = 128 << 20
+_TAIL_LINES = 10
+_ERROR_LINES = 12
+_READ_BYTES = 4 << 20
+_RUN = "---- "
+"""How the first line of every run in a log begins."""
+_PORT_TAKEN = "Address already in use"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """How to run Kafka's classes: the executable, the class path and the rest of the environment."""
+
+    executable: Path
+    class_path: tuple[Path, ...]
+    environment: Mapping[str, str]
+
+    def command(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+        """The command line that runs one class."""
+        return [
+            str(self.executable),
+            "-XX:+UseSerialGC",
+            "-XX:-UsePerfData",
+            "-Djava.awt.headless=true",
+            "-Djava.net.preferIPv4Stack=true",
+            *options,
+            main,
+            *arguments,
+        ]
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a JVM, with the class path: on the command line it would bury everything else."""
+        return {**self.environment, "CLASSPATH": os.pathsep.join(map(str, self.class_path))}
+
+
+def write_properties(state: ClusterState, node: NodeState, folder: ClusterFolder) -> None:
+    """Write the properties file that the node starts with."""
+    folder.node(node.id).mkdir(parents=True, exist_ok=True)
+    folder.log(node.id).parent.mkdir(exist_ok=True)
+    properties = node_properties(state, node, data=folder.data(node.id), certificates=folder.certificates)
+    folder.properties(node.id).write_text(render(properties), encoding="ascii")
+
+
+def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java, timeout: float) -> None:
+    """Give the node's storage its cluster id, and the first controllers the SCRAM users."""
+    users = scram_credentials(state.users) if state.secure else []
+    arguments = [
+        "format",
+        "-t",
+        state.cluster_id,
+        "-c",
+        str(folder.properties(node.id)),
+        "--ignore-formatted",
+    ]
+    for user in users:
+        arguments += ["--add-scram", user]
+    options = [f"-Xmx{_FORMAT_HEAP_BYTES}", "-XX:TieredStopAtLevel=1", process.marker(folder.path)]
+    command = java.command(_FORMAT_MAIN, *arguments, options=options)
+    try:
+        done = subprocess.run(  # noqa: S603
+            command,
+            env=java.variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise LocalClusterError(f"formatting the storage of broker {node.id} failed: {exc}") from exc
+    if done.returncode != 0:
+        lines = "\n  ".join(done.stdout.splitlines()[-_ERROR_LINES:])
+        raise LocalClusterError(f"formatting the storage of broker {node.id} failed:\n  {lines}")
+
+
+def launch(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java) -> NodeState:
+    """Start the node's process; the answer is the node with it."""
+    options = [
+        f"-Xmx{state.heap_bytes}",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-XX:ErrorFile={folder.path / 'logs' / 'java-crash-%p.log'}",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+        "-Dorg.slf4j.simpleLogger.showThreadName=false",
+        process.marker(folder.path),
+    ]
+    command = java.command(_BROKER_MAIN, str(folder.properties(node.id)), options=options)
+    _announce(folder.log(node.id), node)
+    started = process.spawn(command, log=folder.log(node.id), environment=java.variables())
+    return replace(node, process=started)
+
+
+def log_tail(log: Path) -> str:
+    """What explains the end of the newest run in a log, indented for an error text: its first error, its last lines."""
+    lines = _newest_run(log)
+    error = next((i for i, line in enumerate(lines) if " ERROR " in line), len(lines))
+    last = max(error, len(lines) - _TAIL_LINES)
+    told = [*lines[error : min(error + _ERROR_LINES, last)], *(["..."] if last > error else []), *lines[last:]]
+    return "\n".join(f"  {line}" for line in told)
+
+
+def port_was_taken(log: Path) -> bool:
+    """Whether the newest run in a log ended because somebody else had one of its ports."""
+    return any(_PORT_TAKEN in line for line in _newest_run(log))
+
+
+def _newest_run(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _READ_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError as exc:
+        return [f"(no log: {exc})"]
+    return lines[max((i for i, line in enumerate(lines) if line.startswith(_RUN)), default=0) :]
+
+
+def _announce(log: Path, node: NodeState) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{_RUN}broker {node.id} started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")

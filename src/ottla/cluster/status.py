@@ -1,0 +1,161 @@
+"""What a local cluster looks like from outside, as frozen values that a program reads and the CLI prints.
+
+In come a folder and the process table, out goes a `ClusterStatus`; looking changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ottla.cluster.process import Life, life, memory_bytes
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, StateDamaged
+
+
+class Condition(StrEnum):
+    """The state of a cluster as a whole."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    RUNNING = "running"
+    DEGRADED = "degraded"
+    """Some of its processes run."""
+    ORPHANED = "orphaned"
+    """Its processes run, and the program whose `with` block they belong to is gone."""
+    STALE = "stale"
+    """A state file is there and no process that belongs to it."""
+    STOPPED = "stopped"
+    """Stopped on purpose, its data kept."""
+    DAMAGED = "damaged"
+    """The state file cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker."""
+
+    id: int
+    roles: str
+    life: Life
+    pid: int | None
+    address: str
+    memory_bytes: int | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedisStatus:
+    """The Redis beside the brokers."""
+
+    url: str
+    life: Life
+    pid: int | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """One cluster; `note` says in a sentence what is unusual about it, and what to do."""
+
+    name: str
+    condition: Condition
+    directory: str
+    note: str = ""
+    version: str | None = None
+    cluster_id: str | None = None
+    bootstrap: str | None = None
+    secure_bootstrap: str | None = None
+    ssl_bootstrap: str | None = None
+    ca_file: str | None = None
+    users: dict[str, str] = field(default_factory=dict)
+    brokers: tuple[BrokerStatus, ...] = ()
+    redis: RedisStatus | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether clients can be expected to get an answer."""
+        return self.condition in (Condition.RUNNING, Condition.DEGRADED, Condition.ORPHANED)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        plain: dict[str, Any] = asdict(self, dict_factory=_plain)
+        return plain
+
+
+def look(folder: ClusterFolder) -> ClusterStatus:
+    """The cluster in this folder, now."""
+    directory = str(folder.path)
+    try:
+        state = folder.load()
+    except StateDamaged as exc:
+        return ClusterStatus(name=folder.name, condition=Condition.DAMAGED, directory=directory, note=str(exc))
+    if state is None:
+        return ClusterStatus(name=folder.name, condition=Condition.ABSENT, directory=directory)
+    condition = condition_of(state, folder)
+    return ClusterStatus(
+        name=state.name,
+        condition=condition,
+        directory=directory,
+        note=_note(condition, state),
+        version=state.version,
+        cluster_id=state.cluster_id,
+        bootstrap=state.addresses("plaintext"),
+        secure_bootstrap=state.addresses("sasl_ssl"),
+        ssl_bootstrap=state.addresses("ssl"),
+        ca_file=str(folder.certificates.authority) if state.secure else None,
+        users=dict(state.users),
+        brokers=tuple(_broker(node, folder) for node in state.nodes),
+        redis=_redis(state),
+    )
+
+
+def condition_of(state: ClusterState, folder: ClusterFolder) -> Condition:
+    """Judge a cluster by its state file and the process table."""
+    if state.phase is Phase.STARTING:
+        return Condition.STARTING if folder.busy() else Condition.STALE
+    lives = [life(node.process) for node in state.nodes]
+    if state.redis is not None:
+        lives.append(life(state.redis.process))
+    if all(one is Life.DEAD for one in lives):
+        return Condition.STOPPED if state.phase is Phase.KEPT else Condition.STALE
+    if state.owner is not None and life(state.owner) is Life.DEAD:
+        return Condition.ORPHANED
+    return Condition.RUNNING if all(one is Life.RUNNING for one in lives) else Condition.DEGRADED
+
+
+def _note(condition: Condition, state: ClusterState) -> str:
+    name = f" --name {state.name}" if state.name != "default" else ""
+    if condition is Condition.STALE and state.phase is Phase.STARTING:
+        return f"a start of it was cut short: 'ottla cluster up{name}' starts afresh, 'down{name}' removes it"
+    if condition is Condition.STALE:
+        return f"all its processes are gone: 'ottla cluster up{name}' starts it again, 'down{name}' removes it"
+    if condition is Condition.ORPHANED and state.owner is not None:
+        return f"the program that used it (pid {state.owner.pid}) is gone: 'ottla cluster down{name}' removes it"
+    return f"stopped, data kept: 'ottla cluster up{name}' resumes it" if condition is Condition.STOPPED else ""
+
+
+def _broker(node: NodeState, folder: ClusterFolder) -> BrokerStatus:
+    alive = life(node.process)
+    return BrokerStatus(
+        id=node.id,
+        roles="broker+controller" if node.controller else "broker",
+        life=alive,
+        pid=node.process.pid if node.process is not None and alive is not Life.DEAD else None,
+        address=str(node.address),
+        memory_bytes=memory_bytes(node.process),
+        log=str(folder.log(node.id)),
+    )
+
+
+def _redis(state: ClusterState) -> RedisStatus | None:
+    if state.redis is None:
+        return None
+    running = state.redis.process
+    alive = life(running)
+    pid = running.pid if running is not None and alive is not Life.DEAD else None
+    return RedisStatus(state.redis.url, alive, pid, memory_bytes(running))
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value.value if isinstance(value, (Life, Condition)) else value for key, value in items}

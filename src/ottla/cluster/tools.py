@@ -1,0 +1,47 @@
+"""Kafka's own command line tools (console clients, perf tools, DumpLogSegments), run from the same pinned jars.
+
+In come a Java class and its arguments, out goes what it printed. For comparisons in tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from os import PathLike
+from pathlib import Path
+
+from ottla.cluster.jars import DEFAULT_VERSION, ensure_jars
+from ottla.cluster.java import find_java
+from ottla.cluster.local import default_cache_dir
+from ottla.cluster.nodes import Java
+from ottla.errors import LocalClusterError
+
+_QUIET = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+
+
+def run_tool(
+    main: str,
+    *arguments: str,
+    stdin: bytes = b"",
+    version: str = DEFAULT_VERSION,
+    cache_dir: str | PathLike[str] | None = None,
+    timeout: float = 60.0,
+) -> bytes:
+    """What the class printed, for example `run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path)`."""
+    jars = ensure_jars(version, Path(cache_dir) if cache_dir is not None else default_cache_dir())
+    java = Java(find_java(os.environ), jars, os.environ)
+    try:
+        done = subprocess.run(  # noqa: S603
+            java.command(main, *arguments, options=_QUIET),
+            env=java.variables(),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise LocalClusterError(f"{main} failed: {exc}") from exc
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).decode(errors="replace")[-4000:]
+        raise LocalClusterError(f"{main} ended with {done.returncode}:\n{said}")
+    return done.stdout

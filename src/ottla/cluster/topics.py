@@ -1,0 +1,72 @@
+"""Topics to create when a cluster starts, written as `name:partitions:replicas:policy`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ottla.admin import Admin, NewTopic
+from ottla.errors import ConfigError
+
+_POLICIES = ("delete", "compact", "compact,delete")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic to create; without `replicas` it gets the cluster's default, one on each of up to three."""
+
+    name: str
+    partitions: int = 1
+    replicas: int | None = None
+    policy: str = "delete"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name in (".", ".."):
+            raise ConfigError(f"topic name {self.name!r}: 1 to 249 letters, digits, '.', '_' and '-' are accepted")
+        if self.partitions < 1:
+            raise ConfigError(f"topic {self.name}: {self.partitions} partitions; at least 1 is needed")
+        if self.replicas is not None and self.replicas < 1:
+            raise ConfigError(f"topic {self.name}: {self.replicas} replicas; at least 1 is needed")
+        if self.policy not in _POLICIES:
+            raise ConfigError(f"topic {self.name}: policy {self.policy!r} is not one of {' | '.join(_POLICIES)}")
+
+    @classmethod
+    def parse(cls, text: str) -> TopicSpec:
+        """From `clicks`, `clicks:6`, `clicks:6:3`, `clicks:6:3:compact`; an empty part means its default."""
+        name, *rest = text.strip().split(":")
+        if len(rest) > 3:
+            raise ConfigError(f"topic {text!r} is not NAME[:PARTITIONS[:REPLICAS[:POLICY]]]")
+        partitions, replicas, policy = (*rest, "", "", "")[:3]
+        return cls(
+            name,
+            _number(partitions, text, "partitions") or 1,
+            _number(replicas, text, "replicas"),
+            "compact,delete" if policy == "delete,compact" else policy or "delete",
+        )
+
+
+def create_topics(bootstrap: str, topics: Iterable[TopicSpec], *, timeout: float) -> None:
+    """Create those of the topics that do not exist, and return when they can be written to."""
+    wanted = list(topics)
+    if not wanted:
+        return
+    with Admin(bootstrap) as admin:
+        existing = set(admin.topic_names(timeout=timeout))
+        missing = [_new(topic) for topic in wanted if topic.name not in existing]
+        if missing:
+            admin.create_topics(missing, timeout=timeout)
+
+
+def _new(topic: TopicSpec) -> NewTopic:
+    new = NewTopic(name=topic.name, partitions=topic.partitions, settings={"cleanup.policy": topic.policy})
+    return new if topic.replicas is None else replace(new, replicas=topic.replicas)
+
+
+def _number(text: str, spec: str, what: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"topic {spec!r}: {what} {text!r} is not a whole number of at least 1")
+    return int(text)

@@ -1,0 +1,84 @@
+"""What clients and tests need to know of a local cluster: its state, addresses, credentials, logs and data.
+
+In comes its folder; everything is read from the state file when it is asked for. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ottla.cluster.security import Mechanism, client_security, mutual_tls
+from ottla.cluster.state import ClusterFolder, ClusterState, Phase
+from ottla.cluster.status import ClusterStatus, look
+from ottla.config import Security
+from ottla.errors import LocalClusterError
+
+
+class ClusterView:
+    """A named cluster, seen from outside."""
+
+    def __init__(self, folder: ClusterFolder) -> None:
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        """Which of the clusters in its folder."""
+        return self._folder.name
+
+    def status(self) -> ClusterStatus:
+        """What is there now; never raises for a cluster that is absent, stale or damaged."""
+        return look(self._folder)
+
+    def logs(self, broker: int) -> Path:
+        """The file with everything a broker printed."""
+        return self._folder.log(self._state().node(broker).id)
+
+    def data(self, broker: int) -> Path:
+        """The folder with a broker's partitions, for tools that read log segments."""
+        return self._folder.data(self._state().node(broker).id)
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port,...` of every broker's plaintext listener, also of those that are down."""
+        addresses = self._state().addresses("plaintext")
+        assert addresses is not None
+        return addresses
+
+    @property
+    def secure_bootstrap(self) -> str | None:
+        """The SASL_SSL listeners, or None without `secure`."""
+        return self._state().addresses("sasl_ssl")
+
+    @property
+    def ssl_bootstrap(self) -> str | None:
+        """The TLS listeners without SASL, which accept a client certificate; None without `secure`."""
+        return self._state().addresses("ssl")
+
+    def security(self, user: str = "alice", *, mechanism: Mechanism = "SCRAM-SHA-512") -> Security:
+        """What a client needs for `secure_bootstrap`."""
+        state = self._secure_state()
+        return client_security(user, mechanism, users=state.users, certificates=self._folder.certificates)
+
+    def mutual_tls(self) -> Security:
+        """What a client needs for `ssl_bootstrap`: the authority, and a certificate of its own."""
+        self._secure_state()
+        return mutual_tls(self._folder.certificates)
+
+    @property
+    def redis_url(self) -> str | None:
+        """The Redis beside the brokers, or None without `redis`."""
+        state = self._state()
+        return state.redis.url if state.redis is not None else None
+
+    def _secure_state(self) -> ClusterState:
+        state = self._state()
+        if not state.secure:
+            raise LocalClusterError(f"cluster {self.name!r} has no secure listeners: start it with secure=True")
+        return state
+
+    def _state(self) -> ClusterState:
+        state = self._folder.load()
+        if state is None or state.phase is Phase.KEPT:
+            what = "is stopped" if state is not None else "does not exist"
+            raise LocalClusterError(f"cluster {self.name!r} {what}: start it with up(), or 'ottla cluster up'")
+        return state

@@ -1,0 +1,155 @@
+"""Fetching jars: broken downloads, a shared cache, processes that come at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.cluster import jars
+from ottla.cluster.jars import Check, Jar, JarCache, pinned_jars, versions
+from ottla.config import Retry
+from ottla.errors import ConfigError, LocalClusterError
+
+from .conftest import Repository
+
+
+@pytest.fixture(autouse=True)
+def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "_BACKOFF", Retry(initial=0.01, maximum=0.01))
+    monkeypatch.setattr(jars, "_SILENCE", 0.3)
+
+
+def _content(cache: JarCache) -> list[bytes]:
+    return [(cache.directory / jar.file).read_bytes() for jar in cache.jars]
+
+
+def test_every_pinned_version_lists_the_broker_and_its_tools() -> None:
+    for version in versions():
+        names = {jar.coordinates.split(":")[1] for jar in pinned_jars(version)}
+        assert {"kafka_2.13", "kafka-tools", "kafka-clients", "slf4j-simple", "snappy-java", "zstd-jni"} <= names
+        assert all(len(jar.sha256) == 64 and jar.size_bytes > 0 for jar in pinned_jars(version))
+    assert versions()[0] == jars.DEFAULT_VERSION
+
+
+def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'0\.8\.2' is not one of 4\.3\.1, 3\.9\.2"):
+        pinned_jars("0.8.2")
+
+
+def test_coordinates_give_the_path_in_a_repository() -> None:
+    jar = Jar("org.apache.kafka:kafka-clients:4.3.1", "", 0)
+    assert jar.path == "org/apache/kafka/kafka-clients/4.3.1/kafka-clients-4.3.1.jar"
+
+
+@pytest.mark.parametrize("fault", ["altered", "half", "503", "silent"])
+def test_a_broken_download_is_noticed_and_fetched_again(tmp_path: Path, repository: Repository, fault: str) -> None:
+    jar = repository.add("one", b"x" * 300_000, fault)
+    cache = JarCache(tmp_path, (jar,))
+    cache.ensure(base_url=repository.url)
+    assert _content(cache) == [b"x" * 300_000]
+    assert repository.asked[f"/{jar.path}"] == 2
+
+
+def test_a_download_that_stays_wrong_names_file_url_and_both_sums(tmp_path: Path, repository: Repository) -> None:
+    jar = repository.add("one", b"x" * 1000, *["altered"] * 9)
+    with pytest.raises(LocalClusterError) as caught:
+        JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
+    text = str(caught.value)
+    assert jar.file in text
+    assert f"{repository.url}/{jar.path}" in text
+    assert jar.sha256 in text
+    assert "its SHA-256 is" in text
+    assert not (tmp_path / jar.file).exists()
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_jar_that_is_not_there_is_not_asked_for_again(tmp_path: Path, repository: Repository) -> None:
+    jar = Jar("org.example:absent:1.0", "0" * 64, 10)
+    with pytest.raises(LocalClusterError, match="404"):
+        JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
+    assert repository.asked[f"/{jar.path}"] == 1
+
+
+def test_a_file_longer_than_the_pinned_size_is_refused(tmp_path: Path, repository: Repository) -> None:
+    jar = repository.add("one", b"x" * 1000)
+    short = Jar(jar.coordinates, jar.sha256, 10)
+    with pytest.raises(LocalClusterError, match="longer than the 10 bytes"):
+        JarCache(tmp_path, (short,)).ensure(base_url=repository.url)
+
+
+def test_nobody_is_asked_when_the_cache_is_warm(tmp_path: Path, repository: Repository) -> None:
+    cache = JarCache(tmp_path, (repository.add("one", b"abc"), repository.add("two", b"def")))
+    cache.ensure(base_url=repository.url)
+    cache.ensure(base_url=repository.url)
+    assert sum(repository.asked.values()) == 2
+
+
+def test_a_truncated_or_missing_jar_in_the_cache_is_fetched_again(tmp_path: Path, repository: Repository) -> None:
+    one, two, three = (repository.add(name, name.encode() * 100) for name in ("one", "two", "three"))
+    cache = JarCache(tmp_path, (one, two, three))
+    cache.ensure(base_url=repository.url)
+    (tmp_path / one.file).write_bytes(b"one")
+    (tmp_path / two.file).unlink()
+    cache.ensure(base_url=repository.url)
+    assert _content(cache) == [b"one" * 100, b"two" * 100, b"three" * 100]
+    assert repository.asked == {f"/{one.path}": 2, f"/{two.path}": 2, f"/{three.path}": 1}
+
+
+def test_an_altered_jar_is_found_when_sums_are_asked_for(tmp_path: Path, repository: Repository) -> None:
+    cache = JarCache(tmp_path, (repository.add("one", b"abc"),))
+    (path,) = cache.ensure(base_url=repository.url)
+    path.write_bytes(b"abd")
+    cache.ensure(base_url=repository.url)
+    assert path.read_bytes() == b"abd"
+    cache.ensure(base_url=repository.url, check=Check.SUMS)
+    assert path.read_bytes() == b"abc"
+
+
+def test_a_new_pinned_list_is_checked_although_the_old_one_was_complete(tmp_path: Path, repository: Repository) -> None:
+    old, new = repository.add("one", b"abc"), repository.add("two", b"def")
+    JarCache(tmp_path, (old,)).ensure(base_url=repository.url)
+    JarCache(tmp_path, (old, new)).ensure(base_url=repository.url)
+    assert repository.asked[f"/{old.path}"] == 1
+    assert (tmp_path / new.file).read_bytes() == b"def"
+
+
+def test_progress_ends_at_the_total_also_after_a_retry(tmp_path: Path, repository: Repository) -> None:
+    seen: list[tuple[int, int]] = []
+    cache = JarCache(tmp_path, (repository.add("one", b"x" * 5000, "half"), repository.add("two", b"y" * 700)))
+    cache.ensure(base_url=repository.url, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (5700, 5700)
+    assert all(done <= total for done, total in seen)
+
+
+def test_only_http_repositories_are_accepted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not an http or https URL"):
+        JarCache(tmp_path, (Jar("a:b:1", "", 1),)).ensure(base_url="file:///etc")
+
+
+_FETCH = """
+import logging, sys
+from pathlib import Path
+from ottla.cluster.jars import Jar, JarCache
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+directory, url, coordinates, sha256, size = sys.argv[1:]
+(path,) = JarCache(Path(directory), (Jar(coordinates, sha256, int(size)),)).ensure(base_url=url)
+print(path.stat().st_size)
+"""
+
+
+def test_of_two_processes_one_fetches_and_the_other_waits_and_says_so(tmp_path: Path, repository: Repository) -> None:
+    jar = repository.add("one", b"x" * 1000)
+    repository.delay = 1.5
+    arguments = [str(tmp_path), repository.url, jar.coordinates, jar.sha256, str(jar.size_bytes)]
+    pair = [
+        subprocess.Popen([sys.executable, "-c", _FETCH, *arguments], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=60)[0] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0]
+    assert repository.asked[f"/{jar.path}"] == 1
+    assert all(text.splitlines()[-1] == "1000" for text in said)
+    assert sum("waiting for it" in text for text in said) == 1

@@ -1,0 +1,175 @@
+"""The state file, the process table, and what is said when they disagree."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ottla.cluster import Condition, LocalCluster
+from ottla.cluster.creation import Wanted
+from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
+from ottla.cluster.state import ClusterFolder, ClusterState, Phase, StateDamaged, folders
+from ottla.cluster.status import look
+from ottla.errors import LocalClusterError
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
+]
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[ProcessId]:
+    process = spawn(SLEEP, log=tmp_path / "log", environment=dict(os.environ))
+    yield process
+    end([process], grace=0)
+
+
+def _state(phase: Phase = Phase.RUNNING, process: ProcessId | None = None) -> ClusterState:
+    state = Wanted(brokers=2, redis=True, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    nodes = tuple(replace(node, process=process) for node in state.nodes)
+    redis = replace(state.redis, process=process) if state.redis is not None else None
+    return replace(state, phase=phase, nodes=nodes, redis=redis)
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    state = replace(_state(process=ProcessId(7, 1.5)), owner=ProcessId.own(), settings={"a": "b"})
+    folder.save(state)
+    assert folder.load() == state
+    assert [found.name for found in folders(tmp_path)] == ["c"]
+
+
+def test_a_cluster_that_was_never_there_is_absent(tmp_path: Path) -> None:
+    assert look(ClusterFolder(tmp_path, "c")).condition is Condition.ABSENT
+    assert LocalCluster("c", dir=tmp_path).down() is False
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', '{"format": 1, "name": "c"}', "\xff\xfe"])
+def test_a_damaged_state_file_is_named_and_down_removes_it(tmp_path: Path, text: str) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    folder.path.mkdir()
+    (folder.path / "state.json").write_text(text, encoding="latin-1")
+    with pytest.raises(StateDamaged, match=r"state\.json"):
+        folder.load()
+    assert look(folder).condition is Condition.DAMAGED
+    assert LocalCluster("c", dir=tmp_path).down() is True
+    assert look(folder).condition is Condition.ABSENT
+
+
+def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: ProcessId) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    folder.save(_state(process=sleeper))
+    assert look(folder).condition is Condition.RUNNING
+    end([sleeper], grace=0)
+    status = look(folder)
+    assert status.condition is Condition.STALE
+    assert "ottla cluster up --name c" in status.note
+    assert not status.up
+
+
+def test_a_start_that_was_cut_short_is_stale_and_one_under_way_is_not(tmp_path: Path, sleeper: ProcessId) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    folder.save(_state(Phase.STARTING, sleeper))
+    assert look(folder).condition is Condition.STALE
+    with folder.locked(timeout=1):
+        assert look(folder).condition is Condition.STARTING
+
+
+def test_a_cluster_whose_program_is_gone_is_orphaned(tmp_path: Path, sleeper: ProcessId) -> None:
+    gone = spawn([sys.executable, "-c", ""], log=tmp_path / "gone", environment=dict(os.environ))
+    assert wait_until(lambda: life(gone) is Life.DEAD, timeout=10)
+    folder = ClusterFolder(tmp_path, "c")
+    folder.save(replace(_state(process=sleeper), owner=gone))
+    status = look(folder)
+    assert status.condition is Condition.ORPHANED
+    assert f"pid {gone.pid}" in status.note
+
+
+def test_a_recycled_pid_is_never_hit(tmp_path: Path) -> None:
+    other = ProcessId(os.getpid(), ProcessId.own().started - 3600)
+    assert life(other) is Life.DEAD
+    assert send(other, signal.SIGKILL) is False
+    ClusterFolder(tmp_path, "c").save(_state(process=other))
+    assert LocalCluster("c", dir=tmp_path).down() is True
+
+
+def test_a_frozen_process_is_told_from_a_running_one(sleeper: ProcessId) -> None:
+    send(sleeper, signal.SIGSTOP)
+    assert wait_until(lambda: life(sleeper) is Life.FROZEN, timeout=5)
+    send(sleeper, signal.SIGCONT)
+    assert wait_until(lambda: life(sleeper) is Life.RUNNING, timeout=5)
+
+
+def test_a_frozen_process_can_be_ended_gracefully(sleeper: ProcessId) -> None:
+    send(sleeper, signal.SIGSTOP)
+    end([sleeper], grace=10)
+    assert life(sleeper) is Life.DEAD
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = spawn(STUBBORN, log=log, environment=dict(os.environ))
+    assert wait_until(lambda: log.read_text() == "up\n", timeout=10)
+    end([process], grace=0.2)
+    assert life(process) is Life.DEAD
+
+
+def test_a_program_that_does_not_exist_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(LocalClusterError, match="could not be started"):
+        spawn([str(tmp_path / "nothing")], log=tmp_path / "log", environment={})
+
+
+def test_two_commands_on_one_cluster_do_not_collide(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    entered, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with folder.locked(timeout=1):
+            entered.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert entered.wait(10)
+    with (
+        pytest.raises(LocalClusterError, match="another command has been working on cluster 'c'"),
+        folder.locked(timeout=0.1),
+    ):
+        pass
+    release.set()
+    holder.join()
+    with folder.locked(timeout=1):
+        assert folder.busy()
+    assert not folder.busy()
+
+
+def test_a_lock_ends_with_the_process_that_held_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from ottla.cluster.state import ClusterFolder\n"
+        "with ClusterFolder(Path(sys.argv[1]), 'c').locked(timeout=1): print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert ClusterFolder(tmp_path, "c").busy()
+        holder.kill()
+    assert not ClusterFolder(tmp_path, "c").busy()
+
+
+def test_what_is_not_running_says_how_to_start_it(tmp_path: Path) -> None:
+    with pytest.raises(LocalClusterError, match="does not exist: start it with up"):
+        _ = LocalCluster("c", dir=tmp_path).bootstrap
+    with pytest.raises(LocalClusterError, match="cluster 'c' is absent"):
+        LocalCluster.attach("c", tmp_path)
