@@ -46,6 +46,13 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "demo": Entry(
+        "ottla.cli.demo",
+        "A million records over three brokers, one killed on the way, and the proof that none was lost.",
+        extra="cluster",
+        packages=CLUSTER_PACKAGES,
+    ),
+    "topics": Entry("ottla.cli.topics", "Topics of a cluster: list, describe, create, delete."),
 }
 
 
@@ -106,7 +113,7 @@ def cli() -> None:
     \b
     Examples:
       ottla cluster up --brokers 3 --topic clicks:6   three real brokers on this machine
-      ottla cluster status
+      ottla topics describe clicks                    leaders, replicas, offsets
       ottla cluster down
 
     Commands that connect take --bootstrap HOST:PORT,... Without it they use OTTLA_BOOTSTRAP, else the local cluster

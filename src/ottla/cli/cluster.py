@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from ottla.cli.bootstrap import DIR_VARIABLE
+from ottla.cli.options import json_option, settings_option
 from ottla.cli.reporting import JarProgress, announce_library, describe, overview
 from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
 from ottla.cluster.jars import DEFAULT_VERSION, versions
@@ -31,7 +32,6 @@ _dir_option = click.option(
     help="Folder of all clusters' state and data.  [default: a folder of the user]",
 )
 _name_option = click.option("--name", default="default", show_default=True, help="Which cluster.")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 _ids_argument = click.argument("ids", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ID...")
 _cache_option = click.option(
     "--cache",
@@ -58,18 +58,6 @@ def _topics(context: click.Context, parameter: click.Parameter, values: tuple[st
         return tuple(TopicSpec.parse(value) for value in values)
     except ConfigError as exc:
         raise click.BadParameter(str(exc), context, parameter) from exc
-
-
-def _settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for key, separator, text in pairs:
-        if not separator or not key.strip():
-            raise click.BadParameter(
-                f"{key + separator + text!r} is not KEY=VALUE, for example message.max.bytes=2000000",
-                context,
-                parameter,
-            )
-    return {key.strip(): text.strip() for key, _, text in pairs}
 
 
 @click.group()
@@ -104,19 +92,12 @@ def cluster() -> None:
 @click.option(
     "--kafka-version", type=click.Choice(versions()), help=f"Version of the brokers.  [default: {DEFAULT_VERSION}]"
 )
-@click.option(
-    "--setting",
-    "settings",
-    multiple=True,
-    callback=_settings,
-    metavar="KEY=VALUE",
-    help="Broker property. Repeatable.",
-)
+@settings_option("Broker property. Repeatable.", example="message.max.bytes=2000000")
 @click.option("--heap-mb", type=click.IntRange(min=128), help="Java heap of each broker, in MB.  [default: 512]")
 @click.option("--timeout", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds to be ready.")
 @_cache_option
 @_maven_option
-@_json_option
+@json_option
 def up(
     *,
     brokers: int | None,
@@ -195,7 +176,7 @@ def down(*, name: str, directory: Path | None, keep: bool, everything: bool) -> 
 
 @cluster.command()
 @_cluster_options
-@_json_option
+@json_option
 @click.pass_context
 def status(context: click.Context, *, name: str, directory: Path | None, as_json: bool) -> None:
     """Show a cluster: its addresses, processes, memory, users.
@@ -214,7 +195,7 @@ def status(context: click.Context, *, name: str, directory: Path | None, as_json
 
 @cluster.command("list")
 @_dir_option
-@_json_option
+@json_option
 def list_clusters(*, directory: Path | None, as_json: bool) -> None:
     """List every cluster of the folder.
 

@@ -2,7 +2,7 @@
 
 A target, a function that builds the request and one that judges the answer come in; the judged answer goes out,
 or one error that names what was tried. Everything under one deadline, retries with jittered backoff by the error
-table. It knows no API but Metadata and FindCoordinator.
+table. It knows no API itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, parse_bootstrap
-from ottla.errors import BrokerError, ConnectFailed, ConnectionLost, ErrorCode, NetworkError, OttlaError, UsedAfterFork
+from ottla.errors import BrokerError, ConnectFailed, ConnectionLost, NetworkError, OttlaError, UsedAfterFork
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
@@ -25,12 +25,11 @@ from ottla.net.discovery import CONTROL, Discovery, OnUnknownTopic, Question
 from ottla.net.effort import Effort
 from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.pool import Pool
+from ottla.net.resolver import Resolver
 from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
 from ottla.wire import messages
 
 __all__ = ["Cluster", "Refresh", "VersionOf"]
-
-FIND_COORDINATOR = 10
 
 T = TypeVar("T")
 
@@ -72,6 +71,9 @@ class Cluster:
             timeouts=self.timeouts,
             chance=self._chance,
         )
+        self._resolver = Resolver(
+            directory=self._directory, discovery=self._discovery, request_seconds=self.timeouts.request
+        )
 
     def __enter__(self) -> Cluster:
         return self
@@ -103,17 +105,17 @@ class Cluster:
 
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
         """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
-        return self._persist(f"looking up topic {name}", deadline, lambda limit: self._topic(name, limit))
+        return self._persist(f"looking up topic {name}", deadline, lambda limit: self._resolver.topic(name, limit))
 
     def leader(self, topic: str, partition: int, *, deadline: Deadline | None = None) -> Broker:
         """The leader of a partition, after waiting for an election if there is one."""
         target = LeaderOf(topic, partition)
-        return self._persist(f"looking up {target}", deadline, lambda limit: self._leader(target, limit))
+        return self._persist(f"looking up {target}", deadline, lambda limit: self._resolver.leader(target, limit))
 
     def coordinator(self, key: str, kind: CoordinatorKind, *, deadline: Deadline | None = None) -> Broker:
         """The coordinator of a group or transactional id."""
         target = CoordinatorOf(kind, key)
-        return self._persist(f"looking up {target}", deadline, lambda limit: self._coordinator(target, limit))
+        return self._persist(f"looking up {target}", deadline, lambda limit: self._resolver.coordinator(target, limit))
 
     def connection(self, broker: Broker, *, lane: str = CONTROL, deadline: Deadline | None = None) -> Connection:
         """The connection to a broker that everybody shares who uses the same lane; opened if need be."""
@@ -208,15 +210,15 @@ class Cluster:
             case AnyBroker():
                 return self._discovery.any_connection(deadline)
             case Controller():
-                broker = self._node(None, deadline)
+                broker = self._resolver.node(None, deadline)
                 if broker is None:
                     return self._discovery.any_connection(deadline)
             case Node(node_id):
-                broker = self._node(node_id, deadline)
+                broker = self._resolver.node(node_id, deadline)
             case LeaderOf():
-                broker = self._leader(target, deadline)
+                broker = self._resolver.leader(target, deadline)
             case CoordinatorOf():
-                broker = self._coordinator(target, deadline)
+                broker = self._resolver.coordinator(target, deadline)
         if broker is None:
             raise ConnectFailed(target, "not among the brokers that the cluster names: it is down, or never was")
         return self.connection(broker, deadline=deadline)
@@ -228,52 +230,6 @@ class Cluster:
         found = {name: topic for name, topic in topics.items() if topic is not None}
         return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
 
-    def _topic(self, name: str, deadline: Deadline) -> Topic:
-        topic = self._directory.fresh_topic(name)
-        if topic is None:
-            topic = self._discovery.look(Question(frozenset([name])), deadline).topics.get(name)
-        if topic is None or (topic.error is not ErrorCode.none and not topic.partitions):
-            self._directory.doubt_topics([name])
-            code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error
-            raise BrokerError(code, f"topic {name}")
-        return topic
-
-    def _leader(self, target: LeaderOf, deadline: Deadline) -> Broker:
-        topic = self._topic(target.topic, deadline)
-        partition = topic.partition(target.partition)
-        broker = None if partition is None else self._directory.known.brokers.get(partition.leader)
-        if broker is not None:
-            return broker
-        self._directory.doubt_topics([target.topic])
-        name = f"{target.topic}-{target.partition}"
-        if partition is None:
-            count = f"the topic has partitions 0 to {len(topic.partitions) - 1}"
-            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"partition {name}", count)
-        raise BrokerError(ErrorCode.leader_not_available, f"partition {name}", _replicas(partition.replicas))
-
-    def _node(self, node_id: int | None, deadline: Deadline) -> Broker | None:
-        """The broker with this id, or the controller for None."""
-        if not self._directory.brokers_are_fresh():
-            self._discovery.look(Question(), deadline)
-        known = self._directory.known
-        broker = known.brokers.get(known.controller_id if node_id is None else node_id)
-        if broker is None:
-            self._directory.doubt_brokers()
-        return broker
-
-    def _coordinator(self, target: CoordinatorOf, deadline: Deadline) -> Broker:
-        broker = self._directory.coordinator(target.kind, target.key)
-        if broker is None:
-            connection = self._discovery.any_connection(deadline)
-            fields = {"key": target.key, "key_type": target.kind.value, "coordinator_keys": (target.key,)}
-            message = messages.compose(
-                messages.request_type(FIND_COORDINATOR, connection.version(FIND_COORDINATOR)), fields
-            )
-            response = connection.request(message, deadline=deadline.sooner(self.timeouts.request))
-            broker = _coordinator_in(response, target)
-            self._directory.coordinates(target.kind, target.key, broker=broker)
-        return broker
-
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork(
@@ -281,15 +237,3 @@ class Cluster:
             )
         if self._closing.is_set():
             raise ConnectionLost("this client", "it was closed")
-
-
-def _coordinator_in(response: Any, target: CoordinatorOf) -> Broker:
-    """From version 4 on (KIP-699) the answer is a list."""
-    found = response.coordinators[0] if getattr(response, "coordinators", ()) else response
-    if found.error_code is not ErrorCode.none:
-        raise BrokerError(found.error_code, str(target), getattr(found, "error_message", None))
-    return Broker(int(found.node_id), found.host, int(found.port))
-
-
-def _replicas(ids: tuple[int, ...]) -> str:
-    return f"its replicas are on {', '.join(map(str, ids)) or 'no broker'}"

@@ -15,7 +15,7 @@ import select
 import threading
 from collections.abc import Iterator, Sequence
 
-from ottla.errors import ConnectionLost, OttlaError, RequestTimedOut, UsedAfterFork, WireError
+from ottla.errors import ConnectionLost, NetworkError, RequestTimedOut, UsedAfterFork, WireError
 from ottla.net.deadline import Deadline
 from ottla.net.frames import Frames
 from ottla.net.pending import InFlight, Pending
@@ -42,7 +42,6 @@ class Line:
         # Guards what follows, `lost` and `_in_flight`; never held while polling or calling back.
         self._state = threading.Condition()
         self._reading = False
-        self._users = 0
         self._pid = os.getpid()
 
     @property
@@ -81,7 +80,7 @@ class Line:
 
     def post(self, pending: Pending, frame: Sequence[memoryview]) -> None:
         """Sends within a `turn` a frame that gets no answer; `pending` is done only if that failed."""
-        if not self._enter():
+        if not self._transport.enter():
             return
         try:
             self._send_all(list(frame), pending)
@@ -92,7 +91,7 @@ class Line:
             self.lose("interrupted in the middle of sending")  # Ctrl-C: half a frame is out
             raise
         finally:
-            self._leave()
+            self._transport.leave()
 
     def wait_for(self, pending: Pending) -> None:
         """Returns when `pending` is done; when its deadline passes, the line is lost."""
@@ -135,21 +134,21 @@ class Line:
             self.lost = reason
             failed = self._in_flight.drain()
             for pending in failed:
-                pending.finish(None, self._failure(reason, cause, timed_out=pending is late))
+                kind = RequestTimedOut if pending is late else ConnectionLost
+                pending.finish(None, _caused(kind(self.address, reason), cause))
             if late is not None and not late.done:
-                late.finish(None, self._failure(reason, cause, timed_out=True))
+                late.finish(None, RequestTimedOut(self.address, reason))
             self.completed += len(failed)
             self._state.notify_all()
         _log.debug("connection to %s ended with %d requests in flight: %s", self.address, len(failed), reason)
-        self._transport.shut()
-        self._close_if_unused()
+        self._transport.end()
         for pending in failed:
             _call_back(pending)
 
     def close(self) -> None:
         """Ends the line from this side."""
         if os.getpid() != self._pid:
-            self._transport.close()  # only the descriptor: the parent's connection lives on
+            self._transport.abandon()
         else:
             self.lose("closed by this side")
 
@@ -187,15 +186,14 @@ class Line:
         with self._state:
             if self._reading or self.lost is not None:
                 return False
-            self._reading = True
-            self._users += 1
-            return True
+            self._reading = self._transport.enter()
+            return self._reading
 
     def _stop_reading(self) -> None:
         with self._state:
             self._reading = False
             self._state.notify_all()
-        self._leave()
+        self._transport.leave()
 
     def _read_until(self, pending: Pending) -> None:
         while not pending.done and self.lost is None and not pending.deadline.expired():
@@ -259,32 +257,10 @@ class Line:
     def _time_out(self, late: Pending) -> None:
         self.lose(f"{late.name} was not answered within {late.deadline.seconds:.1f} s", late=late)
 
-    def _failure(self, reason: str, cause: Exception | None, *, timed_out: bool) -> OttlaError:
-        kind = RequestTimedOut if timed_out else ConnectionLost
-        error = kind(self.address, reason)
-        error.__cause__ = cause
-        return error
-
     def _end_reason(self) -> str:
         if self._frames.inside_frame:
             return "closed by the broker in the middle of an answer"
         return "closed by the broker" + self.suspicion
-
-    def _enter(self) -> bool:
-        with self._state:
-            self._users += self.lost is None
-            return self.lost is None
-
-    def _leave(self) -> None:
-        with self._state:
-            self._users -= 1
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
-        with self._state:
-            if self.lost is not None and not self._users:
-                self._transport.close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -292,6 +268,11 @@ class Line:
                 f"the connection to {self.address} was opened in process {self._pid} before fork();"
                 f" make a client of its own in the child"
             )
+
+
+def _caused(error: NetworkError, cause: Exception | None) -> NetworkError:
+    error.__cause__ = cause
+    return error
 
 
 def _call_back(pending: Pending) -> None:

@@ -38,6 +38,9 @@ class Transport:
     def __init__(self, sock: socket.socket, *, address: Address) -> None:
         self.address = address
         self._socket = sock
+        self._users = 0
+        self._ended = False
+        self._life = threading.Lock()
         # OpenSSL's state of one connection must not be touched by two threads at once.
         self._tls_lock = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
 
@@ -86,14 +89,32 @@ class Transport:
         """Waits for `select.POLLIN` or `POLLOUT`, at most `seconds`; the events that came, 0 for none."""
         return _poll(self._socket, events, seconds)
 
-    def shut(self) -> None:
-        """Ends the connection for both sides and wakes whoever waits on it; the descriptor stays open."""
-        with contextlib.suppress(OSError):
-            # Of the plain socket: SSLSocket.shutdown would drop the TLS state under another thread's feet.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+    def enter(self) -> bool:
+        """A thread is about to use the socket, until it calls `leave`; False when it has ended."""
+        with self._life:
+            self._users += not self._ended
+            return not self._ended
 
-    def close(self) -> None:
-        """Closes this process's descriptor, without a word to the other side."""
+    def leave(self) -> None:
+        """A thread is done with the socket. The last one to leave an ended connection closes it."""
+        with self._life:
+            self._users -= 1
+            if self._ended and not self._users:
+                self._socket.close()
+
+    def end(self) -> None:
+        """Ends the connection for both sides and wakes whoever waits on it."""
+        with self._life:
+            self._ended = True
+            # Of the plain socket: SSLSocket.shutdown would drop the TLS state under another thread's feet.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
+            if not self._users:
+                self._socket.close()
+
+    def abandon(self) -> None:
+        """Closes this process's descriptor without a word to the other side: a parent process uses it, too."""
         self._socket.close()
 
 

@@ -1,0 +1,89 @@
+"""Finds the broker that a target means at the moment, from memory or by asking once.
+
+Targets come in, brokers go out; what is not there (yet) is a BrokerError, and what led to it is then in doubt, so
+that the caller's next attempt asks again. It does not wait or retry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.errors import BrokerError, ErrorCode
+from ottla.net.deadline import Deadline
+from ottla.net.directory import Directory
+from ottla.net.discovery import Discovery, Question
+from ottla.net.metadata import Broker, Topic
+from ottla.net.targets import CoordinatorOf, LeaderOf
+from ottla.wire import messages
+
+FIND_COORDINATOR = 10
+
+
+class Resolver:
+    """Looks into the directory first, then asks through discovery."""
+
+    def __init__(self, *, directory: Directory, discovery: Discovery, request_seconds: float) -> None:
+        self._directory = directory
+        self._discovery = discovery
+        self._request_seconds = request_seconds
+
+    def topic(self, name: str, deadline: Deadline) -> Topic:
+        """A topic that exists and has partitions."""
+        topic = self._directory.fresh_topic(name)
+        if topic is None:
+            topic = self._discovery.look(Question(frozenset([name])), deadline).topics.get(name)
+        if topic is None or (topic.error is not ErrorCode.none and not topic.partitions):
+            self._directory.doubt_topics([name])
+            code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error
+            raise BrokerError(code, f"topic {name}")
+        return topic
+
+    def leader(self, target: LeaderOf, deadline: Deadline) -> Broker:
+        """The leader of a partition that has one."""
+        topic = self.topic(target.topic, deadline)
+        partition = topic.partition(target.partition)
+        broker = None if partition is None else self._directory.known.brokers.get(partition.leader)
+        if broker is not None:
+            return broker
+        self._directory.doubt_topics([target.topic])
+        name = f"{target.topic}-{target.partition}"
+        if partition is None:
+            count = f"the topic has partitions 0 to {len(topic.partitions) - 1}"
+            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"partition {name}", count)
+        raise BrokerError(ErrorCode.leader_not_available, f"partition {name}", _replicas(partition.replicas))
+
+    def node(self, node_id: int | None, deadline: Deadline) -> Broker | None:
+        """The broker with this id, or the controller for None."""
+        if not self._directory.brokers_are_fresh():
+            self._discovery.look(Question(), deadline)
+        known = self._directory.known
+        broker = known.brokers.get(known.controller_id if node_id is None else node_id)
+        if broker is None:
+            self._directory.doubt_brokers()
+        return broker
+
+    def coordinator(self, target: CoordinatorOf, deadline: Deadline) -> Broker:
+        """Who coordinates a group or transactional id."""
+        broker = self._directory.coordinator(target.kind, target.key)
+        if broker is None:
+            connection = self._discovery.any_connection(deadline)
+            fields = {"key": target.key, "key_type": target.kind.value, "coordinator_keys": (target.key,)}
+            message = messages.compose(
+                messages.request_type(FIND_COORDINATOR, connection.version(FIND_COORDINATOR)), fields
+            )
+            response = connection.request(message, deadline=deadline.sooner(self._request_seconds))
+            broker = _coordinator_in(response, target)
+            self._directory.coordinates(target.kind, target.key, broker=broker)
+        return broker
+
+
+def _coordinator_in(response: Any, target: CoordinatorOf) -> Broker:
+    """From version 4 on (KIP-699) the answer is a list."""
+    found = response.coordinators[0] if getattr(response, "coordinators", ()) else response
+    if found.error_code is not ErrorCode.none:
+        raise BrokerError(found.error_code, str(target), getattr(found, "error_message", None))
+    return Broker(int(found.node_id), found.host, int(found.port))
+
+
+def _replicas(ids: tuple[int, ...]) -> str:
+    return f"its replicas are on {', '.join(map(str, ids)) or 'no broker'}"
