@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ottla.admin import Admin, NewTopic, OffsetSpec, TopicDescription
     from ottla.config import OAuthBearer, Plain, Retry, Scram, Security, Timeouts, Tls
     from ottla.errors import BrokerError, OttlaError
-    from ottla.model import Fingerprint, OffsetRange, TopicPartition
+    from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
     from ottla.net.cluster import Cluster
 
 __version__ = "0.1.0"
@@ -23,6 +23,7 @@ _HOMES = {
     "BrokerError": "ottla.errors",
     "Cluster": "ottla.net.cluster",
     "Fingerprint": "ottla.model",
+    "Isolation": "ottla.model",
     "NewTopic": "ottla.admin",
     "OAuthBearer": "ottla.config",
     "OffsetRange": "ottla.model",
@@ -43,6 +44,7 @@ __all__ = [
     "BrokerError",
     "Cluster",
     "Fingerprint",
+    "Isolation",
     "NewTopic",
     "OAuthBearer",
     "OffsetRange",

@@ -6,6 +6,7 @@ They hold data and nothing else: no sockets, no clocks, no settings. Ranges are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 _MASK_128 = (1 << 128) - 1
@@ -19,6 +20,13 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class Isolation(IntEnum):
+    """Which records of transactions a reader sees; the value is the protocol's."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ the cluster as a whole has caught up. It moves no records.
 from __future__ import annotations
 
 from ottla.admin.admin import Admin
-from ottla.admin.offsets import At, IsolationLevel, OffsetAt, OffsetSpec
+from ottla.admin.offsets import At, OffsetAt, OffsetSpec
 from ottla.admin.topics import NewTopic, TopicDescription
 
 EARLIEST = OffsetSpec.EARLIEST
@@ -20,7 +20,6 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Admin",
     "At",
-    "IsolationLevel",
     "NewTopic",
     "OffsetAt",
     "OffsetSpec",

@@ -11,11 +11,11 @@ from types import TracebackType
 
 from ottla.admin import offsets, topics
 from ottla.admin.lookup import find_offsets
-from ottla.admin.offsets import At, IsolationLevel, OffsetAt, OffsetSpec
+from ottla.admin.offsets import At, OffsetAt, OffsetSpec
 from ottla.admin.topics import BROKER_DEFAULT, NewTopic, TopicDescription
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BrokerError, ConnectionLost, ErrorCode, NetworkError, OttlaError, RequestTimedOut
-from ottla.model import TopicPartition
+from ottla.model import Isolation, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import Question, metadata_request
@@ -111,7 +111,7 @@ class Admin:
             self.cluster,
             self._partitions(names, deadline),
             at=OffsetSpec.LATEST,
-            isolation=IsolationLevel.READ_UNCOMMITTED,
+            isolation=Isolation.READ_UNCOMMITTED,
             deadline=deadline,
         )
 
@@ -150,7 +150,7 @@ class Admin:
         partitions: str | Iterable[TopicPartition],
         at: At = OffsetSpec.LATEST,
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAt]:
         """Where `at` is in each partition, or in all partitions of the topic that is named.

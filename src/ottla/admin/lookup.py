@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ottla.admin import offsets
-from ottla.admin.offsets import At, IsolationLevel, OffsetAt
+from ottla.admin.offsets import At, OffsetAt
 from ottla.errors import BrokerError, NetworkError, OttlaError
-from ottla.model import TopicPartition
+from ottla.model import Isolation, TopicPartition
 from ottla.net.cluster import Cluster, Refresh
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker
@@ -28,7 +28,7 @@ def find_offsets(
     wanted: Collection[TopicPartition],
     *,
     at: At,
-    isolation: IsolationLevel,
+    isolation: Isolation,
     deadline: Deadline,
 ) -> Found:
     """Where `at` is in each of the partitions, or an error within the deadline."""
@@ -57,7 +57,7 @@ def _by_leader(cluster: Cluster, wanted: Collection[TopicPartition], deadline: D
 
 
 def _ask_leaders(
-    cluster: Cluster, groups: Mapping[Broker, Epochs], at: At, isolation: IsolationLevel, deadline: Deadline
+    cluster: Cluster, groups: Mapping[Broker, Epochs], at: At, isolation: Isolation, deadline: Deadline
 ) -> tuple[Found, Errors]:
     """What was found, and why the rest was not."""
     limit = deadline.sooner(cluster.timeouts.request)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from ottla.errors import BrokerError, ErrorCode, InputError, UnsupportedFormat
-from ottla.model import TopicPartition
+from ottla.model import Isolation, TopicPartition
 from ottla.net.connection import VersionOf
 from ottla.wire import messages
 
@@ -30,13 +30,6 @@ class OffsetSpec(Enum):
     """The offset of the oldest record."""
     MAX_TIMESTAMP = -3
     """The record with the greatest timestamp (KIP-734, Kafka 3.0)."""
-
-
-class IsolationLevel(Enum):
-    """Whether records of open and aborted transactions count."""
-
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
 
 
 At = OffsetSpec | datetime | int
@@ -75,7 +68,7 @@ def build_list(
     partitions: Mapping[TopicPartition, int],
     *,
     at: At,
-    isolation: IsolationLevel,
+    isolation: Isolation,
     seconds: float,
 ) -> messages.Message:
     """A ListOffsets request for partitions of one leader, each with its known leader epoch (-1: unknown)."""

@@ -79,7 +79,10 @@ class Resolver:
 
 def _coordinator_in(response: Any, target: CoordinatorOf) -> Broker:
     """From version 4 on (KIP-699) the answer is a list."""
-    found = response.coordinators[0] if getattr(response, "coordinators", ()) else response
+    listed = getattr(response, "coordinators", (response,))
+    if not listed:
+        raise BrokerError(ErrorCode.coordinator_not_available, str(target), "the answer names no coordinator")
+    found = listed[0]
     if found.error_code is not ErrorCode.none:
         raise BrokerError(found.error_code, str(target), getattr(found, "error_message", None))
     return Broker(int(found.node_id), found.host, int(found.port))

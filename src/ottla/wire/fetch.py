@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
+from ottla.model import Isolation
 from ottla.wire.primitives import NO_TAGS, Cursor, compact_length, compact_string
 from ottla.wire.produce import Leader
 
@@ -24,13 +24,6 @@ _PARTITION = struct.Struct(">iiqiqi")
 _CONSUMER = -1
 _NO_SESSION = (0, -1)
 _UNKNOWN = -1
-
-
-class Isolation(IntEnum):
-    """Which records of transactions a reader may see."""
-
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
 
 
 class Wanted(NamedTuple):
