@@ -1,0 +1,7 @@
+"""`python -m ottla.cli`: the same as the `ottla` script."""
+
+from __future__ import annotations
+
+from ottla.cli import main
+
+main()
