@@ -63,7 +63,7 @@ class Decoder:
         columns: Collection[str] = COLUMNS,
         *,
         fingerprint: bool = False,
-        max_batch_bytes: int = 256 << 20,
+        max_batch_bytes: int = 128 << 20,
         chunk_bytes: int = 16 << 20,
         verify_crc: bool = True,
     ) -> None:

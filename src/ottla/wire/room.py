@@ -89,6 +89,7 @@ class Room:
 
     def __init__(self, want: int, count: int, record_bytes: int) -> None:
         self._want = want
+        self._record_bytes = record_bytes
         self._state = np.zeros(k.STATE_FIELDS, np.int64)
         self._sums = np.zeros(2, np.uint64)
         self._offsets = _Numbers(count if want & k.OFFSET else 0, _WIDE)
@@ -139,7 +140,8 @@ class Room:
 
     def _grow_headers(self) -> None:
         filled = int(self._state[k.HEADER])
-        room = 4 * (len(self._header_keys.out.ends) + int(self._state[k.NEEDED]))
+        wanted = 2 * (filled + int(self._state[k.NEEDED]))
+        room = min(wanted, self._record_bytes // k.SMALLEST_HEADER)
         self._header_keys = self._header_keys.grown(room, filled)
         self._header_values = self._header_values.grown(room, filled)
 

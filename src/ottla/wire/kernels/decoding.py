@@ -59,6 +59,8 @@ REASONS = {
     TRAILING: "there are bytes after the last record",
 }
 
+SMALLEST_HEADER = 2  # bytes: two lengths
+
 # Milliseconds that still fit in 64 bits as microseconds.
 _TIME_LIMIT = 9_223_372_036_854_775
 
@@ -98,7 +100,7 @@ def _read_headers(
     count, following = read_int(data, at, end)
     if following < 0:
         return _varint_error(following), at, low, high
-    if count < 0 or count > (end - following) >> 1:
+    if count < 0 or count > (end - following) // SMALLEST_HEADER:
         return HEADER_COUNT, at, low, high
     at = following
     store = keep and (want & HEADERS) != 0

@@ -13,11 +13,11 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped_cgutils
-from numba.core import config as numba_config
 from numba.extending import intrinsic, overload
 
+from ottla.wire.kernels import CHECKED
+
 cgutils: Any = untyped_cgutils
-CHECKED = bool(getattr(numba_config, "BOUNDSCHECK", 0))
 _WORD = (1 << 64) - 1
 
 

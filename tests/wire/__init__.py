@@ -1,0 +1,1 @@
+"""What the wire room promises, checked without a broker."""

@@ -1,0 +1,383 @@
+"""Produce and Fetch, written and read by hand, against kio's classes for the same messages."""
+
+from __future__ import annotations
+
+import io
+import struct
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from ottla.errors import WireError
+from ottla.model import Isolation, TopicPartition
+from ottla.wire import fetch, messages, produce
+from ottla.wire.fetch import Aborted, Fetched, Wanted, fetch_request, fetch_response
+from ottla.wire.primitives import Cursor, compact_length, compact_string, unsigned_varint
+from ottla.wire.produce import Leader, Produced, produce_request, produce_response
+
+from .rows import Row, encoded, quick, thorough
+
+int16, int32, int64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
+topics = st.text("abc-_.XYZ019", min_size=1, max_size=12)
+partitions = st.integers(0, 2**31 - 1)
+codes = st.sampled_from([code for code in ErrorCode if code != -1])
+leaders = st.none() | st.builds(Leader, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+messages_texts = st.none() | st.text(max_size=30)
+
+
+def written_by_kio(entity: Any) -> memoryview:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return memoryview(buffer.getvalue())
+
+
+def read_by_kio(entity_type: type[Any], data: bytes) -> Any:
+    entity, size = entity_reader(entity_type)(data, 0)
+    assert size == len(data)
+    return entity
+
+
+def of(entity_type: type[Any], **values: Any) -> Any:
+    """An entity from plain values, by the product's own composer."""
+    return messages.compose(entity_type, values)
+
+
+# Produce
+
+
+@pytest.mark.parametrize("version", range(produce.LOWEST_VERSION, produce.HIGHEST_VERSION + 1))
+@given(
+    batches=st.dictionaries(st.builds(TopicPartition, topics, partitions), st.lists(st.binary(max_size=200))),
+    acks=st.sampled_from([0, 1, -1]),
+    timeout=st.integers(0, 2**31 - 1),
+    transaction=st.none() | st.text(min_size=1, max_size=20),
+)
+@quick
+def test_kio_reads_our_produce_request(
+    version: int, batches: dict[TopicPartition, list[bytes]], acks: int, timeout: int, transaction: str | None
+) -> None:
+    parts: dict[TopicPartition, list[bytes | memoryview]] = {key: [*value] for key, value in batches.items()}
+    body = produce_request(parts, acks=acks, timeout_ms=timeout, transactional_id=transaction)
+    request = read_by_kio(load_request_schema(0, version), b"".join(body))
+    assert (request.acks, request.timeout, request.transactional_id) == (
+        acks,
+        timedelta(milliseconds=timeout),
+        transaction,
+    )
+    sent = {
+        TopicPartition(topic.name, data.index): data.records
+        for topic in request.topic_data
+        for data in topic.partition_data
+    }
+    assert sent == {key: b"".join(value) for key, value in batches.items()}
+    assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
+
+
+def test_batches_are_not_copied_into_the_request() -> None:
+    (batch,) = encoded([Row(b"k", b"v" * 1000)])
+    body = produce_request({TopicPartition("t", 0): batch.parts()}, acks=-1, timeout_ms=1000)
+    assert any(part is batch.records for part in body)
+
+
+produced = st.builds(
+    Produced,
+    topic=topics,
+    partition=partitions,
+    error_code=codes.map(int),
+    base_offset=int64,
+    append_time=st.integers(-1, 253_402_300_799_999),
+    log_start_offset=int64,
+    message=messages_texts,
+    record_errors=st.lists(st.tuples(int32, messages_texts), max_size=3).map(tuple),
+    leader=leaders,
+)
+answers = st.lists(produced, max_size=6, unique_by=lambda answer: (answer.topic, answer.partition))
+
+
+def _time(milliseconds: int) -> datetime | None:
+    return None if milliseconds == -1 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
+
+
+def kio_produce_response(version: int, wanted: list[Produced]) -> Any:
+    def partition(answer: Produced) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "index": answer.partition,
+            "error_code": ErrorCode(answer.error_code),
+            "base_offset": answer.base_offset,
+            "log_append_time": _time(answer.append_time),
+            "log_start_offset": answer.log_start_offset,
+            "record_errors": [
+                {"batch_index": index, "batch_index_error_message": text} for index, text in answer.record_errors
+            ],
+            "error_message": answer.message,
+        }
+        if answer.leader is not None:
+            values["current_leader"] = {"leader_id": answer.leader.id, "leader_epoch": answer.leader.epoch}
+        return values
+
+    named = [
+        {"name": name, "partition_responses": [partition(answer) for answer in wanted if answer.topic == name]}
+        for name in dict.fromkeys(answer.topic for answer in wanted)
+    ]
+    endpoints = [{"node_id": 7, "host": "elsewhere", "port": 9092, "rack": None}]
+    return of(
+        load_response_schema(0, version),
+        responses=named,
+        throttle_time=timedelta(milliseconds=5),
+        node_endpoints=endpoints,
+    )
+
+
+@pytest.mark.parametrize("version", range(produce.LOWEST_VERSION, produce.HIGHEST_VERSION + 1))
+@given(wanted=answers)
+@quick
+def test_we_read_kios_produce_response(version: int, wanted: list[Produced]) -> None:
+    named = [answer for topic in dict.fromkeys(a.topic for a in wanted) for answer in wanted if answer.topic == topic]
+    expected = named if version >= 10 else [answer._replace(leader=None) for answer in named]
+    assert produce_response(written_by_kio(kio_produce_response(version, wanted))) == expected
+
+
+# Fetch
+
+wants = st.builds(
+    Wanted,
+    topic=topics,
+    partition=partitions,
+    offset=st.integers(0, 2**63 - 1),
+    max_bytes=st.integers(0, 2**31 - 1),
+    leader_epoch=st.integers(-1, 2**31 - 1),
+    topic_id=st.none(),
+)
+wanted_lists = st.lists(wants, max_size=6, unique_by=lambda want: (want.topic, want.partition))
+
+
+def identified(wanted: list[Wanted]) -> list[Wanted]:
+    return [want._replace(topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, want.topic)) for want in wanted]
+
+
+@pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
+@given(
+    wanted=wanted_lists,
+    wait=st.integers(0, 2**31 - 1),
+    least=st.integers(0, 2**31 - 1),
+    most=st.integers(0, 2**31 - 1),
+    isolation=st.sampled_from(list(Isolation)),
+    rack=st.text(max_size=10),
+)
+@quick
+def test_kio_reads_our_fetch_request(
+    version: int, wanted: list[Wanted], wait: int, least: int, most: int, isolation: Isolation, rack: str
+) -> None:
+    wanted = identified(wanted)
+    body = fetch_request(
+        wanted, version=version, max_wait_ms=wait, min_bytes=least, max_bytes=most, isolation=isolation, rack=rack
+    )
+    request = read_by_kio(load_request_schema(1, version), b"".join(body))
+    assert (request.max_wait, request.min_bytes, request.max_bytes, request.isolation_level, request.rack_id) == (
+        timedelta(milliseconds=wait),
+        least,
+        most,
+        isolation,
+        rack,
+    )
+    assert (request.replica_id, request.session_id, request.session_epoch) == (-1, 0, -1)
+    assert request.forgotten_topics_data == ()
+    asked = {
+        (topic.topic_id if version >= 13 else topic.topic, p.partition): (
+            p.fetch_offset,
+            p.partition_max_bytes,
+            p.current_leader_epoch,
+            p.last_fetched_epoch,
+            p.log_start_offset,
+        )
+        for topic in request.topics
+        for p in topic.partitions
+    }
+    assert asked == {
+        (w.topic_id if version >= 13 else w.topic, w.partition): (w.offset, w.max_bytes, w.leader_epoch, -1, -1)
+        for w in wanted
+    }
+    assert len(request.topics) == len({want.topic for want in wanted})
+
+
+def test_a_fetch_by_id_needs_the_id() -> None:
+    with pytest.raises(ValueError, match="Fetch version 13 needs the id of topic clicks"):
+        fetch_request([Wanted("clicks", 0, 0, 1)], version=13, max_wait_ms=0, min_bytes=0, max_bytes=1)
+
+
+fetched = st.builds(
+    Fetched,
+    topic=topics,
+    partition=partitions,
+    error_code=codes.map(int),
+    high_watermark=int64,
+    last_stable_offset=int64,
+    log_start_offset=int64,
+    aborted=st.lists(st.builds(Aborted, int64, int64), max_size=3).map(tuple),
+    preferred_replica=st.integers(-1, 2**31 - 1),
+    records=st.none() | st.binary(max_size=200),
+    leader=leaders,
+)
+fetched_lists = st.lists(fetched, max_size=6, unique_by=lambda answer: (answer.topic, answer.partition))
+
+
+def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
+    def partition(answer: Fetched) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "partition_index": answer.partition,
+            "error_code": ErrorCode(answer.error_code),
+            "high_watermark": answer.high_watermark,
+            "last_stable_offset": answer.last_stable_offset,
+            "log_start_offset": answer.log_start_offset,
+            "aborted_transactions": None
+            if answer.aborted == ()
+            else [{"producer_id": one.producer_id, "first_offset": one.first_offset} for one in answer.aborted],
+            "preferred_read_replica": answer.preferred_replica,
+            "records": answer.records,
+            "diverging_epoch": {"epoch": 3, "end_offset": 9},
+        }
+        if answer.leader is not None:
+            values["current_leader"] = {"leader_id": answer.leader.id, "leader_epoch": answer.leader.epoch}
+        return values
+
+    named = [
+        {
+            "topic": name,
+            "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, str(name)),
+            "partitions": [partition(answer) for answer in wanted if answer.topic == name],
+        }
+        for name in dict.fromkeys(answer.topic for answer in wanted)
+    ]
+    entity_type = load_response_schema(1, version)
+    return of(entity_type, throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=named)
+
+
+@pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
+@given(wanted=fetched_lists)
+@thorough
+def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> None:
+    answer = fetch_response(written_by_kio(kio_fetch_response(version, wanted)), version=version)
+    expected = [
+        one._replace(
+            records=memoryview(one.records or b""),
+            topic=uuid.uuid5(uuid.NAMESPACE_DNS, str(one.topic)) if version >= 13 else one.topic,
+        )
+        for topic in dict.fromkeys(one.topic for one in wanted)
+        for one in wanted
+        if one.topic == topic
+    ]
+    assert answer == (0, expected)
+
+
+def test_an_error_of_the_whole_fetch_is_told() -> None:
+    entity_type = load_response_schema(1, 12)
+    code = ErrorCode.fetch_session_id_not_found
+    body = written_by_kio(of(entity_type, throttle_time=timedelta(0), error_code=code, session_id=0, responses=[]))
+    assert fetch_response(body, version=12) == (int(code), [])
+
+
+def test_fetched_records_are_a_view_on_the_response() -> None:
+    data = bytes(encoded([Row(b"k", b"v")])[0])
+    answer = Fetched("t", 0, 0, 1, 1, 0, (), -1, memoryview(data), None)
+    body = written_by_kio(kio_fetch_response(12, [answer._replace(records=data)]))  # type: ignore[arg-type]
+    (partition,) = fetch_response(body, version=12).partitions
+    assert partition.records == data
+    assert partition.records.obj is body.obj
+
+
+# What a broken response does
+
+
+WHOLE_PRODUCE = Produced("clicks", 3, 6, 1, 2, 3, "why", ((0, "because"),), Leader(1, 2))
+WHOLE_FETCH: Any = Fetched("clicks", 3, 0, 9, 9, 0, (Aborted(1, 2),), 4, b"records", Leader(1, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", [9, 10, 11])
+def test_a_produce_response_cut_anywhere_is_refused(version: int) -> None:
+    body = written_by_kio(kio_produce_response(version, [WHOLE_PRODUCE]))
+    for size in range(len(body)):
+        with pytest.raises(WireError, match=r"response|array|integer"):
+            produce_response(body[:size])
+    with pytest.raises(WireError, match="response has 1 bytes after its last field"):
+        produce_response(memoryview(bytes(body) + b"\0"))
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_fetch_response_cut_anywhere_is_refused(version: int) -> None:
+    body = written_by_kio(kio_fetch_response(version, [WHOLE_FETCH]))
+    for size in range(len(body)):
+        with pytest.raises(WireError, match=r"response|array|integer"):
+            fetch_response(body[:size], version=version)
+    with pytest.raises(WireError, match="response has 1 bytes after its last field"):
+        fetch_response(memoryview(bytes(body) + b"\0"), version=version)
+
+
+@given(noise=st.binary(max_size=200), version=st.sampled_from([12, 13]))
+@thorough
+def test_noise_is_refused_or_read_but_nothing_else(noise: bytes, version: int) -> None:
+    for read in (produce_response, lambda body: fetch_response(body, version=version).partitions):
+        try:
+            entries = len(read(memoryview(noise)))
+        except WireError:
+            continue
+        assert entries <= len(noise)
+
+
+# Primitives
+
+
+@given(value=st.integers(0, 2**32 - 1))
+@thorough
+def test_unsigned_integers_come_back(value: int) -> None:
+    cursor = Cursor(memoryview(unsigned_varint(value)))
+    assert cursor.unsigned_varint() == value
+    cursor.finish()
+
+
+@given(small=int16, middle=int32, large=int64, text=st.none() | st.text(), number=st.uuids(), data=st.binary())
+@quick
+def test_every_primitive_comes_back(
+    small: int, middle: int, large: int, text: str | None, number: uuid.UUID, data: bytes
+) -> None:
+    encoding = struct.pack(">hiq", small, middle, large) + compact_string(text) + number.bytes
+    encoding += compact_length(len(data)) + data + compact_length(-1)
+    cursor = Cursor(memoryview(encoding))
+    assert (cursor.int16(), cursor.int32(), cursor.int64()) == (small, middle, large)
+    assert (cursor.compact_string(), cursor.uuid(), bytes(cursor.compact_bytes() or b"")) == (text, number, data)
+    assert cursor.compact_bytes() is None
+    cursor.finish()
+
+
+def test_unknown_tags_are_passed_over() -> None:
+    tags = unsigned_varint(2) + b"\x05\x03abc" + b"\x07\x00"
+    cursor = Cursor(memoryview(tags + b"!"))
+    cursor.skip_tags()
+    assert cursor.int8() == ord("!")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "response ends at byte 0, but 1 bytes were due at byte 0"),
+        (b"\xff\xff\xff\xff\xff\x01", "variable-length integer at byte 5 is too long"),
+    ],
+)
+def test_a_broken_integer_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        Cursor(memoryview(data)).unsigned_varint()
+
+
+def test_an_array_that_cannot_fit_is_refused_before_it_is_read() -> None:
+    with pytest.raises(WireError, match="an array of 268435454 entries cannot fit in the 2 bytes that are left"):
+        Cursor(memoryview(b"\xff\xff\xff\x7f\0\0")).compact_array(Cursor.int8, smallest=1)
+
+
+def test_text_that_is_none_is_replaced() -> None:
+    assert Cursor(memoryview(b"\x03a\xff")).compact_string() == "a\ufffd"

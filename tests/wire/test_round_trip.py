@@ -1,0 +1,211 @@
+"""What was encoded comes back when it is decoded, and both sides agree with a second implementation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.errors import ConfigError, InputError
+from ottla.wire.batch import Batch, Codec, split
+from ottla.wire.codecs import parse_codec
+from ottla.wire.encode import BatchLimits, encode
+
+from .rows import (
+    NOW,
+    Row,
+    columns_of,
+    decoded,
+    encoded,
+    placed,
+    quick,
+    record_bytes,
+    records_bytes,
+    row_lists,
+    rows_of,
+    thorough,
+    written,
+)
+
+CODECS = list(Codec)
+LEVELS = [
+    *((Codec.GZIP, level) for level in range(1, 10)),
+    *((Codec.LZ4, level) for level in range(17)),
+    *((Codec.ZSTD, level) for level in range(-22, 23)),
+]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(wanted=row_lists)
+@thorough
+def test_every_record_comes_back_as_it_was(codec: Codec, wanted: list[Row]) -> None:
+    assert rows_of(decoded(placed(encoded(wanted, codec=codec)))) == wanted
+
+
+@given(wanted=row_lists)
+@thorough
+def test_the_bytes_are_those_of_a_second_encoder(wanted: list[Row]) -> None:
+    (batch,) = encoded(wanted)
+    assert bytes(batch) == bytes(written(wanted, producer=(-1, -1, -1)).data)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(wanted=row_lists)
+@quick
+def test_batches_of_a_second_encoder_are_read(codec: Codec, wanted: list[Row]) -> None:
+    table = decoded([written(wanted, codec=codec, base_offset=1000)])
+    assert rows_of(table) == wanted
+    assert table["offset"].to_pylist() == list(range(1000, 1000 + len(wanted)))
+
+
+@pytest.mark.parametrize(("codec", "level"), LEVELS)
+def test_every_level_is_read_back(codec: Codec, level: int) -> None:
+    wanted = [Row(b"key", bytes([65 + i % 3]) * i, (("h", b"v"),), NOW + i) for i in range(200)]
+    assert rows_of(decoded(placed(encoded(wanted, codec=codec, level=level)))) == wanted
+
+
+@pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 10), (Codec.LZ4, 17), (Codec.ZSTD, 23), (Codec.SNAPPY, 1)])
+def test_a_level_that_does_not_exist_is_refused(codec: Codec, level: int) -> None:
+    with pytest.raises(ConfigError, match=f"compression {codec.name.lower()} has .*level"):
+        encoded([Row()], codec=codec, level=level)
+
+
+def test_a_codec_has_a_name() -> None:
+    assert [parse_codec(name) for name in ("none", "gzip", "snappy", "lz4", "ZSTD")] == CODECS
+    assert parse_codec(Codec.LZ4) is Codec.LZ4
+    with pytest.raises(ConfigError, match="'brotli' is not one of none, gzip, snappy, lz4, zstd"):
+        parse_codec("brotli")
+
+
+@given(wanted=row_lists, max_bytes=st.integers(62, 600), max_records=st.integers(1, 30))
+@thorough
+def test_batches_stay_within_their_limits(wanted: list[Row], max_bytes: int, max_records: int) -> None:
+    batches = encoded(wanted, limits=BatchLimits(max_bytes=max_bytes, max_records=max_records))
+    for batch in batches:
+        assert 0 < batch.header.count <= max_records
+        assert batch.header.size_bytes <= max_bytes or batch.header.count == 1
+    assert rows_of(decoded(placed(batches))) == wanted
+
+
+@given(wanted=row_lists, max_bytes=st.integers(62, 600))
+@quick
+def test_a_batch_ends_only_when_the_next_record_does_not_fit(wanted: list[Row], max_bytes: int) -> None:
+    batches = encoded(wanted, limits=BatchLimits(max_bytes=max_bytes))
+    taken = 0
+    for batch in batches[:-1]:
+        following = wanted[taken : taken + batch.header.count + 1]
+        assert 61 + len(records_bytes(following)) > max_bytes
+        taken += batch.header.count
+
+
+def test_a_batch_may_be_exactly_as_large_as_its_limit() -> None:
+    wanted = [Row(value=b"x" * 50)] * 4
+    two = 61 + len(records_bytes(wanted[:2]))
+    for limit, counts in ((two, [2, 2]), (two - 1, [1, 1, 1, 1]), (two + 1, [2, 2])):
+        batches = encoded(wanted, limits=BatchLimits(max_bytes=limit))
+        assert [batch.header.count for batch in batches] == counts
+
+
+@pytest.mark.parametrize("settings", [{"max_bytes": 61}, {"max_bytes": 1 << 31}, {"max_records": 0}])
+def test_limits_that_cannot_be_kept_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(settings))} must be between .* got"):
+        BatchLimits(**settings)
+
+
+@given(wanted=row_lists, data=st.data())
+@thorough
+def test_picked_rows_are_encoded_in_the_order_of_the_pick(wanted: list[Row], data: st.DataObject) -> None:
+    picks = data.draw(st.lists(st.integers(0, len(wanted) - 1), max_size=40))
+    limits = BatchLimits(max_bytes=data.draw(st.sampled_from([100, 1000, 1_000_000])))
+    batches = encode(columns_of(wanted), now_ms=NOW, limits=limits, rows=np.array(picks, np.int64))
+    assert rows_of(decoded(placed(batches))) == [wanted[i] for i in picks]
+
+
+@pytest.mark.parametrize("picks", [[-1], [0, 3], [2**40]])
+def test_picking_a_row_that_is_not_there_is_refused(picks: list[int]) -> None:
+    columns = columns_of([Row(), Row(), Row()])
+    with pytest.raises(InputError, match="there are rows 0 to 2"):
+        list(encode(columns, now_ms=NOW, rows=np.array(picks, np.int64)))
+
+
+def test_picks_of_any_width_and_stride_are_taken() -> None:
+    wanted = [Row(value=b"%d" % i) for i in range(6)]
+    narrow = np.arange(6, dtype=np.int32)[::2]
+    batches = encode(columns_of(wanted), now_ms=NOW, rows=narrow)  # type: ignore[arg-type]
+    assert rows_of(decoded(placed(batches))) == wanted[::2]
+
+
+def test_no_rows_make_no_batch() -> None:
+    assert encoded([]) == []
+    assert list(encode(columns_of([Row()]), now_ms=NOW, rows=np.zeros(0, np.int64))) == []
+
+
+def test_rows_without_a_time_get_the_callers_clock() -> None:
+    columns = columns_of([Row(value=b"a"), Row(value=b"b")])._replace(times=np.zeros(0, np.int64))
+    (batch,) = placed(encode(columns, now_ms=123_456))
+    assert (batch.header.base_timestamp, batch.header.max_timestamp) == (123_456, 123_456)
+    assert [row.time for row in rows_of(decoded([batch]))] == [123_456, 123_456]
+
+
+def test_times_may_run_backwards() -> None:
+    wanted = [Row(time=time) for time in (NOW, 0, NOW + 5, NOW - 1)]
+    (batch,) = placed(encoded(wanted))
+    assert (batch.header.base_timestamp, batch.header.max_timestamp) == (NOW, NOW + 5)
+    assert [row.time for row in rows_of(decoded([batch]))] == [NOW, 0, NOW + 5, NOW - 1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1_048_575, 1_048_576, 3_000_000])
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_of_every_length_class_survive(codec: Codec, size: int) -> None:
+    wanted = [Row(b"k", b"x" * size), Row(b"l", b"y")]
+    assert rows_of(decoded(placed(encoded(wanted, codec=codec)))) == wanted
+
+
+def test_a_record_larger_than_a_batch_becomes_a_batch_of_its_own() -> None:
+    wanted = [Row(value=b"a"), Row(value=b"b" * 5000), Row(value=b"c")]
+    batches = encoded(wanted, limits=BatchLimits(max_bytes=200))
+    assert [batch.header.count for batch in batches] == [1, 1, 1]
+    assert rows_of(decoded(placed(batches))) == wanted
+
+
+@given(wanted=row_lists, codec=st.sampled_from(CODECS))
+@quick
+def test_the_header_tells_what_is_inside(wanted: list[Row], codec: Codec) -> None:
+    (new,) = encoded(wanted, codec=codec)
+    batch = Batch.parse(bytes(new))
+    batch.verify()
+    assert batch.header == new.header
+    assert batch.header.codec is codec
+    assert batch.header.count == batch.header.next_offset == len(wanted)
+    assert batch.header.max_timestamp == max(row.time for row in wanted)
+    assert b"".join(bytes(part) for part in new.parts()) == bytes(new) == bytes(batch.data)
+    assert len(bytes(new)) == batch.header.size_bytes
+
+
+@given(runs=st.lists(row_lists, max_size=4), cut=st.integers(1, 60))
+@quick
+def test_a_run_of_batches_is_split_and_its_cut_end_left_out(runs: list[list[Row]], cut: int) -> None:
+    whole = b"".join(bytes(batch) for wanted in runs for batch in encoded(wanted))
+    partial = bytes(encoded([Row(value=b"x" * 100)])[0])[:-cut]
+    batches = list(split(whole + partial))
+    assert b"".join(bytes(batch.data) for batch in batches) == whole
+    assert [batch.header.count for batch in batches] == [len(wanted) for wanted in runs]
+
+
+def test_batches_are_equal_when_their_bytes_are() -> None:
+    one, same, other = (written([Row(value=value)]) for value in (b"a", b"a", b"b"))
+    moved = Batch.parse(b"xx" + bytes(one.data), 2)
+    assert one == same == moved
+    assert one != other
+    assert len({one, same, moved}) == 1
+    assert repr(one) == "Batch(offsets=[0, 1), count=1, codec=none, bytes=69)"
+
+
+def test_one_record_has_the_bytes_of_the_format() -> None:
+    row = Row(b"k", None, (("h", None),), NOW)
+    assert record_bytes(row, time_delta=-1, offset_delta=0).hex() == "1400010002" + "6b" + "01" + "02" + "0268" + "01"
+    fields: dict[str, Any] = {"producer": (-1, -1, -1)}
+    assert bytes(encoded([row])[0]) == bytes(written([row], **fields).data)
