@@ -1,0 +1,1 @@
+"""Benchmarks: Ottla beside its peers, on the same machine, in the same run."""

@@ -1,0 +1,35 @@
+"""A client of ours for the shared brokers, and topics that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.net.cluster import Cluster
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
+    """Ours, connected to the brokers of the run."""
+    with Cluster(kafka.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def new_topic(cluster: Cluster) -> MakeTopic:
+    """Creates a topic and tells its name; `settings` are those of the topic."""
+    numbers = itertools.count()
+    admin = Admin(cluster)
+
+    def create(partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = 3) -> str:
+        name = f"interop-{next(numbers)}"
+        admin.create_topic(name, partitions=partitions, replicas=replicas, settings=settings)
+        return name
+
+    return create

@@ -1,0 +1,128 @@
+"""Writing and reading with the wire and net rooms alone: what later rooms do, in the fewest lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from ottla.errors import BrokerError
+from ottla.model import TopicPartition
+from ottla.net.cluster import Cluster, VersionOf
+from ottla.net.deadline import Deadline
+from ottla.net.targets import AnyBroker
+from ottla.wire import fetch, messages, produce
+from ottla.wire.batch import Batch, Codec, split
+from ottla.wire.columns import from_arrow
+from ottla.wire.decode import SCHEMA, Decoder
+from ottla.wire.encode import BatchLimits, NewBatch, encode
+from ottla.wire.restamp import restamp
+
+from .samples import Sent
+
+SECONDS = 30.0
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class Producer(NamedTuple):
+    """The identity that a broker gave to a producer."""
+
+    id: int
+    epoch: int
+
+
+def encoded(records: Iterable[Sent], codec: str = "none", *, in_one_batch: int = 1000) -> list[NewBatch]:
+    """The records in batches of ours."""
+    listed = list(records)
+    columns = from_arrow(
+        pa.array([record.value for record in listed], pa.binary()),
+        key=pa.array([record.key for record in listed], pa.binary()),
+        headers=pa.array([[{"key": k, "value": v} for k, v in record.headers] for record in listed], HEADERS),
+        timestamp=pa.array([record.time for record in listed], pa.int64()),
+    )
+    limits = BatchLimits(max_records=in_one_batch)
+    return list(encode(columns, now_ms=0, codec=Codec[codec.upper()], limits=limits))
+
+
+def send(cluster: Cluster, at: TopicPartition, batch: NewBatch) -> produce.Produced:
+    """One batch to the leader of its partition, and what the broker says of it."""
+    deadline = Deadline.after(SECONDS)
+    connection = cluster.connection(cluster.leader(*at, deadline=deadline), lane="produce", deadline=deadline)
+    version = connection.version(produce.API_KEY, highest=produce.HIGHEST_VERSION)
+    body = produce.produce_request({at: batch.parts()}, acks=-1, timeout_ms=10_000)
+    pending = connection.submit(produce.API_KEY, version, body, deadline=deadline)
+    (answer,) = produce.produce_response(pending.result())
+    return answer
+
+
+def write(cluster: Cluster, at: TopicPartition, batches: Iterable[NewBatch]) -> list[int]:
+    """Batches one after another, and the offsets they got."""
+    offsets = []
+    for batch in batches:
+        answer = send(cluster, at, batch)
+        if answer.error_code:
+            raise BrokerError(answer.error_code, f"producing to {at}", answer.message)
+        offsets.append(answer.base_offset)
+    return offsets
+
+
+def fetched(cluster: Cluster, at: TopicPartition, start: int = 0, *, highest: int = 13) -> Iterator[Batch]:
+    """All batches of a partition from `start` to its end, as the broker stores them."""
+    deadline = Deadline.after(SECONDS)
+    topic = cluster.topic(at.topic, deadline=deadline)
+    connection = cluster.connection(cluster.leader(*at, deadline=deadline), lane="fetch", deadline=deadline)
+    version = connection.version(fetch.API_KEY, highest=highest)
+    offset, end = start, start + 1
+    while offset < end:
+        wanted = fetch.Wanted(at.topic, at.partition, offset, 1 << 20, topic_id=topic.id)
+        body = fetch.fetch_request([wanted], version=version, max_wait_ms=500, min_bytes=1, max_bytes=8 << 20)
+        pending = connection.submit(fetch.API_KEY, version, body, deadline=deadline)
+        (answer,) = fetch.fetch_response(pending.result(), version=version).partitions
+        if answer.error_code:
+            raise BrokerError(answer.error_code, f"fetching {at} from {offset}")
+        end = answer.high_watermark
+        for batch in split(answer.records):
+            offset = batch.header.next_offset
+            yield batch
+
+
+def read(batches: Iterable[Batch]) -> list[Sent]:
+    """Decoded by us, with checksums compared."""
+    chunks = [chunk.records for chunk in Decoder().decode(batches)]
+    table = pa.Table.from_batches(chunks, SCHEMA)
+    table.validate(full=True)
+    times = [time // 1000 for time in table["timestamp"].cast(pa.int64()).to_pylist()]
+    columns = (table[name].to_pylist() for name in ("key", "value", "headers"))
+    return [
+        Sent(key, value, tuple((h["key"], h["value"]) for h in headers or ()), time)
+        for key, value, headers, time in zip(*columns, times, strict=True)
+    ]
+
+
+def new_producer(cluster: Cluster) -> Producer:
+    """An identity for idempotent sending."""
+
+    def build(version_of: VersionOf) -> messages.Message:
+        values = {
+            "transactional_id": None,
+            "transaction_timeout": timedelta(minutes=1),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        request: messages.Message = messages.compose(messages.request_type(22, version_of(22)), values)
+        return request
+
+    def check(response: Any) -> Producer:
+        if response.error_code:
+            raise BrokerError(response.error_code, "InitProducerId")
+        return Producer(response.producer_id, response.producer_epoch)
+
+    return cluster.call(AnyBroker(), build, check=check, what="InitProducerId", deadline=Deadline.after(SECONDS))
+
+
+def stamped(batch: NewBatch, producer: Producer, sequence: int) -> NewBatch:
+    """The batch with an identity; its records are not touched."""
+    header = restamp(batch.header, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=sequence)
+    return NewBatch(header, batch.records)
