@@ -1,5 +1,5 @@
-"""The three machine operations that plain numba code cannot express well: block copy, eight-byte load, and the full
-product of two words.
+"""The three machine operations that plain numba code cannot express well: block copy, eight-byte load, and a
+folded product of two words.
 
 Each is a Python function that says exactly what it does (fuzzing runs that one) with a compiled twin of a few
 instructions. The twins do not check bounds, callers do; when numba's bounds checks are on, so are theirs.
@@ -39,9 +39,12 @@ def load(data: Any, at: Any) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Both halves of the 128-bit product of two unsigned words, folded by exclusive or."""
+    """Both halves of the 128-bit product of two unsigned words and the words themselves, folded by exclusive or.
+
+    With the words themselves, since a zero would otherwise wipe out the other one.
+    """
     full = int(a) * int(b)
-    return (full ^ (full >> 64)) & _WORD
+    return (full ^ (full >> 64) ^ int(a) ^ int(b)) & _WORD
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
@@ -82,7 +85,8 @@ def _product(typing_context: Any, a: Any, b: Any) -> Any:
         wide = ir.IntType(128)
         full = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
         high = builder.trunc(builder.lshr(full, ir.Constant(wide, 64)), ir.IntType(64))
-        return builder.xor(builder.trunc(full, ir.IntType(64)), high)
+        folded = builder.xor(builder.trunc(full, ir.IntType(64)), high)
+        return builder.xor(folded, builder.xor(args[0], args[1]))
 
     return types.uint64(types.uint64, types.uint64), generate
 
