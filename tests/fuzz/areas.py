@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ottla.wire.kernels.encoding import RESULT_FIELDS
+
 _SLOT_BYTES = 16 << 20
 _SLOTS = 28
 _PAGE = mmap.PAGESIZE
@@ -47,6 +49,12 @@ class Areas(Protocol):
 
     def sums(self) -> Any:
         """The two unsigned words of a fingerprint."""
+
+    def sums_of(self, batches: int) -> Any:
+        """Those of several batches."""
+
+    def results(self, batches: int) -> Any:
+        """What the encoder says of several batches."""
 
     def checksum(self, area: Any, before: int) -> int:
         """A checksum over the content of an array that the kernel wrote."""
@@ -92,6 +100,12 @@ class Plain:
 
     def sums(self) -> Any:
         return self.octets(16).view(np.uint64)
+
+    def sums_of(self, batches: int) -> Any:
+        return self.octets(16 * batches).view(np.uint64).reshape(batches, 2)
+
+    def results(self, batches: int) -> Any:
+        return self.int64s(batches * RESULT_FIELDS).reshape(batches, RESULT_FIELDS)
 
     def checksum(self, area: Any, before: int) -> int:
         return zlib.crc32(area, before)
@@ -198,6 +212,12 @@ class Strict:
 
     def sums(self) -> Any:
         return np.zeros(2, np.uint64)  # these are meant to wrap around
+
+    def sums_of(self, batches: int) -> Any:
+        return np.zeros((batches, 2), np.uint64)
+
+    def results(self, batches: int) -> Any:
+        return [self.int64s(RESULT_FIELDS) for _ in range(batches)]
 
     def checksum(self, area: Any, before: int) -> int:
         if isinstance(area, _Numbers):

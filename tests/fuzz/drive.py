@@ -262,8 +262,11 @@ def _encode(data: bytes, areas: Areas) -> Outcome:
     exact, _, again = _written(plan, areas, size, limits, hashing)
     if bytes(exact) != bytes(out[:size]) or int(again[ek.COUNT]) != fields[ek.COUNT]:
         raise Broken(f"in room for exactly its {size} bytes, another batch was written")
+    together = _written_together(plan, areas, room, limits, hashing)
+    if fields[ek.COUNT] and not bytes(together).startswith(bytes(out[:size])):
+        raise Broken("several batches at once do not begin with the first one")
     total = 0
-    for area in (out, sums, result):
+    for area in (out, sums, result, together):
         total = areas.checksum(area, total)
     return Outcome(fields[ek.COUNT], total)
 
@@ -272,8 +275,25 @@ def _written(plan: _Plan, areas: Areas, room: int, limits: tuple[int, int], hash
     out, sums, result = areas.octets(room), areas.sums(), areas.int64s(ek.RESULT_FIELDS)
     last = len(plan.rows) or plan.count
     columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
-    ek.encode_records(out, *limits, plan.rows, 0, last, *columns, hashing, sums, result)
+    ek.encode_records(out, 0, *limits, plan.rows, 0, last, *columns, hashing, sums, result)
     return out, sums, result
+
+
+def _written_together(plan: _Plan, areas: Areas, room: int, limits: tuple[int, int], hashing: bool) -> Any:
+    """Several batches in one call; each must be readable."""
+    most = 3
+    out, results, sums = areas.octets(room), areas.results(most), areas.sums_of(most)
+    last = len(plan.rows) or plan.count
+    columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
+    count = ek.encode_batches(out, *limits, plan.rows, 0, last, *columns, hashing, sums, results)
+    at, row = 0, 0
+    for batch in range(count):
+        fields = [int(field) for field in results[batch]]
+        if not row < fields[ek.NEXT_ROW] <= last or fields[ek.COUNT] != fields[ek.NEXT_ROW] - row:
+            raise Broken(f"batch {batch} has {fields[ek.COUNT]} records and ends before row {fields[ek.NEXT_ROW]}")
+        _check_written(out[at:], sums[batch], fields, hashing, strict=isinstance(areas, Strict))
+        at, row = at + fields[ek.SIZE], fields[ek.NEXT_ROW]
+    return out
 
 
 def _check_written(out: Any, sums: Any, result: list[int], hashing: bool, *, strict: bool) -> None:

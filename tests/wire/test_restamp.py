@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import CorruptBatch
 from ottla.wire.batch import Batch, BatchHeader, Codec, pack_header
-from ottla.wire.encode import NewBatch, checksum
+from ottla.wire.encode import NewBatch
 from ottla.wire.kernels.checksum import shift
 from ottla.wire.restamp import restamp
 
@@ -53,7 +53,7 @@ def test_a_new_identity_gives_the_bytes_of_a_full_encoding(
     whole = written(wanted, codec=codec, flags=flags, producer=identity, base_offset=base_offset)
     expected = bytearray(whole.data)
     expected[12:16] = struct.pack(">i", leader_epoch)
-    assert stamped.crc == crc32c.crc32c(data[21:]) == checksum(stamped, new.records)
+    assert stamped.crc == crc32c.crc32c(data[21:])
     Batch.parse(data).verify()
     if codec is Codec.NONE:
         assert data == bytes(expected)

@@ -27,9 +27,12 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
+CHECKED_FIELDS = struct.Struct(">hiqqqhii")
+"""The part of the header that the checksum covers."""
 LENGTH_END = 12  # batchLength counts the bytes after itself
 CRC_START = 21  # the checksum covers attributes and everything after them
 MAGIC_AT = 16
+MAGIC = 2
 SMALLEST_RECORD = 7  # length, attributes, two deltas, key length, value length, header count: one byte each
 
 _PREFIX = struct.Struct(">qiib")
@@ -206,8 +209,8 @@ def check_prefix(base_offset: int, length: int, magic: int) -> None:
             f"message format {magic} at offset {base_offset}: Ottla reads format 2 (Kafka 0.11 and newer); "
             "copy the topic once with a Kafka 3.x broker or client to bring it up to date"
         )
-    if magic != 2:
-        raise CorruptBatch(f"magic byte is {magic}, expected 2", base_offset=base_offset, position=MAGIC_AT)
+    if magic != MAGIC:
+        raise CorruptBatch(f"magic byte is {magic}, expected {MAGIC}", base_offset=base_offset, position=MAGIC_AT)
     if length < HEADER_BYTES - LENGTH_END:
         raise CorruptBatch(f"length {length} is shorter than a header", base_offset=base_offset, position=8)
 

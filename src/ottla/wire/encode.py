@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ottla.errors import ConfigError, InputError
 from ottla.model import Fingerprint
-from ottla.wire.batch import HEADER_BYTES, LENGTH_END, BatchHeader, Codec, pack_header
+from ottla.wire.batch import CHECKED_FIELDS, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, Codec, pack_header
 from ottla.wire.codecs import check_level, compress
 from ottla.wire.columns import Columns
 from ottla.wire.kernels import encoding as k
@@ -26,6 +26,11 @@ _ALL_ROWS.flags.writeable = False
 # lastOffsetDelta and recordCount are 32-bit, and so is the length of a batch.
 _MOST_RECORDS = (1 << 31) - 1
 LARGEST_BATCH = (1 << 31) - 1 - LENGTH_END
+NO_PRODUCER = -1
+NO_EPOCH = -1
+# One call of the kernel for many small batches: they share memory, so not for too many.
+_BYTES_AT_ONCE = 1 << 20
+_BATCHES_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +87,18 @@ def encode(
     Rows without a timestamp get `now_ms`. With `fingerprint`, every batch carries that of its records.
     """
     level = check_level(codec, level)
-    limits = limits or BatchLimits()
     picked = _ALL_ROWS if rows is None else _checked(rows, columns.count)
     last = columns.count if rows is None else len(picked)
-    writer = _Writer(columns, limits, picked, last, now_ms, fingerprint)
+    writer = _Writer(columns, limits or BatchLimits(), picked, last, now_ms, fingerprint)
     row = 0
     while row < last:
-        records, row = writer.write(row)
-        yield _finish(records, writer.result, codec, level, writer.fingerprint())
+        for records, result, content in writer.write(row):
+            yield _finish(records, result, codec, level, content)
+            row = result[k.NEXT_ROW]
 
 
 class _Writer:
-    """Runs the kernel for one batch after another."""
+    """Runs the kernel, which writes a number of batches at a time."""
 
     def __init__(
         self,
@@ -104,36 +109,45 @@ class _Writer:
         now_ms: int,
         hashing: bool,
     ) -> None:
-        self.result = np.zeros(k.RESULT_FIELDS, np.int64)
+        self._results = np.zeros((_BATCHES_AT_ONCE, k.RESULT_FIELDS), np.int64)
+        self._sums = np.zeros((_BATCHES_AT_ONCE, 2), np.uint64)
         self._columns = columns
         self._limits = limits
         self._rows = rows
         self._last = last
         self._now_ms = now_ms
         self._hashing = hashing
-        self._sums = np.zeros(2, np.uint64)
 
-    def write(self, row: int) -> tuple[memoryview, int]:
-        """The records of the next batch, uncompressed, and the row after them."""
-        most_bytes = self._limits.max_bytes - HEADER_BYTES
-        room = min(most_bytes, self._most_left(row))
-        self._fill(room, most_bytes, row)
-        if self.result[k.COUNT] == 0:  # its first record is larger than a batch should be
-            self._fill(int(self.result[k.NEEDED]), most_bytes, row)
-        return memoryview(self._out)[: int(self.result[k.SIZE])], int(self.result[k.NEXT_ROW])
+    def write(self, row: int) -> Iterator[tuple[memoryview, list[int], Fingerprint | None]]:
+        """The records of the next batches, uncompressed, with what the kernel says of each."""
+        out, count = self._fill(min(max(self._most_bytes, _BYTES_AT_ONCE), self._most_left(row)), row)
+        if count == 0:  # its first record is larger than a batch should be
+            needed = int(self._results[0, k.NEEDED])
+            if needed > LARGEST_BATCH - HEADER_BYTES:
+                raise InputError(f"row {row} takes {needed} bytes as a record; no batch can hold that")
+            out, count = self._fill(needed, row)
+        at = 0
+        for batch, result in enumerate(self._results[:count].tolist()):
+            end = at + result[k.SIZE]
+            yield out[at:end], result, self._fingerprint(batch, result[k.COUNT])
+            at = end
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._limits.max_bytes - HEADER_BYTES
 
     def _most_left(self, row: int) -> int:
         c = self._columns
         return c.data_bytes + (self._last - row) * k.RECORD_OVERHEAD + c.header_count * k.HEADER_OVERHEAD
 
-    def _fill(self, room: int, most_bytes: int, row: int) -> None:
+    def _fill(self, room: int, row: int) -> tuple[memoryview, int]:
         # Arrow's pool keeps freed pages; fresh ones from the system would cost more than the encoding.
-        self._out = pa.allocate_buffer(room)
+        out = pa.allocate_buffer(room)
         self._sums[:] = 0
         c = self._columns
-        k.encode_records(
-            np.frombuffer(self._out, np.uint8),
-            most_bytes,
+        count = k.encode_batches(
+            np.frombuffer(out, np.uint8),
+            self._most_bytes,
             self._limits.max_records,
             self._rows,
             row,
@@ -145,45 +159,27 @@ class _Writer:
             self._now_ms,
             self._hashing,
             self._sums,
-            self.result,
+            self._results,
         )
+        return memoryview(out), count
 
-    def fingerprint(self) -> Fingerprint | None:
+    def _fingerprint(self, batch: int, count: int) -> Fingerprint | None:
         if not self._hashing:
             return None
-        return Fingerprint(int(self.result[k.COUNT]), int(self._sums[1]) << 64 | int(self._sums[0]))
+        low, high = self._sums[batch].tolist()
+        return Fingerprint(count, high << 64 | low)
 
 
 def _finish(
-    records: memoryview,
-    result: npt.NDArray[np.int64],
-    codec: Codec,
-    level: int | None,
-    fingerprint: Fingerprint | None,
+    records: memoryview, result: list[int], codec: Codec, level: int | None, fingerprint: Fingerprint | None
 ) -> NewBatch:
     body = records if codec is Codec.NONE else memoryview(compress(codec, records, level))
-    count = int(result[k.COUNT])
-    header = BatchHeader(
-        base_offset=0,
-        length=HEADER_BYTES - LENGTH_END + len(body),
-        leader_epoch=-1,
-        magic=2,
-        crc=0,
-        attributes=int(codec),
-        last_offset_delta=count - 1,
-        base_timestamp=int(result[k.BASE_TIME]),
-        max_timestamp=int(result[k.MAX_TIME]),
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        count=count,
-    )
-    return NewBatch(header._replace(crc=checksum(header, body)), body, fingerprint)
-
-
-def checksum(header: BatchHeader, records: memoryview) -> int:
-    """The CRC-32C that belongs to this header and these records."""
-    return crc32c.crc32c(records, crc32c.crc32c(pack_header(header)[21:]))
+    count = result[k.COUNT]
+    times = result[k.BASE_TIME], result[k.MAX_TIME]
+    length = HEADER_BYTES - LENGTH_END + len(body)
+    fields = (int(codec), count - 1, *times, NO_PRODUCER, NO_PRODUCER, NO_PRODUCER, count)
+    crc = crc32c.crc32c(body, crc32c.crc32c(CHECKED_FIELDS.pack(*fields)))
+    return NewBatch(BatchHeader(0, length, NO_EPOCH, MAGIC, crc, *fields), body, fingerprint)
 
 
 def _checked(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:

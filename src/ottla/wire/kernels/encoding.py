@@ -1,8 +1,8 @@
-"""Write rows of Arrow columns as the records of one batch, as many as fit, in one pass.
+"""Write rows of Arrow columns as the records of batches, as many as fit, in one pass.
 
-Comes in: columns, a row to begin with, and room to write to. Goes out: the records' bytes, and in `result` where the
-batch ended, how many records it has and the times its header needs. Sizes are computed before anything is written,
-so nothing is ever written outside the room; a first record that does not fit is reported, not cut.
+Comes in: columns, a row to begin with, and room to write to. Goes out: the records' bytes, and for each batch in
+`results` where it ended, how many records it has and the times its header needs. Sizes are computed before anything
+is written, so nothing is ever written outside the room; a first record that does not fit is reported, not cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.wire.kernels.hashing import NULL_LENGTH, SEED_HIGH, SEED_LOW, absorb,
 from ottla.wire.kernels.memory import copy
 from ottla.wire.kernels.varint import int_size, write
 
-# Places in `result`.
+# Places in a result. NEEDED is the size of the record for which there was no room, 0 when there was room for all.
 NEXT_ROW, SIZE, COUNT, BASE_TIME, MAX_TIME, NEEDED = range(6)
 RESULT_FIELDS = 6
 
@@ -99,6 +99,7 @@ def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashi
 @kernel
 def encode_records(
     out: Any,
+    start: Any,
     most_bytes: Any,
     most_records: Any,
     rows: Any,
@@ -113,16 +114,16 @@ def encode_records(
     sums: Any,
     result: Any,
 ) -> None:
-    """Write rows from `next_row` on until `last_row`, `most_records` or `most_bytes` is reached.
+    """Write one batch at `start`: rows from `next_row` on until `last_row`, `most_records` or `most_bytes` is reached.
 
     `rows`, if not empty, says which rows to take in which order. `most_bytes` bounds the batch unless its first record
-    alone is larger; `out` always does: if the first record does not fit in it, COUNT is 0 and NEEDED says how much
-    would.
+    alone is larger; `out` always does.
     """
-    at = 0
+    at = start
     count = 0
     base_time = default_time
     max_time = default_time
+    result[NEEDED] = 0
     while next_row < last_row and count < most_records:
         row = rows[next_row] if len(rows) != 0 else next_row
         time = times[row] if len(times) != 0 else default_time
@@ -136,7 +137,9 @@ def encode_records(
         body += int_size(key_size) + max(key_size, 0) + int_size(value_size) + max(value_size, 0)
         body += _headers_size(headers, first, last) if last > first else 1
         size = int_size(body) + body
-        if at + size > len(out) or (count != 0 and at + size > most_bytes):
+        if count != 0 and at - start + size > most_bytes:
+            break
+        if size > len(out) - at:
             result[NEEDED] = size
             break
         at = write(out, at, body)
@@ -162,7 +165,58 @@ def encode_records(
         count += 1
         next_row += 1
     result[NEXT_ROW] = next_row
-    result[SIZE] = at
+    result[SIZE] = at - start
     result[COUNT] = count
     result[BASE_TIME] = base_time
     result[MAX_TIME] = max_time
+
+
+@kernel
+def encode_batches(
+    out: Any,
+    most_bytes: Any,
+    most_records: Any,
+    rows: Any,
+    next_row: Any,
+    last_row: Any,
+    key: Any,
+    value: Any,
+    headers: Any,
+    times: Any,
+    default_time: Any,
+    hashing: Any,
+    sums: Any,
+    results: Any,
+) -> Any:
+    """Write batch after batch, one behind the other; returns how many, at most one for each of `results`.
+
+    A batch that `out` would cut short is left to the next call, unless it is the first one and has a record at least.
+    When even the first record does not fit, none is written and `results[0]` says in NEEDED how much it takes.
+    """
+    at = 0
+    for batch in range(len(results)):
+        if next_row >= last_row:
+            return batch
+        result = results[batch]
+        encode_records(
+            out,
+            at,
+            most_bytes,
+            most_records,
+            rows,
+            next_row,
+            last_row,
+            key,
+            value,
+            headers,
+            times,
+            default_time,
+            hashing,
+            sums[batch],
+            result,
+        )
+        if result[NEEDED] != 0 and (batch != 0 or result[COUNT] == 0):
+            return batch
+        at += result[SIZE]
+        next_row = result[NEXT_ROW]
+    return len(results)
