@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ottla.wire.kernels import decoding, memory
+from ottla.wire.kernels import CHECKED, decoding
 
 from . import drive, surface
 from .areas import Areas, Plain, Strict, Walled
@@ -59,7 +59,7 @@ def _check_of(layer: str) -> Check:
     """The layer's way to run an input; refuses to pose as another one."""
     decode: Any = decoding.decode_records
     compiled = hasattr(decode, "py_func")
-    if compiled == (layer == "python") or (layer == "checked") != memory.CHECKED:
+    if compiled == (layer == "python") or (layer == "checked") != CHECKED:
         raise SystemExit(f"the environment is not that of layer {layer}: see layers.environment")
     if layer == "surface":
         return _on_surface

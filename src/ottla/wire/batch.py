@@ -37,10 +37,11 @@ SMALLEST_RECORD = 7  # length, attributes, two deltas, key length, value length,
 
 _PREFIX = struct.Struct(">qiib")
 _END_OF_LOG = (1 << 63) - 1  # offsets are 64-bit, and the one after the last must still be one
-_CODEC_MASK = 0x07
-_LOG_APPEND = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+# Bits of the attributes.
+CODEC_MASK = 0x07
+IS_LOG_APPEND = 0x08
+IS_TRANSACTIONAL = 0x10
+IS_CONTROL = 0x20
 
 
 class Codec(IntEnum):
@@ -98,22 +99,22 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> Codec:
         """How the records are compressed."""
-        return _CODECS[self.attributes & _CODEC_MASK]
+        return _CODECS[self.attributes & CODEC_MASK]
 
     @property
     def timestamp_type(self) -> TimestampType:
         """Who set the timestamps."""
-        return TimestampType.LOG_APPEND if self.attributes & _LOG_APPEND else TimestampType.CREATE
+        return TimestampType.LOG_APPEND if self.attributes & IS_LOG_APPEND else TimestampType.CREATE
 
     @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & IS_TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether the batch holds a transaction marker instead of data."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & IS_CONTROL)
 
 
 class Batch:
@@ -186,13 +187,16 @@ def split(data: Buffer) -> Iterator[Batch]:
 
 def _batch_at(source: memoryview, start: int) -> Batch | None:
     available = len(source) - start
-    if available < MAGIC_AT + 1:
-        return None
-    base_offset, length, _, magic = _PREFIX.unpack_from(source, start)
-    check_prefix(base_offset, length, magic)
-    if available < LENGTH_END + length:
+    if available < HEADER_BYTES:
+        if available > MAGIC_AT:
+            check_prefix(*_PREFIX.unpack_from(source, start))
         return None
     header = BatchHeader._make(HEADER.unpack_from(source, start))
+    length = header.length
+    if header.magic != MAGIC or length < HEADER_BYTES - LENGTH_END:
+        check_prefix(header.base_offset, length, header.leader_epoch, header.magic)
+    if available < LENGTH_END + length:
+        return None
     check_header(header)
     return Batch(source, start, header)
 
@@ -202,7 +206,7 @@ def pack_header(header: BatchHeader) -> bytes:
     return HEADER.pack(*header)
 
 
-def check_prefix(base_offset: int, length: int, magic: int) -> None:
+def check_prefix(base_offset: int, length: int, leader_epoch: int, magic: int) -> None:
     """Refuse what cannot be a batch of format 2, from the fields all formats share."""
     if magic in (0, 1):
         raise UnsupportedFormat(
@@ -217,17 +221,18 @@ def check_prefix(base_offset: int, length: int, magic: int) -> None:
 
 def check_header(header: BatchHeader) -> None:
     """Refuse a header whose fields contradict one another or the size of the batch."""
-    if header.base_offset < 0 or header.last_offset_delta < 0:
-        raise _contradiction(header, f"offset {header.base_offset} with last delta {header.last_offset_delta}", 23)
-    if header.next_offset > _END_OF_LOG:
-        raise _contradiction(header, f"last delta {header.last_offset_delta} leads beyond the highest offset", 23)
-    if not 0 <= header.count <= header.last_offset_delta + 1:
-        raise _contradiction(header, f"count {header.count} with last delta {header.last_offset_delta}", 57)
-    codec = header.attributes & _CODEC_MASK
+    base_offset, last_delta, count = header.base_offset, header.last_offset_delta, header.count
+    if base_offset < 0 or last_delta < 0:
+        raise _contradiction(header, f"offset {base_offset} with last delta {last_delta}", 23)
+    if base_offset + last_delta >= _END_OF_LOG:
+        raise _contradiction(header, f"last delta {last_delta} leads beyond the highest offset", 23)
+    if not 0 <= count <= last_delta + 1:
+        raise _contradiction(header, f"count {count} with last delta {last_delta}", 57)
+    codec = header.attributes & CODEC_MASK
     if codec > Codec.ZSTD:
         raise _contradiction(header, f"codec {codec} does not exist", 21)
-    if codec == Codec.NONE and header.count * SMALLEST_RECORD > header.size_bytes - HEADER_BYTES:
-        raise _contradiction(header, f"count {header.count} does not fit in {header.size_bytes} bytes", 57)
+    if codec == 0 and count * SMALLEST_RECORD > header.length - (HEADER_BYTES - LENGTH_END):
+        raise _contradiction(header, f"count {count} does not fit in {header.size_bytes} bytes", 57)
 
 
 def _contradiction(header: BatchHeader, reason: str, position: int) -> CorruptBatch:

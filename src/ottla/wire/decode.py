@@ -15,7 +15,17 @@ import pyarrow as pa
 
 from ottla.errors import ConfigError, CorruptBatch, WireError
 from ottla.model import Fingerprint
-from ottla.wire.batch import HEADER_BYTES, SMALLEST_RECORD, Batch, Codec, TimestampType
+from ottla.wire.batch import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    IS_CONTROL,
+    IS_LOG_APPEND,
+    LENGTH_END,
+    SMALLEST_RECORD,
+    Batch,
+    BatchHeader,
+    TimestampType,
+)
 from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.kernels import decoding as k
 from ottla.wire.room import Fault, Room
@@ -116,27 +126,27 @@ class Decoder:
                     continue
                 if self._verify_crc:  # before anything is passed over: one flipped bit makes data look like a marker
                     batch.verify()
-                if header.is_control or header.count == 0:
+                attributes = header.attributes
+                if attributes & IS_CONTROL or header.count == 0:
                     continue
                 if chunk.batches and (
-                    chunk.record_bytes + header.size_bytes > self._chunk_bytes
-                    or chunk.timestamp_type is not header.timestamp_type
+                    chunk.record_bytes + header.length > self._chunk_bytes
+                    or (chunk.attributes ^ attributes) & IS_LOG_APPEND
                 ):
                     yield chunk
                     chunk = _Chunk()
                 if not chunk.batches:
                     self._scratch.clear()
-                chunk.add(batch, self._decompressed(batch))
+                chunk.add(batch, header, self._decompressed(batch, header))
         except WireError as fault:
             chunk.fault = fault
         if chunk.batches or chunk.fault is not None:
             yield chunk
 
-    def _decompressed(self, batch: Batch) -> tuple[int, int] | None:
+    def _decompressed(self, batch: Batch, header: BatchHeader) -> tuple[int, int] | None:
         """Where the records lie in the scratch area; None when they are not compressed and stay where they are."""
-        header = batch.header
-        if header.codec is Codec.NONE:
-            if header.size_bytes > self._max_batch_bytes:
+        if not header.attributes & CODEC_MASK:
+            if header.length > self._max_batch_bytes:
                 raise _fault(batch, f"has {header.size_bytes} bytes, the limit is {self._max_batch_bytes}", 8)
             return None
         try:
@@ -187,29 +197,37 @@ class _Chunk:
         self.sources: list[memoryview | None] = []
         self.count = 0
         self.record_bytes = 0
-        self.timestamp_type = TimestampType.CREATE
+        self.attributes = 0
+        """Those of the last batch; all have the same type of timestamp."""
 
-    def add(self, batch: Batch, decompressed: tuple[int, int] | None) -> None:
-        header = batch.header
-        start, end = decompressed or (batch.start + HEADER_BYTES, batch.start + header.size_bytes)
-        append_time = header.timestamp_type is TimestampType.LOG_APPEND
-        self.batches.append(batch)
-        self.segments.append(
-            (
-                start,
-                end,
-                header.base_offset,
-                header.last_offset_delta,
-                header.count,
-                header.base_timestamp,
-                header.max_timestamp,
-                append_time,
-            )
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType.LOG_APPEND if self.attributes & IS_LOG_APPEND else TimestampType.CREATE
+
+    def add(self, batch: Batch, header: BatchHeader, decompressed: tuple[int, int] | None) -> None:
+        count = header.count
+        attributes = header.attributes
+        if decompressed is None:
+            start, end = batch.start + HEADER_BYTES, batch.start + LENGTH_END + header.length
+            self.sources.append(batch.source)
+        else:
+            start, end = decompressed
+            self.sources.append(None)
+        segment = (
+            start,
+            end,
+            header.base_offset,
+            header.last_offset_delta,
+            count,
+            header.base_timestamp,
+            header.max_timestamp,
+            attributes & IS_LOG_APPEND,
         )
-        self.sources.append(None if decompressed else batch.source)
-        self.count += header.count
+        self.batches.append(batch)
+        self.segments.append(segment)
+        self.count += count
         self.record_bytes += end - start
-        self.timestamp_type = header.timestamp_type
+        self.attributes = attributes
 
     def before(self, batch: Batch) -> _Chunk:
         """The chunk without this batch and what follows it."""
@@ -218,7 +236,7 @@ class _Chunk:
         chunk.batches, chunk.segments, chunk.sources = self.batches[:end], self.segments[:end], self.sources[:end]
         chunk.count = sum(other.header.count for other in chunk.batches)
         chunk.record_bytes = sum(segment[k.END] - segment[k.START] for segment in chunk.segments)
-        chunk.timestamp_type = self.timestamp_type
+        chunk.attributes = self.attributes
         return chunk
 
     def stretches(self) -> Iterator[tuple[memoryview | None, list[Batch], list[tuple[int, ...]]]]:
