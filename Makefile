@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
+# An installed uv, else one inside the environment.
+UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_PYTHON_DOWNLOADS := never
 
@@ -23,9 +25,9 @@ $(STAMP): pyproject.toml uv.lock
 	  echo "error: Ottla needs Python 3.11 or newer, $(PYTHON) is older: run make PYTHON=python3.12, for example" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "error: $(PYTHON) cannot make virtual environments: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.12,<1"
+	@test -x "$(UV)" || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.12,<1"
 	@echo "installing the locked environment into $(VENV)"
-	@$(BIN)/uv sync --quiet --locked --all-extras --inexact
+	@"$(UV)" sync --quiet --locked --all-extras --inexact
 	@touch $@
 
 java:
