@@ -28,7 +28,7 @@ TOPIC = "demo"
 PARTITIONS = 6
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Timed:
     moved: Moved
     seconds: float
@@ -37,7 +37,7 @@ class _Timed:
         rate = self.moved.fingerprint.count / self.seconds
         return (
             f"{verb} {self.moved.fingerprint.count:>10,} records in {self.seconds:5.1f} s"
-            f" ({rate:,.0f}/s, {self.moved.failures} failed requests repeated)"
+            f" ({rate:,.0f}/s; {self.moved.failures} failures, longest pause {self.moved.longest_pause:.1f} s)"
         )
 
 
@@ -73,9 +73,8 @@ def _move(brokers: LocalCluster, records: int) -> tuple[_Timed, _Timed]:
         ranges = _everything(admin)
         with _Counter(records) as counter:
             started = time.monotonic()
-            read_back = _Timed(read(cluster, ranges, progress=counter.show), time.monotonic() - started)
-            read_back.seconds = time.monotonic() - started
-    return written, read_back
+            moved = read(cluster, ranges, progress=counter.show)
+            return written, _Timed(moved, time.monotonic() - started)
 
 
 def _timed_write(cluster: Cluster, brokers: LocalCluster, columns: Columns, victim: int) -> _Timed:

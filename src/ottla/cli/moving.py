@@ -6,6 +6,7 @@ acknowledged it; `read` fetches ranges until they are complete. Both go on when 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,8 +41,18 @@ class Moved:
     """What was moved, and how often the way there failed."""
 
     fingerprint: Fingerprint
-    failures: int
-    first_failure: str | None
+    failures: int = 0
+    first_failure: str | None = None
+    longest_pause: float = 0.0
+    """Seconds between two successes."""
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(
+            self.fingerprint + other.fingerprint,
+            self.failures + other.failures,
+            self.first_failure or other.first_failure,
+            max(self.longest_pause, other.longest_pause),
+        )
 
 
 class _Troubles:
@@ -52,9 +63,13 @@ class _Troubles:
         self._what = what
         self.count = 0
         self.first: str | None = None
+        self.longest_pause = 0.0
+        self._last_success = time.monotonic()
         self.succeeded()
 
     def succeeded(self) -> None:
+        before, self._last_success = self._last_success, time.monotonic()
+        self.longest_pause = max(self.longest_pause, self._last_success - before)
         self._effort = self._cluster.effort(self._what, Deadline.after(_STUCK_SECONDS))
 
     def failed(self, error: OttlaError, topic: str) -> None:
@@ -108,7 +123,7 @@ def write(cluster: Cluster, topic: str, batches: Mapping[int, Iterator[NewBatch]
         else:
             troubles.failed(error, topic)
         progress(total.count)
-    return Moved(total, troubles.count, troubles.first)
+    return Moved(total, troubles.count, troubles.first, troubles.longest_pause)
 
 
 def _stamped(batches: Iterator[NewBatch], producer_id: int, epoch: int) -> Iterator[NewBatch]:
@@ -172,12 +187,11 @@ def _by_leader(cluster: Cluster, topic: str, partitions: Mapping[int, object]) -
 def read(cluster: Cluster, ranges: list[OffsetRange], *, progress: Progress) -> Moved:
     """Fetch and decode every range completely."""
     decoder = Decoder(("key", "value", "headers"), fingerprint=True)
-    total, failures, first = Fingerprint(), 0, None
+    total = Moved(Fingerprint())
     for wanted in ranges:
-        before = total.count
-        moved = _read_range(cluster, wanted, decoder, progress=partial(_added, progress, before))
-        total, failures, first = total + moved.fingerprint, failures + moved.failures, first or moved.first_failure
-    return Moved(total, failures, first)
+        counted = partial(_added, progress, total.fingerprint.count)
+        total += _read_range(cluster, wanted, decoder, progress=counted)
+    return total
 
 
 def _added(progress: Progress, before: int, done: int) -> None:
@@ -201,7 +215,7 @@ def _read_range(cluster: Cluster, wanted: OffsetRange, decoder: Decoder, *, prog
             total += decoded.fingerprint or Fingerprint()
         offset = batches[-1].header.next_offset if batches else offset
         progress(total.count)
-    return Moved(total, troubles.count, troubles.first)
+    return Moved(total, troubles.count, troubles.first, troubles.longest_pause)
 
 
 def _fetch(cluster: Cluster, wanted: OffsetRange, offset: int) -> memoryview:
