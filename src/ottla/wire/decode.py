@@ -74,7 +74,7 @@ class Decoder:
         *,
         fingerprint: bool = False,
         max_batch_bytes: int = 128 << 20,
-        chunk_bytes: int = 16 << 20,
+        chunk_bytes: int = 8 << 20,
         verify_crc: bool = True,
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))

@@ -120,7 +120,8 @@ class _Writer:
 
     def write(self, row: int) -> Iterator[tuple[memoryview, list[int], Fingerprint | None]]:
         """The records of the next batches, uncompressed, with what the kernel says of each."""
-        out, count = self._fill(min(max(self._most_bytes, _BYTES_AT_ONCE), self._most_left(row)), row)
+        room = self._most_bytes * max(1, _BYTES_AT_ONCE // self._most_bytes)
+        out, count = self._fill(min(room, self._most_left(row)), row)
         if count == 0:  # its first record is larger than a batch should be
             needed = int(self._results[0, k.NEEDED])
             if needed > LARGEST_BATCH - HEADER_BYTES:
