@@ -71,7 +71,7 @@ def from_arrow(
 
 def from_list(items: Sequence[Item]) -> Columns:
     """Columns from a list that mixes values and `(key, value)` pairs; text is sent as UTF-8."""
-    if any(type(item) is tuple for item in items):
+    if any(issubclass(kind, tuple) for kind in set(map(type, items))):
         pairs = [_pair(item, i) for i, item in enumerate(items)]
         keys = _from_payloads("key", [pair[0] for pair in pairs])
         return from_arrow(_from_payloads("value", [pair[1] for pair in pairs]), key=keys)
@@ -79,8 +79,8 @@ def from_list(items: Sequence[Item]) -> Columns:
 
 
 def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
-    if type(item) is not tuple:
-        return None, item  # type: ignore[return-value]
+    if not isinstance(item, tuple):
+        return None, item
     if len(item) != 2:
         raise InputError(f"item {index} is a tuple of {len(item)}; a record is a value or a (key, value) pair")
     return item
