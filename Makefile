@@ -3,7 +3,7 @@
 #   make test    every test
 #   make check   lint, format, types, import layers
 #   make bench   the benchmarks, side by side with their peers
-#   make soak    long fuzzing and endurance runs
+#   make soak    long fuzzing: ten million inputs
 
 PYTHON ?= python3
 VENV := .venv

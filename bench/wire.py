@@ -30,7 +30,7 @@ CASES = (
 
 
 def run(effort: Effort) -> dict[str, Any]:
-    """Measure everything; about three minutes with full effort."""
+    """Measure everything; about four minutes with full effort."""
     machine = harness.machine()
     cases = [replace(case, records=max(100, int(case.records * effort.scale))) for case in CASES]
     with tempfile.TemporaryDirectory() as folder:

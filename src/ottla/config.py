@@ -29,6 +29,8 @@ class Address(NamedTuple):
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)
 DEFAULT_PORT = 9092
+LONGEST = 2_000_000.0
+"""Seconds, 23 days: a socket counts its timeout in milliseconds of 31 bits and silently wraps around."""
 
 
 def parse_address(text: str) -> Address:
@@ -136,10 +138,13 @@ class Retry:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.initial <= self.maximum:
-            raise ConfigError(f"Retry needs 0 < initial <= maximum, got {self.initial} and {self.maximum}")
-        if self.factor < 1 or not 0 <= self.jitter <= 1:
-            raise ConfigError(f"Retry needs factor >= 1 and 0 <= jitter <= 1, got {self.factor} and {self.jitter}")
+        if not 0 < self.initial <= self.maximum <= LONGEST:
+            raise ConfigError(
+                f"Retry needs 0 < initial <= maximum <= {LONGEST:,.0f}, got {self.initial}, {self.maximum}"
+            )
+        if not 1 <= self.factor <= 1000 or not 0 <= self.jitter <= 1:
+            wrong = f"got {self.factor} and {self.jitter}"
+            raise ConfigError(f"Retry needs 1 <= factor <= 1000 and 0 <= jitter <= 1, {wrong}")
 
     def wait(self, failures: int, chance: float) -> float:
         """Seconds to wait after `failures` failures in a row (1 or more); `chance` is a random number in [0, 1)."""
@@ -160,5 +165,8 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("connect", "request", "total", "metadata_age"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"Timeouts({name}=...) must be positive seconds, got {getattr(self, name)}")
+            seconds = getattr(self, name)
+            if not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST:
+                raise ConfigError(
+                    f"Timeouts({name}=...) must be positive seconds up to {LONGEST:,.0f}, got {seconds!r}"
+                )

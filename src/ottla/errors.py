@@ -24,6 +24,7 @@ Exceptions of other libraries do not cross Ottla's surface; they are the `__caus
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -53,7 +54,17 @@ __all__ = [
 
 
 class OttlaError(Exception):
-    """The root of everything that Ottla raises on purpose."""
+    """The root of everything that Ottla raises on purpose. Copies and pickles keep all fields."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class with the finished text; workers in other processes must be able to raise these.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[OttlaError], args: tuple[Any, ...], fields: dict[str, Any]) -> OttlaError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class ConfigError(OttlaError, ValueError):

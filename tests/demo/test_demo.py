@@ -17,6 +17,7 @@ import pytest
 from ottla.admin import Admin, OffsetSpec
 from ottla.cli.moving import read, write
 from ottla.cluster import LocalCluster
+from ottla.errors import DeadlineExceeded
 from ottla.model import Fingerprint, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.testing import FakeKafka, When
@@ -71,6 +72,14 @@ def test_a_refusal_that_another_try_would_repeat_is_raised() -> None:
         assert kafka.records(TOPIC, 0) == []
 
 
+def test_a_range_that_the_log_does_not_have_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.cli.moving._STUCK_SECONDS", 1.0)
+    with FakeKafka(topics={TOPIC: 1}, auto_create=None) as kafka, Cluster(kafka.bootstrap) as cluster:
+        write(cluster, TOPIC, {0: _batches(_columns(10), 0, 1)}, progress=lambda done: None)
+        with pytest.raises(DeadlineExceeded, match=r"reading moved-0\[0, 11\) .*\n.*has nothing at offset 10"):
+            read(cluster, [OffsetRange(TOPIC, 0, 0, 11)], progress=lambda done: None)
+
+
 @pytest.mark.broker
 def test_the_client_moves_to_the_new_leader_when_the_old_one_is_killed(kafka: LocalCluster) -> None:
     columns = _columns(60_000)
@@ -111,7 +120,6 @@ def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) ->
 
 
 def _environment(temporary: Path) -> dict[str, str]:
-
     return {**os.environ, "TMPDIR": str(temporary)}
 
 

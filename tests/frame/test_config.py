@@ -46,7 +46,12 @@ def test_secrets_do_not_show() -> None:
         (lambda: Scram("u", "p", "SCRAM-MD5"), "SCRAM-SHA-256"),  # type: ignore[arg-type]
         (lambda: Retry(initial=2.0, maximum=1.0), "initial <= maximum"),
         (lambda: Retry(jitter=2.0), "jitter"),
+        (lambda: Retry(factor=float("nan")), "factor"),
+        (lambda: Retry(factor=1e6), "factor"),
+        (lambda: Retry(maximum=float("inf")), "maximum"),
         (lambda: Timeouts(request=0), "request"),
+        (lambda: Timeouts(total=float("inf")), "total"),
+        (lambda: Timeouts(connect="5"), "connect"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_setting_names_itself(make: object, text: str) -> None:

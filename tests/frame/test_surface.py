@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+
+import pytest
 
 import ottla
 from ottla import errors
@@ -47,6 +51,25 @@ def test_errors_of_the_documents_say_what_to_do() -> None:
         error = errors.BrokerError(code, "Fetch of clicks-0 from broker 1")
         assert "hint: " in str(error)
         assert "clicks-0" in str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ConfigError("why"),
+        errors.CorruptBatch("why", base_offset=5, position=7, topic="clicks", partition=3),
+        errors.ConnectFailed("a:1", "why"),
+        errors.NoBrokerReachable((errors.Attempt("a:1", "why", 1.5),), 2.0, "do this"),
+        errors.DeadlineExceeded("reading", 2.0, ("why",)),
+        errors.BrokerError(6, "Fetch of clicks-0", "moved"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_processes_with_all_they_carry(error: errors.OttlaError) -> None:
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(other) is type(error)
+        assert str(other) == str(error)
+        assert vars(other) == vars(error)
 
 
 def test_every_error_is_an_ottla_error() -> None:

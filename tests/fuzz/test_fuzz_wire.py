@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from ottla.wire.batch import Batch, split
 from ottla.wire.decode import Decoder
 from ottla.wire.kernels import decoding
 
-from . import guided, layers
+from . import answers, guided, layers, surface
 from .drive import NOT_REACHED
 from .hostile import BOMB_BYTES, hostile, record_with_headers
 from .inputs import CASES, CORPUS
@@ -98,6 +99,13 @@ def test_damaged_responses_raise_only_wire_errors(reports: dict[str, Report]) ->
     assert_nothing_found(report.findings)
     assert np.count_nonzero(report.codes) > len(report.codes) / 20, "hardly any response was read"
     assert np.count_nonzero(report.codes == 0) > len(report.codes) / 4, "hardly any response was refused"
+
+
+def test_responses_are_read_before_anything_is_done_to_them() -> None:
+    made = [answers.answer(Random(number)) for number in range(3000)]
+    by_hand = [data for data in made if data[0] in (answers.PRODUCE, answers.FETCH_12, answers.FETCH_13)]
+    assert len(by_hand) > 1000
+    assert [data for data in by_hand if not surface.answer(data)] == []
 
 
 def test_at_least_a_hundred_thousand_different_inputs_were_run(

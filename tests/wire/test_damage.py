@@ -101,6 +101,8 @@ def test_the_error_says_where_in_words() -> None:
     text = str(fault_of(bytes(damaged)))
     assert text.startswith("corrupt batch at offset 4711 of clicks-3, byte 17 of its bytes: checksum is 0x")
     assert "its header says 0x" in text
+    with pytest.raises(CorruptBatch, match=r"^corrupt batch at offset 4711, byte 17 of its bytes"):
+        list(Decoder().decode([Batch.parse(damaged)]))
     with pytest.raises(CorruptBatch, match=r"^corrupt batch without a whole header, byte 0 of its bytes: cut short"):
         Batch.parse(b"")
 
@@ -125,6 +127,13 @@ def _is_refused(data: bytes) -> bool:
     except WireError:
         return True
     return False
+
+
+def test_a_header_put_before_too_little_memory_is_refused() -> None:
+    batch = written(ROWS)
+    longer = Batch(batch.source, 0, batch.header._replace(length=1 << 20))
+    with pytest.raises(CorruptBatch, match="has 1048588 bytes, more than the memory it lies in"):
+        list(Decoder(verify_crc=False).decode([longer]))
 
 
 def test_the_checksum_can_be_left_alone() -> None:

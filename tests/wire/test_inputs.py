@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -159,9 +160,15 @@ def test_lists_take_every_kind_of_bytes() -> None:
     ]
 
 
+def test_a_generator_of_records_is_taken_whole() -> None:
+    assert sent(from_list((b"k", b"%d" % i) for i in range(3))) == [Row(b"k", b"%d" % i) for i in range(3)]
+
+
 @pytest.mark.parametrize(
     ("items", "words"),
     [
+        ("text", "a text is no list of records"),
+        (["\ud800"], "column value: 'utf-8' codec can't encode"),
         ([b"a", 7], "item 1: value is int, expected bytes, str or None"),
         ([(b"k", b"v"), (b"k", 1.5)], "item 1: value is float, expected bytes, str or None"),
         ([(["k"], b"v")], "item 0: key is list, expected bytes, str or None"),
@@ -169,13 +176,13 @@ def test_lists_take_every_kind_of_bytes() -> None:
         ([(b"k",)], "item 0 is a tuple of 1"),
     ],
 )
-def test_an_item_that_is_no_record_is_named(items: list[Any], words: str) -> None:
+def test_an_item_that_is_no_record_is_named(items: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         from_list(items)
 
 
 VALUE = pa.array([b"a", b"b"])
-KEYLESS = pa.array([[{"key": None, "value": b""}], []], HEADER_TYPE)
+KEY_TWICE = pa.StructArray.from_arrays([VALUE, VALUE, VALUE], names=["key", "value", "key"])
 
 
 @pytest.mark.parametrize(
@@ -187,6 +194,9 @@ KEYLESS = pa.array([[{"key": None, "value": b""}], []], HEADER_TYPE)
         ({"timestamp": pa.array([1])}, "column timestamp has 1 rows, column value has 2"),
         ({"timestamp": pa.array([1, None])}, "column timestamp has 1 nulls; leave the column out"),
         ({"timestamp": pa.array([5, -1])}, "column timestamp has -1 ms, before 1970"),
+        ({"timestamp": pa.array([2**61, 0]).view(pa.timestamp("s"))}, "column timestamp: .* out of bounds"),
+        ({"key": [b"a", b"b"]}, "column key is a list, expected a pyarrow Array or ChunkedArray"),
+        ({"headers": pa.ListArray.from_arrays([0, 1, 2], KEY_TWICE)}, "column headers has type list<.*>; accepted is"),
         ({"timestamp": pa.array([1.0, 2.0])}, "column timestamp has type double; accepted are timestamp and int64"),
         ({"headers": pa.array(["a", "b"])}, "column headers has type string; accepted is list<struct<key, value>>"),
         ({"headers": pa.array([["a"], []])}, "column headers has type list<.*string>; accepted is"),
@@ -210,6 +220,14 @@ def test_a_column_that_cannot_be_sent_is_named(columns: dict[str, pa.Array], wor
 def test_a_value_column_of_numbers_is_named() -> None:
     with pytest.raises(InputError, match="column value has type int64; accepted are"):
         from_arrow(pa.array([1]))
+
+
+def test_a_column_beyond_32_bit_offsets_is_named() -> None:
+    size = 1200 << 20  # never touched, so that no memory is behind it
+    ends = pa.py_buffer(np.array([0, size], np.int32))
+    huge = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(np.zeros(size, np.uint8))])
+    with pytest.raises(InputError, match="column value is larger than 2 GiB: cast it to a large type"):
+        from_arrow(pa.chunked_array([huge, huge]))
 
 
 def test_what_lies_outside_a_slice_does_not_count() -> None:

@@ -20,6 +20,16 @@ def _kept(package: Path, cache: Path, **environment: str) -> int:
     return len(list(cache.rglob("checksum.shift*.nbc")))
 
 
+def test_kernels_work_where_nothing_can_be_kept() -> None:
+    """As in a container with a read-only file system and no home."""
+    nowhere = "from numba.core import caching; caching.CacheImpl._locator_classes = []; "
+    run = subprocess.run(
+        [sys.executable, "-c", nowhere + RUN], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 0
+
+
 def test_a_change_in_a_part_or_in_the_checks_compiles_the_kernel_again(tmp_path: Path) -> None:
     source = Path(ottla.__file__).parent
     shutil.copytree(source, tmp_path / "ottla", ignore=shutil.ignore_patterns("__pycache__"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import ConfigError
 from ottla.wire.batch import Batch, Codec, TimestampType
+from ottla.wire.codecs import Scratch, compress
 from ottla.wire.decode import COLUMNS, SCHEMA, Decoder
 
 from .rows import (
@@ -166,6 +167,27 @@ def test_chunks_stay_as_they_are_when_the_next_ones_are_read() -> None:
     assert rows_of(pa.Table.from_batches(chunks)) == numbered(60)
     for chunk in chunks:
         chunk.validate(full=True)
+
+
+def test_columns_hold_little_more_memory_than_their_content() -> None:
+    data = [written(numbered(2000, size=100))]
+    before = pa.total_allocated_bytes()
+    chunks = [chunk.records for _ in range(20) for chunk in Decoder().decode(data)]
+    assert pa.total_allocated_bytes() - before < 1.5 * sum(chunk.nbytes for chunk in chunks)
+    for chunk in chunks:
+        chunk.validate(full=True)
+        assert rows_of(chunk) == numbered(2000, size=100)
+
+
+def test_large_chunks_of_small_batches_are_not_copied_again_and_again() -> None:
+    scratch = Scratch()
+    records = compress(Codec.LZ4, b"x" * 30_000)
+    areas = set()
+    for i in range(1000):
+        assert scratch.append(Codec.LZ4, records, 1 << 20) == (i * 30_000, (i + 1) * 30_000)
+        areas.add(len(scratch.data))
+    assert len(areas) < 20
+    assert bytes(scratch.view()) == b"x" * 30_000_000
 
 
 def test_one_decoder_reads_again_and_again() -> None:

@@ -15,7 +15,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from ottla.errors import WireError
+from ottla.errors import InputError, WireError
 from ottla.model import Isolation, TopicPartition
 from ottla.wire import fetch, messages, produce
 from ottla.wire.fetch import Aborted, Fetched, Wanted, fetch_request, fetch_response
@@ -208,7 +208,7 @@ def test_kio_reads_our_fetch_request(
 
 
 def test_a_fetch_by_id_needs_the_id() -> None:
-    with pytest.raises(ValueError, match="Fetch version 13 needs the id of topic clicks"):
+    with pytest.raises(InputError, match="Fetch version 13 needs the id of topic clicks"):
         fetch_request([Wanted("clicks", 0, 0, 1)], version=13, max_wait_ms=0, min_bytes=0, max_bytes=1)
 
 
@@ -274,6 +274,39 @@ def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> Non
         if one.topic == topic
     ]
     assert answer == (0, expected)
+
+
+@pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
+@pytest.mark.parametrize("count", [1, 3, 100])
+@pytest.mark.parametrize("records", [None, b""])
+def test_any_number_of_partitions_may_have_nothing(version: int, count: int, records: bytes | None) -> None:
+    """The smallest answer there is: no records, no aborted transactions, no tags."""
+    quiet = [
+        {
+            "partition_index": i,
+            "error_code": ErrorCode.none,
+            "high_watermark": 5,
+            "last_stable_offset": 5,
+            "log_start_offset": 0,
+            "aborted_transactions": None,
+            "preferred_read_replica": -1,
+            "records": records,
+        }
+        for i in range(count)
+    ]
+    named = [{"topic": "clicks", "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, "clicks"), "partitions": quiet}]
+    entity_type = load_response_schema(1, version)
+    body = written_by_kio(
+        of(entity_type, throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=named)
+    )
+    answer = fetch_response(body, version=version)
+    assert [(one.partition, bytes(one.records)) for one in answer.partitions] == [(i, b"") for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_any_number_of_partitions_may_have_little_to_say(count: int) -> None:
+    brief = [Produced("t", i, 0, 0, -1, 0, None, (), None) for i in range(count)]
+    assert produce_response(written_by_kio(kio_produce_response(9, brief))) == brief
 
 
 def test_an_error_of_the_whole_fetch_is_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from ottla.errors import ConfigError, InputError
 from ottla.wire.batch import Batch, Codec, split
 from ottla.wire.codecs import parse_codec
+from ottla.wire.columns import from_arrow
 from ottla.wire.encode import BatchLimits, encode
 
 from .rows import (
@@ -131,11 +133,54 @@ def test_picking_a_row_that_is_not_there_is_refused(picks: list[int]) -> None:
         list(encode(columns, now_ms=NOW, rows=np.array(picks, np.int64)))
 
 
-def test_picks_of_any_width_and_stride_are_taken() -> None:
+@pytest.mark.parametrize(
+    "picks", [np.arange(6, dtype=np.int32)[::2], np.array([0, 2, 4], ">u2"), [0, 2, 4], range(0, 6, 2)]
+)
+def test_picks_of_any_width_and_stride_are_taken(picks: Any) -> None:
     wanted = [Row(value=b"%d" % i) for i in range(6)]
-    narrow = np.arange(6, dtype=np.int32)[::2]
-    batches = encode(columns_of(wanted), now_ms=NOW, rows=narrow)  # type: ignore[arg-type]
+    batches = encode(columns_of(wanted), now_ms=NOW, rows=picks)
     assert rows_of(decoded(placed(batches))) == wanted[::2]
+
+
+@pytest.mark.parametrize(
+    ("picks", "words"),
+    [
+        (np.array([True, False, True]), "rows has type bool .*; numpy.flatnonzero makes them from a mask"),
+        (np.array([0.9, 1.7]), "rows has type float64"),
+        (np.array([[0, 1], [1, 2]]), "rows has type int64 in 2 dimensions"),
+    ],
+)
+def test_picks_that_are_no_row_numbers_are_refused(picks: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        encode(columns_of([Row(), Row(), Row()]), now_ms=NOW, rows=picks)
+
+
+@pytest.mark.parametrize("now", [1.7e12, -5, 2**63, None])
+def test_a_clock_that_is_no_time_is_refused_at_the_call(now: Any) -> None:
+    with pytest.raises(InputError, match=r"now_ms is .*; accepted are whole milliseconds since 1970"):
+        encode(columns_of([Row()]), now_ms=now)
+
+
+def test_a_codec_by_its_number_is_refused_and_not_just_written_into_the_header() -> None:
+    with pytest.raises(ConfigError, match="compression 3 is not one of"):
+        encode(columns_of([Row()]), now_ms=NOW, codec=3)  # type: ignore[arg-type]
+    (batch,) = encode(columns_of([Row()]), now_ms=NOW, codec="lz4")
+    assert batch.header.codec is Codec.LZ4
+
+
+def test_a_row_that_no_batch_can_hold_is_named() -> None:
+    size = 1 << 31  # never touched, so that no memory is behind it
+    buffers = [None, pa.py_buffer(np.array([0, 1, size + 1])), pa.py_buffer(np.zeros(size + 1, np.uint8))]
+    columns = from_arrow(pa.Array.from_buffers(pa.large_binary(), 2, buffers))
+    with pytest.raises(InputError, match="row 1 takes 2147483663 bytes as a record; no batch can hold that"):
+        list(encode(columns, now_ms=NOW, rows=[1]))
+
+
+def test_a_small_batch_holds_little_memory() -> None:
+    columns = columns_of([Row(value=b"x" * 100)] * 20_000)
+    before = pa.total_allocated_bytes()
+    kept = [batch for i in range(100) for batch in encode(columns, now_ms=NOW, rows=[i])]
+    assert pa.total_allocated_bytes() - before < 2 * sum(map(len, (bytes(batch) for batch in kept)))
 
 
 def test_no_rows_make_no_batch() -> None:
@@ -202,6 +247,16 @@ def test_batches_are_equal_when_their_bytes_are() -> None:
     assert one != other
     assert len({one, same, moved}) == 1
     assert repr(one) == "Batch(offsets=[0, 1), count=1, codec=none, bytes=69)"
+
+
+def test_batches_are_found_in_every_kind_of_memory() -> None:
+    batch = written([Row(value=b"\xff" * 106)])
+    data = bytes(batch.data)
+    assert len(data) % 4 == 0
+    for memory in (pa.py_buffer(data), bytearray(data), np.frombuffer(data, np.int32), memoryview(data).cast("b")):
+        assert list(split(memory)) == [Batch.parse(memory)] == [batch]  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="without gaps"):
+        Batch.parse(memoryview(data)[::2])
 
 
 def test_one_record_has_the_bytes_of_the_format() -> None:

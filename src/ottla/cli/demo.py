@@ -42,7 +42,9 @@ class _Timed:
 
 
 @click.command()
-@click.option("--records", type=click.IntRange(1000, 50_000_000), default=1_000_000, show_default=True)
+@click.option(
+    "--records", type=click.IntRange(1000, 50_000_000), default=1_000_000, show_default=True, help="How many to move."
+)
 def demo(records: int) -> None:
     """Write and read a million records on three real brokers, kill one on the way, and prove that none was lost.
 

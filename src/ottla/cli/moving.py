@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from ottla.errors import BrokerError, NetworkError, OttlaError
+from ottla.errors import BrokerError, DeadlineExceeded, NetworkError, OttlaError, WireError
 from ottla.model import Fingerprint, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, VersionOf
 from ottla.net.connection import Pending
@@ -70,7 +70,14 @@ class _Troubles:
     def succeeded(self) -> None:
         before, self._last_success = self._last_success, time.monotonic()
         self.longest_pause = max(self.longest_pause, self._last_success - before)
-        self._effort = self._cluster.effort(self._what, Deadline.after(_STUCK_SECONDS))
+        self._deadline = Deadline.after(_STUCK_SECONDS)
+        self._effort = self._cluster.effort(self._what, self._deadline)
+
+    def nothing_came(self, offset: int) -> None:
+        """A broker that had nothing yet is asked again, but not for ever."""
+        if self._deadline.expired():
+            causes = (f"the broker has nothing at offset {offset}",)
+            raise DeadlineExceeded(self._what, self._deadline.elapsed(), causes)
 
     def failed(self, error: OttlaError, topic: str) -> None:
         self.count += 1
@@ -159,9 +166,16 @@ def _outcomes(
     except OttlaError as error:
         yield from ((partition, error) for partition in partitions)
         return
-    for answer in answers:
-        context = f"Produce to {answer.topic}-{answer.partition}"
-        yield answer.partition, BrokerError(answer.error_code, context, answer.message) if answer.error_code else answer
+    answered = {answer.partition: answer for answer in answers}
+    yield from ((partition, _outcome(partition, answered.get(partition))) for partition in partitions)
+
+
+def _outcome(partition: int, answer: produce.Produced | None) -> produce.Produced | OttlaError:
+    if answer is None:
+        return WireError(f"the answer to Produce says nothing of partition {partition}")
+    if answer.error_code:
+        return BrokerError(answer.error_code, f"Produce to {answer.topic}-{partition}", answer.message)
+    return answer
 
 
 def _submit(
@@ -208,12 +222,15 @@ def _read_range(cluster: Cluster, wanted: OffsetRange, decoder: Decoder, *, prog
         except OttlaError as error:
             troubles.failed(error, wanted.topic)
             continue
-        troubles.succeeded()
         batches = list(split(records))
+        if not batches:
+            troubles.nothing_came(offset)
+            continue
+        troubles.succeeded()
         decode = partial(decoder.decode, topic=wanted.topic, partition=wanted.partition)
         for decoded in decode(batches, start=offset, stop=wanted.stop):
             total += decoded.fingerprint or Fingerprint()
-        offset = batches[-1].header.next_offset if batches else offset
+        offset = batches[-1].header.next_offset
         progress(total.count)
     return Moved(total, troubles.count, troubles.first, troubles.longest_pause)
 
@@ -226,7 +243,10 @@ def _fetch(cluster: Cluster, wanted: OffsetRange, offset: int) -> memoryview:
     if isinstance(pending, OttlaError):
         raise pending
     answer = fetch.fetch_response(pending.result(), version=version)
-    code = answer.error_code or answer.partitions[0].error_code
+    found = next(iter(answer.partitions), None)
+    code = answer.error_code or (found.error_code if found else 0)
     if code:
         raise BrokerError(code, f"Fetch of {wanted.topic_partition} at offset {offset}")
-    return answer.partitions[0].records
+    if found is None:
+        raise WireError(f"the answer to Fetch says nothing of {wanted.topic_partition}")
+    return found.records

@@ -47,7 +47,7 @@ def list_topics(bootstrap: str, timeout: float, as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="How many.")
 @click.option("--replicas", type=click.IntRange(1), help="Copies of each partition.  [default: what the brokers say]")
 @settings_option("Topic setting. Repeatable.", example="retention.ms=86400000")
 @bootstrap_option

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from ottla.errors import CorruptBatch, UnsupportedFormat
+from ottla.errors import CorruptBatch, InputError, UnsupportedFormat
 
 Buffer = bytes | bytearray | memoryview
 
@@ -134,7 +134,7 @@ class Batch:
         Raises `CorruptBatch` when it is cut short or its header contradicts itself, `UnsupportedFormat` for
         message formats 0 and 1. The checksum is not looked at: see `verify`.
         """
-        source = memoryview(data).toreadonly()
+        source = _octets(data)
         batch = _batch_at(source, start)
         if batch is None:
             offset = int.from_bytes(source[start : start + 8], "big", signed=True) if start + 8 <= len(source) else None
@@ -178,11 +178,19 @@ class Batch:
 
 def split(data: Buffer) -> Iterator[Batch]:
     """The whole batches in `data`, one after another; a partial batch at the end is normal and left out."""
-    source = memoryview(data).toreadonly()
+    source = _octets(data)
     start = 0
     while (batch := _batch_at(source, start)) is not None:
         yield batch
         start += batch.header.size_bytes
+
+
+def _octets(data: Buffer) -> memoryview:
+    """A read-only view in which an item is a byte: Arrow's buffers have signed ones, arrays have wider ones."""
+    source = memoryview(data).toreadonly()
+    if not source.c_contiguous:
+        raise InputError("batches must lie in one piece of memory, without gaps")
+    return source if source.format == "B" and source.ndim == 1 else source.cast("B")
 
 
 def _batch_at(source: memoryview, start: int) -> Batch | None:

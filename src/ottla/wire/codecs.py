@@ -47,7 +47,7 @@ def parse_codec(name: str | Codec) -> Codec:
         return name
     try:
         return Codec[name.upper()]
-    except KeyError:
+    except (KeyError, AttributeError):
         known = ", ".join(codec.name.lower() for codec in Codec)
         raise ConfigError(f"compression {name!r} is not one of {known}") from None
 
@@ -118,7 +118,8 @@ class Scratch:
 
     def _ensure(self, room: int) -> None:
         if self.used + room > len(self.data):
-            grown = np.empty(self.used + room, np.uint8)
+            # At least twice what must be copied, or many small batches would copy it again and again.
+            grown = np.empty(max(self.used + room, 2 * self.used), np.uint8)
             grown[: self.used] = self.data[: self.used]
             self.data = grown
 

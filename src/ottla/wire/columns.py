@@ -7,7 +7,7 @@ names the column, its type and what is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,14 +49,18 @@ def from_arrow(
     timestamp: pa.Array | pa.ChunkedArray | None = None,
 ) -> Columns:
     """Columns from Arrow arrays of the same length; a missing one is null in every row."""
+    for name, column in (("value", value), ("key", key), ("headers", headers), ("timestamp", timestamp)):
+        if column is not None and not isinstance(column, pa.Array | pa.ChunkedArray):
+            kind = type(column).__name__
+            raise InputError(f"column {name} is a {kind}, expected a pyarrow Array or ChunkedArray")
     count = len(value)
     for name, column in (("key", key), ("headers", headers), ("timestamp", timestamp)):
         if column is not None and len(column) != count:
             raise InputError(f"column {name} has {len(column)} rows, column value has {count}")
-    keys = _ALL_NULL if key is None else _binary("key", _whole(key))
-    values = _binary("value", _whole(value))
-    listed = _NO_HEADERS if headers is None else _headers(_whole(headers))
-    times = _NO_ENDS if timestamp is None else _milliseconds(_whole(timestamp))
+    keys = _ALL_NULL if key is None else _binary("key", _whole("key", key))
+    values = _binary("value", _whole("value", value))
+    listed = _NO_HEADERS if headers is None else _headers(_whole("headers", headers))
+    times = _NO_ENDS if timestamp is None else _milliseconds(_whole("timestamp", timestamp))
     content = (keys, values, listed.keys, listed.values)
     return Columns(
         count=count,
@@ -69,8 +73,11 @@ def from_arrow(
     )
 
 
-def from_list(items: Sequence[Item]) -> Columns:
+def from_list(items: Iterable[Item]) -> Columns:
     """Columns from a list that mixes values and `(key, value)` pairs; text is sent as UTF-8."""
+    if isinstance(items, str):
+        raise InputError("a text is no list of records: put it into one")
+    items = items if isinstance(items, Sequence) else list(items)
     if any(issubclass(kind, tuple) for kind in set(map(type, items))):
         pairs = [_pair(item, i) for i, item in enumerate(items)]
         keys = _from_payloads("key", [pair[0] for pair in pairs])
@@ -89,7 +96,7 @@ def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
 def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(payloads, pa.large_binary())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+    except (TypeError, ValueError) as error:  # Arrow's own errors are such, too
         for i, payload in enumerate(payloads):
             if not isinstance(payload, bytes | bytearray | memoryview | str | None):
                 kind = type(payload).__name__
@@ -97,15 +104,20 @@ def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
         raise InputError(f"column {name}: {error}") from error
 
 
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):  # more than 2 GiB in 32-bit offsets: Arrow leaves it in pieces
-        raise InputError("a column is larger than 2 GiB: cast it to large_binary, or send it in slices")
-    return combined
+    try:
+        return column.combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise _too_large(name) from error
+
+
+def _too_large(name: str) -> InputError:
+    """What Arrow's 32-bit offsets cannot hold."""
+    return InputError(f"column {name} is larger than 2 GiB: cast it to a large type, or send it in slices")
 
 
 def _binary(name: str, array: pa.Array) -> BinaryIn:
@@ -113,7 +125,10 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
     if pa.types.is_null(kind):
         return _ALL_NULL
     if pa.types.is_dictionary(kind):
-        return _binary(name, array.dictionary_decode())
+        try:
+            return _binary(name, array.dictionary_decode())
+        except pa.ArrowInvalid as error:
+            raise _too_large(name) from error
     if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         array = array.cast(pa.large_binary())
     elif pa.types.is_string_view(kind):
@@ -181,7 +196,8 @@ def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
         return array.keys, array.items
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         items = array.values
-        if pa.types.is_struct(items.type) and {"key", "value"} <= {field.name for field in items.type}:
+        # -1 for a field that is missing, and for one that is there twice
+        if pa.types.is_struct(items.type) and min(map(items.type.get_field_index, ("key", "value"))) >= 0:
             return pc.struct_field(items, "key"), pc.struct_field(items, "value")
     raise InputError(f"column headers has type {kind}; accepted is list<struct<key, value>> or map<key, value>")
 
@@ -191,13 +207,22 @@ def _milliseconds(array: pa.Array) -> npt.NDArray[np.int64]:
     if array.null_count:
         raise InputError(f"column timestamp has {array.null_count} nulls; leave the column out for the time of sending")
     if pa.types.is_timestamp(kind):
-        array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=False).view(pa.int64())
+        array = _cast_to_milliseconds(array).view(pa.int64())
     elif not pa.types.is_int64(kind):
         raise InputError(f"column timestamp has type {kind}; accepted are timestamp and int64 (milliseconds)")
     times = _readonly(array.to_numpy())
     if len(times) and times.min() < 0:
         raise InputError(f"column timestamp has {times.min()} ms, before 1970: Kafka refuses such a record")
     return times
+
+
+def _cast_to_milliseconds(array: pa.Array) -> pa.Array:
+    kind = array.type
+    try:
+        # Finer units are cut, coarser ones must not overflow.
+        return array.cast(pa.timestamp("ms", tz=kind.tz), safe=kind.unit == "s")
+    except pa.ArrowInvalid as error:
+        raise InputError(f"column timestamp: {error}") from error
 
 
 def _span(column: BinaryIn) -> int:

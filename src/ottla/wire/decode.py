@@ -64,7 +64,7 @@ class Decoded(NamedTuple):
 class Decoder:
     """Decodes batch after batch with the same settings, reusing its memory. Use one for each thread.
 
-    `max_batch_bytes` bounds what one compressed batch may become; `chunk_bytes` is about how much record data goes
+    `max_batch_bytes` bounds what one batch may have or decompress to; `chunk_bytes` is about how much record data goes
     into one `RecordBatch` (a single larger batch still comes out whole).
     """
 
@@ -111,7 +111,7 @@ class Decoder:
                 decoded = self._decode_chunk(chunk.before(faulty.batch), topic, partition, start, stop)
             if decoded.rows:
                 yield decoded
-            if isinstance(fault, CorruptBatch):
+            if isinstance(fault, CorruptBatch) and topic:
                 fault.topic, fault.partition = topic, partition
             if fault is not None:
                 raise fault
@@ -146,6 +146,8 @@ class Decoder:
     def _decompressed(self, batch: Batch, header: BatchHeader) -> tuple[int, int] | None:
         """Where the records lie in the scratch area; None when they are not compressed and stay where they are."""
         if not header.attributes & CODEC_MASK:
+            if batch.start + LENGTH_END + header.length > len(batch.source):  # not from `parse` or `split`
+                raise _fault(batch, f"has {header.size_bytes} bytes, more than the memory it lies in", 8)
             if header.length > self._max_batch_bytes:
                 raise _fault(batch, f"has {header.size_bytes} bytes, the limit is {self._max_batch_bytes}", 8)
             return None

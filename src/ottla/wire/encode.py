@@ -6,8 +6,10 @@ id and sequence, and the records, compressed. The current time comes from the ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import crc32c
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow as pa
 from ottla.errors import ConfigError, InputError
 from ottla.model import Fingerprint
 from ottla.wire.batch import CHECKED_FIELDS, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, Codec, pack_header
-from ottla.wire.codecs import check_level, compress
+from ottla.wire.codecs import check_level, compress, parse_codec
 from ottla.wire.columns import Columns
 from ottla.wire.kernels import encoding as k
 
@@ -76,20 +78,26 @@ def encode(
     columns: Columns,
     *,
     now_ms: int,
-    codec: Codec = Codec.NONE,
+    codec: Codec | str = Codec.NONE,
     level: int | None = None,
     limits: BatchLimits | None = None,
-    rows: npt.NDArray[np.int64] | None = None,
+    rows: npt.NDArray[np.integer[Any]] | Sequence[int] | None = None,
     fingerprint: bool = False,
 ) -> Iterator[NewBatch]:
     """The rows of `columns` as batches, in order; `rows` picks some of them, in its order.
 
     Rows without a timestamp get `now_ms`. With `fingerprint`, every batch carries that of its records.
+    Arguments are checked at once, batches are made as they are asked for.
     """
+    codec = parse_codec(codec)
     level = check_level(codec, level)
     picked = _ALL_ROWS if rows is None else _checked(rows, columns.count)
     last = columns.count if rows is None else len(picked)
-    writer = _Writer(columns, limits or BatchLimits(), picked, last, now_ms, fingerprint)
+    writer = _Writer(columns, limits or BatchLimits(), picked, last, _clock(now_ms), bool(fingerprint))
+    return _batches(writer, last, codec, level)
+
+
+def _batches(writer: _Writer, last: int, codec: Codec, level: int | None) -> Iterator[NewBatch]:
     row = 0
     while row < last:
         for records, result, content in writer.write(row):
@@ -125,10 +133,13 @@ class _Writer:
         if count == 0:  # its first record is larger than a batch should be
             needed = int(self._results[0, k.NEEDED])
             if needed > LARGEST_BATCH - HEADER_BYTES:
-                raise InputError(f"row {row} takes {needed} bytes as a record; no batch can hold that")
+                number = int(self._rows[row]) if len(self._rows) else row
+                raise InputError(f"row {number} takes {needed} bytes as a record; no batch can hold that")
             out, count = self._fill(needed, row)
+        results = self._results[:count].tolist()
+        out = _fitted(out, sum(result[k.SIZE] for result in results))
         at = 0
-        for batch, result in enumerate(self._results[:count].tolist()):
+        for batch, result in enumerate(results):
             end = at + result[k.SIZE]
             yield out[at:end], result, self._fingerprint(batch, result[k.COUNT])
             at = end
@@ -183,10 +194,34 @@ def _finish(
     return NewBatch(BatchHeader(0, length, NO_EPOCH, MAGIC, crc, *fields), body, fingerprint)
 
 
-def _checked(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+def _fitted(out: memoryview, used: int) -> memoryview:
+    """What was written, without holding on to much more memory than that: batches may wait for long to be sent."""
+    if 2 * used > len(out):
+        return out[:used]
+    exact = pa.allocate_buffer(used)
+    np.frombuffer(exact, np.uint8)[:] = out[:used]
+    return memoryview(exact)
+
+
+def _clock(now_ms: int) -> int:
+    try:
+        time = operator.index(now_ms)
+    except TypeError:
+        time = -1
+    if not 0 <= time < 1 << 63:
+        raise InputError(f"now_ms is {now_ms!r}; accepted are whole milliseconds since 1970")
+    return time
+
+
+def _checked(rows: npt.NDArray[np.integer[Any]] | Sequence[int], count: int) -> npt.NDArray[np.int64]:
     """Row numbers as the kernel takes them, which follows them without looking."""
-    if len(rows) and not 0 <= rows.min() <= rows.max() < count:
-        raise InputError(f"rows picks rows {rows.min()} to {rows.max()}; there are rows 0 to {count - 1}")
-    view = np.ascontiguousarray(rows, np.int64).view()
+    picked = np.asarray(rows)
+    if picked.ndim != 1 or (len(picked) and picked.dtype.kind not in "iu"):
+        hint = "; numpy.flatnonzero makes them from a mask" if picked.dtype.kind == "b" else ""
+        kind = f"{picked.dtype} in {picked.ndim} dimensions"
+        raise InputError(f"rows has type {kind}; accepted are row numbers, one after another{hint}")
+    if len(picked) and not 0 <= picked.min() <= picked.max() < count:
+        raise InputError(f"rows picks rows {picked.min()} to {picked.max()}; there are rows 0 to {count - 1}")
+    view = np.ascontiguousarray(picked, np.int64).view()
     view.flags.writeable = False
     return view

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.errors import InputError
 from ottla.model import Isolation
 from ottla.wire.primitives import NO_TAGS, Cursor, compact_length, compact_string
 from ottla.wire.produce import Leader
@@ -97,7 +98,7 @@ def _identity(want: Wanted, version: int) -> bytes:
     if version < 13:
         return compact_string(want.topic)
     if want.topic_id is None:
-        raise ValueError(f"Fetch version {version} needs the id of topic {want.topic}")
+        raise InputError(f"Fetch version {version} needs the id of topic {want.topic}")
     return want.topic_id.bytes
 
 
@@ -115,7 +116,7 @@ def fetch_response(body: memoryview, *, version: int) -> FetchAnswer:
 
 def _topic(cursor: Cursor, version: int) -> list[Fetched]:
     topic = cursor.uuid() if version >= 13 else cursor.compact_string() or ""
-    partitions = cursor.compact_array(lambda c: _partition(c, topic), smallest=38)
+    partitions = cursor.compact_array(lambda c: _partition(c, topic), smallest=37)
     cursor.skip_tags()
     return partitions
 

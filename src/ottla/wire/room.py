@@ -32,6 +32,15 @@ def _memory(size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
     return buffer, np.frombuffer(buffer, np.uint8)
 
 
+def _fitted(buffer: pa.Buffer, used_bytes: int) -> pa.Buffer:
+    """The part that was filled, without holding on to much more than that: columns may be kept for long."""
+    if 2 * used_bytes >= buffer.size:
+        return buffer.slice(0, used_bytes)
+    exact, memory = _memory(used_bytes)
+    memory[:used_bytes] = np.frombuffer(buffer, np.uint8, used_bytes)
+    return exact
+
+
 class _Numbers:
     """A fixed-width column."""
 
@@ -39,8 +48,11 @@ class _Numbers:
         self.buffer, memory = _memory(rows * dtype.itemsize)
         self.out = memory[: rows * dtype.itemsize].view(dtype)
 
+    def filled(self, count: int) -> pa.Buffer:
+        return _fitted(self.buffer, count * self.out.itemsize)
+
     def array(self, data_type: pa.DataType, rows: int) -> pa.Array:
-        return pa.Array.from_buffers(data_type, rows, [None, self.buffer])
+        return pa.Array.from_buffers(data_type, rows, [None, self.filled(rows)])
 
 
 class _Validity:
@@ -67,7 +79,7 @@ class _Binary:
 
     def array(self, data_type: pa.DataType, rows: int, nulls: int) -> pa.Array:
         used = int(self.ends.out[rows])
-        buffers = [self.valid.bits(nulls), self.ends.buffer, self.buffer.slice(0, used)]
+        buffers = [self.valid.bits(nulls), self.ends.filled(rows + 1), _fitted(self.buffer, used)]
         return pa.Array.from_buffers(data_type, rows, buffers, nulls)
 
     def grown(self, rows: int, filled: int) -> _Binary:
@@ -164,7 +176,7 @@ class Room:
         keys = _as_text(self._header_keys.array(pa.string(), count, 0))
         values = self._header_values.array(pa.binary(), count, int(self._state[k.HEADER_NULLS]))
         items = pa.StructArray.from_arrays([keys, values], fields=list(struct))
-        buffers = [self._header_valid.bits(bare), self._header_ends.buffer]
+        buffers = [self._header_valid.bits(bare), self._header_ends.filled(self.rows + 1)]
         return pa.Array.from_buffers(data_type, self.rows, buffers, bare, children=[items])
 
     def fingerprint(self) -> Fingerprint:

@@ -47,7 +47,10 @@ def kernel(function: F) -> F:
     """Compile without the GIL and keep the machine code in the on-disk cache."""
     compiled = numba.njit(**_OPTIONS)(function)
     if hasattr(compiled, "enable_caching"):  # not when numba is told not to compile at all
-        compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call]
+        try:
+            compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # no folder to write to, as in a read-only container: every process compiles for itself
+            pass
     return compiled  # type: ignore[no-any-return]
 
 
