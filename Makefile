@@ -38,10 +38,10 @@ java:
 warm: $(STAMP)
 	@$(BIN)/python -m ottla.wire.warm
 
-demo: $(STAMP) java warm
+demo: java $(STAMP) warm
 	@$(BIN)/ottla demo
 
-test: $(STAMP) java warm
+test: java $(STAMP) warm
 	@$(BIN)/pytest
 
 check: $(STAMP)
@@ -50,10 +50,10 @@ check: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(STAMP) java warm
+bench: $(STAMP) warm
 	@$(BIN)/python -m bench wire
 
-soak: $(STAMP) java warm
+soak: $(STAMP) warm
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
 
 clean:

@@ -44,7 +44,7 @@ def parse_address(text: str) -> Address:
 
 def parse_bootstrap(servers: str | Iterable[str | Address]) -> tuple[Address, ...]:
     """One or several bootstrap addresses, from `"a:9092,b:9092"` or a list of such, without repeats."""
-    entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    entries = servers.split(",") if isinstance(servers, str) else list(servers or ())
     parsed = [e if isinstance(e, Address) else parse_address(e) for e in entries if isinstance(e, Address) or e.strip()]
     if not parsed:
         raise ConfigError("no bootstrap address given: pass one or more HOST:PORT, for example localhost:9092")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -116,11 +117,33 @@ def test_a_cluster_that_was_handed_in_stays_open(kafka: FakeKafka) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"partitions": 0}, {"partitions": -2}, {"replicas": 0}, {"assignments": []}, {"assignments": [[1], []]}],
+    [
+        {"partitions": 0},
+        {"partitions": -2},
+        {"partitions": 1 << 31},
+        {"partitions": "3"},
+        {"replicas": 0},
+        {"replicas": 40_000},
+        {"assignments": []},
+        {"assignments": [[1], []]},
+    ],
 )
 def test_a_topic_that_cannot_be_is_refused_before_anything_is_sent(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="topic x: "):
         NewTopic(name="x", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250, "x" * 40_000, "ä", 5, None])
+def test_a_name_that_no_topic_can_have_is_refused_in_a_short_text(name: str) -> None:
+    with pytest.raises(InputError, match="1 to 249 letters") as caught:
+        NewTopic(name=name)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("at", [1.5, "latest", None, 1 << 63])
+def test_what_is_no_time_is_refused(at: Any) -> None:
+    with pytest.raises(InputError, match="is not an OffsetSpec, an aware datetime or milliseconds"):
+        wire_timestamp(at)
 
 
 def test_times_are_turned_into_milliseconds() -> None:

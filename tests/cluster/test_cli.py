@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -98,13 +101,27 @@ def test_a_failure_is_one_text_without_traceback_and_ends_with_one() -> None:
 def test_every_error_of_ottla_becomes_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
-    def fail(directory: object) -> None:
-        raise error
-
-    monkeypatch.setattr(LocalCluster, "all", fail)
+    monkeypatch.setattr(LocalCluster, "all", _failing(error))
     result = _run("cluster", "list")
     assert result.exit_code == code
     assert result.stderr == f"error: {error}\n"
+
+
+def test_an_error_of_the_system_is_one_text_and_a_reader_that_left_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number, said in ((errno.EACCES, "error: [Errno 13] Permission denied: 'x'\n"), (errno.EPIPE, "")):
+        monkeypatch.setattr(LocalCluster, "all", _failing(OSError(number, os.strerror(number), "x")))
+        result = _run("cluster", "list")
+        assert result.exit_code == 1
+        assert result.stderr == said
+
+
+def _failing(error: Exception) -> Callable[[object], None]:
+    def fail(directory: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_an_absent_cluster_is_shown_as_such() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster import jars
-from ottla.cluster.jars import Check, Jar, JarCache, pinned_jars, versions
+from ottla.cluster.jars import Jar, JarCache, pinned_jars, versions
 from ottla.config import Retry
 from ottla.errors import ConfigError, LocalClusterError
 
@@ -98,14 +100,50 @@ def test_a_truncated_or_missing_jar_in_the_cache_is_fetched_again(tmp_path: Path
     assert repository.asked == {f"/{one.path}": 2, f"/{two.path}": 2, f"/{three.path}": 1}
 
 
-def test_an_altered_jar_is_found_when_sums_are_asked_for(tmp_path: Path, repository: Repository) -> None:
+def test_an_altered_jar_of_the_right_size_is_fetched_again(tmp_path: Path, repository: Repository) -> None:
     cache = JarCache(tmp_path, (repository.add("one", b"abc"),))
     (path,) = cache.ensure(base_url=repository.url)
     path.write_bytes(b"abd")
     cache.ensure(base_url=repository.url)
-    assert path.read_bytes() == b"abd"
-    cache.ensure(base_url=repository.url, check=Check.SUMS)
     assert path.read_bytes() == b"abc"
+
+
+def test_a_complete_cache_needs_neither_a_lock_nor_a_repository(tmp_path: Path, repository: Repository) -> None:
+    cache = JarCache(tmp_path, (repository.add("one", b"abc"),))
+    (tmp_path / cache.jars[0].file).write_bytes(b"abc")
+    cache.ensure(base_url="not even looked at")
+    assert [path.name for path in tmp_path.iterdir()] == [cache.jars[0].file]
+
+
+def test_a_full_disk_is_reported_at_once_and_not_blamed_on_the_repository(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def no_space(*_: object) -> list[int]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    jar = repository.add("one", b"abc")
+    for name, replacement in (("_Fetch._download", no_space), ("Path.replace", no_room)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"ottla.cluster.jars.{name}", replacement)
+            with pytest.raises(LocalClusterError, match=r"cannot be written .*No space left.*OTTLA_CACHE"):
+                JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
+    assert repository.asked[f"/{jar.path}"] <= 1
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_repository_that_is_away_is_mentioned_once_and_named_in_the_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = tuple(Jar(f"org.example:jar{number}:1.0", "0" * 64, 10) for number in range(10))
+    with (
+        caplog.at_level("INFO", logger="ottla.cluster"),
+        pytest.raises(LocalClusterError, match=r"in 4 attempts: .*refused"),
+    ):
+        JarCache(tmp_path, wanted).ensure(base_url="http://127.0.0.1:1")
+    assert sum("attempt" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_new_pinned_list_is_checked_although_the_old_one_was_complete(tmp_path: Path, repository: Repository) -> None:
@@ -124,9 +162,10 @@ def test_progress_ends_at_the_total_also_after_a_retry(tmp_path: Path, repositor
     assert all(done <= total for done, total in seen)
 
 
-def test_only_http_repositories_are_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["file:///etc", "http://", "http://a b/", "http://a:port/", "http://[::1"])
+def test_only_http_repositories_are_accepted(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match="not an http or https URL"):
-        JarCache(tmp_path, (Jar("a:b:1", "", 1),)).ensure(base_url="file:///etc")
+        JarCache(tmp_path, (Jar("a:b:1", "", 1),)).ensure(base_url=url)
 
 
 _FETCH = """

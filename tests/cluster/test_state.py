@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import random
+import select
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ottla.cluster import Condition, LocalCluster
+from ottla.cluster import Condition, LocalCluster, lifecycle
 from ottla.cluster.creation import Wanted
+from ottla.cluster.guard import start_guard
+from ottla.cluster.nodes import Java
+from ottla.cluster.ports import PortTaken, free_ports
 from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
-from ottla.cluster.state import ClusterFolder, ClusterState, Phase, StateDamaged, folders
+from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, StateDamaged, folders
 from ottla.cluster.status import look
 from ottla.errors import LocalClusterError
+from ottla.net import Deadline
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 STUBBORN = [
@@ -64,8 +74,20 @@ def test_a_damaged_state_file_is_named_and_down_removes_it(tmp_path: Path, text:
     with pytest.raises(StateDamaged, match=r"state\.json"):
         folder.load()
     assert look(folder).condition is Condition.DAMAGED
+    with pytest.raises(StateDamaged, match="ottla cluster down"):  # and not: delete data that may be wanted
+        LocalCluster("c", dir=tmp_path).up()
+    assert (folder.path / "state.json").exists()
     assert LocalCluster("c", dir=tmp_path).down() is True
     assert look(folder).condition is Condition.ABSENT
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": []}, {"owner": {"pid": "x", "started": 1.0}}, {"owner": {"pid": 1}}])
+def test_a_state_file_that_makes_no_sense_is_damaged(tmp_path: Path, wrong: dict[str, object]) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    folder.save(_state())
+    file = folder.path / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
+    assert look(folder).condition is Condition.DAMAGED
 
 
 def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: ProcessId) -> None:
@@ -153,6 +175,125 @@ def test_two_commands_on_one_cluster_do_not_collide(tmp_path: Path) -> None:
     with folder.locked(timeout=1):
         assert folder.busy()
     assert not folder.busy()
+
+
+def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    before = _state()
+    folder.save(before)
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(LocalClusterError, match=r"cluster 'c' in .*No space left on device"),
+        folder.locked(timeout=1),
+    ):
+        folder.save(replace(before, phase=Phase.KEPT))
+    assert [path.name for path in folder.path.iterdir()] == ["state.json"]
+    assert folder.load() == before
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalClusterError, match="Not a directory"):
+        LocalCluster("c", dir=tmp_path / "file" / "clusters").down()
+
+
+def test_a_process_keeps_nothing_open_that_its_starter_got_from_a_shell(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    process = spawn(SLEEP, log=tmp_path / "log", environment=dict(os.environ))
+    try:
+        os.close(writer)
+        assert select.select([reader], [], [], 5)[0] == [reader]
+        assert os.read(reader, 1) == b""  # the end: nobody else holds the other side
+    finally:
+        end([process], grace=0)
+        os.close(reader)
+
+
+def test_the_guard_sees_that_a_program_is_dead_before_its_parent_does(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL) as owner:
+        known = ProcessId.of(owner.pid)
+        assert known is not None
+        folder.save(replace(_state(), owner=known))
+        guard = start_guard(folder, known, environment=dict(os.environ))
+        try:
+            owner.kill()  # and not waited for: it stays as a zombie, its pid taken
+            assert wait_until(lambda: not folder.path.exists(), timeout=20)
+        finally:
+            end([guard], grace=0)
+
+
+def test_another_redis_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    (port,) = free_ports(1, random.Random())
+    first = start_redis(find_redis(environment), tmp_path / "first", port=port, environment=environment)
+    try:
+        wait_for_redis(first, tmp_path / "first", port=port, timeout=10)
+        second = start_redis(find_redis(environment), tmp_path / "second", port=port, environment=environment)
+        with pytest.raises(PortTaken, match=str(port)):
+            wait_for_redis(second, tmp_path / "second", port=port, timeout=10)
+    finally:
+        end([first], grace=0)
+    third = start_redis(find_redis(environment), tmp_path / "second", port=port, environment=environment)
+    end([third], grace=0)
+    with pytest.raises(LocalClusterError, match="ended while starting") as caught:  # an old log line is not blamed
+        wait_for_redis(third, tmp_path / "second", port=port, timeout=10)
+    assert not isinstance(caught.value, PortTaken)
+
+
+def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = _state(Phase.KEPT)
+    assert state.redis is not None
+    taken = state.redis.port
+    monkeypatch.setattr(lifecycle, "is_free", lambda port: port != taken)
+    monkeypatch.setattr(lifecycle, "start_nodes", lambda state, *_, **__: state)
+    tools = lifecycle.Tools(Java(Path("java"), (), {}), Path("redis"))
+    folder = ClusterFolder(tmp_path, "c")
+    moved = lifecycle.start_cluster(state, folder, tools=tools, deadline=Deadline.after(1), chance=random.Random(5))
+    assert moved.redis is not None
+    assert moved.redis.port != taken
+
+
+def test_what_runs_on_in_a_deleted_folder_is_ended_by_the_next_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dict(os.environ)
+    (port,) = free_ports(1, random.Random())
+    redis = start_redis(find_redis(environment), tmp_path / "c" / "redis", port=port, environment=environment)
+    try:
+        wait_for_redis(redis, tmp_path / "c" / "redis", port=port, timeout=10)
+        shutil.rmtree(tmp_path / "c")
+        monkeypatch.setenv("PATH", str(tmp_path))  # no Java: this much is enough here
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        with pytest.raises(LocalClusterError, match="Java"):
+            LocalCluster("c", dir=tmp_path).up()
+        assert life(redis) is Life.DEAD
+    finally:
+        end([redis], grace=0)
+
+
+def test_after_a_failed_format_no_further_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def fail(state: ClusterState, node: NodeState, *_: object, **__: object) -> None:
+        begun.append(node.id)
+        time.sleep(0.02)
+        raise LocalClusterError("no")
+
+    monkeypatch.setattr(lifecycle, "format_storage", fail)
+    state = Wanted(brokers=50, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    tools = lifecycle.Tools(Java(Path("java"), (), {}), None)
+    folder = ClusterFolder(tmp_path, "c")
+    with pytest.raises(LocalClusterError, match="no"):
+        lifecycle.start_nodes(state, folder, state.nodes, tools=tools, deadline=Deadline.after(5))
+    assert len(begun) < 50
 
 
 def test_a_lock_ends_with_the_process_that_held_it(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.cluster.certificates import Certificates
 from ottla.cluster.creation import Wanted
 from ottla.cluster.java import find_java
+from ottla.cluster.lifecycle import fresh_nodes
 from ottla.cluster.ports import free_ports, is_free
 from ottla.cluster.properties import node_properties, render, scram_credentials
 from ottla.cluster.security import client_security, unsigned_token
@@ -185,6 +187,25 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 def test_a_java_home_that_is_too_old_gives_way_to_the_path(tmp_path: Path) -> None:
     home, path = _java(tmp_path / "home", "1.8.0_292"), _java(tmp_path / "path", "17")
     assert find_java({"JAVA_HOME": str(home.parent.parent), "PATH": str(path.parent)}) == path
+
+
+def test_a_java_that_is_found_twice_is_named_once(tmp_path: Path) -> None:
+    old = _java(tmp_path / "old", "11.0.2")
+    with pytest.raises(LocalClusterError) as caught:
+        find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(old.parent)})
+    assert str(caught.value).count("is Java 11") == 1
+
+
+def test_no_two_nodes_of_a_cluster_are_given_the_same_port() -> None:
+    """With a generator that repeats itself, as one in a hundred starts of many brokers would."""
+
+    class Forgetful(random.Random):
+        def choice(self, seq: Any) -> Any:
+            return super().choice(seq[:300])
+
+    nodes = fresh_nodes(50, secure=True, chance=Forgetful(1))
+    ports = [port for node in nodes for port in node.ports.taken()]
+    assert len(ports) == len(set(ports))
 
 
 def test_a_missing_or_old_java_is_one_sentence_that_says_what_to_install(tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ def test_a_bad_bootstrap_address_is_refused(text: str) -> None:
         parse_bootstrap(text)
 
 
+@pytest.mark.parametrize("nothing", [None, [], ()])
+def test_no_bootstrap_address_at_all_is_refused(nothing: object) -> None:
+    with pytest.raises(ConfigError, match="no bootstrap address given"):
+        parse_bootstrap(nothing)  # type: ignore[arg-type]
+
+
 def test_secrets_do_not_show() -> None:
     security = Security(tls=Tls(cert_file="c", key_password="hidden"), sasl=Plain("u", "hidden"))
     assert "hidden" not in repr(security)

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from ottla.config import Address, Retry, Timeouts
+from ottla.cluster.process import wait_until
+from ottla.config import PLAINTEXT, Address, Retry, Timeouts, parse_address
 from ottla.errors import (
     BrokerError,
+    ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
     ErrorCode,
@@ -37,6 +39,8 @@ from ottla.net import (
     VersionOf,
 )
 from ottla.net import effort as effort_module
+from ottla.net.connection import Connection
+from ottla.net.pool import Pool
 from ottla.testing import FakeKafka
 from ottla.wire import messages
 
@@ -362,6 +366,29 @@ def test_closing_ends_waits_and_refuses_further_calls(kafka: FakeKafka) -> None:
     with pytest.raises(ConnectionLost, match="it was closed"):
         cluster.metadata()
     cluster.close()
+
+
+def test_a_found_connection_does_not_wait_for_a_thread_that_is_connecting(kafka: FakeKafka) -> None:
+    """That thread may have minutes: the caller's own deadline would not count."""
+    pool = Pool(security=PLAINTEXT, client_id="t")
+    address = parse_address(kafka.bootstrap.split(",")[0])
+    with serving(silence) as silent, ThreadPoolExecutor(1) as threads:
+        connecting = threads.submit(pool.get, "broker", silent, deadline=Deadline.after(2))
+        assert wait_until(lambda: pool._slot("broker").lock.locked(), timeout=5)
+        connection = Connection.open(address, security=PLAINTEXT, client_id="t", deadline=Deadline.after(5))
+        pool.adopt("broker", connection)
+        assert not connecting.done()
+        assert connection.closed
+        with pytest.raises(ConnectFailed):
+            connecting.result()
+    pool.close()
+
+
+def test_a_deadline_without_end_is_no_trouble_for_locks_and_polls(kafka: FakeKafka, cluster: Cluster) -> None:
+    kafka.delay("Metadata", 0.2, times=1)
+    with ThreadPoolExecutor(2) as pool:
+        looks = [pool.submit(cluster.metadata, ["t"], deadline=Deadline.after(float("inf"))) for _ in range(2)]
+        assert [len(look.result().topics) for look in looks] == [1, 1]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

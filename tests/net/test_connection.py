@@ -417,7 +417,7 @@ def tls_alert(peer: Peer) -> None:
     [
         (no_words, ConnectFailed, r"accepted, but ApiVersions v\d was not answered within 0\.4 s"),
         (dripping_introduction, ConnectFailed, "accepted, but ApiVersions"),
-        (http, ConnectFailed, "the port answers HTTP"),
+        (http, ConnectFailed, "the port answers HTTP, it is not a Kafka broker$"),
         (random_bytes, ConnectFailed, "ApiVersionsResponse"),
         (cut, ConnectFailed, r"closed by the broker .* does the port speak TLS\?"),
         (tls_alert, SecurityMismatch, r"the port speaks TLS: set Security\(tls="),

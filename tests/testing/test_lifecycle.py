@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import struct
 import time
@@ -33,6 +35,19 @@ def test_after_stopping_connections_are_refused_and_the_log_is_still_there() -> 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
     assert [record.value for record in kafka.records("t", 0)] == [b"hi", b"hi"]
+
+
+def test_it_works_in_a_process_with_more_than_a_thousand_open_files() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, before[1]), before[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with FakeKafka(topics={"t": 1}) as kafka, RawClient(kafka.addresses[1]) as client:
+            assert produce(client, make_batch()).base_offset == 0
+    finally:
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_it_can_be_started_again_but_not_twice_at_once() -> None:

@@ -18,6 +18,7 @@ from ottla.net.connection import VersionOf
 from ottla.wire import messages
 
 LIST_OFFSETS = 2
+_LAST_TIME = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -58,9 +59,15 @@ def wire_timestamp(at: At) -> int:
         if at.tzinfo is None:
             raise InputError(f"the time {at.isoformat()} has no time zone: use an aware datetime, for example in UTC")
         at = (at - _EPOCH) // timedelta(milliseconds=1)
+    if not _is_number(at) or at > _LAST_TIME:
+        raise InputError(f"{at!r} is not an OffsetSpec, an aware datetime or milliseconds since 1970 as an int")
     if at < 0:
         raise InputError(f"a time before 1970 ({at} ms) cannot be asked for: use EARLIEST")
     return at
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int)
 
 
 def build_list(

@@ -6,6 +6,7 @@ that names it and repeats what the broker said. Pure: `Admin` does the sending a
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,17 @@ from ottla.wire import messages
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
 BROKER_DEFAULT = -1
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_MOST = {"partitions": (1 << 31) - 1, "replicas": (1 << 15) - 1}
+
+
+def is_topic_name(name: object) -> bool:
+    """Whether a topic can have this name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and (1 <= value <= most or value == BROKER_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +48,14 @@ class NewTopic:
     assignments: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
+        if not is_topic_name(self.name):
+            # The broker would refuse it, too, but closes the connection without a word when it is very long.
+            shown = f"{self.name!r:.100}"
+            raise InputError(f"topic name {shown}: 1 to 249 letters, digits, '.', '_' and '-' are accepted")
         for name, value in (("partitions", self.partitions), ("replicas", self.replicas)):
-            if value < 1 and value != BROKER_DEFAULT:
-                raise InputError(f"topic {self.name}: {name} must be at least 1, or -1 for the broker's default")
+            if not _is_count(value, _MOST[name]):
+                accepted = f"1 to {_MOST[name]}, or -1 for the broker's default, is accepted"
+                raise InputError(f"topic {self.name}: {name} {value!r}; {accepted}")
         if self.assignments is not None and not (self.assignments and all(self.assignments)):
             raise InputError(f"topic {self.name}: assignments need at least one broker for at least one partition")
 

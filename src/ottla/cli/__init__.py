@@ -6,6 +6,7 @@ wrongly.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import signal
@@ -102,6 +103,10 @@ class LazyGroup(click.Group):
         except ConfigError as exc:
             raise Misuse(str(exc)) from exc
         except OttlaError as exc:
+            raise Failure(str(exc)) from exc
+        except OSError as exc:
+            if exc.errno == errno.EPIPE:
+                raise  # whoever read our output has gone: click ends quietly
             raise Failure(str(exc)) from exc
 
 

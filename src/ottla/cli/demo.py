@@ -133,9 +133,11 @@ def _report(records: int, written: _Timed, read_back: _Timed) -> None:
     _say("equal: every record is in the log exactly once")
     _say("")
     _say("how to go on:")
-    _say("  .venv/bin/ottla cluster up --brokers 3 --topic clicks:6    a cluster of your own")
-    _say("  .venv/bin/ottla --help                                     what else there is")
-    _say("  README.md, DESIGN.md                                       how it works")
+    command = sys.argv[0] if sys.argv[0].endswith("/ottla") else "ottla"
+    _say(f"  {command} cluster up --brokers 3 --topic clicks:6")
+    _say(f"  {command} topics describe clicks")
+    _say(f"  {command} --help")
+    _say("  README.md, DESIGN.md and docs/ say how it works")
 
 
 class _Counter:

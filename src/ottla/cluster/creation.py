@@ -19,7 +19,7 @@ from ottla.cluster.jars import DEFAULT_VERSION, Progress, pinned_jars
 from ottla.cluster.ports import free_ports
 from ottla.cluster.process import Life, ProcessId, life
 from ottla.cluster.security import DEFAULT_USERS
-from ottla.cluster.state import ClusterFolder, ClusterState, Phase, RedisState, StateDamaged
+from ottla.cluster.state import ClusterFolder, ClusterState, Phase, RedisState
 from ottla.errors import ConfigError, LocalClusterError
 from ottla.net import Deadline
 
@@ -182,17 +182,16 @@ def _resume(
 
 
 def _survivor(folder: ClusterFolder) -> ClusterState | None:
-    """The cluster in the folder if it can be used or resumed; what a dead program left behind is removed."""
-    try:
-        state = folder.load()
-    except StateDamaged as exc:
-        logger.warning("%s", exc)
-        state = None
+    """The cluster in the folder if it can be used or resumed; what a dead program left behind is removed.
+
+    A damaged state file is raised, not cleaned up: no crash damages it, and what lies beside it may be wanted.
+    """
+    state = folder.load()
     if state is not None and not _abandoned(state):
         return state
+    lifecycle.end_cluster(folder)  # also what runs on although somebody deleted its folder
     if folder.path.exists():
         logger.info("removing what a dead program left in %s", folder.path)
-        lifecycle.end_cluster(folder)
         folder.remove()
     return None
 

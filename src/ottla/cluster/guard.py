@@ -13,7 +13,8 @@ from ottla.cluster import lifecycle, process
 from ottla.cluster.process import Life, ProcessId, life
 from ottla.cluster.state import ClusterFolder, StateDamaged
 
-_WAIT = 'while kill -0 "$1" 2>/dev/null; do sleep 1; done; shift; exec "$@"'
+# A dead process that its parent has not asked about yet (a zombie) still has its pid.
+_WAIT = 'while kill -0 "$1" 2>/dev/null && ! grep -qs "^State:.Z" "/proc/$1/status"; do sleep 1; done; shift; exec "$@"'
 _LOCK_TIMEOUT = 600.0
 
 

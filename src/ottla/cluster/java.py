@@ -25,7 +25,7 @@ _ADVICE = (
 def find_java(environment: Mapping[str, str]) -> Path:
     """The first Java that is new enough, in the order JAVA_HOME, PATH."""
     refused = []
-    for candidate in _candidates(environment):
+    for candidate in dict.fromkeys(_candidates(environment)):
         version = _version(candidate)
         if version is not None and version >= MINIMUM:
             return candidate

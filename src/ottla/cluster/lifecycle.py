@@ -21,7 +21,7 @@ from ottla.cluster import process
 from ottla.cluster.jars import Progress, ensure_jars
 from ottla.cluster.java import find_java
 from ottla.cluster.nodes import Java, format_storage, launch, log_tail, port_was_taken, write_properties
-from ottla.cluster.ports import free_ports, is_free
+from ottla.cluster.ports import PortTaken, free_ports, is_free
 from ottla.cluster.process import Life, life
 from ottla.cluster.readiness import known_brokers
 from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
@@ -38,10 +38,6 @@ _STOP_GRACE = 20.0
 _LAST_GRACE = 2.0
 _POLL = 0.1
 _PROBE = 2.0
-
-
-class PortTaken(LocalClusterError):
-    """Somebody else took a port between the moment it was chosen and the moment a process bound it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +73,34 @@ def fresh_cluster_id() -> str:
 
 def with_fresh_ports(state: ClusterState, chance: random.Random) -> ClusterState:
     """The same cluster on ports that are free now."""
-    nodes = tuple(
-        replace(node, ports=_ports(chance, controller=node.controller, secure=state.secure)) for node in state.nodes
-    )
+    fresh = _ports(chance, controllers=[node.controller for node in state.nodes], secure=state.secure)
+    nodes = tuple(replace(node, ports=ports) for node, ports in zip(state.nodes, fresh, strict=True))
     redis = replace(state.redis, port=free_ports(1, chance)[0]) if state.redis is not None else None
     return replace(state, nodes=nodes, redis=redis)
 
 
 def fresh_nodes(count: int, *, secure: bool, chance: random.Random) -> tuple[NodeState, ...]:
     """Nodes 1 to `count`, the first three of them also controllers."""
+    controllers = [number <= _MAX_CONTROLLERS for number in range(1, count + 1)]
     return tuple(
-        NodeState(number, _ports(chance, controller=number <= _MAX_CONTROLLERS, secure=secure))
-        for number in range(1, count + 1)
+        NodeState(number, ports)
+        for number, ports in enumerate(_ports(chance, controllers=controllers, secure=secure), start=1)
     )
 
 
 def added_node(state: ClusterState, chance: random.Random) -> NodeState:
     """One more broker. It never becomes a controller: the voters are fixed when the cluster is made."""
-    return NodeState(max(node.id for node in state.nodes) + 1, _ports(chance, controller=False, secure=state.secure))
+    (ports,) = _ports(chance, controllers=[False], secure=state.secure)
+    return NodeState(max(node.id for node in state.nodes) + 1, ports)
 
 
-def _ports(chance: random.Random, *, controller: bool, secure: bool) -> Ports:
-    plaintext, voting, sasl_ssl, ssl = free_ports(4, chance)
-    return Ports(plaintext, voting if controller else None, sasl_ssl if secure else None, ssl if secure else None)
+def _ports(chance: random.Random, *, controllers: list[bool], secure: bool) -> list[Ports]:
+    """Ports for several nodes, all drawn at once so that no two nodes get the same one."""
+    drawn = iter(free_ports(4 * len(controllers), chance))
+    return [
+        Ports(plaintext, voting if controller else None, sasl_ssl if secure else None, ssl if secure else None)
+        for controller, plaintext, voting, sasl_ssl, ssl in zip(controllers, drawn, drawn, drawn, drawn, strict=True)
+    ]
 
 
 def start_cluster(
@@ -107,7 +108,7 @@ def start_cluster(
 ) -> ClusterState:
     """Start every process of a cluster that has none; ports that turn out to be taken are chosen again."""
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        if attempt > 1 or not all(is_free(port) for node in state.nodes for port in node.ports.taken()):
+        if attempt > 1 or not all(is_free(port) for port in state.ports()):
             state = with_fresh_ports(state, chance)
         try:
             return start_nodes(state, folder, state.nodes, tools=tools, deadline=deadline)
@@ -199,8 +200,12 @@ def _prepare(
         jobs = [
             pool.submit(format_storage, state, node, folder, java=java, timeout=deadline.remaining()) for node in blank
         ]
-        for job in jobs:
-            job.result()
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # after a failure or Ctrl-C, begin no further one
+            raise
 
 
 def _start_redis(state: ClusterState, folder: ClusterFolder, *, tools: Tools, deadline: Deadline) -> ClusterState:

@@ -108,7 +108,7 @@ def launch(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java:
         process.marker(folder.path),
     ]
     command = java.command(_BROKER_MAIN, str(folder.properties(node.id)), options=options)
-    _announce(folder.log(node.id), node)
+    announce(folder.log(node.id), f"broker {node.id}")
     started = process.spawn(command, log=folder.log(node.id), environment=java.variables())
     return replace(node, process=started)
 
@@ -137,6 +137,7 @@ def _newest_run(log: Path) -> list[str]:
     return lines[max((i for i, line in enumerate(lines) if line.startswith(_RUN)), default=0) :]
 
 
-def _announce(log: Path, node: NodeState) -> None:
+def announce(log: Path, what: str) -> None:
+    """Write the line with which a new run begins."""
     with log.open("a", encoding="utf-8") as file:
-        file.write(f"{_RUN}broker {node.id} started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        file.write(f"{_RUN}{what} started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")

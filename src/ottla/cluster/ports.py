@@ -17,6 +17,10 @@ _RANGE = range(20_000, 32_000)
 _TRIES_PER_PORT = 200
 
 
+class PortTaken(LocalClusterError):
+    """Somebody else took a port between the moment it was chosen and the moment a process bound it."""
+
+
 def free_ports(count: int, chance: random.Random) -> list[int]:
     """Distinct ports that nobody listens on now; somebody may still be quicker, so starting must retry."""
     with ExitStack() as held:

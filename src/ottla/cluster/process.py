@@ -63,6 +63,7 @@ def spawn(command: list[str], *, log: Path, environment: dict[str, str]) -> Proc
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.fspath(log), append, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
+        *((os.POSIX_SPAWN_CLOSE, number) for number in _handed_down()),
     ]
     try:
         pid = os.posix_spawn(
@@ -169,6 +170,18 @@ def _belongs(process: psutil.Process, directory: Path) -> bool:
     if name.startswith("redis-server"):
         return Path(process.cwd()) == directory / "redis"
     return name == "java" and marker(directory) in process.cmdline()
+
+
+def _handed_down() -> list[int]:
+    """Descriptors that a shell or make left open for its children: a broker would keep that pipe or lock for ever."""
+    found = []
+    for number in map(int, os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ()):
+        try:
+            if number > 2 and os.get_inheritable(number):
+                found.append(number)
+        except OSError:
+            continue  # closed since; the listing itself had one
+    return found
 
 
 def _living(processes: Iterable[ProcessId | None]) -> list[ProcessId]:

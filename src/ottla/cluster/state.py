@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class StateDamaged(LocalClusterError):
-    """The state file exists and cannot be understood; `down` removes it."""
+    """The state file exists and cannot be understood; only `down` removes it."""
 
 
 class Phase(StrEnum):
@@ -133,6 +133,11 @@ class ClusterState:
         every = (self.guard, redis, *(node.process for node in self.nodes))
         return [process for process in every if process is not None]
 
+    def ports(self) -> list[int]:
+        """Every port that its processes listen on."""
+        redis = [self.redis.port] if self.redis is not None else []
+        return [*redis, *(port for node in self.nodes for port in node.ports.taken())]
+
     def stopped(self) -> ClusterState:
         """The same cluster without processes and without a program that it belongs to."""
         nodes = tuple(replace(node, process=None) for node in self.nodes)
@@ -208,11 +213,15 @@ class ClusterFolder:
         """Replace the state file as a whole: a reader sees the old or the new one, never a part."""
         self.path.mkdir(parents=True, exist_ok=True)
         draft = self._state.with_suffix(f".{os.getpid()}")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump({"format": _FORMAT, **asdict(state)}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._state)
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump({"format": _FORMAT, **asdict(state)}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._state)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
     def remove(self) -> None:
         """Delete the folder and all data in it."""
@@ -230,9 +239,33 @@ class ClusterFolder:
 
     @contextmanager
     def locked(self, *, timeout: float) -> Iterator[None]:
-        """Keep every other command on this cluster waiting."""
-        self.base.mkdir(parents=True, exist_ok=True)
+        """Keep every other command on this cluster waiting; its files' trouble (a full disk) is told in our words."""
+        try:
+            self.base.mkdir(parents=True, exist_ok=True)
+            lock = self._lock()
+            self._acquire(lock, timeout)
+            try:
+                yield
+            finally:
+                lock.release()
+        except OSError as exc:
+            raise LocalClusterError(f"cluster {self.name!r} in {self.base}: {exc}") from exc
+
+    def busy(self) -> bool:
+        """Whether a command is working on this cluster right now."""
+        if not self.base.exists():
+            return False
         lock = self._lock()
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        except OSError:  # a folder that cannot be written: nobody works in it
+            return False
+        lock.release()
+        return False
+
+    def _acquire(self, lock: FileLock, timeout: float) -> None:
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -244,22 +277,6 @@ class ClusterFolder:
                     f"another command has been working on cluster {self.name!r} for {timeout:.0f} s"
                     f" (it holds {lock.lock_file})"
                 ) from exc
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def busy(self) -> bool:
-        """Whether a command is working on this cluster right now."""
-        if not self.base.exists():
-            return False
-        lock = self._lock()
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return True
-        lock.release()
-        return False
 
     def _lock(self) -> FileLock:
         # Beside the folder, not in it: the folder is deleted while the lock is held.
@@ -281,6 +298,8 @@ def folders(base: Path) -> list[ClusterFolder]:
 def _from_json(row: dict[str, Any]) -> ClusterState:
     if row.pop("format") != _FORMAT:
         raise ValueError("it was written by another version of Ottla")
+    if not row["nodes"]:
+        raise ValueError("it has no broker")
     redis = row.pop("redis")
     return ClusterState(
         **{
@@ -299,4 +318,4 @@ def _node(row: dict[str, Any]) -> NodeState:
 
 
 def _process(row: dict[str, Any] | None) -> ProcessId | None:
-    return ProcessId(**row) if row is not None else None
+    return ProcessId(int(row["pid"]), float(row["started"])) if row is not None else None

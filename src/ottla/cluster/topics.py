@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ottla.admin import Admin, NewTopic
+from ottla.admin.topics import is_topic_name
 from ottla.errors import ConfigError
 
 _POLICIES = ("delete", "compact", "compact,delete")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class TopicSpec:
     policy: str = "delete"
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in (".", ".."):
+        if not is_topic_name(self.name):
             raise ConfigError(f"topic name {self.name!r}: 1 to 249 letters, digits, '.', '_' and '-' are accepted")
         if self.partitions < 1:
             raise ConfigError(f"topic {self.name}: {self.partitions} partitions; at least 1 is needed")

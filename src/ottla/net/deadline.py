@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from ottla.config import LONGEST
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -24,8 +26,8 @@ class Deadline:
         return cls(now + seconds, now)
 
     def remaining(self) -> float:
-        """Seconds left, 0 when it has passed."""
-        return max(0.0, self.at - time.monotonic())
+        """Seconds left, 0 when it has passed; never more than a lock or a poll can be asked to wait."""
+        return min(max(0.0, self.at - time.monotonic()), LONGEST)
 
     def expired(self) -> bool:
         """Whether it has passed."""

@@ -147,6 +147,8 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
     """A failure before the first real request, in terms of what is probably set wrongly."""
     if isinstance(exc.__cause__, TlsAnswered):
         return SecurityMismatch(address, str(exc.__cause__))
+    if isinstance(exc, ConnectionLost) and isinstance(exc.__cause__, WireError):
+        return ConnectFailed(address, str(exc.__cause__))
     cut = exc.__cause__ is None or isinstance(exc.__cause__, ConnectionError | ssl.SSLEOFError)
     if isinstance(exc.__cause__, ssl.SSLError) and not cut:
         # With TLS 1.3 the broker judges our certificate after the handshake is over for us.

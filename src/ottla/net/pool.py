@@ -67,11 +67,17 @@ class Pool:
         except ConnectionLost:
             connection.close()
             raise
-        with slot.lock:
+        # Not waiting for a thread that is connecting there at the moment: it may have more time than the caller.
+        if not slot.lock.acquire(blocking=False):
+            self.retire(connection)
+            return
+        try:
             if slot.connection is None or slot.connection.closed:
                 self._fill(slot, connection)
             else:
                 self.retire(connection)
+        finally:
+            slot.lock.release()
 
     def drop(self, key: Hashable, connection: Connection) -> bool:
         """Takes `connection` from under `key` without closing it; whether it was there."""

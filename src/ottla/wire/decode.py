@@ -102,6 +102,7 @@ class Decoder:
 
         A damaged batch raises `CorruptBatch`, after everything before it was handed out.
         """
+        stop = min(stop, _END_OF_LOG)
         for chunk in self._chunks(batches, start, stop):
             fault = chunk.fault
             try:

@@ -89,9 +89,11 @@ class BrokerServer:
             self._listener = None
 
     def _accept(self, listener: socket.socket, wake: socket.socket) -> None:
+        poller = select.poll()  # unlike select, it takes descriptors above 1023
+        for one in (listener, wake):
+            poller.register(one, select.POLLIN)
         while True:
-            ready, _, _ = select.select([listener, wake], [], [])
-            if wake in ready:
+            if wake.fileno() in dict(poller.poll()):
                 return
             try:
                 connection, _ = listener.accept()
