@@ -185,7 +185,7 @@ class Cluster:
         self._directory.doubt_topics(topics or tuple(self._directory.known.topics))
 
     def close(self) -> None:
-        """Closes every connection and ends every wait."""
+        """Closes every connection and ends every wait; a connection that is just being opened is closed when it is."""
         self._closing.set()
         self._pool.close()
 
