@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from ottla.cluster import Condition, LocalCluster, lifecycle
@@ -55,7 +56,7 @@ def _state(phase: Phase = Phase.RUNNING, process: ProcessId | None = None) -> Cl
 
 def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path, "c")
-    state = replace(_state(process=ProcessId(7, 1.5)), owner=ProcessId.own(), settings={"a": "b"})
+    state = replace(_state(process=ProcessId(7, "then")), owner=ProcessId.own(), settings={"a": "b"})
     folder.save(state)
     assert folder.load() == state
     assert [found.name for found in folders(tmp_path)] == ["c"]
@@ -120,11 +121,18 @@ def test_a_cluster_whose_program_is_gone_is_orphaned(tmp_path: Path, sleeper: Pr
 
 
 def test_a_recycled_pid_is_never_hit(tmp_path: Path) -> None:
-    other = ProcessId(os.getpid(), ProcessId.own().started - 3600)
+    other = ProcessId(os.getpid(), "at another time")
     assert life(other) is Life.DEAD
     assert send(other, signal.SIGKILL) is False
     ClusterFolder(tmp_path, "c").save(_state(process=other))
     assert LocalCluster("c", dir=tmp_path).down() is True
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells the ticks since it booted")
+def test_a_clock_that_is_set_changes_no_process(sleeper: ProcessId, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: 0.0)
+    assert ProcessId.of(sleeper.pid) == sleeper
+    assert life(sleeper) is Life.RUNNING
 
 
 def test_a_frozen_process_is_told_from_a_running_one(sleeper: ProcessId) -> None:

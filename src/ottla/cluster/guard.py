@@ -20,7 +20,7 @@ _LOCK_TIMEOUT = 600.0
 
 def start_guard(folder: ClusterFolder, owner: ProcessId, *, environment: dict[str, str]) -> ProcessId:
     """Start the watch over `owner`; it ends with the cluster, or ends it."""
-    watch = [sys.executable, "-m", __name__, str(folder.base), folder.name, str(owner.pid), repr(owner.started)]
+    watch = [sys.executable, "-m", __name__, str(folder.base), folder.name, str(owner.pid), owner.started]
     log = folder.path / "logs" / "guard.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     return process.spawn(
@@ -44,4 +44,4 @@ def remove_orphan(folder: ClusterFolder, owner: ProcessId) -> bool:
 
 if __name__ == "__main__":
     base, name, pid, started = sys.argv[1:]
-    remove_orphan(ClusterFolder(Path(base), name), ProcessId(int(pid), float(started)))
+    remove_orphan(ClusterFolder(Path(base), name), ProcessId(int(pid), started))

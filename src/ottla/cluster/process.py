@@ -18,8 +18,9 @@ import psutil  # type: ignore[import-untyped]
 
 from ottla.errors import LocalClusterError
 
-_SAME_START = 2.0
-"""Seconds by which two readings of one start time may differ: the system derives it from the boot time."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_START_TICKS = 19
+"""Where the start time is in /proc/PID/stat, counted after the name, which may contain anything."""
 _POLL = 0.02
 
 
@@ -28,20 +29,21 @@ class ProcessId:
     """A process for good: the pid alone would mean another process once this one is gone."""
 
     pid: int
-    started: float
+    started: str
+    """When it started, in a form that never changes while it runs; compared, not read."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
         """The process that has this pid now, or None."""
         try:
-            return cls(pid, psutil.Process(pid).create_time())
+            return cls(pid, _start_of(psutil.Process(pid)))
         except psutil.Error:
             return None
 
     @classmethod
     def own(cls) -> ProcessId:
         """This very process."""
-        return cls(os.getpid(), psutil.Process().create_time())
+        return cls(os.getpid(), _start_of(psutil.Process()))
 
 
 class Life(Enum):
@@ -78,7 +80,7 @@ def spawn(command: list[str], *, log: Path, environment: dict[str, str]) -> Proc
     except OSError as exc:
         raise LocalClusterError(f"{command[0]} could not be started: {exc}") from exc
     # Even a child that has already failed is found here: nobody but this process can have reaped it.
-    return ProcessId.of(pid) or ProcessId(pid, time.time())
+    return ProcessId.of(pid) or ProcessId(pid, "unknown")
 
 
 def life(process: ProcessId | None) -> Life:
@@ -154,7 +156,7 @@ def strays(directory: Path) -> list[ProcessId]:
     for process in psutil.process_iter():
         try:
             if _belongs(process, directory) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(ProcessId(process.pid, process.create_time()))
+                found.append(ProcessId(process.pid, _start_of(process)))
         except psutil.Error:
             continue
     return found
@@ -188,12 +190,21 @@ def _living(processes: Iterable[ProcessId | None]) -> list[ProcessId]:
     return [process for process in processes if process is not None and life(process) is not Life.DEAD]
 
 
+def _start_of(process: psutil.Process) -> str:
+    """Boot and clock ticks since then, where the system tells: its wall clock may be set while a broker runs."""
+    try:
+        after_name = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]
+        return f"{_BOOT_ID.read_text().strip()}+{after_name.split()[_START_TICKS]}"
+    except (OSError, IndexError):
+        return repr(process.create_time())  # raises psutil's error for a process that is gone
+
+
 def _find(process: ProcessId | None) -> psutil.Process | None:
     if process is None:
         return None
     try:
         found = psutil.Process(process.pid)
-        return found if abs(found.create_time() - process.started) < _SAME_START else None
+        return found if _start_of(found) == process.started else None
     except psutil.Error:
         return None
 

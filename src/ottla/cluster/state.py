@@ -318,4 +318,4 @@ def _node(row: dict[str, Any]) -> NodeState:
 
 
 def _process(row: dict[str, Any] | None) -> ProcessId | None:
-    return ProcessId(int(row["pid"]), float(row["started"])) if row is not None else None
+    return ProcessId(int(row["pid"]), str(row["started"])) if row is not None else None
