@@ -66,6 +66,18 @@ def test_several_topics_are_created_described_and_deleted(kafka: FakeKafka, admi
         admin.describe_topics("a")
 
 
+@pytest.mark.parametrize("api", ["CreateTopics", "DeleteTopics"])
+def test_topics_that_succeeded_are_not_asked_for_again_with_those_that_must_wait(
+    kafka: FakeKafka, admin: Admin, api: str
+) -> None:
+    fault = kafka.fail(api, ErrorCode.throttling_quota_exceeded, topic="two")
+    admin.create_topics([NewTopic(name=name) for name in ("one", "two", "three")])
+    assert set(kafka.topics) == {"t", "one", "two", "three"}
+    admin.delete_topics(["one", "two", "three"])
+    assert set(kafka.topics) == {"t"}
+    assert fault.hits == 1
+
+
 def test_only_partitions_whose_leader_moved_are_asked_again(kafka: FakeKafka, admin: Admin) -> None:
     admin.list_offsets("t")
     before = len(kafka.requests)

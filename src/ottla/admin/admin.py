@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from ottla.admin import offsets, topics
 from ottla.admin.lookup import find_offsets
@@ -96,11 +97,20 @@ class Admin:
         """
         deadline = self._deadline(timeout)
         names = [topic.name for topic in new]
+        missing = {topic.name: topic for topic in new}
         doubt = _Doubt(ErrorCode.topic_already_exists)
+
+        def check(response: Any) -> None:
+            for name in topics.succeeded(response.topics):
+                missing.pop(name, None)  # what is there already is not asked for again
+            topics.check_create(response, accept=doubt.accept)
+
         self.cluster.call(
             Controller(),
-            lambda version_of: topics.build_create(version_of, new, seconds=self._broker_seconds(deadline)),
-            check=lambda response: topics.check_create(response, accept=doubt.accept),
+            lambda version_of: topics.build_create(
+                version_of, missing.values(), seconds=self._broker_seconds(deadline)
+            ),
+            check=check,
             what=f"creating {_named('topic', names)}",
             deadline=deadline,
             retrying=doubt.note,
@@ -119,11 +129,18 @@ class Admin:
         """Deletes topics and returns when no broker knows them any more."""
         deadline = self._deadline(timeout)
         wanted = [names] if isinstance(names, str) else list(names)
+        present = dict.fromkeys(wanted)
         doubt = _Doubt(ErrorCode.unknown_topic_or_partition)
+
+        def check(response: Any) -> list[str]:
+            for name in topics.succeeded(response.responses):
+                present.pop(name, None)
+            return topics.check_delete(response)
+
         unknown = self.cluster.call(
             Controller(),
-            lambda version_of: topics.build_delete(version_of, wanted, seconds=self._broker_seconds(deadline)),
-            check=topics.check_delete,
+            lambda version_of: topics.build_delete(version_of, present, seconds=self._broker_seconds(deadline)),
+            check=check,
             what=f"deleting {_named('topic', wanted)}",
             deadline=deadline,
             retrying=doubt.note,

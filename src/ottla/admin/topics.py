@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -100,6 +100,11 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
         ],
         "configs": [{"name": name, "value": str(value)} for name, value in topic.settings.items()],
     }
+
+
+def succeeded(answers: Iterable[Any]) -> set[str]:
+    """The names of the topics that were created or deleted, in an answer that may also have errors."""
+    return {topic.name for topic in answers if topic.error_code is ErrorCode.none}
 
 
 def check_create(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
