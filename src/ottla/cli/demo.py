@@ -34,10 +34,10 @@ class _Timed:
     seconds: float
 
     def line(self, verb: str) -> str:
-        rate = self.moved.fingerprint.count / self.seconds
+        count, pause = self.moved.fingerprint.count, self.moved.longest_pause
         return (
-            f"{verb} {self.moved.fingerprint.count:>10,} records in {self.seconds:5.1f} s"
-            f" ({rate:,.0f}/s; {self.moved.failures} failures, longest pause {self.moved.longest_pause:.1f} s)"
+            f"{verb} {count:>10,} records in {self.seconds:5.1f} s ({count / self.seconds:,.0f}/s;"
+            f" failures on the way: {self.moved.failures}, longest pause {pause:.1f} s)"
         )
 
 

@@ -21,7 +21,7 @@ CHECKED = bool(getattr(numba_config, "BOUNDSCHECK", 0))
 """Whether NUMBA_BOUNDSCHECK asks for bounds checks."""
 
 # `_nrt` off: no reference counting inside. Kernels allocate nothing and keep nothing, and counting every array passed
-# to an inner function cost more than reading the record did (120 against 15 ns).
+# to an inner function made a record with headers cost 73 instead of 42 ns.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
