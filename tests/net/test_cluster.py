@@ -211,6 +211,51 @@ def test_a_moved_leader_is_found(kafka: FakeKafka, cluster: Cluster) -> None:
     assert cluster.leader("t", 0).id == kafka.leader("t", 0)
 
 
+def test_what_is_known_is_told_without_asking(kafka: FakeKafka, cluster: Cluster) -> None:
+    assert cluster.known.topics == {}
+    assert kafka.requests == []
+    cluster.topic("t")
+    before = len(kafka.requests)
+    cluster.invalidate("t")
+    assert [p.leader for p in cluster.known.topics["t"].partitions] == [kafka.leader("t", p) for p in range(6)]
+    assert len(kafka.requests) == before
+
+
+def test_a_leader_that_a_broker_named_is_used_without_asking(kafka: FakeKafka, cluster: Cluster) -> None:
+    known = cluster.topic("t").partitions[2]
+    others = [p for p in cluster.topic("t").partitions if p.index != 2]
+    before = metadata_requests(kafka)
+    assert cluster.leader_moved("t", 2, leader=known.leader % 3 + 1, epoch=known.leader_epoch + 1)
+    assert cluster.leader("t", 2).id == known.leader % 3 + 1
+    assert [p for p in cluster.known.topics["t"].partitions if p.index != 2] == others
+    assert metadata_requests(kafka) == before
+    cluster.metadata(["t"])  # the fake still names the old leader, with an older epoch
+    assert cluster.leader("t", 2).id == known.leader % 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "leader", "step", "is_known"),
+    [
+        ("t", 0, 2, 0, True),
+        ("t", 0, 2, -1, True),
+        ("t", 0, 9, 1, False),
+        ("t", 17, 2, 1, False),
+        ("other", 0, 2, 1, False),
+        ("t", 0, 2, -1_000_000, False),
+    ],
+    ids=["same epoch", "older", "unknown broker", "unknown partition", "unknown topic", "no epoch"],
+)
+def test_news_of_a_leader_that_are_old_or_of_no_use_change_nothing(
+    cluster: Cluster, topic: str, partition: int, leader: int, step: int, is_known: bool
+) -> None:
+    first = cluster.topic("t").partitions[0]
+    cluster.leader_moved("t", 0, leader=first.leader, epoch=first.leader_epoch + 5)
+    before = cluster.known
+    epoch = max(-1, first.leader_epoch + 5 + step)
+    assert cluster.leader_moved(topic, partition, leader=leader, epoch=epoch) is is_known
+    assert cluster.known == before
+
+
 @pytest.mark.parametrize("code", [ErrorCode.not_leader_or_follower, ErrorCode.leader_not_available])
 def test_errors_of_a_stale_leader_are_retried_after_a_fresh_look(
     kafka: FakeKafka, cluster: Cluster, code: ErrorCode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.net.cluster import Cluster, Refresh
-from ottla.net.connection import Connection, Pending, VersionOf
+from ottla.net.connection import Connection, Pending, Reply, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import OnUnknownTopic
 from ottla.net.effort import Effort
@@ -27,6 +27,7 @@ __all__ = [
     "Partition",
     "Pending",
     "Refresh",
+    "Reply",
     "Target",
     "Topic",
     "VersionOf",

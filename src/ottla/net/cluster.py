@@ -17,12 +17,13 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, parse_bootstrap
-from ottla.errors import BrokerError, ConnectFailed, ConnectionLost, NetworkError, OttlaError, UsedAfterFork
+from ottla.errors import BrokerError, ConnectFailed, NetworkError, OttlaError, UsedAfterFork
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
 from ottla.net.discovery import CONTROL, Discovery, OnUnknownTopic, Question
 from ottla.net.effort import Effort
+from ottla.net.interrupt import client_closed
 from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.pool import Pool
 from ottla.net.resolver import Resolver
@@ -85,6 +86,11 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {','.join(map(str, self.bootstrap))} {self.security.protocol}>"
+
+    @property
+    def known(self) -> Metadata:
+        """What is remembered of the cluster, stale or not, without asking anybody."""
+        return self._directory.known
 
     def metadata(
         self,
@@ -184,8 +190,15 @@ class Cluster:
         """The leaders of these topics (none named: of all) are looked up again before their next use."""
         self._directory.doubt_topics(topics or tuple(self._directory.known.topics))
 
+    def leader_moved(self, topic: str, partition: int, *, leader: int, epoch: int) -> bool:
+        """A broker named another leader (KIP-951) with its epoch. False when it must still be looked up: `doubt` it.
+
+        It replaces an older leader epoch if the broker with the id `leader` is known.
+        """
+        return self._directory.leader_moved(topic, partition, leader=leader, epoch=epoch)
+
     def close(self) -> None:
-        """Closes every connection and ends every wait; a connection that is just being opened is closed when it is."""
+        """Closes every connection, also those that are just being opened, and ends every wait."""
         self._closing.set()
         self._pool.close()
 
@@ -236,4 +249,4 @@ class Cluster:
                 f"this client was made in process {self._pid} before fork(); make one of its own in the child"
             )
         if self._closing.is_set():
-            raise ConnectionLost("this client", "it was closed")
+            raise client_closed()

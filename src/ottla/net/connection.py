@@ -8,7 +8,6 @@ wrong with it, it is closed and every request still waiting on it fails.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from types import MappingProxyType, TracebackType
@@ -19,14 +18,18 @@ from ottla.errors import ConnectionLost, UnsupportedFormat
 from ottla.net import handshake
 from ottla.net.deadline import Deadline
 from ottla.net.frames import HANDSHAKE_FRAME_BYTES, MAX_FRAME_BYTES, Frames
+from ottla.net.interrupt import Interrupt
 from ottla.net.line import Line
-from ottla.net.pending import Pending
+from ottla.net.pending import Pending, Reply
 from ottla.net.transport import Transport
 from ottla.wire import messages
 
-__all__ = ["Buffer", "Connection", "Pending", "VersionOf"]
+__all__ = ["Answered", "Buffer", "Connection", "Pending", "Reply", "VersionOf"]
 
 Buffer = bytes | bytearray | memoryview
+Answered = Callable[[Pending], None]
+"""Called with a request that is done, by whichever thread completed it. It must not block or raise; it may `start`
+further requests."""
 
 _SIZE = Struct(">i")
 _LAST_ID = 0x7FFFFFFF
@@ -50,6 +53,7 @@ class Connection:
         self._client_id = client_id
         self._frames = Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES)
         self._line = Line(transport, frames=self._frames)
+        self._traffic = self._line.traffic
         self._correlation_ids = itertools.count()
 
     @classmethod
@@ -61,19 +65,22 @@ class Connection:
         client_id: str,
         deadline: Deadline,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        interrupt: Interrupt | None = None,
     ) -> Connection:
-        """TCP, TLS, API versions and SASL, all before the deadline."""
-        transport = Transport.connect(address, tls=security.tls, deadline=deadline)
+        """TCP, TLS, API versions and SASL, all before the deadline; ConnectionLost when `interrupt` ends it."""
+        interrupt = interrupt or Interrupt()
+        transport = Transport.connect(address, tls=security.tls, deadline=deadline, interrupt=interrupt)
         connection = cls(transport, client_id=client_id)
         try:
-            greeting = handshake.introduce(connection, security=security, deadline=deadline)
+            with interrupt.ends(connection.close):
+                greeting = handshake.introduce(connection, security=security, deadline=deadline)
         except BaseException:
             connection.close()
             raise
         connection.versions = greeting.versions
         connection.expires_at = greeting.expires_at
         connection._frames.max_frame_bytes = max_frame_bytes
-        connection._line.suspicion = greeting.suspicion
+        connection._traffic.suspicion = greeting.suspicion
         return connection
 
     def __enter__(self) -> Connection:
@@ -85,18 +92,23 @@ class Connection:
         self.close()
 
     def __repr__(self) -> str:
-        state = f"closed: {self._line.lost}" if self.closed else f"{self.in_flight} in flight"
+        state = f"closed: {self._traffic.lost}" if self.closed else f"{self.in_flight} in flight"
         return f"<Connection {self.address}, {state}>"
 
     @property
     def closed(self) -> bool:
         """Whether no further request can be sent."""
-        return self._line.lost is not None
+        return self._traffic.lost is not None
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answer is due."""
-        return self._line.in_flight
+        """Requests whose answer is due, also those that are not sent yet."""
+        return self._traffic.in_flight
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the socket has not taken yet; while there is any, wait for POLLOUT, too, and then `pump`."""
+        return self._traffic.unsent_bytes
 
     def fileno(self) -> int:
         """The descriptor to select on: readable means that `pump` has something to do; -1 once closed."""
@@ -122,37 +134,50 @@ class Connection:
         body: Sequence[Buffer],
         *,
         deadline: Deadline,
-        answered: Callable[[Pending], None] | None = None,
+        answered: Answered | None = None,
     ) -> Pending:
         """Sends a request with a hand-written body, without copying it.
 
-        Raises only if the connection is closed already or busy sending until the deadline; every later
-        failure is in the Pending. `answered` is called with it when it is done, by whichever thread completed
-        it; it must not block, raise or send on this connection.
+        Waits for its turn and until the socket has taken all of it. Raises only if the connection is closed
+        already or busy sending until the deadline; every later failure is in the Pending.
         """
-        with self._line.turn(deadline):
-            pending = self._pending(api_key, version, deadline)
-            pending.answered = answered
-            self._line.send(pending, self._frame(pending, body))
-            pending.sent = time.monotonic()
+        pending = self._pending(api_key, version, deadline=deadline, answered=answered)
+        self._line.send(pending, self._frame(pending, body))
+        return pending
+
+    def start(
+        self,
+        api_key: int,
+        version: int,
+        body: Sequence[Buffer],
+        *,
+        deadline: Deadline,
+        reply: Reply = Reply.DUE,
+        answered: Answered | None = None,
+    ) -> Pending:
+        """Like `submit`, but never waits: what the socket does not take now goes out in later calls of `pump`.
+
+        The buffers must not change until then (`Pending.sent`). Raises only if the connection is closed already.
+        Requests that were started go out in order; the caller bounds how many (`unsent_bytes`). With `Reply.NONE`
+        the request is done, with an empty result, when the socket has taken it.
+        """
+        pending = self._pending(api_key, version, deadline=deadline, reply=reply, answered=answered)
+        self._line.start(pending, self._frame(pending, body))
         return pending
 
     def post(self, api_key: int, version: int, body: Sequence[Buffer], *, deadline: Deadline) -> None:
-        """Sends a request that gets no answer: Produce with acks=0."""
-        with self._line.turn(deadline):
-            pending = self._pending(api_key, version, deadline)
-            self._line.post(pending, self._frame(pending, body))
+        """Sends a request that gets no answer, Produce with acks=0, and waits until the socket has taken it."""
+        pending = self._pending(api_key, version, deadline=deadline, reply=Reply.NONE)
+        self._line.send(pending, self._frame(pending, body))
         if pending.error is not None:
             raise pending.error
-        if self._line.lost is not None:
-            raise ConnectionLost(self.address, self._line.lost)
 
     def submit_message(
         self,
         message: messages.Message,
         *,
         deadline: Deadline,
-        answered: Callable[[Pending], None] | None = None,
+        answered: Answered | None = None,
     ) -> Pending:
         """Sends a kio request."""
         body = (messages.encode_body(message),)
@@ -164,10 +189,11 @@ class Connection:
         return self.submit_message(message, deadline=deadline).response()
 
     def pump(self, deadline: Deadline | None = None) -> int:
-        """Completes what has arrived and returns how many requests are done now; for owners of a select loop.
+        """Sends what was started, completes what has arrived and returns how many requests are done now.
 
-        With a deadline it waits for the first. It raises nothing for a lost connection: the requests carry
-        the error, and `closed` is true. Requests whose own deadline has passed fail here.
+        For owners of a select loop: without a deadline it never waits, with one it waits for the first. It raises
+        nothing for a lost connection: the requests carry the error, and `closed` is true. When the deadline of a
+        request has passed, sent or not, it fails here and the connection is closed.
         """
         return self._line.pump(deadline)
 
@@ -175,12 +201,28 @@ class Connection:
         """Ends the connection; requests still waiting fail with ConnectionLost."""
         self._line.close()
 
-    def _pending(self, api_key: int, version: int, deadline: Deadline) -> Pending:
+    def _pending(
+        self,
+        api_key: int,
+        version: int,
+        *,
+        deadline: Deadline,
+        answered: Answered | None = None,
+        reply: Reply = Reply.DUE,
+    ) -> Pending:
         correlation_id = next(self._correlation_ids)
         if correlation_id > _LAST_ID:
-            self._line.lose("every correlation id of this connection has been used")
-            raise ConnectionLost(self.address, self._line.lost or "")
-        return Pending(self._line, api_key=api_key, version=version, correlation_id=correlation_id, deadline=deadline)
+            self._traffic.lose("every correlation id of this connection has been used")
+            raise ConnectionLost(self.address, self._traffic.lost or "")
+        return Pending(
+            self._line,
+            api_key=api_key,
+            version=version,
+            correlation_id=correlation_id,
+            deadline=deadline,
+            reply=reply,
+            answered=answered,
+        )
 
     def _frame(self, pending: Pending, body: Sequence[Buffer]) -> list[memoryview]:
         header = messages.request_header(

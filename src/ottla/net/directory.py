@@ -12,8 +12,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from types import MappingProxyType
 
-from ottla.errors import ConnectFailed
-from ottla.net.metadata import Broker, Metadata, Topic, merge
+from ottla.errors import ConnectFailed, ErrorCode
+from ottla.net.metadata import Broker, Metadata, Topic, merge, with_partition
 from ottla.net.targets import CoordinatorKind
 
 _STALE = float("-inf")
@@ -49,6 +49,22 @@ class Directory:
                 self._seen[name] = now
             topics = {name: self._known.topics[name] for name in new.topics}
             return replace(self._known, topics=MappingProxyType(topics))
+
+    def leader_moved(self, name: str, index: int, *, leader: int, epoch: int) -> bool:
+        """Takes in a new leader that a broker named (KIP-951); whether the memory now is at least that new."""
+        with self._lock:
+            topic = self._known.topics.get(name)
+            partition = None if topic is None else topic.partition(index)
+            if topic is None or partition is None or epoch < 0:
+                return False
+            if epoch <= partition.leader_epoch:
+                return True
+            if leader not in self._known.brokers:
+                return False
+            moved = replace(partition, leader=leader, leader_epoch=epoch, error=ErrorCode.none)
+            topics = {**self._known.topics, name: with_partition(topic, moved)}
+            self._known = replace(self._known, topics=MappingProxyType(topics))
+            return True
 
     def brokers_are_fresh(self) -> bool:
         """Whether brokers and controller are known and not too old."""

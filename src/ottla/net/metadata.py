@@ -124,6 +124,11 @@ def merge(old: Metadata, new: Metadata, *, asked: Collection[str] | None) -> Met
     return replace(new, topics=MappingProxyType({**kept, **fresh}))
 
 
+def with_partition(topic: Topic, new: Partition) -> Topic:
+    """The topic with `new` in the place of the partition of that index."""
+    return replace(topic, partitions=tuple(new if old.index == new.index else old for old in topic.partitions))
+
+
 def _newer(old: Topic | None, new: Topic) -> Topic:
     if old is None or old.id != new.id or not old.partitions or not new.partitions:
         return new

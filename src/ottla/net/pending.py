@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any, Protocol
 
 from ottla.errors import OttlaError, WireError
@@ -20,8 +21,16 @@ class _Waits(Protocol):
     def wait_for(self, pending: Pending) -> None: ...
 
 
+class Reply(Enum):
+    """Whether the broker answers a request."""
+
+    DUE = "due"
+    NONE = "none"
+    """Produce with acks=0: the request is done when the socket has taken it."""
+
+
 class Pending:
-    """A request that was sent. `sent` and `finished` are readings of `time.monotonic`, None before that."""
+    """A request on its way. `sent` (its last byte) and `finished` are readings of `time.monotonic`, None before."""
 
     __slots__ = (
         "_body",
@@ -32,6 +41,7 @@ class Pending:
         "correlation_id",
         "deadline",
         "finished",
+        "reply",
         "sent",
         "version",
     )
@@ -44,6 +54,7 @@ class Pending:
         version: int,
         correlation_id: int,
         deadline: Deadline,
+        reply: Reply = Reply.DUE,
         answered: Callable[[Pending], None] | None = None,
     ) -> None:
         self._line = line
@@ -53,6 +64,7 @@ class Pending:
         self.version = version
         self.correlation_id = correlation_id
         self.deadline = deadline
+        self.reply = reply
         self.answered = answered
         self.sent: float | None = None
         self.finished: float | None = None
@@ -77,7 +89,7 @@ class Pending:
         return self._error
 
     def result(self) -> memoryview:
-        """The body of the answer, after waiting for it until the request's deadline."""
+        """The body of the answer, after waiting for it until the request's deadline; empty when none is due."""
         if not self.done:
             self._line.wait_for(self)
         if self._error is not None:
@@ -104,6 +116,9 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._queue)
 
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(self._queue)
+
     def add(self, pending: Pending) -> None:
         """`pending` is sent after everything that was added before."""
         self._queue.append(pending)
@@ -122,15 +137,6 @@ class InFlight:
         self._queue.popleft()
         pending.finish(body, None)
         return pending
-
-    def expired(self) -> Pending | None:
-        """The oldest request whose deadline has passed."""
-        now = time.monotonic()
-        return next((pending for pending in self._queue if pending.deadline.at <= now), None)
-
-    def soonest(self) -> float:
-        """When the first deadline passes, by the monotonic clock; infinity when nothing waits."""
-        return min((pending.deadline.at for pending in self._queue), default=float("inf"))
 
     def drain(self) -> list[Pending]:
         """Everything that waits; nothing does afterwards."""

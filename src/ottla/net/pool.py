@@ -16,6 +16,7 @@ from ottla.config import Address, Security
 from ottla.errors import ConnectFailed, ConnectionLost
 from ottla.net.connection import Connection
 from ottla.net.deadline import Deadline
+from ottla.net.interrupt import Interrupt, client_closed
 
 _log = logging.getLogger(__name__)
 _SESSION_MARGIN_SECONDS = 10.0
@@ -41,6 +42,7 @@ class Pool:
         self._slots: dict[Hashable, _Slot] = {}
         self._retired: list[Connection] = []
         self._closed = False
+        self._interrupt = Interrupt()
 
     def get(self, key: Hashable, address: Address, *, deadline: Deadline) -> Connection:
         """An open connection to `address` under `key`."""
@@ -51,9 +53,7 @@ class Pool:
         try:
             connection = self._usable(slot, address)
             if connection is None:
-                connection = Connection.open(
-                    address, security=self._security, client_id=self._client_id, deadline=deadline
-                )
+                connection = self._open(address, deadline)
                 self._fill(slot, connection)
                 _log.debug("connected to %s", address)
             return connection
@@ -91,7 +91,8 @@ class Pool:
     def retire(self, connection: Connection) -> None:
         """Closes it once its requests are answered: nobody gets it from now on."""
         with self._lock:
-            busy = [one for one in (*self._retired, connection) if one.in_flight and not self._closed]
+            used = [one for one in (*self._retired, connection) if one.in_flight or one.unsent_bytes]
+            busy = [] if self._closed else used
             idle = [one for one in (*self._retired, connection) if one not in busy]
             self._retired = busy
         for one in idle:
@@ -104,11 +105,12 @@ class Pool:
         return slot is not None and slot.connection is not None and not slot.connection.closed
 
     def close(self) -> None:
-        """Closes every connection; none is opened afterwards."""
+        """Closes every connection, also those that are just being opened; none is opened afterwards."""
         with self._lock:
             self._closed = True
             slots, self._slots = list(self._slots.values()), {}
             retired, self._retired = self._retired, []
+        self._interrupt.happen()
         for connection in [*(slot.connection for slot in slots), *retired]:
             if connection is not None:
                 connection.close()
@@ -116,8 +118,17 @@ class Pool:
     def _slot(self, key: Hashable) -> _Slot:
         with self._lock:
             if self._closed:
-                raise ConnectionLost("this client", "it was closed")
+                raise client_closed()
             return self._slots.setdefault(key, _Slot())
+
+    def _open(self, address: Address, deadline: Deadline) -> Connection:
+        return Connection.open(
+            address,
+            security=self._security,
+            client_id=self._client_id,
+            deadline=deadline,
+            interrupt=self._interrupt,
+        )
 
     def _usable(self, slot: _Slot, address: Address) -> Connection | None:
         connection = slot.connection
@@ -143,4 +154,4 @@ class Pool:
             closed = self._closed
         if closed:
             connection.close()
-            raise ConnectionLost("this client", "it was closed")
+            raise client_closed()

@@ -21,10 +21,11 @@ from typing import Any
 from ottla.config import Address, Tls
 from ottla.errors import ConfigError, ConnectFailed, SecurityMismatch
 from ottla.net.deadline import Deadline
+from ottla.net.interrupt import Interrupt
 
 _KEEPALIVE_IDLE_SECONDS = 60
 _TLS_CHUNK_BYTES = 1 << 18
-_IOV_MAX = 512
+MOST_BUFFERS = 512
 """Buffers handed to one sendmsg; the kernel takes 1024 at most."""
 _JOIN_BYTES = 1 << 14
 """TLS has no scatter-gather: smaller buffers are joined into one record instead of one record each."""
@@ -43,17 +44,22 @@ class Transport:
         self._life = threading.Lock()
         # OpenSSL's state of one connection must not be touched by two threads at once.
         self._tls_lock = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
+        # What OpenSSL could not write: it must be offered the very same bytes until it has.
+        self._stuck: bytes | memoryview | None = None
 
     @classmethod
-    def connect(cls, address: Address, *, tls: Tls | None, deadline: Deadline) -> Transport:
+    def connect(
+        cls, address: Address, *, tls: Tls | None, deadline: Deadline, interrupt: Interrupt | None = None
+    ) -> Transport:
         """TCP to the first of the host's addresses that answers, then the TLS handshake."""
         context = None if tls is None else tls_context(tls)
-        sock = _connect_any(address, deadline)
+        interrupt = interrupt or Interrupt()
+        sock = _connect_any(address, deadline, interrupt)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(sock)
             if context is not None:
-                sock = _handshake(sock, context, address=address, deadline=deadline)
+                sock = _handshake(sock, context, address=address, deadline=deadline, interrupt=interrupt)
         except BaseException:
             sock.close()
             raise
@@ -64,12 +70,19 @@ class Transport:
         return self._socket.fileno()
 
     def send(self, buffers: Sequence[memoryview]) -> int:
-        """Sends some of the bytes and returns how many; 0 when the socket is full."""
+        """Sends some of the bytes, of at most MOST_BUFFERS, and returns how many; 0 when the socket is full.
+
+        Bytes that it did not take must come first in the next call; others may then stand behind them.
+        """
         try:
             if self._tls_lock is None:
-                return self._socket.sendmsg(buffers[:_IOV_MAX])
+                return self._socket.sendmsg(buffers)
             with self._tls_lock:
-                return self._socket.send(_one_record(buffers))
+                if self._stuck is None:
+                    self._stuck = _one_record(buffers)
+                count = self._socket.send(self._stuck)
+                self._stuck = None
+                return count
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return 0
 
@@ -106,9 +119,7 @@ class Transport:
         """Ends the connection for both sides and wakes whoever waits on it."""
         with self._life:
             self._ended = True
-            # Of the plain socket: SSLSocket.shutdown would drop the TLS state under another thread's feet.
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            _shut_down(self._socket)
             # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
             if not self._users:
                 self._socket.close()
@@ -135,59 +146,64 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _connect_any(address: Address, deadline: Deadline) -> socket.socket:
+def _connect_any(address: Address, deadline: Deadline, interrupt: Interrupt) -> socket.socket:
     """Tries every address of the host in turn; each gets its share of the time that is left."""
     reasons: list[str] = []
-    found = _resolve(address, deadline)
+    found = _resolve(address, deadline, interrupt)
     for position, (family, ip_address) in enumerate(found):
         share = deadline.sooner(deadline.remaining() / (len(found) - position))
         try:
-            return _connect_one(family, ip_address, share)
+            return _connect_one(family, ip_address, deadline=share, interrupt=interrupt)
         except OSError as exc:
             name = f"{ip_address[0]}: " if len(found) > 1 else ""
             reasons.append(f"{name}{_reason(exc, share)}")
     raise ConnectFailed(address, "no TCP connection: " + "; ".join(reasons))
 
 
-def _connect_one(family: socket.AddressFamily, ip_address: Any, deadline: Deadline) -> socket.socket:
+def _connect_one(
+    family: socket.AddressFamily, ip_address: Any, *, deadline: Deadline, interrupt: Interrupt
+) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        code = sock.connect_ex(ip_address)
-        if code == errno.EINPROGRESS:
-            if not _poll(sock, select.POLLOUT, deadline.remaining()):
-                raise TimeoutError
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
-        if sock.getsockname() == sock.getpeername():
-            # Linux lets a client whose own port happens to be the target's connect to itself.
-            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        with interrupt.ends(lambda: _shut_down(sock)):
+            code = sock.connect_ex(ip_address)
+            if code == errno.EINPROGRESS:
+                if not _poll(sock, select.POLLOUT, deadline.remaining()):
+                    raise TimeoutError
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            if sock.getsockname() == sock.getpeername():
+                # Linux lets a client whose own port happens to be the target's connect to itself.
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _resolve(address: Address, deadline: Deadline) -> list[IpAddress]:
+def _resolve(address: Address, deadline: Deadline, interrupt: Interrupt) -> list[IpAddress]:
     """The host's addresses. The system's resolver has no deadline, so a name is looked up in a thread."""
     outcome: list[list[IpAddress] | Exception] = []
+    done = threading.Event()
 
     def look_up() -> None:
         try:
             outcome.append(_look_up(address))
         except (OSError, UnicodeError) as exc:
             outcome.append(exc)
+        done.set()
 
     if _is_literal(address.host):
         look_up()
     else:
         # It cannot be interrupted: when it is late it is left to end by itself, hence a daemon.
-        thread = threading.Thread(target=look_up, name=f"resolve {address.host}", daemon=True)
-        thread.start()
-        thread.join(deadline.remaining())
-    if not outcome:
-        raise ConnectFailed(address, f"the name was not resolved within {deadline.seconds:.1f} s")
+        threading.Thread(target=look_up, name=f"resolve {address.host}", daemon=True).start()
+        with interrupt.ends(done.set):
+            done.wait(deadline.remaining())
+            if not outcome:
+                raise ConnectFailed(address, f"the name was not resolved within {deadline.seconds:.1f} s")
     if isinstance(outcome[0], Exception):
         raise ConnectFailed(address, f"the name does not resolve: {outcome[0]}") from outcome[0]
     return outcome[0]
@@ -206,28 +222,35 @@ def _look_up(address: Address) -> list[IpAddress]:
     return [(family, ip_address) for family, _, _, _, ip_address in found]
 
 
-def _handshake(sock: socket.socket, context: ssl.SSLContext, *, address: Address, deadline: Deadline) -> ssl.SSLSocket:
+def _handshake(
+    sock: socket.socket, context: ssl.SSLContext, *, address: Address, deadline: Deadline, interrupt: Interrupt
+) -> ssl.SSLSocket:
     try:
         wrapped = context.wrap_socket(sock, server_hostname=address.host, do_handshake_on_connect=False)
     except (OSError, ValueError) as exc:
         raise ConnectFailed(address, f"TLS handshake failed: {exc}") from exc
     try:
-        while True:
-            try:
-                wrapped.do_handshake()
-                return wrapped
-            except ssl.SSLWantReadError:
-                ready = _poll(wrapped, select.POLLIN, deadline.remaining())
-            except ssl.SSLWantWriteError:
-                ready = _poll(wrapped, select.POLLOUT, deadline.remaining())
-            if not ready:
-                raise TimeoutError
+        with interrupt.ends(lambda: _shut_down(wrapped)):
+            _shake_hands(wrapped, deadline)
     except OSError as exc:
         wrapped.close()
         raise _handshake_error(exc, address, deadline) from exc
     except BaseException:
         wrapped.close()
         raise
+    return wrapped
+
+
+def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
+    while True:
+        try:
+            return sock.do_handshake()
+        except ssl.SSLWantReadError:
+            ready = _poll(sock, select.POLLIN, deadline.remaining())
+        except ssl.SSLWantWriteError:
+            ready = _poll(sock, select.POLLOUT, deadline.remaining())
+        if not ready:
+            raise TimeoutError
 
 
 def _handshake_error(exc: OSError, address: Address, deadline: Deadline) -> ConnectFailed:
@@ -277,6 +300,13 @@ def _poll(sock: socket.socket, events: int, seconds: float) -> int:
     # Rounded up: a poll of 0 ms just before the deadline would spin.
     ready = poller.poll(int(seconds * 1000) + 1 if seconds > 0 else 0)
     return ready[0][1] if ready else 0
+
+
+def _shut_down(sock: socket.socket) -> None:
+    """Ends the connection, also one that is not there yet, and wakes whoever polls it."""
+    with contextlib.suppress(OSError):
+        # Of the plain socket: SSLSocket.shutdown would drop the TLS state under another thread's feet.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _keep_alive(sock: socket.socket) -> None:
