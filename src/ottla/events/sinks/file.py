@@ -1,0 +1,75 @@
+"""Events as a file of JSON lines: one object for each event, on the way to the disk when the call returns.
+
+The file is opened at the first event and appended to, each line with one write, so several processes may share it.
+What the disk refuses is raised to the hub, which counts it; events after `close` are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from typing import Any
+
+from ottla.config import Path
+from ottla.errors import OttlaError
+from ottla.events.values import Event, fields_of, text_of
+
+
+class JsonLinesSink:
+    """Appends `{"time": ..., "event": kind, ...fields}` to the file at `path`; `time` is seconds since the epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = os.fspath(path)
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._torn = False
+        self._closed = False
+
+    def __call__(self, event: Event) -> None:
+        line = _line(event, time.time())
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self._append(line)
+            except OSError as exc:
+                raise OttlaError(f"cannot write events to {self._path}: {exc.strerror or exc}") from exc
+
+    def close(self) -> None:
+        """Close the file; later events are ignored."""
+        with self._lock:
+            self._closed = True
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _append(self, line: bytes) -> None:
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A disk that filled up in the middle of a line left a part of it behind: it must not spoil this one.
+        data = b"\n" + line if self._torn else line
+        written = os.write(self._file, data)
+        if written != len(data):
+            self._torn = self._torn or written > 0
+            raise OttlaError(f"cannot write events to {self._path}: {written} of {len(data)} bytes were taken")
+        self._torn = False
+
+
+def _line(event: Event, now: float) -> bytes:
+    values: dict[str, Any] = {"time": round(now, 6), "event": event.kind}
+    for name, value in fields_of(event).items():
+        values[f"{name}_" if name in values else name] = _plain(value)
+    try:
+        text = json.dumps(values, default=str, allow_nan=False)
+    except (TypeError, ValueError):  # a container that JSON cannot hold, in an event of the user's own
+        text = json.dumps({name: str(value) for name, value in values.items()})
+    return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return text_of(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,79 @@
+"""Events as lines of a log, each with the level that fits it.
+
+An event comes in, one log record with its text goes out, and the event itself as the record's attribute `ottla_event`
+for handlers that want values. Configures no logging: handlers and thresholds are the program's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.errors import ConfigError
+from ottla.events.values import (
+    BufferFull,
+    ConnectionDown,
+    ConnectionUp,
+    DowntimeReplayed,
+    DowntimeSaved,
+    Dropped,
+    EpochBumped,
+    Event,
+    FlushAcknowledged,
+    Flushed,
+    FlushFailed,
+    FlushRetried,
+    SpoolDamaged,
+    SpoolFailed,
+    StillDown,
+    TimeDown,
+)
+
+# What comes once for each batch in good times or in an outage is DEBUG: an outage must not flood the log too.
+LEVELS: Mapping[type[Event], int] = {
+    Event: logging.INFO,
+    Flushed: logging.DEBUG,
+    FlushAcknowledged: logging.DEBUG,
+    FlushRetried: logging.INFO,
+    FlushFailed: logging.ERROR,
+    ConnectionUp: logging.INFO,
+    ConnectionDown: logging.WARNING,
+    StillDown: logging.WARNING,
+    TimeDown: logging.INFO,
+    DowntimeSaved: logging.DEBUG,
+    DowntimeReplayed: logging.DEBUG,
+    BufferFull: logging.WARNING,
+    Dropped: logging.ERROR,
+    SpoolDamaged: logging.ERROR,
+    SpoolFailed: logging.ERROR,
+    EpochBumped: logging.WARNING,
+}
+
+
+class LogSink:
+    """Writes events to `logger` (`ottla.events` by default). `levels` replaces the level of the classes it names.
+
+    A class that is not named has the level of the nearest class it derives from; `Event` itself is INFO.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None, levels: Mapping[type[Event], int] | None = None) -> None:
+        self._logger = logging.getLogger("ottla.events") if logger is None else logger
+        self._levels = {**LEVELS, **_checked(levels or {})}
+
+    def __call__(self, event: Event) -> None:
+        level = self.level(type(event))
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", event, extra={"ottla_event": event})
+
+    def level(self, kind: type[Event]) -> int:
+        """The level at which events of this class are logged."""
+        return next(self._levels[cls] for cls in kind.__mro__ if cls in self._levels)
+
+
+def _checked(levels: Mapping[Any, Any]) -> Mapping[type[Event], int]:
+    for kind, level in levels.items():
+        if not (isinstance(kind, type) and issubclass(kind, Event)) or not isinstance(level, int):
+            wrong = f"got {kind!r}: {level!r}"
+            raise ConfigError(f"LogSink(levels=...) maps event classes to levels such as logging.INFO, {wrong}")
+    return levels

@@ -1,0 +1,277 @@
+"""The events themselves: frozen values that say what happened to a batch, a connection, the buffer or the spool.
+
+Times are seconds, moments are seconds since the epoch, sizes end in `_bytes`. An event is about a batch or larger,
+never about a record. They carry no behaviour beyond a line of text; what is measured of them is in `measures.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+__all__ = [
+    "EVENTS",
+    "BufferFull",
+    "ConnectionDown",
+    "ConnectionUp",
+    "DowntimeReplayed",
+    "DowntimeSaved",
+    "Dropped",
+    "EpochBumped",
+    "Event",
+    "FlushAcknowledged",
+    "FlushFailed",
+    "FlushRetried",
+    "Flushed",
+    "SpoolDamaged",
+    "SpoolFailed",
+    "StillDown",
+    "TimeDown",
+    "field_names",
+    "fields_of",
+    "text_of",
+]
+
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_BARE = re.compile(r"[^\s\"=\\]+")
+
+
+class Event:
+    """Something that happened. Subclass it, as a frozen dataclass, for events of your own: every sink takes them.
+
+    `kind` is the name in logs and metrics, the class name in snake case unless the class sets another. `gauges` names
+    fields that are levels (how much there is) and not amounts (how much was added). `sets` gives gauges of
+    other names a fixed value: what this event says about a state that another event began.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str] = "event"
+    gauges: ClassVar[frozenset[str]] = frozenset()
+    sets: ClassVar[Mapping[str, float]] = MappingProxyType({})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" not in cls.__dict__:
+            cls.kind = _WORD_START.sub("_", cls.__name__).lower()
+
+    def __str__(self) -> str:
+        """One line: `flushed topic=clicks partition=0 ...`, with quotes where a value has spaces."""
+        return " ".join([self.kind, *(f"{name}={_quoted(value)}" for name, value in fields_of(self).items())])
+
+
+def fields_of(event: Event) -> dict[str, Any]:
+    """All fields of an event by name, also of a subclass that is no dataclass."""
+    found = {name: getattr(event, name) for name in field_names(type(event))}
+    found.update((name, value) for name, value in getattr(event, "__dict__", {}).items() if not name.startswith("_"))
+    return found
+
+
+def field_names(kind: type[Any]) -> tuple[str, ...]:
+    """The fields that all events of a class have; none if it is no dataclass."""
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
+
+
+def text_of(value: object) -> str:
+    """A value as text; an exception with its type, since the text alone is often empty."""
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    return f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+
+
+def _quoted(value: object) -> str:
+    text = text_of(value)
+    # Quoting also escapes line ends: the text of a broker's error must not forge a line of the log.
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed(Event):
+    """A batch was sent for the first time; `raw_bytes` is its size before compression."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+    raw_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushAcknowledged(Event):
+    """A batch is in the log at `base_offset`, `seconds` after it was first sent."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+    base_offset: int
+    seconds: float
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushFailed(Event):
+    """A batch will not be delivered."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRetried(Event):
+    """A batch is about to be sent again; `attempt` is the number of the attempt that begins, 2 or more."""
+
+    topic: str
+    partition: int
+    records: int
+    attempt: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionUp(Event):
+    """A connection is ready for requests, `seconds` after it was begun: the time to connect.
+
+    `broker_id` is None here and below where only the address is known, as with a bootstrap server.
+    """
+
+    sets = MappingProxyType({"broker.up": 1.0, "still_down.seconds": 0.0})
+
+    broker_id: int | None
+    address: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionDown(Event):
+    """A connection ended, or could not be made, for the first time since the broker was up."""
+
+    sets = MappingProxyType({"broker.up": 0.0})
+
+    broker_id: int | None
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StillDown(Event):
+    """A broker is still away, for `seconds` by now; repeated while that lasts."""
+
+    gauges = frozenset({"seconds"})
+    sets = MappingProxyType({"broker.up": 0.0})
+
+    broker_id: int | None
+    address: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDown(Event):
+    """A broker is back; it was away for `seconds`."""
+
+    sets = MappingProxyType({"still_down.seconds": 0.0})
+
+    broker_id: int | None
+    address: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DowntimeSaved(Event):
+    """A batch went to the spool."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DowntimeReplayed(Event):
+    """A batch from the spool was acknowledged."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferFull(Event):
+    """The buffer has no room for a send, which waits; `holding` says what holds things up."""
+
+    gauges = frozenset({"waiting_bytes", "limit_bytes"})
+
+    waiting_bytes: int
+    limit_bytes: int
+    holding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Event):
+    """Records were given up by the policy of a full spool or buffer; the timestamps are of the oldest and newest."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+    first_timestamp: float
+    last_timestamp: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolDamaged(Event):
+    """A part of a spool file cannot be read and was passed over: `size_bytes` from byte `position`."""
+
+    path: str
+    position: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFailed(Event):
+    """The disk refuses what the spool wants to write."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBumped(Event):
+    """The producer went on under a new epoch (or a new id), because the broker no longer knew the old one."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+    reason: str
+
+
+EVENTS: tuple[type[Event], ...] = (
+    Flushed,
+    FlushAcknowledged,
+    FlushFailed,
+    FlushRetried,
+    ConnectionUp,
+    ConnectionDown,
+    StillDown,
+    TimeDown,
+    DowntimeSaved,
+    DowntimeReplayed,
+    BufferFull,
+    Dropped,
+    SpoolDamaged,
+    SpoolFailed,
+    EpochBumped,
+)
+"""Every event that Ottla emits."""
