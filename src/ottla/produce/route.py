@@ -1,0 +1,413 @@
+"""Which partition a record goes to: the one it names, else a custom partitioner's, its key's, or the strategy's.
+
+Comes in: keys, how many rows, the partitions of the topic and which of them have a leader. Goes out: a partition for
+each row, and the rows grouped by partition. Pure: no socket, no clock, no log, and chance is an argument.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ottla.errors import ConfigError, InputError
+from ottla.wire.kernels.encoding import BinaryIn
+from ottla.wire.partitioning import OPEN, hash_partitions, partition_of_key
+
+Chosen: TypeAlias = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The partitions of a topic: `available` are those whose leader is up, ascending; empty means that none is."""
+
+    count: int
+    available: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"a topic has at least one partition, not {self.count}")
+        if any(a >= b for a, b in pairwise((-1, *self.available, self.count))):
+            raise ValueError(f"available must ascend within [0, {self.count}), got {self.available}")
+
+    @property
+    def eligible(self) -> Sequence[int]:
+        """Where records without a key may go: the available ones, or all where none is."""
+        return self.available or range(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Sticky:
+    """So many records to one partition, then as many to the next one that is available: large batches."""
+
+    records: int = 1000
+
+    def __post_init__(self) -> None:
+        if type(self.records) is not int or self.records < 1:
+            raise ConfigError(f"Sticky(records=...) must be a whole number from 1 on, got {self.records!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobin:
+    """Strict: the next record goes to the next available partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Every record goes to any of the available partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByColumn:
+    """A custom partitioner that is called once for all rows: keys, values and the number of partitions in; a partition
+    for each row out, as a list or an array, with null or -1 where the key or the strategy shall decide."""
+
+    function: Callable[[Any, Any, int], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigError(f"ByColumn needs a function of (keys, values, partitions), got {self.function!r}")
+
+
+CustomStrategy: TypeAlias = Callable[[int, Partitions], Any]
+"""How many records, and the partitions: one partition for all of them, or a list or an array with one for each."""
+
+Strategy: TypeAlias = Sticky | RoundRobin | Random | CustomStrategy
+
+STICKY = Sticky()
+
+Partitioner: TypeAlias = Callable[[bytes | None, bytes | None, int], int | None]
+"""Key, value and the number of partitions: the partition, or None where the key or the strategy shall decide."""
+
+
+class Router:
+    """Chooses partitions for one topic, and remembers where its strategy stands. One thread at a time."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        partitioner: Partitioner | ByColumn | None = None,
+        strategy: Strategy = STICKY,
+        chance: random.Random | None = None,
+    ) -> None:
+        if partitioner is not None and not isinstance(partitioner, ByColumn) and not callable(partitioner):
+            raise ConfigError(
+                f"topic {topic!r}: partitioner is {partitioner!r}; accepted are a function of (key, value, partitions) "
+                "and ByColumn(function)"
+            )
+        self.topic = topic
+        self.partitioner = partitioner
+        self._course = _course(topic, strategy, chance or random.Random())
+
+    def custom(
+        self, keys: pa.Array | None, values: pa.Array, partitions: int, *, explicit: Chosen | None = None
+    ) -> Chosen:
+        """What the custom partitioner says of the rows, for `route(explicit=...)`; -1 where it leaves the choice.
+
+        Rows for which `explicit` has a partition already keep it, and the partitioner does not see them.
+        """
+        chosen = _begun(len(values), explicit)
+        if self.partitioner is None:
+            return chosen
+        rows = np.flatnonzero(chosen == OPEN)
+        if len(rows) == 0:
+            return chosen
+        if len(rows) < len(chosen):
+            keys, values = (None if keys is None else keys.take(pa.array(rows))), values.take(pa.array(rows))
+        if isinstance(self.partitioner, ByColumn):
+            chosen[rows] = self._ask_for_column(self.partitioner, keys, values, partitions, rows)
+        else:
+            pairs = zip(_payloads(keys, len(rows)), _payloads(values, len(rows)), rows.tolist(), strict=True)
+            chosen[rows] = [self._ask(self.partitioner, key, value, partitions, row) for key, value, row in pairs]
+        return chosen
+
+    def custom_one(self, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        """What the custom partitioner says of one record; -1 where it leaves the choice."""
+        if self.partitioner is None:
+            return OPEN
+        if not isinstance(self.partitioner, ByColumn):
+            return self._ask(self.partitioner, key, value, partitions, 0)
+        keys, values = pa.array([key], pa.binary()), pa.array([value], pa.binary())
+        return int(self._ask_for_column(self.partitioner, keys, values, partitions, np.zeros(1, np.int64))[0])
+
+    def route(self, key: BinaryIn, count: int, *, partitions: Partitions, explicit: Chosen | None = None) -> Chosen:
+        """A partition for each of `count` rows. What is in `explicit` and not -1 stays, valid or not: see `invalid`.
+
+        Rows with a key go where it hashes to among all partitions, the rest where the strategy says.
+        """
+        has_keys = len(key.ends) != 0
+        if count and explicit is None and not has_keys:
+            return self._course.take(count, partitions)
+        chosen = _begun(count, explicit)
+        if has_keys:
+            still_open = hash_partitions(key, partitions.count, out=chosen)
+        else:
+            still_open = int(np.count_nonzero(chosen == OPEN))
+        if still_open:
+            chosen[chosen == OPEN] = self._course.take(still_open, partitions)
+        return chosen
+
+    def one(self, key: bytes | None, *, partitions: Partitions) -> int:
+        """The partition that the next `route` would choose for a single record; asking changes nothing.
+
+        A custom strategy is asked in earnest, and its answer is kept for the next record.
+        """
+        if key is not None:
+            return partition_of_key(key, partitions.count)
+        return self._course.peek(partitions)
+
+    def _ask(self, partitioner: Partitioner, key: bytes | None, value: bytes | None, partitions: int, row: int) -> int:
+        try:
+            answer = partitioner(key, value, partitions)
+        except Exception as exc:
+            raise self._failed(f"row {row}: the partitioner raised {type(exc).__name__}: {exc}") from exc
+        if answer is None:
+            return OPEN
+        if not _is_number(answer) or not 0 <= answer < partitions:
+            raise self._failed(f"row {row}: the partitioner returned {answer!r}; {_accepted(partitions)} and None")
+        return int(answer)
+
+    def _ask_for_column(
+        self,
+        partitioner: ByColumn,
+        keys: pa.Array | None,
+        values: pa.Array,
+        partitions: int,
+        rows: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        keys = pa.nulls(len(rows), pa.binary()) if keys is None else keys
+        try:
+            answer = _numbers(partitioner.function(keys, values, partitions), len(rows))
+        except Exception as exc:
+            where = f"rows {rows[0]} to {rows[-1]}"
+            raise self._failed(f"{where}: the column partitioner failed with {type(exc).__name__}: {exc}") from exc
+        wrong = np.flatnonzero((answer < OPEN) | (answer >= partitions))
+        if len(wrong):
+            row, given = rows[wrong[0]], answer[wrong[0]]
+            raise self._failed(
+                f"row {row}: the column partitioner returned {given}; {_accepted(partitions)}, null and -1"
+            )
+        return answer
+
+    def _failed(self, what: str) -> InputError:
+        return InputError(f"topic {self.topic!r}, {what}")
+
+
+class _Course(Protocol):
+    """A strategy on its way: where the next records without a key go."""
+
+    def peek(self, partitions: Partitions) -> int:
+        """Where the next record would go."""
+
+    def take(self, count: int, partitions: Partitions) -> Chosen:
+        """Where the next `count` records go, 1 or more."""
+
+
+def _course(topic: str, strategy: object, chance: random.Random) -> _Course:
+    if isinstance(strategy, Sticky):
+        return _Turns(strategy.records, chance.random())
+    if isinstance(strategy, RoundRobin):
+        return _Turns(1, chance.random())
+    if isinstance(strategy, Random):
+        return _Draws(chance)
+    if callable(strategy) and not isinstance(strategy, type):
+        return _Custom(topic, strategy)
+    raise ConfigError(
+        f"topic {topic!r}: strategy is {strategy!r}; accepted are Sticky(records), RoundRobin(), Random() "
+        "and a function of (records, partitions)"
+    )
+
+
+class _Turns:
+    """Partitions take turns of `length` records. The first one is left to chance: many producers start at once."""
+
+    def __init__(self, length: int, start: float) -> None:
+        self._length = length
+        self._start = start
+        self._current = -1
+        self._left = 0
+
+    def peek(self, partitions: Partitions) -> int:
+        at, _ = self._standing(partitions.eligible)
+        return partitions.eligible[at]
+
+    def take(self, count: int, partitions: Partitions) -> Chosen:
+        eligible = partitions.eligible
+        at, left = self._standing(eligible)
+        if count <= left:
+            self._current, self._left = eligible[at], left - count
+            return np.full(count, eligible[at], np.int32)
+        turns = 1 + -(-(count - left) // self._length)
+        last = count - left - (turns - 2) * self._length
+        self._current, self._left = eligible[(at + turns - 1) % len(eligible)], self._length - last
+        if len(eligible) == 1:
+            return np.full(count, self._current, np.int32)
+        return _repeated(_ring(eligible, at, turns), first=left, each=self._length, last=last)
+
+    def _standing(self, eligible: Sequence[int]) -> tuple[int, int]:
+        """Whose turn it is, as an index, and how many records are left of it."""
+        if self._current < 0:
+            return int(self._start * len(eligible)), self._length
+        after = bisect_right(eligible, self._current)
+        if self._left and after and eligible[after - 1] == self._current:
+            return after - 1, self._left
+        return after % len(eligible), self._length
+
+
+def _ring(eligible: Sequence[int], at: int, turns: int) -> Chosen:
+    """`turns` partitions one after another from index `at` on, around and around."""
+    size = len(eligible)
+    once = np.array([eligible[(at + i) % size] for i in range(min(turns, size))], np.int32)
+    return once if turns <= size else np.tile(once, -(-turns // size))[:turns]
+
+
+def _repeated(turns: Chosen, *, first: int, each: int, last: int) -> Chosen:
+    if each == 1:
+        return turns
+    lengths = np.full(len(turns), each)
+    lengths[0], lengths[-1] = first, last
+    return np.repeat(turns, lengths)
+
+
+class _Draws:
+    """Any partition for each record. One draw is always ready, so that it can be looked at before it is used."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._generator = np.random.default_rng(chance.getrandbits(128))
+        self._next = self._generator.random()
+
+    def peek(self, partitions: Partitions) -> int:
+        eligible = partitions.eligible
+        return eligible[int(self._next * len(eligible))]
+
+    def take(self, count: int, partitions: Partitions) -> Chosen:
+        eligible = partitions.eligible
+        chosen = np.empty(count, np.int32)
+        chosen[0] = int(self._next * len(eligible))
+        chosen[1:] = self._generator.integers(len(eligible), size=count - 1, dtype=np.int32)
+        self._next = self._generator.random()
+        return np.array(eligible, np.int32)[chosen] if partitions.available else chosen
+
+
+class _Custom:
+    """A function of the program. What it answered to `peek` is kept: it may count its calls."""
+
+    def __init__(self, topic: str, function: CustomStrategy) -> None:
+        self._topic = topic
+        self._function = function
+        self._promised: tuple[int, Partitions] | None = None
+
+    def peek(self, partitions: Partitions) -> int:
+        if self._promised is None or self._promised[1] != partitions:
+            self._promised = int(self._ask(1, partitions)[0]), partitions
+        return self._promised[0]
+
+    def take(self, count: int, partitions: Partitions) -> Chosen:
+        promised, self._promised = self._promised, None
+        if promised is None or promised[1] != partitions:
+            return self._ask(count, partitions)
+        rest = self._ask(count - 1, partitions) if count > 1 else np.empty(0, np.int32)
+        return np.append(np.int32(promised[0]), rest)
+
+    def _ask(self, count: int, partitions: Partitions) -> Chosen:
+        who = f"topic {self._topic!r}: the strategy, asked about {count} records,"
+        try:
+            answer = self._function(count, partitions)
+            numbers = np.full(count, answer) if _is_number(answer) else _numbers(answer, count)
+        except Exception as exc:
+            raise InputError(f"{who} failed with {type(exc).__name__}: {exc}") from exc
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= partitions.count))
+        if len(wrong):
+            raise InputError(f"{who} returned {numbers[wrong[0]]} for record {wrong[0]}; {_accepted(partitions.count)}")
+        return numbers.astype(np.int32)
+
+
+def invalid(partitions: Chosen, count: int) -> npt.NDArray[np.int64]:
+    """The rows whose partition a topic of `count` partitions does not have."""
+    return np.flatnonzero((partitions < 0) | (partitions >= count))
+
+
+_FEW = 48
+"""Rows up to which a dict is faster than sorting."""
+
+
+def runs(partitions: Chosen) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
+    """Each partition once, ascending, with its rows in their order: a slice where they lie together."""
+    count = len(partitions)
+    if count == 0:
+        return
+    first = int(partitions[0])
+    if partitions[-1] == first and bool((partitions == first).all()):
+        yield first, slice(0, count)
+    elif count <= _FEW:
+        yield from _few_runs(partitions.tolist())
+    else:
+        yield from _sorted_runs(partitions)
+
+
+def _few_runs(partitions: list[int]) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
+    found: dict[int, list[int]] = {}
+    for row, partition in enumerate(partitions):
+        found.setdefault(partition, []).append(row)
+    for partition in sorted(found):
+        rows = found[partition]
+        together = rows[-1] - rows[0] + 1 == len(rows)
+        yield partition, slice(rows[0], rows[-1] + 1) if together else np.array(rows, np.int64)
+
+
+def _sorted_runs(partitions: Chosen) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
+    # numpy sorts numbers of 16 bits by their digits: 2.5 ms instead of 41 for a million rows.
+    narrow = partitions.min() >= 0 and partitions.max() <= 0xFFFF
+    keys = partitions.astype(np.uint16) if narrow else partitions
+    order = keys.argsort(kind="stable")
+    placed = keys[order]
+    edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(order)]
+    for start, stop in pairwise(edges):
+        rows = order[start:stop]
+        together = int(rows[-1]) - int(rows[0]) + 1 == stop - start
+        yield int(placed[start]), slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+
+
+def _begun(count: int, explicit: Chosen | None) -> Chosen:
+    """The partitions that are chosen already, in an array to write the others to."""
+    if explicit is None:
+        return np.full(count, OPEN, np.int32)
+    if explicit.dtype != np.int32 or explicit.shape != (count,):
+        # Not converted: a number that is too large would turn into a valid one.
+        raise InputError(
+            f"explicit partitions are {explicit.dtype} of shape {explicit.shape}, expected int32 of shape ({count},)"
+        )
+    return explicit.copy()
+
+
+def _payloads(column: pa.Array | None, count: int) -> list[bytes | None]:
+    if column is None:
+        return [None] * count
+    return [item.encode() if isinstance(item, str) else item for item in column.to_pylist()]
+
+
+def _numbers(answer: Any, count: int) -> npt.NDArray[np.int64]:
+    """A list or an array with a number for each row, -1 for null; TypeError or ValueError for anything else."""
+    column = answer if isinstance(answer, pa.Array | pa.ChunkedArray) else pa.array(answer)
+    if len(column) != count:
+        raise ValueError(f"{len(column)} partitions for {count} rows")
+    if not pa.types.is_integer(column.type) and not pa.types.is_null(column.type):
+        raise TypeError(f"partitions of type {column.type}, expected whole numbers")
+    numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).fill_null(OPEN).to_numpy()
+    return numbers
+
+
+def _is_number(answer: Any) -> bool:
+    return isinstance(answer, int | np.integer) and not isinstance(answer, bool)
+
+
+def _accepted(partitions: int) -> str:
+    return f"accepted are 0 to {partitions - 1}"
