@@ -12,52 +12,93 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.admin import Admin, NewTopic, OffsetSpec, TopicDescription
     from ottla.config import OAuthBearer, Plain, Retry, Scram, Security, Timeouts, Tls
-    from ottla.errors import BrokerError, OttlaError
+    from ottla.errors import BrokerError, BufferFull, Fenced, NotDelivered, OttlaError
+    from ottla.events import Events
     from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
     from ottla.net.cluster import Cluster
+    from ottla.net.discovery import OnUnknownTopic
+    from ottla.produce.delivery import BulkDelivery, Delivery
+    from ottla.produce.options import Batching, Buffering, Spool, TopicOptions, WhenFull
+    from ottla.produce.producer import Producer
+    from ottla.produce.route import ByColumn, Random, RoundRobin, Sticky
+
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "ottla.admin",
+    "Batching": "ottla.produce.options",
     "BrokerError": "ottla.errors",
+    "BufferFull": "ottla.errors",
+    "Buffering": "ottla.produce.options",
+    "BulkDelivery": "ottla.produce.delivery",
+    "ByColumn": "ottla.produce.route",
     "Cluster": "ottla.net.cluster",
+    "Delivery": "ottla.produce.delivery",
+    "Events": "ottla.events",
+    "Fenced": "ottla.errors",
     "Fingerprint": "ottla.model",
     "Isolation": "ottla.model",
     "NewTopic": "ottla.admin",
+    "NotDelivered": "ottla.errors",
     "OAuthBearer": "ottla.config",
     "OffsetRange": "ottla.model",
     "OffsetSpec": "ottla.admin",
+    "OnUnknownTopic": "ottla.net.discovery",
     "OttlaError": "ottla.errors",
     "Plain": "ottla.config",
+    "Producer": "ottla.produce.producer",
+    "Random": "ottla.produce.route",
     "Retry": "ottla.config",
+    "RoundRobin": "ottla.produce.route",
     "Scram": "ottla.config",
     "Security": "ottla.config",
+    "Spool": "ottla.produce.options",
+    "Sticky": "ottla.produce.route",
     "Timeouts": "ottla.config",
     "Tls": "ottla.config",
     "TopicDescription": "ottla.admin",
+    "TopicOptions": "ottla.produce.options",
     "TopicPartition": "ottla.model",
+    "WhenFull": "ottla.produce.options",
 }
 
 __all__ = [
     "Admin",
+    "Batching",
     "BrokerError",
+    "BufferFull",
+    "Buffering",
+    "BulkDelivery",
+    "ByColumn",
     "Cluster",
+    "Delivery",
+    "Events",
+    "Fenced",
     "Fingerprint",
     "Isolation",
     "NewTopic",
+    "NotDelivered",
     "OAuthBearer",
     "OffsetRange",
     "OffsetSpec",
+    "OnUnknownTopic",
     "OttlaError",
     "Plain",
+    "Producer",
+    "Random",
     "Retry",
+    "RoundRobin",
     "Scram",
     "Security",
+    "Spool",
+    "Sticky",
     "Timeouts",
     "Tls",
     "TopicDescription",
+    "TopicOptions",
     "TopicPartition",
+    "WhenFull",
 ]
 
 

@@ -15,6 +15,14 @@
     ├── NoBrokerReachable      every address failed: each with its reason and time
     ├── DeadlineExceeded       a call ran out of time: what it waited for and what went wrong meanwhile
     ├── BrokerError            the broker answered with an error code; carries the row, the context and advice
+    ├── SpoolError             the spool on disk cannot do what was asked
+    │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
+    │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
+    │   └── SpoolFull          its limit in bytes would be exceeded
+    ├── NotDelivered           records were not acknowledged; says which, why, and whether they may be in the log
+    │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
+    ├── BufferFull             the producer's memory stayed full; says what holds things up
+    ├── TransactionFailed      a transaction was used wrongly or cannot be committed
     ├── UsedAfterFork          a client was made before fork() and used in the child
     └── LocalClusterError      starting or controlling local brokers failed
 
@@ -32,6 +40,7 @@ __all__ = [
     "Attempt",
     "AuthenticationFailed",
     "BrokerError",
+    "BufferFull",
     "ConfigError",
     "ConnectFailed",
     "ConnectionLost",
@@ -39,13 +48,20 @@ __all__ = [
     "DeadlineExceeded",
     "ErrorCode",
     "ErrorRow",
+    "Fenced",
     "InputError",
     "LocalClusterError",
     "NetworkError",
     "NoBrokerReachable",
+    "NotDelivered",
     "OttlaError",
+    "RecordTooLarge",
     "RequestTimedOut",
     "SecurityMismatch",
+    "SpoolError",
+    "SpoolFailed",
+    "SpoolFull",
+    "SpoolInUse",
     "UnsupportedFormat",
     "UsedAfterFork",
     "WireError",
@@ -73,6 +89,18 @@ class ConfigError(OttlaError, ValueError):
 
 class InputError(OttlaError, ValueError):
     """Data handed to a call is wrong; the text names what and where."""
+
+
+class RecordTooLarge(InputError):
+    """A record is larger than the limit; `size_bytes` and `limit_bytes` have both sizes."""
+
+    def __init__(self, what: str, *, size_bytes: int, limit_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} (max_record_bytes; raise it together"
+            " with max.message.bytes of the topic, or set on_oversize to divert such records)"
+        )
 
 
 class WireError(OttlaError):
@@ -180,6 +208,105 @@ class DeadlineExceeded(OttlaError):
         self.advice = advice
         lines = "".join(f"\n  {cause}" for cause in causes)
         super().__init__(f"{what} did not succeed within {seconds:.1f} s{':' if lines else ''}{lines}{_hint(advice)}")
+
+
+class SpoolError(OttlaError):
+    """The spool on disk cannot do what was asked."""
+
+
+class SpoolInUse(SpoolError):
+    """A spool directory has one owner at a time, and it is not this one. `pid` is None if the owner is not known."""
+
+    def __init__(self, path: object, *, pid: int | None, host: str | None = None, started: float | None = None) -> None:
+        self.path = str(path)
+        self.pid = pid
+        self.host = host
+        self.started = started
+        who = "another process" if pid is None else f"process {pid}" + (f" on {host}" if host else "")
+        super().__init__(
+            f"spool {self.path} is in use by {who}"
+            + _hint("give each producer a spool directory of its own, or end the other one first")
+        )
+
+
+class SpoolFailed(SpoolError):
+    """A file of the spool could not be read, written or trusted. The store itself can be used further.
+
+    `doubtful` has the tickets of entries that may not survive a power loss although they were put: put them again.
+    """
+
+    def __init__(self, path: object, reason: str, *, doubtful: tuple[Any, ...] = ()) -> None:
+        self.path = str(path)
+        self.reason = reason
+        self.doubtful = doubtful
+        many = f"; {len(doubtful)} stored batches are doubtful and must be stored again" if doubtful else ""
+        super().__init__(f"spool {self.path}: {reason}{many}")
+
+
+class SpoolFull(SpoolError):
+    """Another batch of `needed_bytes` would bring the spool over its limit."""
+
+    def __init__(self, path: object, *, used_bytes: int, max_bytes: int, needed_bytes: int) -> None:
+        self.path = str(path)
+        self.used_bytes = used_bytes
+        self.max_bytes = max_bytes
+        self.needed_bytes = needed_bytes
+        super().__init__(
+            f"spool {self.path} is full: {used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
+            + _hint("brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes")
+        )
+
+
+class NotDelivered(OttlaError):
+    """Records were not acknowledged.
+
+    `records` says how many, `cause` why; `maybe_written` is true when they were sent and no answer came, so that they
+    may be in the log or not. `topic` and `partition` are None when it is about several.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        records: int = 1,
+        maybe_written: bool = False,
+        cause: BaseException | None = None,
+    ) -> None:
+        self.reason = reason
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+        self.maybe_written = maybe_written
+        self.cause = cause
+        where = "" if topic is None else topic if partition is None else f"{topic}-{partition}"
+        doubt = "; they may be in the log or not" if maybe_written else ""
+        what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
+        super().__init__(f"{where}{': ' if where else ''}{what}: {reason}{doubt}")
+        self.__cause__ = cause
+
+
+class Fenced(NotDelivered):
+    """Another producer has taken over; this one must stop."""
+
+
+class BufferFull(OttlaError):
+    """The producer's memory stayed full for as long as a call may wait; `holding` says what holds things up."""
+
+    def __init__(self, *, waiting_bytes: int, limit_bytes: int, seconds: float, holding: str) -> None:
+        self.waiting_bytes = waiting_bytes
+        self.limit_bytes = limit_bytes
+        self.seconds = seconds
+        self.holding = holding
+        super().__init__(
+            f"{waiting_bytes:,} bytes wait to be delivered, the buffer holds {limit_bytes:,}, and in {seconds:.1f} s"
+            f" no room was made{_hint(holding)}"
+        )
+
+
+class TransactionFailed(OttlaError):
+    """A transaction was used wrongly, or has failed and can only be aborted."""
 
 
 class UsedAfterFork(OttlaError):

@@ -85,6 +85,103 @@ def from_list(items: Iterable[Item]) -> Columns:
     return from_arrow(_from_payloads("value", items))
 
 
+def from_bytes(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: pa.Array | None = None,
+    times: npt.NDArray[np.int64] = _NO_ENDS,
+) -> Columns:
+    """Columns from values and keys that are known to be bytes, or None: what a producer collects from single sends."""
+    listed = _NO_HEADERS if headers is None else _headers(headers)
+    value = _joined(values)
+    key = _ALL_NULL if keys is None else _joined(keys)
+    return Columns(
+        count=len(values),
+        key=key,
+        value=value,
+        headers=listed,
+        times=times if not times.flags.writeable else _readonly(times),
+        data_bytes=_span(value) + _span(key) + _span(listed.keys) + _span(listed.values),
+        header_count=_span_of(listed.ends),
+    )
+
+
+def as_arrow(columns: Columns, *, now_ms: int) -> pa.RecordBatch:
+    """The rows as Arrow again: key, value, headers and timestamp; without a copy, and null where there is nothing."""
+    count = columns.count
+    times = columns.times if len(columns.times) else np.full(count, now_ms, np.int64)
+    return pa.record_batch(
+        {
+            "key": _array(columns.key, count),
+            "value": _array(columns.value, count),
+            "headers": _listed(columns.headers, count),
+            "timestamp": pa.array(times).view(pa.timestamp("ms", tz="UTC")),
+        }
+    )
+
+
+def take(columns: Columns, start: int, stop: int) -> Columns:
+    """The rows `[start, stop)`, without a copy."""
+    key, value = _cut(columns.key, start, stop), _cut(columns.value, start, stop)
+    headers = columns.headers
+    if len(headers.ends):
+        nulls = headers.nulls[start:stop] if len(headers.nulls) else headers.nulls
+        headers = headers._replace(ends=headers.ends[start : stop + 1], nulls=nulls)
+    entries = _span_of(headers.ends)
+    share = entries / columns.header_count if columns.header_count else 0.0
+    content = _span(headers.keys) + _span(headers.values)
+    return Columns(
+        count=stop - start,
+        key=key,
+        value=value,
+        headers=headers,
+        times=columns.times[start:stop] if len(columns.times) else columns.times,
+        data_bytes=_span(key) + _span(value) + int(content * share),
+        header_count=entries,
+    )
+
+
+def _cut(column: BinaryIn, start: int, stop: int) -> BinaryIn:
+    if not len(column.ends):
+        return column
+    nulls = column.nulls[start:stop] if len(column.nulls) else column.nulls
+    return column._replace(ends=column.ends[start : stop + 1], nulls=nulls)
+
+
+def _array(column: BinaryIn, count: int) -> pa.Array:
+    if not len(column.ends):
+        return pa.nulls(count, pa.large_binary())
+    buffers = [_valid(column.nulls), pa.py_buffer(column.ends), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.large_binary(), count, buffers)
+
+
+def _listed(headers: HeadersIn, count: int) -> pa.Array:
+    kind = pa.large_list(pa.struct([("key", pa.large_binary()), ("value", pa.large_binary())]))
+    if not len(headers.ends):
+        return pa.nulls(count, kind)
+    entries = int(headers.ends[-1])
+    keys, values = _array(headers.keys, entries), _array(headers.values, entries)
+    items = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
+    return pa.Array.from_buffers(kind, count, [_valid(headers.nulls), pa.py_buffer(headers.ends)], children=[items])
+
+
+def _valid(nulls: npt.NDArray[np.uint8]) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(nulls == 0, bitorder="little")) if len(nulls) else None
+
+
+def _joined(payloads: Sequence[bytes | None]) -> BinaryIn:
+    try:
+        data = b"".join(payloads)  # type: ignore[arg-type]  # None is what the except clause is for
+    except TypeError:
+        return _binary("value", pa.array(payloads, pa.large_binary()))
+    ends = np.empty(len(payloads) + 1, np.int64)
+    ends[0] = 0
+    np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)), out=ends[1:])  # type: ignore[arg-type]
+    ends.flags.writeable = False
+    return BinaryIn(ends, np.frombuffer(data, np.uint8), _NO_BYTES)
+
+
 def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
     if not isinstance(item, tuple):
         return None, item

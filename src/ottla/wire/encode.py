@@ -23,8 +23,9 @@ from ottla.wire.codecs import check_level, compress, parse_codec
 from ottla.wire.columns import Columns
 from ottla.wire.kernels import encoding as k
 
-_ALL_ROWS = np.zeros(0, np.int64)
-_ALL_ROWS.flags.writeable = False
+ALL_ROWS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+"""Row numbers that pick none: every row, in order."""
+ALL_ROWS.flags.writeable = False
 # lastOffsetDelta and recordCount are 32-bit, and so is the length of a batch.
 _MOST_RECORDS = (1 << 31) - 1
 LARGEST_BATCH = (1 << 31) - 1 - LENGTH_END
@@ -91,7 +92,7 @@ def encode(
     """
     codec = parse_codec(codec)
     level = check_level(codec, level)
-    picked = _ALL_ROWS if rows is None else _checked(rows, columns.count)
+    picked = ALL_ROWS if rows is None else _checked(rows, columns.count)
     last = columns.count if rows is None else len(picked)
     writer = _Writer(columns, limits or BatchLimits(), picked, last, _clock(now_ms), bool(fingerprint))
     return _batches(writer, last, codec, level)
@@ -101,7 +102,7 @@ def _batches(writer: _Writer, last: int, codec: Codec, level: int | None) -> Ite
     row = 0
     while row < last:
         for records, result, content in writer.write(row):
-            yield _finish(records, result, codec, level, content)
+            yield finish(records, result, codec, level, content)
             row = result[k.NEXT_ROW]
 
 
@@ -182,9 +183,10 @@ class _Writer:
         return Fingerprint(count, high << 64 | low)
 
 
-def _finish(
+def finish(
     records: memoryview, result: list[int], codec: Codec, level: int | None, fingerprint: Fingerprint | None
 ) -> NewBatch:
+    """A batch from records as the kernel wrote them and what it says of them."""
     body = records if codec is Codec.NONE else memoryview(compress(codec, records, level))
     count = result[k.COUNT]
     times = result[k.BASE_TIME], result[k.MAX_TIME]

@@ -114,15 +114,16 @@ def encode_records(
     sums: Any,
     result: Any,
 ) -> None:
-    """Write one batch at `start`: rows from `next_row` on until `last_row`, `most_records` or `most_bytes` is reached.
+    """Write on at the batch that begins at `start`: rows from `next_row` to `last_row`, or until it is full.
 
-    `rows`, if not empty, says which rows to take in which order. `most_bytes` bounds the batch unless its first record
-    alone is larger; `out` always does.
+    `result` says how far the batch is (all zero for a new one), and afterwards how far it got. `rows`, if not empty,
+    says which rows to take in which order. `most_bytes` bounds the batch unless its first record alone is larger;
+    `out` always does.
     """
-    at = start
-    count = 0
-    base_time = default_time
-    max_time = default_time
+    at = start + result[SIZE]
+    count = result[COUNT]
+    base_time = result[BASE_TIME] if count != 0 else default_time
+    max_time = result[MAX_TIME] if count != 0 else default_time
     result[NEEDED] = 0
     while next_row < last_row and count < most_records:
         row = rows[next_row] if len(rows) != 0 else next_row
@@ -198,6 +199,8 @@ def encode_batches(
         if next_row >= last_row:
             return batch
         result = results[batch]
+        result[SIZE] = 0
+        result[COUNT] = 0
         encode_records(
             out,
             at,

@@ -1,0 +1,67 @@
+"""The memory that a producer may use, and those who wait for room in it.
+
+Bytes are added when records are handed over and taken back when they are decided or on disk; a caller who wants to
+hand over more waits while it is used up. It knows nothing of batches.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ottla import events as happened
+from ottla.errors import BufferFull
+from ottla.events import Events
+from ottla.produce.options import Buffering, WhenFull
+
+
+class Budget:
+    """Bytes in use, of those allowed."""
+
+    def __init__(self, buffering: Buffering, *, holding: Callable[[], str], events: Events) -> None:
+        self._events = events
+        self.buffering = buffering
+        self.used = 0
+        self.waiting = 0
+        self._holding = holding
+        self._changed = threading.Condition()
+
+    @property
+    def full(self) -> bool:
+        """Whether callers have to wait."""
+        return self.used >= self.buffering.bytes
+
+    def add(self, size_bytes: int) -> None:
+        """So many more bytes are in use; negative for fewer."""
+        with self._changed:
+            self.used += size_bytes
+            if size_bytes < 0 and self.waiting:
+                self._changed.notify_all()
+
+    def wait(self, usable: Callable[[], None]) -> None:
+        """Returns when there is room; raises BufferFull when that takes too long, or whatever `usable` raises."""
+        if not self.full:
+            return
+        options = self.buffering
+        started = time.monotonic()
+        limit = started if options.when_full is WhenFull.REFUSE else started + options.wait
+        with self._changed:
+            self.waiting += 1
+            try:
+                while (left := limit - time.monotonic()) > 0:
+                    usable()
+                    self._changed.wait(min(left, 1.0))
+                    if self.used < options.bytes:
+                        return
+            finally:
+                self.waiting -= 1
+        holding = self._holding()
+        self._events.emit(happened.BufferFull(self.used, options.bytes, holding))
+        seconds = time.monotonic() - started
+        raise BufferFull(waiting_bytes=self.used, limit_bytes=options.bytes, seconds=seconds, holding=holding)
+
+    def wake(self) -> None:
+        """Those who wait look again whether the producer is usable."""
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,366 @@
+"""What a send gives back: a small value that leads to the outcome of its records, once there is one.
+
+Nothing is made for a record but this value. Records that were handed over together share one `Shipment`, which knows
+in which batches they are; the outcome is that of the batch. Waiting, callbacks and `await` hang on the shipment and
+cost nothing to those who do not use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ottla.errors import OttlaError
+from ottla.model import OffsetRange
+
+SENDER_THREAD = "ottla-sender"
+_log = logging.getLogger(__name__)
+_lock = threading.Lock()
+"""Guards the lists of watchers, which are short and rarely touched."""
+
+
+class Sent(NamedTuple):
+    """Where a record is. `offset` is -1 with acks=0, when nobody tells."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    """Seconds since 1970: the record's own, or that of the broker's clock if the topic says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentMany:
+    """Where the records of a list or table are."""
+
+    records: int
+    ranges: tuple[OffsetRange, ...]
+    """Sorted by partition and offset; empty with acks=0. Records of other producers are never inside."""
+
+
+class Outcome(NamedTuple):
+    """How it ended for the records of a batch from `first` on, up to the next outcome of that batch."""
+
+    first: int
+    base_offset: int
+    append_time: int
+    error: OttlaError | None = None
+    made: int = -1
+    """How many records a batch hook made of these; -1 when they are what was sent."""
+
+    def offset_of(self, index: int) -> int:
+        """The offset of the record with this number in the batch, -1 when nobody knows."""
+        if self.base_offset < 0 or self.made >= 0:
+            return self.base_offset
+        return self.base_offset + index - self.first
+
+
+class Carrier(Protocol):
+    """A batch, as far as a shipment is concerned."""
+
+    topic: str
+    partition: int
+    outcomes: tuple[Outcome, ...]
+    """Empty until it is decided."""
+
+
+class Refusal:
+    """Stands in for a batch where records never got into one."""
+
+    def __init__(self, topic: str, partition: int, error: OttlaError) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.outcomes: tuple[Outcome, ...] = (Outcome(0, -1, -1, error),)
+
+
+class Placement(NamedTuple):
+    """Some rows of a shipment in one batch: `rows[0]` is its record number `first`, and so on.
+
+    `rows` is a range, or an array of ascending row numbers.
+    """
+
+    carrier: Carrier
+    rows: range | npt.NDArray[np.int64]
+    first: int
+
+    def index_of(self, row: int) -> int:
+        """The number of the record in the batch, -1 if it is not in it."""
+        if isinstance(self.rows, range):
+            return self.first + row - self.rows.start if row in self.rows else -1
+        at = int(np.searchsorted(self.rows, row))
+        return self.first + at if at < len(self.rows) and self.rows[at] == row else -1
+
+
+class Shipment:
+    """Rows of one topic that were handed over together, and in which batches they are.
+
+    The sender places and settles them; any thread may ask and watch.
+    """
+
+    __slots__ = ("_watchers", "count", "now_ms", "placements", "times", "topic", "unsettled")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.count = 0
+        self.unsettled = -1
+        """Rows without an outcome; -1 before the sender has seen them."""
+        self.placements: list[Placement] = []
+        self.times: npt.NDArray[np.int64] | None = None
+        self.now_ms = 0
+        self._watchers: list[Callable[[], bool]] = []
+
+    def settle(self, rows: int) -> None:
+        """So many more rows have their outcome."""
+        self.unsettled -= rows
+        if self._watchers:
+            self._tell()
+
+    def watch(self, check: Callable[[], bool]) -> None:
+        """Calls `check` after every outcome until it returns true, which it must do only once."""
+        with _lock:
+            self._watchers.append(check)
+        # The outcome may have come before the watcher was there; both look, in the opposite order.
+        self._tell()
+
+    def outcome_of(self, row: int) -> tuple[Carrier, int, Outcome] | None:
+        """Batch, number in the batch and outcome of a row; None while it is open."""
+        for placement in self.placements:
+            index = placement.index_of(row)
+            if index >= 0:
+                outcomes = placement.carrier.outcomes
+                found = next((o for o in reversed(outcomes) if o.first <= index), None)
+                return None if found is None else (placement.carrier, index, found)
+        return None
+
+    def time_of(self, row: int) -> float:
+        """The timestamp that was sent with a row."""
+        return (self.now_ms if self.times is None else int(self.times[row])) / 1000
+
+    def _tell(self) -> None:
+        with _lock:
+            watchers, self._watchers = self._watchers, []
+        left = [check for check in watchers if not check()]
+        if left:
+            with _lock:
+                self._watchers += left
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """The delivery of one record: ask for it, wait for it, await it, or be called when it is there."""
+
+    _shipment: Shipment
+    _row: int
+
+    @property
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._shipment.outcome_of(self._row) is not None
+
+    def result(self, timeout: float | None = None) -> Sent:
+        """Where the record is, after waiting for the acknowledgement; raises why it was not delivered.
+
+        TimeoutError when there is no outcome after `timeout` seconds; the delivery goes on. Without a timeout, the
+        producer's `delivery_timeout` ends the wait.
+        """
+        _wait(self, timeout)
+        carrier, index, outcome = self._decided()
+        if outcome.error is not None:
+            raise outcome.error
+        offset = outcome.offset_of(index)
+        appended = outcome.append_time
+        time = appended / 1000 if appended >= 0 else self._shipment.time_of(self._row)
+        return Sent(carrier.topic, carrier.partition, offset, time)
+
+    def exception(self, timeout: float | None = None) -> OttlaError | None:
+        """Why the record was not delivered, or None when it was; waits like `result`."""
+        _wait(self, timeout)
+        return self._decided()[2].error
+
+    def add_done_callback(self, function: Callable[[Delivery], None]) -> None:
+        """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
+        _call_when_done(self, function)
+
+    def __await__(self) -> Generator[Any, None, Sent]:
+        yield from _awaited(self)
+        return self.result(0)
+
+    def __repr__(self) -> str:
+        return f"<Delivery to {self._shipment.topic}, {_state(self)}>"
+
+    def _decided(self) -> tuple[Carrier, int, Outcome]:
+        found = self._shipment.outcome_of(self._row)
+        assert found is not None
+        return found
+
+    def _shipments(self) -> Iterator[Shipment]:
+        yield self._shipment
+
+
+class Part(NamedTuple):
+    """The rows `[start, stop)` of a shipment; `stop` -1 for all of them."""
+
+    shipment: Shipment
+    start: int = 0
+    stop: int = -1
+
+
+class BulkDelivery:
+    """The delivery of the records of one call, all together."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+
+    @property
+    def done(self) -> bool:
+        """Whether every record has an outcome."""
+        return all(_is_settled(part) for part in self._parts)
+
+    def result(self, timeout: float | None = None) -> SentMany:
+        """The offset ranges, after waiting for every acknowledgement; raises the first reason if any record failed."""
+        _wait(self, timeout)
+        ranges: list[OffsetRange] = []
+        records = 0
+        for part in self._parts:
+            for carrier, rows, outcome in _pieces(part):
+                if outcome.error is not None:
+                    raise outcome.error
+                records += len(rows)
+                if outcome.base_offset >= 0:
+                    start = outcome.offset_of(rows.start)
+                    stop = start + (len(rows) if outcome.made < 0 else outcome.made)
+                    ranges.append(OffsetRange(carrier.topic, carrier.partition, start, stop))
+        return SentMany(records, tuple(_joined(sorted(ranges))))
+
+    def exception(self, timeout: float | None = None) -> OttlaError | None:
+        """The first reason why a record was not delivered, or None; waits like `result`."""
+        _wait(self, timeout)
+        errors = (outcome.error for part in self._parts for _, _, outcome in _pieces(part))
+        return next((error for error in errors if error is not None), None)
+
+    def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
+        """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
+        _call_when_done(self, function)
+
+    def __await__(self) -> Generator[Any, None, SentMany]:
+        yield from _awaited(self)
+        return self.result(0)
+
+    def __repr__(self) -> str:
+        return f"<BulkDelivery, {_state(self)}>"
+
+    def _shipments(self) -> Iterator[Shipment]:
+        return (part.shipment for part in self._parts)
+
+
+def _is_settled(part: Part) -> bool:
+    shipment = part.shipment
+    if part.stop < 0:
+        return shipment.unsettled == 0
+    return shipment.unsettled == 0 or all(shipment.outcome_of(row) for row in range(part.start, part.stop))
+
+
+def _pieces(part: Part) -> Iterator[tuple[Carrier, range, Outcome]]:
+    """The batches that hold the rows of a part: each with record numbers that lie next to one another."""
+    for carrier, rows, first in part.shipment.placements:
+        begin, end = 0, len(rows)
+        if part.stop >= 0:
+            begin = _position(rows, part.start)
+            end = _position(rows, part.stop)
+        outcomes = carrier.outcomes
+        for number, outcome in enumerate(outcomes):
+            after = outcomes[number + 1].first if number + 1 < len(outcomes) else 1 << 62
+            numbers = range(max(first + begin, outcome.first), min(first + end, after))
+            if numbers:
+                yield carrier, numbers, outcome
+
+
+def _position(rows: range | npt.NDArray[np.int64], row: int) -> int:
+    """How many of the rows come before `row`."""
+    if isinstance(rows, range):
+        return min(max(0, row - rows.start), len(rows))
+    return int(np.searchsorted(rows, row))
+
+
+def _joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
+    """Ranges that touch become one."""
+    held: OffsetRange | None = None
+    for one in ranges:
+        if held is not None and held.topic_partition == one.topic_partition and held.stop == one.start:
+            held = OffsetRange(held.topic, held.partition, held.start, one.stop)
+            continue
+        if held is not None:
+            yield held
+        held = one
+    if held is not None:
+        yield held
+
+
+def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
+    if delivery.done:
+        return
+    if threading.current_thread().name.startswith(SENDER_THREAD):
+        raise RuntimeError("a callback waits for a delivery: it runs on the thread that delivers")
+    event = threading.Event()
+    _call_when_done(delivery, lambda _: event.set())
+    if not event.wait(timeout):
+        raise TimeoutError(f"not acknowledged after {timeout} s; the delivery goes on")
+
+
+def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> None:
+    called = False
+
+    def check() -> bool:
+        nonlocal called
+        if not called and delivery.done:
+            with _lock:
+                mine, called = not called, True
+            if mine:
+                _guarded(function, delivery)
+        return called
+
+    for shipment in delivery._shipments():
+        shipment.watch(check)
+
+
+def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
+    try:
+        function(delivery)
+    except Exception:
+        _log.exception("a delivery callback raised; the delivery itself is not touched by that")
+
+
+def _awaited(delivery: Any) -> Generator[Any, None, None]:
+    if delivery.done:
+        return
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def wake(_: Any) -> None:
+        try:
+            loop.call_soon_threadsafe(finish)
+        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+            pass
+
+    _call_when_done(delivery, wake)
+    yield from future
+
+
+def _state(delivery: Any) -> str:
+    if not delivery.done:
+        return "waiting"
+    error = delivery.exception(0)
+    return "acknowledged" if error is None else f"failed: {error}"

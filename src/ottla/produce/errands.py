@@ -1,0 +1,77 @@
+"""Things that block (connecting, asking for metadata, reading a log) done beside the sender's loop, one thread each.
+
+A function comes in under a key; its result or error goes back to the loop's own thread. Errands are few and rare, and
+no two with the same key run at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from ottla.errors import OttlaError
+from ottla.net.deadline import Deadline
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Errands:
+    """Runs errands and brings back what came of them."""
+
+    def __init__(self, *, wake: Callable[[], None], name: str) -> None:
+        self._wake = wake
+        self._name = name
+        self._running: dict[Hashable, threading.Thread] = {}
+        self._back: deque[tuple[Hashable, Callable[[], None]]] = deque()
+
+    def busy(self, key: Hashable) -> bool:
+        """Whether an errand under this key is on its way."""
+        return key in self._running
+
+    def run(
+        self,
+        key: Hashable,
+        errand: Callable[[], T],
+        *,
+        done: Callable[[T], None],
+        failed: Callable[[OttlaError], None],
+    ) -> bool:
+        """Starts it, unless one with that key is on its way. `done` or `failed` is called by `collect`."""
+        if key in self._running:
+            return False
+
+        def go() -> None:
+            try:
+                result: Any = errand()
+                back: Callable[[], None] = lambda: done(result)  # noqa: E731
+            except OttlaError as error:
+                reason = error
+                back = lambda: failed(reason)  # noqa: E731
+            except Exception as error:  # a bug: it must not stop the loop, nor go unseen
+                _log.exception("%s: %s failed in a way that it should not", self._name, key)
+                wrapped = OttlaError(f"unexpected {type(error).__name__}: {error}")
+                wrapped.__cause__ = error
+                back = lambda: failed(wrapped)  # noqa: E731
+            self._back.append((key, back))
+            self._wake()
+
+        thread = threading.Thread(target=go, name=f"{self._name}-errand", daemon=True)
+        self._running[key] = thread
+        thread.start()
+        return True
+
+    def collect(self) -> None:
+        """Calls back for what is finished; on the thread of the loop."""
+        while self._back:
+            key, back = self._back.popleft()
+            self._running.pop(key).join()
+            back()
+
+    def join(self, deadline: Deadline) -> None:
+        """Waits for errands that are under way; what they bring is dropped."""
+        for thread in list(self._running.values()):
+            thread.join(deadline.remaining())

@@ -1,0 +1,120 @@
+"""Batches that a program's own function may change before they are encoded, and batches that have to be cut.
+
+Comes in: rows of columns, or a sealed batch. Goes out: batches whose outcomes come together in the one that the
+shipments know. Used for `batch_hook`, and for batches that a broker finds too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ottla.errors import InputError, OttlaError
+from ottla.produce.delivery import Outcome
+from ottla.produce.options import BatchHook
+from ottla.produce.outgoing import Outgoing
+from ottla.wire.batch import Batch, BatchHeader, Codec, pack_header
+from ottla.wire.columns import Columns, as_arrow, from_arrow
+from ottla.wire.decode import Decoder
+from ottla.wire.encode import ALL_ROWS, BatchLimits, NewBatch, encode
+
+_COLUMNS = ("key", "value", "headers", "timestamp")
+
+
+class HookedDraft:
+    """Takes rows like a `Draft`, and keeps them as they are."""
+
+    __slots__ = ("_limits", "_pieces", "count", "size_bytes")
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._pieces: list[pa.RecordBatch] = []
+        self.count = 0
+        self.size_bytes = 0
+
+    def append(
+        self, columns: Columns, *, rows: npt.NDArray[np.int64] = ALL_ROWS, start: int, stop: int, now_ms: int
+    ) -> int:
+        """Adds rows until there are as many, or as many bytes, as a batch takes; the row to go on with."""
+        each = columns.data_bytes // max(1, columns.count) + 1
+        room = max((self._limits.max_bytes - self.size_bytes) // each, 0 if self.count else 1)
+        taken = min(stop - start, room, self._limits.max_records - self.count)
+        if taken > 0:
+            piece = as_arrow(columns, now_ms=now_ms)
+            chosen = rows[start : start + taken]
+            self._pieces.append(piece.take(pa.array(chosen)) if len(chosen) else piece.slice(start, taken))
+            self.count += taken
+            self.size_bytes += taken * each
+        return start + taken
+
+    def parts(self, whole: Outgoing, hook: BatchHook, *, codec: Codec, level: int | None) -> list[Outgoing]:
+        """The batches that the hook makes of the rows; none when it raises, or returns none: that decides the whole."""
+        rows = pa.Table.from_batches(self._pieces).combine_chunks().to_batches()[0]
+        whole.count = self.count
+        try:
+            made = hook(whole.topic, whole.partition, rows)
+            batches = list(
+                encode(_columns(made), now_ms=int(whole.created * 1000), codec=codec, level=level, limits=self._limits)
+            )
+        except Exception as error:
+            whole.decide(Outcome(0, -1, -1, _hook_failed(whole, error)))
+            return []
+        if not batches:  # everything was filtered out: that is what the program wanted
+            whole.decide(Outcome(0, -1, -1, made=0))
+            return []
+        return part_out(whole, batches, changed=made.num_rows != rows.num_rows)
+
+
+def _columns(made: object) -> Columns:
+    if isinstance(made, pa.Table):
+        made = made.combine_chunks()
+    if not isinstance(made, pa.RecordBatch | pa.Table) or "value" not in made.schema.names:
+        raise InputError(f"it returned {type(made).__name__}, expected a RecordBatch with a column value")
+    unknown = set(made.schema.names) - set(_COLUMNS)
+    if unknown:
+        raise InputError(f"it returned the columns {sorted(unknown)}; known are {', '.join(_COLUMNS)}")
+    others = {name: made.column(name) for name in _COLUMNS if name != "value" and name in made.schema.names}
+    return from_arrow(made.column("value"), **others)
+
+
+def _hook_failed(whole: Outgoing, error: Exception) -> OttlaError:
+    text = f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}"
+    failed = InputError(text)
+    failed.__cause__ = error
+    return failed
+
+
+def cut(batch: Outgoing, *, limits: BatchLimits, level: int | None) -> list[Outgoing]:
+    """The records of a sealed batch in smaller ones."""
+    assert batch.header is not None
+    assert batch.records is not None
+    rows = decoded(batch.header, batch.records, topic=batch.topic, partition=batch.partition)
+    new = encode(_columns(rows), now_ms=0, codec=batch.header.codec, level=level, limits=limits)
+    return part_out(batch, new, changed=False)
+
+
+def decoded(header: BatchHeader, records: bytes | memoryview, *, topic: str, partition: int) -> pa.RecordBatch:
+    """Key, value, headers and timestamp of a batch that was sealed."""
+    source = Batch.parse(pack_header(header) + bytes(records))
+    pieces = Decoder(columns=_COLUMNS).decode([source], topic=topic, partition=partition)
+    table = pa.Table.from_batches([piece.records for piece in pieces])
+    return table.combine_chunks().to_batches()[0]
+
+
+def part_out(whole: Outgoing, batches: Iterable[NewBatch], *, changed: bool) -> list[Outgoing]:
+    """One outgoing batch for each; their outcomes together decide the whole."""
+    parts: list[Outgoing] = []
+    first = 0
+    for new in batches:
+        part = Outgoing(whole.topic, whole.partition, opened=whole.opened, created=whole.created)
+        part.due, part.deadline = whole.due, whole.deadline
+        part.raw_bytes = len(new.records)
+        part.seal(new.header, new.records)
+        part.parent = (whole, -1 if changed else first)
+        first += part.count
+        parts.append(part)
+    whole.parts_left = len(parts)
+    return parts

@@ -1,0 +1,197 @@
+"""Between the sender and the spool on disk: which batches are there, under which identity, and what may be forgotten.
+
+Batches come in before they are sent, when they cannot be sent, and when they are decided. With write-ahead, a batch is
+sent only when it is on disk under the identity that it is sent with. A disk that refuses is tried again and again;
+meanwhile batches wait in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from ottla.errors import CorruptBatch, NotDelivered, OttlaError, SpoolError, SpoolFailed, SpoolFull
+from ottla.events import DowntimeReplayed, DowntimeSaved, Events, SpoolDamaged
+from ottla.events import SpoolFailed as SpoolFailedEvent
+from ottla.produce.lane import Lane
+from ottla.produce.options import Spool
+from ottla.produce.outcomes import Outcomes
+from ottla.produce.outgoing import Identity, Outgoing
+from ottla.produce.spool import Entry, Store, Stored, Ticket
+
+_TRY_AGAIN = 0.5
+NO_PRODUCER = -1
+
+
+class Keeper:
+    """The spool of one producer; used by the sender's thread."""
+
+    def __init__(self, spool: Spool, store: Store, *, outcomes: Outcomes, events: Events) -> None:
+        self.spool = spool
+        self.error: SpoolError | None = None
+        """Why the disk refused last; None when it works."""
+        self._store = store
+        self._outcomes = outcomes
+        self._events = events
+        self._try_again_at = 0.0
+        self._undurable: dict[int, tuple[Outgoing, Lane]] = {}
+        for damage in store.damage:
+            events.emit(SpoolDamaged(damage.path, damage.position, damage.size_bytes, str(damage)))
+
+    @property
+    def write_ahead(self) -> bool:
+        """Whether a batch must be on disk before it is sent."""
+        return self.spool.write_ahead
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the disk refuses at the moment."""
+        return self.error is not None and time.monotonic() < self._try_again_at
+
+    def inherited(self) -> list[Stored]:
+        """What a program that ended has left behind, oldest first."""
+        return self._store.inherited
+
+    def adopt(self, stored: Stored) -> Outgoing:
+        """An inherited batch, on disk only."""
+        now = time.monotonic()
+        batch = Outgoing(stored.topic, stored.partition, opened=now, created=stored.created)
+        batch.header = stored.header
+        batch.count = stored.header.count
+        batch.inherited = True
+        batch.ticket = stored.ticket
+        header = stored.header
+        if header.producer_id != NO_PRODUCER:
+            batch.identity = Identity(header.producer_id, header.producer_epoch, header.base_sequence)
+            batch.stored_identity = batch.identity
+        return batch
+
+    def keep(self, batch: Outgoing, lane: Lane) -> bool:
+        """Puts a batch on disk as it is now, unless it is there; whether it is."""
+        if batch.ticket is not None and batch.stored_identity == batch.identity:
+            return True
+        if self.blocked:
+            return False
+        self.load(batch)
+        return self._put(batch, lane)
+
+    def may_send(self, batch: Outgoing, lane: Lane) -> bool:
+        """Whether a batch that is numbered may be sent: it is in memory, and on disk if it must be.
+
+        Raises NotDelivered when it was on disk only and is damaged there.
+        """
+        self.load(batch)
+        if not self.write_ahead and batch.ticket is None:
+            return True
+        # What is on disk must say under which identity it may have been sent.
+        return self.keep(batch, lane) and (not self.spool.fsync or self.make_durable())
+
+    def make_durable(self) -> bool:
+        """Everything kept so far is safe from a loss of power, if that was asked for; False when the disk refuses."""
+        if not self._undurable:
+            return True
+        try:
+            self._store.durable()
+        except SpoolFailed as error:
+            self._refused(error)
+            for ticket in getattr(error, "doubtful", ()):
+                batch, lane = self._undurable.pop(ticket.id, (None, None))
+                if batch is not None and lane is not None and not batch.decided:
+                    batch.stored_identity = None
+                    self._put_again(batch, lane)
+            return False
+        self._undurable.clear()
+        return True
+
+    def unload(self, batch: Outgoing) -> None:
+        """Forgets the records of a batch that is on disk."""
+        if batch.ticket is not None and batch.records is not None and not batch.flying:
+            batch.records = None
+            self._outcomes.hold(batch, -batch.held_bytes)
+
+    def load(self, batch: Outgoing) -> None:
+        """Brings the records of a batch back into memory; raises NotDelivered when they are damaged on disk."""
+        if batch.records is not None:
+            return
+        assert batch.ticket is not None
+        try:
+            read = self._store.read(batch.ticket)
+        except (CorruptBatch, SpoolError) as error:
+            raise self._damaged(batch, error) from error
+        batch.records = read.records
+        self._outcomes.hold(batch, len(read.records))
+
+    def done(self, batches: Iterable[Outgoing], *, delivered: bool) -> None:
+        """These are decided: what is on disk of them may go."""
+        tickets: list[Ticket] = []
+        for batch in batches:
+            if batch.ticket is None:
+                continue
+            tickets.append(batch.ticket)
+            self._undurable.pop(batch.ticket.id, None)
+            if delivered and self._events.active and (batch.inherited or not self.write_ahead):
+                self._events.emit(DowntimeReplayed(batch.topic, batch.partition, batch.count, batch.size_bytes))
+        if tickets:
+            self._store.done(tickets)
+
+    def settle(self) -> None:
+        """Writes down what is done."""
+        self._store.settle()
+
+    @property
+    def used_bytes(self) -> int:
+        """On disk."""
+        return self._store.used_bytes
+
+    def close(self) -> None:
+        """Gives the directory back."""
+        self._store.close()
+
+    def _put(self, batch: Outgoing, lane: Lane) -> bool:
+        assert batch.header is not None
+        assert batch.records is not None
+        entry = Entry(
+            batch.topic,
+            batch.partition,
+            batch.header,
+            batch.records,
+            lane.floor,
+            batch.created,
+            supersedes=0 if batch.ticket is None else batch.ticket.id,
+        )
+        try:
+            ticket = self._store.put(entry)
+        except (SpoolFull, SpoolFailed) as error:
+            self._refused(error)
+            return False
+        first = batch.ticket is None
+        batch.ticket = ticket
+        batch.stored_identity = batch.identity
+        if self.spool.fsync:
+            self._undurable[ticket.id] = (batch, lane)
+        if self.error is not None:
+            self.error = None
+        if first and self._events.active and not self.write_ahead:
+            self._events.emit(DowntimeSaved(batch.topic, batch.partition, batch.count, batch.size_bytes))
+        return True
+
+    def _put_again(self, batch: Outgoing, lane: Lane) -> None:
+        if batch.records is not None:
+            self._put(batch, lane)
+
+    def _refused(self, error: SpoolError) -> None:
+        if self.error is None or str(self.error) != str(error):
+            self._events.emit(SpoolFailedEvent(str(self.spool.path), str(error)))
+        self.error = error
+        self._try_again_at = time.monotonic() + _TRY_AGAIN
+
+    def _damaged(self, batch: Outgoing, error: OttlaError) -> NotDelivered:
+        self._events.emit(SpoolDamaged(str(self.spool.path), 0, batch.size_bytes, str(error)))
+        return NotDelivered(
+            f"its copy in the spool {self.spool.path} cannot be read: {error}",
+            topic=batch.topic,
+            partition=batch.partition,
+            records=batch.count,
+            maybe_written=batch.attempts > 0 or batch.inherited,
+            cause=error,
+        )

@@ -1,0 +1,248 @@
+"""The batches of one partition, in order: which may be sent now, under which identity, and what an answer means.
+
+Pure: sealed batches, answers and the time come in, decisions go out. A lane keeps the promises of the producer for its
+partition: nothing lost, nothing twice, nothing out of order, whatever the network does.
+
+How. Batches are numbered in the order of the line (producer id, epoch, sequence), and a broker stores a number once
+and only after the one before it. A batch that was sent keeps its number until the broker has answered, however often
+it is sent again. After a failure everything under way is waited for, then the line is sent again from its front. Only
+when a broker says of the front that its number cannot come next (error 45 and its kin: a batch before it was refused
+or given up, or the broker forgot us) is the line numbered anew, under the next epoch. A broker that says so has not
+stored the front, hence nothing behind it; unless it was long ago, so the end of the log is read first, and what is
+found there is not sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from ottla.errors import ErrorCode, error_row
+from ottla.model import TopicPartition
+from ottla.produce.outgoing import Identity, Outgoing
+
+MOST_IN_FLIGHT = 5
+"""A broker remembers the last five batches of a producer in a partition."""
+_LAST_EPOCH = (1 << 15) - 1
+_SEQUENCES = 1 << 31
+
+
+class Verdict(Enum):
+    """What an error code in the answer to a batch means for it."""
+
+    RETRY = "send it again"
+    CHECK = "look into the log whether it is there"
+    SPLIT = "cut it into smaller ones"
+    REFUSE = "it will never be taken"
+    FENCED = "another producer has taken over"
+
+
+_CHECK = {
+    ErrorCode.out_of_order_sequence_number,
+    ErrorCode.duplicate_sequence_number,
+    ErrorCode.unknown_producer_id,
+    ErrorCode.invalid_producer_epoch,
+}
+_SPLIT = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
+_FENCED = {ErrorCode.producer_fenced, ErrorCode.transaction_coordinator_fenced}
+
+
+def verdict_on(code: int, *, records: int) -> Verdict:
+    """What to do about a batch of so many records that was answered with `code`."""
+    row = error_row(code)
+    if row.code in _FENCED:
+        return Verdict.FENCED
+    if row.code in _CHECK:
+        return Verdict.CHECK
+    if row.code in _SPLIT:
+        return Verdict.SPLIT if records > 1 else Verdict.REFUSE
+    return Verdict.RETRY if row.retriable else Verdict.REFUSE
+
+
+class Lane:
+    """One partition's line. Its owner is one thread."""
+
+    def __init__(self, at: TopicPartition, *, in_flight: int = MOST_IN_FLIGHT, numbered: bool = True) -> None:
+        self.at = at
+        self.open: Outgoing | None = None
+        """The batch that is being filled."""
+        self.line: deque[Outgoing] = deque()
+        """Sealed and not decided, in order."""
+        self.floor = -1
+        """The offset after the last batch that was acknowledged; what is in the line can only lie behind it."""
+        self.failures = 0
+        """In a row."""
+        self.resume_at = 0.0
+        self.flying = 0
+        """Batches that were sent and have no answer yet, also those that were given up meanwhile."""
+        self.must_check = False
+        """The log has to be read before anything else is sent."""
+        self.checking = False
+        self._most_in_flight = in_flight
+        self._numbered = numbered
+        self._resending = False
+        self._producer_id = -1
+        self._epoch = 0
+        self._next_sequence = 0
+
+    # What to send
+
+    def add(self, batch: Outgoing) -> None:
+        """A sealed batch goes to the end of the line."""
+        self.line.append(batch)
+
+    def sendable(self, now: float) -> Outgoing | None:
+        """The batch that may be sent now."""
+        if self.checking or self.must_check or now < self.resume_at or self.flying >= self._most_in_flight:
+            return None
+        if self._resending:
+            if self.flying:
+                return None
+            self._resending = False
+        return next((batch for batch in self.line if not batch.flying), None)
+
+    @property
+    def needs_identity(self) -> bool:
+        """Whether a producer id is needed before anything new can be numbered."""
+        return self._numbered and (self._producer_id < 0 or self._epoch > _LAST_EPOCH)
+
+    def adopt(self, producer_id: int, epoch: int = 0) -> None:
+        """What is numbered from now on belongs to this producer id."""
+        self._producer_id, self._epoch, self._next_sequence = producer_id, epoch, 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can be sent before an answer comes."""
+        return self.flying >= self._most_in_flight or (self._resending and self.flying > 0)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a sealed batch is not under way."""
+        return any(not batch.flying for batch in self.line)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to send and nothing to wait for."""
+        return self.open is None and not self.line and not self.flying and not self.must_check and not self.checking
+
+    @property
+    def epoch(self) -> int:
+        """Of what is numbered next."""
+        return self._epoch
+
+    @property
+    def producer_id(self) -> int:
+        """Of what is numbered next, -1 when there is none."""
+        return self._producer_id
+
+    def number(self, batch: Outgoing, *, transactional: bool = False) -> Identity | None:
+        """Gives the batch the next number, unless it has one; the batches before it in the line must have theirs."""
+        if not self._numbered or batch.identity is not None:
+            return batch.identity
+        identity = Identity(self._producer_id, self._epoch, self._next_sequence)
+        self._next_sequence = (self._next_sequence + batch.count) % _SEQUENCES
+        batch.stamp(identity, transactional=transactional)
+        return identity
+
+    def sent(self, batch: Outgoing, now: float) -> None:
+        """The batch is under way."""
+        batch.flying = True
+        batch.attempts += 1
+        batch.sent_at = now if batch.sent_at is None else batch.sent_at
+        self.flying += 1
+
+    # What came back
+
+    def acknowledged(self, batch: Outgoing, base_offset: int) -> None:
+        """The broker has it."""
+        self._landed(batch)
+        self.failures = 0
+        self._remove(batch)
+        if base_offset >= 0:
+            self.floor = max(self.floor, base_offset + batch.count)
+
+    def again(self, batch: Outgoing, *, resume_at: float) -> None:
+        """It may or may not have arrived: the line is sent again, from its first batch that has no answer."""
+        self._landed(batch)
+        self._resending = self.flying > 0
+        if resume_at > self.resume_at:
+            self.failures += 1
+            self.resume_at = resume_at
+
+    def misnumbered(self, batch: Outgoing) -> None:
+        """The broker says that this number cannot come next."""
+        self._landed(batch)
+        self._resending = self.flying > 0
+        # Behind one that is still open that is no news: its turn comes again.
+        self.must_check = self.must_check or (bool(self.line) and self.line[0] is batch)
+
+    def refused(self, batch: Outgoing) -> None:
+        """The broker will never take it. Its number is left out; the next batch will hear of that."""
+        self._landed(batch)
+        self._resending = self.flying > 0
+        self._remove(batch)
+
+    def replaced(self, batch: Outgoing, parts: Iterable[Outgoing]) -> None:
+        """It is sent as several smaller batches instead."""
+        at = self.line.index(batch)
+        self.refused(batch)
+        for part in reversed(list(parts)):
+            self.line.insert(at, part)
+
+    def given_up(self, batch: Outgoing) -> None:
+        """Nobody waits for it any more; if it was sent, an answer may still come."""
+        behind = list(self.line)[self.line.index(batch) + 1 :]
+        self._remove(batch)
+        if batch.identity is None or batch.attempts or batch.inherited:
+            return
+        # It was never sent, so nothing behind it was: the numbers are free again.
+        for other in behind:
+            other.stamp(None)
+        self._next_sequence = batch.identity.sequence
+
+    def forgotten(self, batch: Outgoing) -> None:
+        """The answer to a batch that was given up has come, or never will."""
+        self._landed(batch)
+
+    # Reading the log
+
+    @property
+    def ready_to_check(self) -> bool:
+        """Whether the log must be read now: nothing is under way that could still be written."""
+        return self.must_check and not self.checking and self.flying == 0
+
+    def checked(self, found: Mapping[Identity, int]) -> list[tuple[Outgoing, int]]:
+        """The log was read from the floor on: what is in it is done. Returns those batches, with their offsets."""
+        self.checking = self.must_check = False
+        written = [(b, found[b.identity]) for b in self.line if b.identity is not None and b.identity in found]
+        for batch, offset in written:
+            self._remove(batch)
+            self.floor = max(self.floor, offset + batch.count)
+        return written
+
+    def number_again(self) -> None:
+        """The line loses its numbers, and is numbered from 0 under the next epoch, which shuts out the old ones.
+
+        Only after the log was read, and never with another owner's producer id: it is not known which of its epochs
+        are used.
+        """
+        for batch in self.line:
+            batch.stamp(None)
+        self._epoch += 1
+        self._next_sequence = 0
+
+    def disown(self) -> None:
+        """Somebody else uses our producer id: what is numbered from now on needs another one."""
+        self._producer_id = -1
+
+    def _landed(self, batch: Outgoing) -> None:
+        if batch.flying:
+            batch.flying = False
+            self.flying -= 1
+
+    def _remove(self, batch: Outgoing) -> None:
+        try:
+            self.line.remove(batch)
+        except ValueError:
+            pass  # given up before the answer came

@@ -1,0 +1,144 @@
+"""The brokers as a sender sees them: a connection or none, what is under way on it, and how long it has been away.
+
+Brokers come in from metadata, connections are opened beside the loop, and what changes is told as events. It decides
+nothing about batches.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from ottla.config import Retry
+from ottla.errors import OttlaError
+from ottla.events import ConnectionDown, ConnectionUp, Events, StillDown, TimeDown
+from ottla.net import Cluster
+from ottla.net.connection import Connection
+from ottla.net.deadline import Deadline
+from ottla.net.metadata import Broker
+from ottla.produce.errands import Errands
+
+MOST_REQUESTS = 5
+"""In flight on one connection: a broker works on one at a time, the others wait in its socket."""
+LANE = "produce"
+_STILL_DOWN_EVERY = 5.0
+
+
+class Link:
+    """One broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.connection: Connection | None = None
+        self.requests = 0
+        """In flight."""
+        self.failures = 0
+        self.resume_at = 0.0
+        self.down_since: float | None = None
+        self.error: OttlaError | None = None
+        self.told_at = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        """Connected."""
+        return self.connection is not None and not self.connection.closed
+
+    @property
+    def is_away(self) -> bool:
+        """The last attempt to reach it failed."""
+        return self.down_since is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be sent."""
+        connection = self.connection
+        return connection is not None and not connection.closed and self.requests < MOST_REQUESTS
+
+    def __str__(self) -> str:
+        if not self.is_away:
+            return str(self.broker)
+        return f"{self.broker}, away for {time.monotonic() - (self.down_since or 0):.1f} s: {self.error}"
+
+
+class Links:
+    """All brokers of the cluster that were needed so far. Used by the sender's thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        errands: Errands,
+        events: Events,
+        retry: Retry,
+        chance: random.Random,
+        changed: Callable[[Link], None],
+    ) -> None:
+        self._cluster = cluster
+        self._errands = errands
+        self._events = events
+        self._retry = retry
+        self._chance = chance
+        self._changed = changed
+        self._links: dict[int, Link] = {}
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    def get(self, broker_id: int) -> Link | None:
+        """The link to a broker that the cluster names, or None."""
+        broker = self._cluster.known.brokers.get(broker_id)
+        link = self._links.get(broker_id)
+        if broker is None:
+            return link
+        if link is None:
+            link = self._links[broker_id] = Link(broker)
+        link.broker = broker
+        return link
+
+    def is_away(self, broker_id: int) -> bool:
+        """Whether the broker could not be reached when it was last tried."""
+        link = self._links.get(broker_id)
+        return link is not None and link.is_away
+
+    def connect(self, link: Link, now: float) -> None:
+        """Begins to connect, unless that is under way or was tried a moment ago."""
+        if link.is_up or now < link.resume_at:
+            return
+        started = time.monotonic()
+        broker = link.broker
+        self._errands.run(
+            ("connect", broker.id),
+            lambda: self._cluster.connection(
+                broker, lane=LANE, deadline=Deadline.after(self._cluster.timeouts.connect)
+            ),
+            done=lambda connection: self._connected(link, connection, time.monotonic() - started),
+            failed=lambda error: self.lost(link, error),
+        )
+
+    def lost(self, link: Link, error: OttlaError) -> None:
+        """The connection ended, or could not be made."""
+        now = time.monotonic()
+        link.connection = None
+        link.failures += 1
+        link.error = error
+        link.resume_at = now + self._retry.wait(link.failures, self._chance.random())
+        reason = getattr(error, "reason", str(error))
+        if link.down_since is None:
+            link.down_since = link.told_at = now
+            self._events.emit(ConnectionDown(link.broker.id, str(link.broker.address), reason))
+        elif now - link.told_at >= _STILL_DOWN_EVERY:
+            link.told_at = now
+            self._events.emit(StillDown(link.broker.id, str(link.broker.address), now - link.down_since, reason))
+        self._changed(link)
+
+    def _connected(self, link: Link, connection: Connection, seconds: float) -> None:
+        link.connection = connection
+        link.failures = 0
+        link.error = None
+        self._events.emit(ConnectionUp(link.broker.id, str(link.broker.address), seconds))
+        if link.down_since is not None:
+            away = time.monotonic() - link.down_since
+            link.down_since = None
+            self._events.emit(TimeDown(link.broker.id, str(link.broker.address), away))
+        self._changed(link)

@@ -1,0 +1,219 @@
+"""Settings of a producer, for one topic and for the rest, as small frozen values that are checked when they are made.
+
+Comes in: what a program wrote. Goes out: `Settings`, one for each topic in use, with nothing left open. Nothing here
+connects, opens a file or keeps state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import pyarrow as pa
+
+from ottla.config import LONGEST, Path
+from ottla.errors import ConfigError
+from ottla.net.discovery import OnUnknownTopic
+from ottla.produce.route import STICKY, ByColumn, Partitioner, Strategy
+from ottla.wire.batch import Codec
+from ottla.wire.codecs import check_level, parse_codec
+from ottla.wire.encode import BatchLimits
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+
+def _kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")
+
+
+def _seconds(owner: str, name: str, value: object, *, lowest: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= LONGEST:
+        raise ConfigError(f"{owner}({name}=...) must be seconds from {lowest:g} to {LONGEST:,.0f}, got {value!r}")
+
+
+def _whole(name: str, value: object, *, lowest: int, highest: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
+
+
+_LARGEST = 1 << 50
+_ONE_MIB = 1 << 20
+Acks = Literal["all", 0, 1]
+BatchHook = Callable[[str, int, pa.RecordBatch], pa.RecordBatch]
+"""Topic, partition and the rows that are about to become a batch; what is sent instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oversize:
+    """A record that is larger than the limit, diverted instead of refused."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    size_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """When a batch is sent: as soon as it has `records` or `bytes` (before compression), or `linger` seconds after
+    its first record. While five batches of a partition are under way, the next one goes on filling."""
+
+    bytes: int = 1_000_000
+    records: int = (1 << 31) - 1
+    linger: float = 0.005
+
+    def __post_init__(self) -> None:
+        BatchLimits(max_bytes=self.bytes, max_records=self.records)
+        _seconds("Batching", "linger", self.linger, lowest=0.0)
+
+
+class WhenFull(Enum):
+    """What happens to a send when the buffer, or the spool, is full."""
+
+    WAIT = "wait"
+    """The caller waits, and gets an error when that takes too long."""
+    REFUSE = "refuse"
+    """The caller gets an error at once."""
+    DROP_OLDEST = "drop oldest"
+    """The oldest records that were not sent yet are given up, counted and reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffering:
+    """How much may wait in memory for its acknowledgement, and what happens when that is reached."""
+
+    bytes: int = 64 << 20
+    when_full: WhenFull = WhenFull.WAIT
+    wait: float = 60.0
+    """Seconds a caller waits for room."""
+
+    def __post_init__(self) -> None:
+        _whole("Buffering(bytes=...)", self.bytes, lowest=_ONE_MIB, highest=_LARGEST)
+        _seconds("Buffering", "wait", self.wait, lowest=0.0)
+        _kind("Buffering(when_full=...)", self.when_full, WhenFull)
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """A directory of this producer's own in which batches are kept until they are acknowledged."""
+
+    path: Path
+    _: KW_ONLY
+    write_ahead: bool = False
+    """Every batch is on disk before it is sent; otherwise only what cannot be delivered for `after` seconds."""
+    fsync: bool = False
+    """Also survive the loss of power, not only the death of the process."""
+    max_bytes: int | None = None
+    when_full: WhenFull = WhenFull.WAIT
+    after: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigError("Spool needs the path of a directory")
+        if self.max_bytes is not None:
+            _whole("Spool(max_bytes=...)", self.max_bytes, lowest=_ONE_MIB, highest=_LARGEST)
+        _kind("Spool(when_full=...)", self.when_full, WhenFull)
+        _seconds("Spool", "after", self.after, lowest=0.0)
+
+
+class TopicSettings(TypedDict, total=False):
+    """The options that a producer takes for all topics and `TopicOptions` for one."""
+
+    acks: Acks
+    compression: str | Codec
+    level: int | None
+    batching: Batching
+    delivery_timeout: float
+    max_record_bytes: int
+    partitioner: Partitioner | ByColumn | None
+    strategy: Strategy
+    unknown_topic: OnUnknownTopic
+    batch_hook: BatchHook | None
+    on_oversize: Callable[[Oversize], None] | None
+    idempotent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for one topic, complete and checked."""
+
+    acks: Acks = "all"
+    compression: str | Codec = Codec.NONE
+    level: int | None = None
+    batching: Batching = Batching()
+    delivery_timeout: float = 120.0
+    """Seconds from the send to the error, when no acknowledgement comes; `math.inf` to go on trying for ever."""
+    max_record_bytes: int = 1_000_000
+    partitioner: Partitioner | ByColumn | None = None
+    strategy: Strategy = STICKY
+    unknown_topic: OnUnknownTopic = OnUnknownTopic.REFUSE
+    batch_hook: BatchHook | None = None
+    on_oversize: Callable[[Oversize], None] | None = None
+    idempotent: bool = True
+
+    def __post_init__(self) -> None:
+        if self.acks not in ("all", 0, 1) or isinstance(self.acks, bool):
+            raise ConfigError(f"acks must be 'all', 1 or 0, got {self.acks!r}")
+        codec = parse_codec(self.compression)
+        object.__setattr__(self, "compression", codec)
+        object.__setattr__(self, "level", check_level(codec, self.level))
+        if self.delivery_timeout != math.inf:
+            _seconds("Producer", "delivery_timeout", self.delivery_timeout, lowest=0.001)
+        _whole("max_record_bytes", self.max_record_bytes, lowest=1, highest=(1 << 30) - 1)
+        _kind("batching", self.batching, Batching)
+        _kind("unknown_topic", self.unknown_topic, OnUnknownTopic)
+        for name in ("batch_hook", "on_oversize"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(f"{name} must be callable, got {getattr(self, name)!r}")
+
+    @property
+    def codec(self) -> Codec:
+        """The codec as a value."""
+        return parse_codec(self.compression)
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The size of a batch."""
+        return BatchLimits(max_bytes=self.batching.bytes, max_records=self.batching.records)
+
+    @property
+    def acks_code(self) -> int:
+        """As the protocol has it."""
+        return -1 if self.acks == "all" else self.acks
+
+
+class TopicOptions:
+    """Options for one topic; what is not given is as for the rest of the producer."""
+
+    def __init__(self, **options: Unpack[TopicSettings]) -> None:
+        self.given: Mapping[str, Any] = dict(checked_names("TopicOptions", options))
+
+    def __repr__(self) -> str:
+        return f"TopicOptions({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
+
+    def over(self, rest: Settings) -> Settings:
+        """The settings of the topic, given those of the rest."""
+        given = dict(self.given)
+        if "compression" in given and "level" not in given:
+            given["level"] = None  # a level belongs to its codec
+        return replace(rest, **given)
+
+
+def settings_from(options: Mapping[str, Any]) -> Settings:
+    """The settings for the rest of the topics, from keyword arguments."""
+    return Settings(**checked_names("Producer", options))
+
+
+def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, or an error that names the one that does not exist and those that do."""
+    known = TopicSettings.__annotations__
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{owner} has no option {name!r}; the options of a topic are {', '.join(sorted(known))}")
+    return options

@@ -1,0 +1,186 @@
+"""One batch on its way: being filled, sealed, sent (perhaps several times), decided.
+
+A value with a history and no will of its own: the lane says when it is sent and under which identity, the sender does
+it. Shipments whose rows are in it are settled when it is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ottla.errors import OttlaError
+from ottla.produce.delivery import Outcome, Shipment
+from ottla.produce.spool import Ticket
+from ottla.wire.batch import IS_TRANSACTIONAL, BatchHeader, pack_header
+from ottla.wire.columns import Columns
+from ottla.wire.restamp import restamp
+
+
+class OpenBatch(Protocol):
+    """What rows are put into: a `wire.draft.Draft`, or the draft of a batch hook."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def append(self, columns: Columns, *, rows: npt.NDArray[np.int64], start: int, stop: int, now_ms: int) -> int: ...
+
+
+class Identity(NamedTuple):
+    """Under which a broker remembers a batch: it stores each only once."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class Outgoing:
+    """A batch of one partition."""
+
+    __slots__ = (
+        "attempts",
+        "count",
+        "created",
+        "deadline",
+        "draft",
+        "due",
+        "error",
+        "flying",
+        "header",
+        "held_bytes",
+        "identity",
+        "inherited",
+        "opened",
+        "outcomes",
+        "parent",
+        "part_outcomes",
+        "partition",
+        "parts_left",
+        "raw_bytes",
+        "records",
+        "sent_at",
+        "shipments",
+        "stored_identity",
+        "ticket",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int, *, opened: float, created: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.opened = opened
+        """When its first record was handed in, by the monotonic clock."""
+        self.created = created
+        """The same, in seconds since 1970."""
+        self.due = opened
+        """When it is to be sent even if it is not full."""
+        self.deadline = math.inf
+        self.draft: OpenBatch | None = None
+        self.header: BatchHeader | None = None
+        self.records: memoryview | None = None
+        """None while it is being filled, and while it is on disk only."""
+        self.count = 0
+        self.raw_bytes = 0
+        self.held_bytes = 0
+        """How much of the producer's memory is accounted to it."""
+        self.shipments: list[tuple[Shipment, int]] = []
+        self.identity: Identity | None = None
+        self.attempts = 0
+        self.flying = False
+        """Sent, and neither answered nor lost."""
+        self.sent_at: float | None = None
+        """When it was sent for the first time."""
+        self.error: OttlaError | None = None
+        """What went wrong last."""
+        self.outcomes: tuple[Outcome, ...] = ()
+        self.parent: tuple[Outgoing, int] | None = None
+        """Of a part: the whole, and where the part begins in it; -1 when a hook made other records of the whole."""
+        self.parts_left = 0
+        self.part_outcomes: list[tuple[int, Outgoing, Outcome]] = []
+        self.ticket: Ticket | None = None
+        """Where it is on disk."""
+        self.stored_identity: Identity | None = None
+        self.inherited = False
+
+    @property
+    def decided(self) -> bool:
+        """Whether its records have their outcome."""
+        return bool(self.outcomes)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it takes no more records."""
+        return self.header is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """As it is sent."""
+        return 0 if self.header is None else self.header.size_bytes
+
+    def seal(self, header: BatchHeader, records: memoryview) -> None:
+        """It is complete."""
+        self.header, self.records = header, records
+        self.count = header.count
+        self.draft = None
+
+    def stamp(self, identity: Identity | None, *, transactional: bool = False) -> None:
+        """It is sent under this identity from now on."""
+        self.identity = identity
+        if identity is None:
+            return
+        assert self.header is not None
+        attributes = self.header.attributes | IS_TRANSACTIONAL if transactional else None
+        self.header = restamp(
+            self.header,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=identity.sequence,
+            attributes=attributes,
+        )
+
+    def parts(self) -> list[bytes | memoryview]:
+        """Its bytes, for a request."""
+        assert self.header is not None
+        assert self.records is not None
+        return [pack_header(self.header), self.records]
+
+    def decide(self, *outcomes: Outcome) -> None:
+        """Its records have their outcome: those who wait for them hear of it."""
+        if self.outcomes:
+            return
+        self.outcomes = outcomes
+        self.records = None
+        if self.parent is not None:
+            self.parent[0]._part_decided(self, self.parent[1])
+        shipments, self.shipments = self.shipments, []
+        for shipment, rows in shipments:
+            shipment.settle(rows)
+
+    def _part_decided(self, part: Outgoing, first: int) -> None:
+        self.part_outcomes += [(first, part, outcome) for outcome in part.outcomes]
+        self.parts_left -= 1
+        if self.parts_left:
+            return
+        if all(first >= 0 for first, _, _ in self.part_outcomes):
+            ordered = sorted(self.part_outcomes, key=lambda entry: (entry[0], entry[2].first))
+            self.decide(*(outcome._replace(first=first + outcome.first) for first, _, outcome in ordered))
+        else:
+            self.decide(self._common_outcome())
+        self.part_outcomes = []
+
+    def _common_outcome(self) -> Outcome:
+        """Of records that a hook has changed: they failed if any part did, else they are where the first part is."""
+        outcomes = [outcome for _, _, outcome in self.part_outcomes]
+        failed = next((outcome for outcome in outcomes if outcome.error is not None), None)
+        begin = failed or min(outcomes, key=lambda outcome: outcome.base_offset)
+        return begin._replace(first=0, made=sum(part.count for _, part, _ in self.part_outcomes))
+
+    def __repr__(self) -> str:
+        state = "decided" if self.decided else "flying" if self.flying else "sealed" if self.sealed else "open"
+        return f"<Outgoing {self.topic}-{self.partition}, {self.count} records, {self.identity}, {state}>"

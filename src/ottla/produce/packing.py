@@ -1,0 +1,176 @@
+"""Rows into the open batches of the partitions they are routed to.
+
+Comes in: what callers handed over, and the topic with its lanes. Goes out: batches in the lanes, filled and sealed as
+they get full. Pure but for the codecs: the time comes with the rows, and nothing here knows of brokers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ottla.errors import InputError
+from ottla.model import TopicPartition
+from ottla.produce.delivery import Placement, Refusal, Shipment
+from ottla.produce.hook import HookedDraft
+from ottla.produce.intake import Handover
+from ottla.produce.lane import MOST_IN_FLIGHT, Lane
+from ottla.produce.options import Settings
+from ottla.produce.outgoing import Outgoing
+from ottla.produce.route import Partitions, Router, invalid, runs
+from ottla.wire.draft import Draft
+from ottla.wire.encode import ALL_ROWS, BatchLimits
+
+
+class Topic:
+    """One topic in use: its settings, its partitions as far as they are known, and their lanes."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self.settings = settings
+        self.router = Router(name, partitioner=settings.partitioner, strategy=settings.strategy)
+        self.partitions: Partitions | None = None
+        self.leaders: Mapping[int, int] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.waiting: deque[Handover] = deque()
+        """Handed over before the partitions were known."""
+        self.limits = settings.limits
+        """Shrinks when a broker finds batches too large."""
+        self.unknown_since: float | None = None
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its batches carry a producer id and sequence."""
+        return self.settings.idempotent and self.settings.acks != 0
+
+    def lane(self, partition: int) -> Lane:
+        """The lane of a partition, made when it is first used."""
+        lane = self.lanes.get(partition)
+        if lane is None:
+            # Without numbers only one batch at a time keeps the order when it has to be sent again.
+            in_flight = MOST_IN_FLIGHT if self.numbered or self.settings.acks == 0 else 1
+            lane = self.lanes[partition] = Lane(
+                TopicPartition(self.name, partition), in_flight=in_flight, numbered=self.numbered
+            )
+        return lane
+
+
+def pack(
+    topic: Topic,
+    handover: Handover,
+    *,
+    held: Callable[[Outgoing, int], None],
+    touched: Callable[[Lane], None],
+) -> None:
+    """Puts rows into the open batches of their partitions; `held` hears how much memory a batch takes, `touched` of
+    every lane that got something."""
+    assert topic.partitions is not None
+    columns = handover.columns
+    shipment = handover.shipment
+    shipment.now_ms = int(handover.created * 1000)
+    shipment.times = columns.times if len(columns.times) else None
+    shipment.unsettled = columns.count
+    partitions = topic.router.route(
+        columns.key, columns.count, partitions=topic.partitions, explicit=handover.partitions
+    )
+    if handover.partitions is not None:
+        wrong = invalid(partitions, topic.partitions.count)
+        if len(wrong):
+            _refuse(topic, shipment, partitions, wrong)
+            partitions[wrong] = _NOWHERE
+    for partition, rows in runs(partitions):
+        if partition != _NOWHERE:
+            lane = topic.lane(partition)
+            _fill(topic, lane, handover, rows, held=held)
+            touched(lane)
+
+
+_NOWHERE = -1
+
+
+def _refuse(topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], wrong: npt.NDArray[np.int64]) -> None:
+    assert topic.partitions is not None
+    for partition in np.unique(partitions[wrong]).tolist():
+        rows = wrong[partitions[wrong] == partition]
+        last = topic.partitions.count - 1
+        error = InputError(f"topic {topic.name} has no partition {partition}: it has partitions 0 to {last}")
+        shipment.placements.append(Placement(Refusal(topic.name, partition, error), rows, 0))
+    shipment.settle(len(wrong))
+
+
+def _fill(
+    topic: Topic,
+    lane: Lane,
+    handover: Handover,
+    rows: slice | npt.NDArray[np.int64],
+    *,
+    held: Callable[[Outgoing, int], None],
+) -> None:
+    picked, at, stop = (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
+    while at < stop:
+        batch = lane.open or _open(topic, lane, handover)
+        draft = batch.draft
+        assert draft is not None
+        first = draft.count
+        reached = draft.append(handover.columns, rows=picked, start=at, stop=stop, now_ms=handover.shipment.now_ms)
+        if reached > at:
+            _place(batch, handover.shipment, picked, range(at, reached), first)
+            held(batch, draft.size_bytes - batch.held_bytes)
+        at = reached
+        if at < stop or draft.count >= topic.limits.max_records:
+            seal(topic, lane, held)
+
+
+def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
+    settings = topic.settings
+    batch = Outgoing(topic.name, lane.at.partition, opened=handover.opened, created=handover.created)
+    batch.due = handover.opened + settings.batching.linger
+    batch.deadline = handover.opened + settings.delivery_timeout
+    batch.draft = Draft(topic.limits) if settings.batch_hook is None else HookedDraft(topic.limits)
+    lane.open = batch
+    return batch
+
+
+def _place(batch: Outgoing, shipment: Shipment, picked: npt.NDArray[np.int64], rows: range, first: int) -> None:
+    numbers = picked[rows.start : rows.stop] if len(picked) else rows
+    shipment.placements.append(Placement(batch, numbers, first))
+    batch.shipments.append((shipment, len(rows)))
+
+
+def seal(topic: Topic, lane: Lane, held: Callable[[Outgoing, int], None]) -> None:
+    """The open batch of a lane takes its place in the line, compressed."""
+    batch = lane.open
+    assert batch is not None
+    assert batch.draft is not None
+    lane.open = None
+    settings = topic.settings
+    batch.raw_bytes = batch.draft.size_bytes
+    if isinstance(batch.draft, HookedDraft):
+        assert settings.batch_hook is not None
+        for part in batch.draft.parts(batch, settings.batch_hook, codec=settings.codec, level=settings.level):
+            held(part, part.size_bytes - part.held_bytes)
+            lane.add(part)
+        if batch.parts_left:
+            held(batch, -batch.held_bytes)
+        return
+    assert isinstance(batch.draft, Draft)
+    sealed = batch.draft.seal(settings.codec, settings.level)
+    batch.seal(sealed.header, sealed.records)
+    held(batch, batch.size_bytes - batch.held_bytes)
+    lane.add(batch)
+
+
+def shrink(topic: Topic, batch: Outgoing) -> None:
+    """A broker found this batch too large: the next ones of the topic are smaller."""
+    smaller = max(1024, batch.raw_bytes // 2)
+    if smaller < topic.limits.max_bytes:
+        topic.limits = BatchLimits(max_bytes=smaller, max_records=topic.limits.max_records)
+
+
+def _readonly(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    view = rows.view()
+    view.flags.writeable = False
+    return view

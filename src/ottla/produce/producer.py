@@ -1,0 +1,392 @@
+"""The producer: the calls that programs make, from any thread, and what they get back.
+
+Records come in one by one, as lists or as Arrow tables, and are checked here, so that what is wrong with them is said
+at the call; deliveries go out. Encoding and sending happen on the sender's thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
+from ottla.errors import OttlaError, RecordTooLarge, UsedAfterFork
+from ottla.events import Event, Events
+from ottla.net import Cluster
+from ottla.net.deadline import Deadline
+from ottla.produce import records as checks
+from ottla.produce.bell import Bell
+from ottla.produce.budget import Budget
+from ottla.produce.delivery import BulkDelivery, Delivery, Part, Shipment
+from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
+from ottla.produce.keeper import Keeper
+from ottla.produce.options import Buffering, Oversize, Settings, Spool, TopicOptions, TopicSettings, settings_from
+from ottla.produce.outcomes import FailedBatch, Outcomes
+from ottla.produce.route import Partitions
+from ottla.produce.sender import Parts, Sender
+from ottla.produce.spool import Store
+from ottla.wire.columns import Columns, Item, Payload, from_list
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+_log = logging.getLogger(__name__)
+_SLICE_BYTES = 8 << 20
+"""How much of a table is handed over at once."""
+_BUFFERING = Buffering()
+_NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
+_EXIT_SECONDS = 10.0
+
+Headers = Mapping[str, Payload] | Iterable[tuple[str, Payload]]
+Sink = Callable[[Event], None]
+
+
+class Producer:
+    """Sends records to Kafka. Threads may share one; constructing it connects nothing; `with` closes it.
+
+    Options for all topics are keyword arguments of their own (`acks`, `compression`, `batching`, `delivery_timeout`,
+    `strategy` and so on: see `TopicSettings`); `topics` has others for single ones.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str | Address],
+        *,
+        security: Security = PLAINTEXT,
+        client_id: str = "ottla-producer",
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+        buffering: Buffering = _BUFFERING,
+        spool: Spool | None = None,
+        topics: Mapping[str, TopicOptions] = _NO_TOPICS,
+        events: Events | Iterable[Sink] = (),
+        on_failed: Callable[[FailedBatch], None] | None = None,
+        **options: Unpack[TopicSettings],
+    ) -> None:
+        rest = settings_from(options)
+        self._settings = _SettingsByTopic(rest, {name: given.over(rest) for name, given in topics.items()})
+        self._cluster = Cluster(bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self._owned_events = None if isinstance(events, Events) else Events(*events)
+        self._events = self._owned_events or events
+        assert isinstance(self._events, Events)
+        self._bell = Bell()
+        self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
+        self._outcomes = Outcomes(self._budget, events=self._events, on_failed=on_failed)
+        self._intake = Intake(self._budget, wake=self._bell.ring)
+        self._open = self._intake.open
+        self._spool = spool
+        self._keeper: Keeper | None = None
+        if spool is not None:
+            store = Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
+            self._keeper = Keeper(spool, store, outcomes=self._outcomes, events=self._events)
+        self._sender = Sender(
+            Parts(
+                cluster=self._cluster,
+                intake=self._intake,
+                budget=self._budget,
+                outcomes=self._outcomes,
+                events=self._events,
+                bell=self._bell,
+                settings_of=self._settings.of,
+                keeper=self._keeper,
+                retry=self._cluster.retry,
+            ),
+            name=client_id,
+        )
+        self._life = threading.Lock()
+        self._started = False
+        self._closed = False
+        self._pid = os.getpid()
+        _alive.add(self)
+        if self._keeper is not None and self._keeper.inherited():
+            self._start()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except OttlaError as failed:  # the program's own error is the one to show
+            _log.error("%s", failed)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._budget.used:,} bytes waiting"
+        return f"<Producer {','.join(map(str, self._cluster.bootstrap))}, {state}>"
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        value: Payload,
+        key: Payload = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: float | datetime | None = None,
+    ) -> Delivery:
+        """Sends one record; returns at once, unless the buffer is full.
+
+        Text is sent as UTF-8; a value of None is a tombstone. `timestamp` is seconds since 1970 or an aware datetime,
+        and defaults to the time at which the batch is made, at most `linger` later.
+        """
+        # The short way, which most records go. What it leaves out is in `_send`.
+        if type(value) is bytes and key is None and headers is None and partition is None and timestamp is None:
+            chunk = self._open.chunks.get(topic)
+            if chunk is not None and len(value) <= SMALL_BYTES:
+                index = len(chunk)
+                chunk.append(value)
+                if index < chunk.limit:
+                    return Delivery(chunk.shipment, index)
+                return self._intake.settle_append(chunk, index, value, self._check_usable)
+        return self._send(topic, value, key, headers, partition, timestamp)
+
+    def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
+        """Sends a list of values and `(key, value)` pairs, mixed as you like."""
+        self._begin(topic)
+        return self._hand_in(topic, from_list(items), None, what="item")
+
+    def send_table(self, topic: str | None, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
+        """Sends the rows of an Arrow table: column `value`, and if there are any `key`, `headers`, `timestamp`,
+        `partition`, and with `topic=None` also `topic`."""
+        parts = [part for name, rows in checks.by_topic(topic, table) for part in self._send_rows(name, rows)]
+        return BulkDelivery(parts)
+
+    def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
+        """Where the next record with this key would go, without sending one."""
+        partitions = self._partitions(topic, timeout)
+        known = self._sender.topic(topic)
+        router = known.router if known is not None else self._settings.router(topic)
+        data = checks.payload("key", key)
+        if router.partitioner is not None:
+            chosen = router.custom_one(data, None, partitions.count)
+            if chosen >= 0:
+                return chosen
+        return router.one(data, partitions=partitions)
+
+    # Waiting
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends everything now and returns when all of it is decided.
+
+        Raises NotDelivered when records failed since the last flush, whether their deliveries were looked at or not,
+        and TimeoutError when some are still open after `timeout` seconds.
+        """
+        self._check_usable()
+        if not self._started:
+            return
+        deadline = Deadline.after(_seconds(timeout))
+        BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
+        self._outcomes.raise_failures()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flushes, then ends everything; raises like `flush`. What is open after `timeout` seconds is given up."""
+        with self._life:
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+        _alive.discard(self)
+        deadline = Deadline.after(_seconds(timeout))
+        try:
+            if self._started:
+                self._drain(deadline)
+        finally:
+            self._end(deadline)
+        self._outcomes.raise_failures()
+
+    def _drain(self, deadline: Deadline) -> None:
+        try:
+            BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
+        except TimeoutError:
+            pass  # what is left is given up, and raised
+
+    def _end(self, deadline: Deadline) -> None:
+        if self._started:
+            self._sender.stop(deadline)
+        self._cluster.close()
+        self._bell.close()
+        if self._keeper is not None:
+            self._keeper.close()
+        if self._owned_events is not None:
+            self._owned_events.close()
+
+    # The long way of a record
+
+    def _send(
+        self,
+        topic: str,
+        value: Payload,
+        key: Payload,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: float | datetime | None,
+    ) -> Delivery:
+        self._begin(topic)
+        settings = self._settings.of(topic)
+        body, name = checks.payload("value", value), checks.payload("key", key)
+        listed = checks.headers(headers)
+        size = checks.record_bytes(body, name, listed)
+        if size > settings.max_record_bytes:
+            return self._oversize(settings, Oversize(topic, name, body, size, settings.max_record_bytes))
+        where = checks.partition(partition)
+        if settings.partitioner is not None and where < 0:
+            partitions = self._partitions(topic, self._budget.buffering.wait)
+            where = self._settings.router(topic).custom_one(name, body, partitions.count)
+        when = checks.milliseconds(timestamp)
+        extras = None if listed is None and when < 0 and where < 0 else Extras(listed, when, where)
+        return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_usable)
+
+    def _oversize(self, settings: Settings, record: Oversize) -> Delivery:
+        error = RecordTooLarge("the record", size_bytes=record.size_bytes, limit_bytes=record.limit_bytes)
+        if settings.on_oversize is None:
+            raise error
+        settings.on_oversize(record)
+        return checks.diverted(record.topic, error)
+
+    # The way of lists and tables
+
+    def _send_rows(self, topic: str, rows: pa.Table) -> list[Part]:
+        self._begin(topic)
+        columns, explicit = checks.columns(rows)
+        settings = self._settings.of(topic)
+        if settings.partitioner is not None:
+            partitions = self._partitions(topic, self._budget.buffering.wait)
+            router = self._settings.router(topic)
+            keys = rows.column("key") if "key" in rows.schema.names else None
+            explicit = router.custom(keys, rows.column("value"), partitions.count, explicit=explicit)
+        return self._hand_in(topic, columns, explicit, what="row")._parts
+
+    def _hand_in(
+        self, topic: str, columns: Columns, explicit: npt.NDArray[np.int32] | None, *, what: str
+    ) -> BulkDelivery:
+        settings = self._settings.of(topic)
+        columns, explicit = self._without_oversize(settings, topic, columns, explicit, what)
+        parts: list[Part] = []
+        for rows in checks.slices(columns, _SLICE_BYTES):
+            self._intake.wait_for_room(self._check_usable)
+            shipment = Shipment(topic)
+            shipment.count = len(rows)
+            piece = columns if len(rows) == columns.count else checks.cut(columns, rows)
+            chosen = None if explicit is None else explicit[rows.start : rows.stop]
+            self._intake.hand_over(Handover(topic, shipment, piece, chosen, time.monotonic(), time.time()))
+            parts.append(Part(shipment))
+        return BulkDelivery(parts)
+
+    def _without_oversize(
+        self,
+        settings: Settings,
+        topic: str,
+        columns: Columns,
+        explicit: npt.NDArray[np.int32] | None,
+        what: str,
+    ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+        limit = settings.max_record_bytes
+        if columns.data_bytes <= limit:
+            return columns, explicit
+        large = checks.oversize_rows(columns, limit)
+        if not large:
+            return columns, explicit
+        row, size = large[0]
+        if settings.on_oversize is None:
+            raise RecordTooLarge(f"{what} {row}", size_bytes=size, limit_bytes=limit)
+        for row, size in large:
+            key, value = checks.row(columns, row)
+            settings.on_oversize(Oversize(topic, key, value, size, limit))
+        return checks.without(columns, explicit, [row for row, _ in large])
+
+    # The rest
+
+    def _begin(self, topic: str) -> None:
+        self._check_usable()
+        checks.topic(topic)
+        if not self._started:
+            self._start()
+
+    def _start(self) -> None:
+        with self._life:
+            if not self._started:
+                self._started = True
+                self._sender.start()
+
+    def _partitions(self, topic: str, timeout: float) -> Partitions:
+        self._begin(topic)
+        known = self._sender.topic(topic)
+        if known is not None and known.partitions is not None:
+            return known.partitions
+        found = self._cluster.topic(topic, deadline=Deadline.after(timeout))
+        return Partitions(len(found.partitions), tuple(p.index for p in found.partitions if p.leader >= 0))
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(
+                f"this producer was made in process {self._pid} before fork(); make one of its own in the child"
+            )
+        if self._closed:
+            raise OttlaError("this producer was closed")
+        if self._started and not self._sender.is_running:
+            raise OttlaError("this producer has stopped on an internal error; see the log")
+
+
+class _SettingsByTopic:
+    """The settings of each topic, and routers for those who ask before anything is sent."""
+
+    def __init__(self, rest: Settings, topics: Mapping[str, Settings]) -> None:
+        self._rest = rest
+        self._topics = topics
+        self._routers: dict[str, Any] = {}
+
+    def of(self, topic: str) -> Settings:
+        """Of one topic."""
+        return self._topics.get(topic, self._rest)
+
+    def router(self, topic: str) -> Any:
+        """A router that is asked by callers."""
+        from ottla.produce.route import Router
+
+        if topic not in self._routers:
+            settings = self.of(topic)
+            self._routers[topic] = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
+        return self._routers[topic]
+
+
+_alive: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _seconds(timeout: float | None) -> float:
+    return 1e6 if timeout is None else timeout
+
+
+def _after_fork() -> None:
+    """In the child: the short way of a record must not find a chunk of the parent."""
+    for producer in list(_alive):
+        producer._open = type(producer._open)()
+
+
+def _at_exit() -> None:
+    for producer in list(_alive):
+        try:
+            producer.close(_EXIT_SECONDS)
+        except OttlaError as error:
+            _log.error("at exit, a producer that was not closed: %s", error)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

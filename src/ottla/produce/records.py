@@ -1,0 +1,217 @@
+"""Checks of what programs hand in, and the small conversions around them.
+
+Values of any kind come in, the one form that the rest uses goes out, or an error that names what is wrong and what is
+accepted. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.errors import InputError, OttlaError
+from ottla.produce.delivery import Delivery, Placement, Refusal, Shipment
+from ottla.wire.columns import Columns, from_arrow, take
+from ottla.wire.kernels.encoding import BinaryIn
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_COLUMNS = ("value", "key", "headers", "timestamp", "partition", "topic")
+_RECORD_OVERHEAD = 21
+"""Lengths, deltas and counts of a record, at most, for keys and values below 256 MB."""
+_HEADER_OVERHEAD = 10
+_LAST_PARTITION = (1 << 31) - 1
+
+
+def topic(name: object) -> None:
+    """A topic name, or an error."""
+    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InputError(f"{name!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not . or ..")
+
+
+def payload(what: str, data: object) -> bytes | None:
+    """A key or value as bytes of its own, which nobody changes any more."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, str):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the {what} is text that cannot be encoded as UTF-8: {error.reason}") from error
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise InputError(f"the {what} is {type(data).__name__}, expected bytes, str or None")
+
+
+def headers(given: object) -> list[tuple[str, bytes | None]] | None:
+    """Headers as pairs, from a mapping or pairs."""
+    if given is None:
+        return None
+    items = given.items() if isinstance(given, Mapping) else given
+    listed: list[tuple[str, bytes | None]] = []
+    try:
+        for key, value in items:  # type: ignore[attr-defined]
+            if not isinstance(key, str):
+                raise InputError(f"a header's key is {type(key).__name__}, expected str")
+            listed.append((key, payload(f"header {key}", value)))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, OttlaError):
+            raise
+        kind = type(given).__name__
+        raise InputError(f"headers is {kind}, expected a mapping or (key, value) pairs: {error}") from error
+    return listed or None
+
+
+def partition(number: object) -> int:
+    """A partition, -1 for none."""
+    if number is None:
+        return -1
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _LAST_PARTITION:
+        raise InputError(f"partition is {number!r}, expected a whole number from 0 on")
+    return number
+
+
+def milliseconds(when: object) -> int:
+    """A time as Kafka has it, -1 for none."""
+    if when is None:
+        return -1
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InputError(f"the timestamp {when.isoformat()} has no time zone: use an aware datetime")
+        when = when.timestamp()
+    if not isinstance(when, int | float) or isinstance(when, bool) or not 0 <= when < 1 << 53:
+        raise InputError(f"timestamp is {when!r}, expected seconds since 1970 or an aware datetime")
+    return int(when * 1000)
+
+
+def record_bytes(value: bytes | None, key: bytes | None, listed: list[tuple[str, bytes | None]] | None) -> int:
+    """What a record takes in a batch, at most."""
+    size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD
+    for name, content in listed or ():
+        size += len(name.encode()) + len(content or b"") + _HEADER_OVERHEAD
+    return size
+
+
+def diverted(name: str, error: OttlaError) -> Delivery:
+    """The delivery of a record that went elsewhere: it has failed."""
+    shipment = Shipment(name)
+    shipment.count = 1
+    shipment.placements.append(Placement(Refusal(name, -1, error), range(1), 0))
+    shipment.unsettled = 0
+    return Delivery(shipment, 0)
+
+
+def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of a table for each topic: one, or as its column says."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise InputError(f"a table is a pyarrow Table or RecordBatch, not {type(table).__name__}")
+    names = table.schema.names
+    unknown = [column for column in names if column not in _COLUMNS]
+    if unknown or len(set(names)) != len(names):
+        wrong = f"the columns {', '.join(unknown)}" if unknown else "a column twice"
+        raise InputError(f"the table has {wrong}; known are {', '.join(_COLUMNS)}: select or rename them")
+    if "value" not in names:
+        raise InputError(f"the table has no column value, only {', '.join(names) or 'none at all'}")
+    if name is not None:
+        if "topic" in names:
+            raise InputError("the table has a column topic and the call names one: pass None to use the column")
+        yield name, table
+        return
+    if "topic" not in names:
+        raise InputError("neither the call nor a column of the table says which topic")
+    column = table.column("topic").cast(pa.string())
+    if column.null_count:
+        raise InputError(f"column topic has {column.null_count} nulls")
+    rows = table.drop_columns(["topic"])
+    for one in pc.unique(column).to_pylist():
+        topic(one)
+    for one in pc.unique(column).to_pylist():
+        yield one, rows.filter(pc.equal(column, one))
+
+
+def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    """The columns of a table, and the partitions that it asks for."""
+    names = rows.schema.names
+    others = {name: rows.column(name) for name in ("key", "headers", "timestamp") if name in names}
+    return from_arrow(rows.column("value"), **others), _partitions(rows) if "partition" in names else None
+
+
+def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
+    column = rows.column("partition")
+    if not pa.types.is_integer(column.type) and not pa.types.is_null(column.type):
+        raise InputError(f"column partition has type {column.type}; accepted are whole numbers, null for none")
+    wide = pc.fill_null(column.cast(pa.int64()), -1).to_numpy()
+    if len(wide) and not -1 <= wide.min() <= wide.max() <= _LAST_PARTITION:
+        raise InputError(f"column partition has {wide.min()} to {wide.max()}; accepted are 0 to {_LAST_PARTITION}")
+    return np.asarray(wide, np.int32)
+
+
+def slices(rows: Columns, size_bytes: int) -> Iterator[range]:
+    """Runs of rows of about so many bytes."""
+    if rows.count == 0:
+        return
+    each = rows.data_bytes / rows.count + _RECORD_OVERHEAD
+    step = max(1, int(size_bytes / each))
+    if rows.count * each <= 1.5 * size_bytes:
+        step = rows.count
+    for start in range(0, rows.count, step):
+        yield range(start, min(start + step, rows.count))
+
+
+def cut(rows: Columns, part: range) -> Columns:
+    """Some rows that lie together."""
+    return take(rows, part.start, part.stop)
+
+
+def row(rows: Columns, number: int) -> tuple[bytes | None, bytes | None]:
+    """Key and value of one row."""
+    return _one(rows.key, number), _one(rows.value, number)
+
+
+def _one(column: BinaryIn, number: int) -> bytes | None:
+    if not len(column.ends) or (len(column.nulls) and column.nulls[number]):
+        return None
+    return bytes(column.data[column.ends[number] : column.ends[number + 1]])
+
+
+def oversize_rows(rows: Columns, limit: int) -> list[tuple[int, int]]:
+    """Rows that are too large for a record, with their sizes."""
+    sizes = np.full(rows.count, _RECORD_OVERHEAD, np.int64)
+    for column in (rows.key, rows.value):
+        if len(column.ends):
+            sizes += np.diff(column.ends)
+    if len(rows.headers.ends):
+        sizes += _header_sizes(rows)
+    return [(int(number), int(sizes[number])) for number in np.flatnonzero(sizes > limit)]
+
+
+def _header_sizes(rows: Columns) -> npt.NDArray[np.int64]:
+    ends = rows.headers.ends
+    entries = np.full(int(ends[-1]), _HEADER_OVERHEAD, np.int64)
+    for column in (rows.headers.keys, rows.headers.values):
+        if len(column.ends):
+            entries += np.diff(column.ends)
+    running = np.concatenate(([0], np.cumsum(entries)))
+    return np.asarray(running[ends[1:]] - running[ends[:-1]], np.int64)
+
+
+def without(
+    rows: Columns, explicit: npt.NDArray[np.int32] | None, numbers: list[int]
+) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    """The rows but for some."""
+    from ottla.wire.columns import as_arrow
+
+    kept = np.setdiff1d(np.arange(rows.count), np.array(numbers))
+    batch = as_arrow(rows, now_ms=0).take(pa.array(kept))
+    others: dict[str, Any] = {"key": batch.column("key"), "headers": batch.column("headers")}
+    if len(rows.times):
+        others["timestamp"] = batch.column("timestamp")
+    return from_arrow(batch.column("value"), **others), None if explicit is None else explicit[kept]

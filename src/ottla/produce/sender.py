@@ -1,0 +1,439 @@
+"""The one thread of a producer: takes what callers handed in, packs it, sends it, and hears what became of it.
+
+A loop around the pure parts. It waits for sockets, timers and callers at once and blocks on nothing else: whatever
+takes long (connecting, metadata, producer ids, reading logs) is an errand beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.config import Retry
+from ottla.errors import BrokerError, ErrorCode, NotDelivered, OttlaError
+from ottla.events import Events
+from ottla.net import Cluster
+from ottla.net.deadline import Deadline
+from ottla.net.discovery import OnUnknownTopic
+from ottla.net.metadata import Metadata
+from ottla.produce.bell import Bell
+from ottla.produce.budget import Budget
+from ottla.produce.courier import Courier, Tools
+from ottla.produce.delivery import SENDER_THREAD, Part, Placement, Refusal, Shipment
+from ottla.produce.errands import Errands
+from ottla.produce.identity import new_producer_id
+from ottla.produce.intake import Handover, Intake
+from ottla.produce.keeper import Keeper
+from ottla.produce.lane import Lane
+from ottla.produce.links import Link, Links
+from ottla.produce.options import Settings, WhenFull
+from ottla.produce.outcomes import Outcomes
+from ottla.produce.packing import Topic, pack, seal
+from ottla.produce.route import Partitions
+
+_log = logging.getLogger(__name__)
+_SWEEP_SECONDS = 0.1
+"""How often deadlines are looked at."""
+_LONGEST_NAP = 1.0
+_UNKNOWN_PATIENCE = 5.0
+"""Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a sender is put together from."""
+
+    cluster: Cluster
+    intake: Intake
+    budget: Budget
+    outcomes: Outcomes
+    events: Events
+    bell: Bell
+    settings_of: Callable[[str], Settings]
+    keeper: Keeper | None
+    retry: Retry
+    transactional_id: str | None = None
+
+
+class Sender:
+    """The loop. `start` begins it, `stop` ends it."""
+
+    def __init__(self, parts: Parts, *, name: str) -> None:
+        self._parts = parts
+        self._cluster = parts.cluster
+        self._chance = random.Random()
+        self._errands = Errands(wake=parts.bell.ring, name=name)
+        self._links = Links(
+            parts.cluster,
+            errands=self._errands,
+            events=parts.events,
+            retry=parts.retry,
+            chance=self._chance,
+            changed=self._link_changed,
+        )
+        tools = Tools(parts.cluster, self._errands, parts.outcomes, parts.events, parts.retry, self._chance)
+        self.courier = Courier(
+            tools,
+            links=self._links,
+            keeper=parts.keeper,
+            may_carry=lambda lane: self.gate is None or self.gate(lane),
+            doubt=self._doubt,
+            transactional_id=parts.transactional_id,
+        )
+        self.gate: Callable[[Lane], bool] | None = None
+        """Asked whether a lane may send now; None when all may."""
+        self._topics: dict[str, Topic] = {}
+        self._commands: deque[Callable[[], None]] = deque()
+        self._shipments: deque[Shipment] = deque()
+        self._doubted: set[str] = set()
+        self._look_at = 0.0
+        self._look_failures = 0
+        self._refresh_at = math.inf
+        self._identify_at = 0.0
+        self._swept_at = 0.0
+        self._metadata_error: OttlaError | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"{SENDER_THREAD}-{name}", daemon=True)
+
+    # Any thread
+
+    def start(self) -> None:
+        """Begins to send."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop is there."""
+        return self._thread.is_alive()
+
+    def ask(self, command: Callable[[], None]) -> None:
+        """Has `command` called by the loop's thread."""
+        self._commands.append(command)
+        self._parts.bell.ring()
+
+    def everything(self, deadline: Deadline) -> list[Part]:
+        """All that was handed in so far and has no outcome; it is sent as soon as possible."""
+        found: list[Part] = []
+        ready = threading.Event()
+
+        def collect() -> None:
+            self._hurry()
+            found.extend(Part(shipment) for shipment in self._shipments if shipment.unsettled)
+            ready.set()
+
+        self.ask(collect)
+        while not ready.wait(min(1.0, deadline.remaining())):
+            if deadline.expired() or not self.is_running:
+                raise TimeoutError("the sender did not answer")
+        return found
+
+    def stop(self, deadline: Deadline) -> None:
+        """Ends the loop; what has no outcome by then is given up, or stays in the spool."""
+        self._stopping = True
+        self._parts.bell.ring()
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining() + 5.0)
+        self._cluster.close()
+        self._errands.join(Deadline.after(5.0))
+
+    def holding(self) -> str:
+        """What most of the memory waits for, in words."""
+        lanes = [(sum(b.held_bytes for b in list(lane.line)), topic, lane) for topic, lane in list(self.courier.lanes)]
+        waiting = [topic for topic in list(self._topics.values()) if topic.waiting]
+        if waiting and self._metadata_error is not None:
+            return f"the partitions of topic {waiting[0].name} are not known: {self._metadata_error}"
+        if not lanes:
+            return "nothing is under way at the moment: the buffer is small for what one call hands in"
+        size, topic, lane = max(lanes, key=lambda entry: entry[0])
+        link = self._links.get(topic.leaders.get(lane.at.partition, -1))
+        error = next((batch.error for batch in list(lane.line) if batch.error is not None), None)
+        where = "which has no leader" if link is None else f"led by {link}"
+        last = "" if error is None else f"; last error: {error}"
+        return f"{size:,} bytes of it wait for {lane.at}, {where}, {lane.flying} batches under way{last}"
+
+    def topic(self, name: str) -> Topic | None:
+        """What is known of a topic in use."""
+        return self._topics.get(name)
+
+    # The loop
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:
+            _log.exception("the sender stopped on an error that should not be")
+            self._abandon(OttlaError(f"the sender stopped: {type(error).__name__}: {error}"))
+            return
+        self._abandon(None)
+
+    def _turn(self) -> None:
+        self._parts.bell.listen()
+        now = time.monotonic()
+        self._errands.collect()
+        while self._commands:
+            self._commands.popleft()()
+        next_due = self._take(now)
+        self._look(now)
+        next_due = min(next_due, self.courier.dispatch(now))
+        self._identify(now)
+        if now >= self._swept_at + _SWEEP_SECONDS:
+            self._sweep(now)
+        if self._parts.keeper is not None:
+            self._parts.keeper.settle()
+        self._wait(next_due)
+        self.courier.collect(time.monotonic())
+
+    def _wait(self, until: float) -> None:
+        bell = self._parts.bell
+        poller = select.poll()
+        poller.register(bell.fileno(), select.POLLIN)
+        links: dict[int, Link] = {}
+        for link in self._links:
+            connection = link.connection
+            if connection is None or (fd := connection.fileno()) < 0:
+                continue
+            links[fd] = link
+            poller.register(fd, select.POLLIN | (select.POLLOUT if connection.unsent_bytes else 0))
+        nap = min(until, self._swept_at + _SWEEP_SECONDS if self._is_watching else math.inf) - time.monotonic()
+        ready = poller.poll(math.ceil(max(0.0, min(nap, _LONGEST_NAP)) * 1000) if bell.may_sleep() else 0)
+        bell.drain()
+        for fd, _ in ready:
+            if fd in links:
+                self._pump(links[fd])
+
+    @property
+    def _is_watching(self) -> bool:
+        """Whether there are deadlines to look at."""
+        return not self.courier.idle or any(topic.waiting for topic in self._topics.values())
+
+    def _pump(self, link: Link) -> None:
+        connection = link.connection
+        if connection is None:
+            return
+        connection.pump()
+        if connection.closed and link.requests == 0:
+            # With requests under way, their failure tells of it.
+            self._links.lost(link, OttlaError("the connection was closed by the broker while it was idle"))
+
+    # What came in
+
+    def _take(self, now: float) -> float:
+        handed, next_due = self._parts.intake.take(now, self._linger)
+        if handed:
+            for handover in handed:
+                while self._shipments and self._shipments[0].unsettled == 0:
+                    self._shipments.popleft()
+                self._shipments.append(handover.shipment)
+                self._accept(handover)
+        return next_due
+
+    def _linger(self, topic: str) -> float:
+        return self._settings(topic).batching.linger
+
+    def _settings(self, topic: str) -> Settings:
+        known = self._topics.get(topic)
+        return known.settings if known is not None else self._parts.settings_of(topic)
+
+    def _accept(self, handover: Handover) -> None:
+        topic = self._topics.get(handover.topic)
+        if topic is None:
+            topic = self._topics[handover.topic] = Topic(handover.topic, self._parts.settings_of(handover.topic))
+            self._apply(self._cluster.known, [topic])
+        if topic.partitions is None:
+            topic.waiting.append(handover)
+            self._doubt(topic.name)
+        else:
+            self._pack(topic, handover)
+
+    def _pack(self, topic: Topic, handover: Handover) -> None:
+        try:
+            pack(
+                topic,
+                handover,
+                held=self._parts.outcomes.hold,
+                touched=lambda lane: self.courier.activate(topic, lane),
+            )
+        except OttlaError as error:
+            self._refuse(handover, error)
+        self._parts.budget.add(-handover.held_bytes)
+
+    def _refuse(self, handover: Handover, error: OttlaError) -> None:
+        """None of these rows gets into a batch."""
+        shipment = handover.shipment
+        placed = sum(len(placement.rows) for placement in shipment.placements)
+        count = handover.columns.count
+        if not placed:
+            shipment.unsettled = count
+            shipment.placements.append(Placement(Refusal(handover.topic, -1, error), range(count), 0))
+            self._parts.outcomes.count(count, error)
+            shipment.settle(count)
+
+    def _hurry(self) -> None:
+        """Everything that waits for company goes now."""
+        self._parts.intake.take_all()
+        now = time.monotonic()
+        self._take(now)
+        for _, lane in self.courier.lanes:
+            if lane.open is not None:
+                lane.open.due = now
+
+    # What the cluster looks like
+
+    def _doubt(self, topic: str) -> None:
+        self._doubted.add(topic)
+
+    def _look(self, now: float) -> None:
+        """Asks for metadata when something is in doubt, or old."""
+        if now < self._look_at or self._errands.busy("metadata"):
+            return
+        names = set(self._doubted)
+        if not names and now >= self._refresh_at:
+            names = set(self._topics)
+        if not names:
+            return
+        self._doubted.clear()
+        create = {n for n in names if self._settings(n).unknown_topic is OnUnknownTopic.CREATE}
+        unknown = OnUnknownTopic.CREATE if create else OnUnknownTopic.REFUSE
+        asked = create or names
+        self._doubted |= names - asked
+        seconds = self._cluster.timeouts.total
+        self._errands.run(
+            "metadata",
+            lambda: self._cluster.metadata(asked, deadline=Deadline.after(seconds), unknown=unknown),
+            done=self._learn,
+            failed=lambda error: self._not_learned(asked, error),
+        )
+
+    def _learn(self, metadata: Metadata) -> None:
+        now = time.monotonic()
+        self._metadata_error = None
+        self._look_failures = 0
+        self._look_at = now + self._parts.retry.initial
+        self._refresh_at = now + self._cluster.timeouts.metadata_age
+        topics = [self._topics[name] for name in metadata.topics if name in self._topics]
+        self._apply(metadata, topics)
+        for topic in topics:
+            found = metadata.topics[topic.name]
+            if found.partitions:
+                topic.unknown_since = None
+                self._unpack_waiting(topic)
+                if any(self._links.get(leader) is None for leader in topic.leaders.values()):
+                    self._look_again(topic.name, now)
+            else:
+                self._unknown(topic, found.error, now)
+
+    def _look_again(self, topic: str, now: float) -> None:
+        self._look_failures += 1
+        self._look_at = now + self._parts.retry.wait(self._look_failures, self._chance.random())
+        self._doubt(topic)
+
+    def _not_learned(self, names: set[str], error: OttlaError) -> None:
+        self._metadata_error = error
+        for name in names:
+            self._look_again(name, time.monotonic())
+
+    def _apply(self, metadata: Metadata, topics: list[Topic]) -> None:
+        for topic in topics:
+            found = metadata.topics.get(topic.name)
+            if found is not None and found.partitions:
+                topic.leaders = {p.index: p.leader for p in found.partitions}
+                self._weigh(topic)
+
+    def _weigh(self, topic: Topic) -> None:
+        """Which partitions can take records without a key."""
+        if topic.leaders:
+            up = (p for p, leader in topic.leaders.items() if leader >= 0 and not self._links.is_away(leader))
+            topic.partitions = Partitions(len(topic.leaders), tuple(sorted(up)))
+
+    def _link_changed(self, link: Link) -> None:
+        for topic in self._topics.values():
+            if link.broker.id in topic.leaders.values():
+                self._weigh(topic)
+                if link.is_away:
+                    self._doubt(topic.name)
+
+    def _unpack_waiting(self, topic: Topic) -> None:
+        while topic.waiting:
+            self._pack(topic, topic.waiting.popleft())
+
+    def _unknown(self, topic: Topic, code: ErrorCode, now: float) -> None:
+        """The cluster does not know the topic: records that were never in a partition are refused after a while."""
+        topic.unknown_since = now if topic.unknown_since is None else topic.unknown_since
+        error = BrokerError(code, f"topic {topic.name}")
+        final = not error.retriable or now - topic.unknown_since >= _UNKNOWN_PATIENCE
+        if topic.partitions is None and topic.waiting:
+            self._metadata_error = error
+        if final and topic.partitions is None:
+            for handover in topic.waiting:
+                self._refuse(handover, error)
+                self._parts.budget.add(-handover.held_bytes)
+            topic.waiting.clear()
+            topic.unknown_since = None
+            del self._topics[topic.name]
+        elif topic.waiting or topic.lanes:
+            self._look_again(topic.name, now)
+
+    def _identify(self, now: float) -> None:
+        """Asks for a producer id when a lane needs one."""
+        if not self.courier.needs_identity or self.gate is not None or now < self._identify_at:
+            return
+        self.courier.producer = None
+
+        def done(producer_id: int) -> None:
+            self.courier.producer = producer_id, 0
+
+        def failed(error: OttlaError) -> None:
+            self._metadata_error = error
+            self._identify_at = time.monotonic() + self._parts.retry.maximum
+
+        self._errands.run("identity", lambda: new_producer_id(self._cluster), done=done, failed=failed)
+
+    # Time
+
+    def _sweep(self, now: float) -> None:
+        self._swept_at = now
+        for link in list(self._links):
+            if link.requests:
+                self._pump(link)  # requests that nobody answers run out of time here
+        self.courier.expire(now)
+        for topic in list(self._topics.values()):
+            self._expire_waiting(topic, now)
+        if self._parts.budget.buffering.when_full is WhenFull.DROP_OLDEST and self._parts.budget.full:
+            self.courier.drop_oldest(self._parts.budget.used - self._parts.budget.buffering.bytes // 2)
+
+    def _expire_waiting(self, topic: Topic, now: float) -> None:
+        limit = topic.settings.delivery_timeout
+        while topic.waiting and topic.waiting[0].opened + limit <= now:
+            handover = topic.waiting.popleft()
+            reason = f"the partitions of the topic were not known within {limit:g} s: {self._metadata_error}"
+            error = NotDelivered(reason, topic=topic.name, records=handover.columns.count, cause=self._metadata_error)
+            self._refuse(handover, error)
+            self._parts.budget.add(-handover.held_bytes)
+
+    def _abandon(self, error: OttlaError | None) -> None:
+        """The loop has ended: nothing is left without an outcome."""
+        self._stopping = True
+        self._parts.intake.take_all()
+        try:
+            handed, _ = self._parts.intake.take(math.inf, lambda _: 0.0)
+            waiting = [handover for topic in self._topics.values() for handover in topic.waiting]
+            for handover in [*handed, *waiting]:
+                count = handover.columns.count
+                reason = str(error or "the producer was closed before they could be sent")
+                self._refuse(handover, NotDelivered(reason, topic=handover.topic, records=count, cause=error))
+            for topic, lane in list(self.courier.lanes):
+                if lane.open is not None:
+                    seal(topic, lane, self._parts.outcomes.hold)
+                for batch in list(lane.line):
+                    self.courier.give_up(topic, lane, batch, str(error or "the producer was closed"))
+        except Exception:
+            _log.exception("could not tell every delivery that the sender has ended")
+        self._parts.budget.wake()
