@@ -1,0 +1,212 @@
+"""The bytes of the spool's files: segment headers, frames, marks. Pure: bytes to values and back.
+
+Everything carries its own CRC-32C, and no length is believed before its checksum was found right. The layout is
+described in docs/spool-format.md; all numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from uuid import UUID
+
+import crc32c
+
+from ottla.errors import InputError
+from ottla.produce.spool.values import Entry
+from ottla.wire.batch import HEADER, HEADER_BYTES, LENGTH_END, BatchHeader
+
+VERSION = 1
+SEGMENT_MAGIC = b"OttlaSpl"
+FRAME_MAGIC = b"\xd0OtF"  # the first byte occurs in no ASCII text
+CONSECUTIVE = 1
+"""Kind of segment: ids follow one another without a gap, so that missing ones can be counted."""
+COPIES = 2
+"""Kind of segment: live entries that were moved here from segments that were mostly done."""
+
+_STAMP = Struct(">8sHHI")  # magic, version, reserved, CRC of the 12 bytes before: the same in every version
+_SEGMENT = Struct(">IIQ16s")  # kind, reserved, first id, spool
+_CRC = Struct(">I")
+SEGMENT_HEADER_BYTES = _STAMP.size + _SEGMENT.size + _CRC.size
+
+# magic, header bytes, reserved, total bytes | CRC | spool, position, id, supersedes, created, floor, partition, check
+_START = Struct(">4sHHI")
+_FIELDS = Struct(">16sQQQqqiI")
+_CRC_AT = _START.size
+_FIELDS_AT = _CRC_AT + _CRC.size
+_TOPIC_AT = _FIELDS_AT + _FIELDS.size
+SMALLEST_FRAME_HEADER = _TOPIC_AT
+LONGEST_TOPIC = 32_767  # bytes: the longest string of the protocol
+
+_MARK = Struct(">QI")
+MARK_BYTES = _MARK.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The beginning of a segment. `spool` tells the segments of one spool from those of another."""
+
+    version: int
+    kind: int
+    first_id: int
+    spool: UUID
+
+    def pack(self) -> bytes:
+        """The bytes."""
+        stamp = SEGMENT_MAGIC + self.version.to_bytes(2, "big") + b"\0\0"
+        head = stamp + _CRC.pack(crc32c.crc32c(stamp)) + _SEGMENT.pack(self.kind, 0, self.first_id, self.spool.bytes)
+        return head + _CRC.pack(crc32c.crc32c(head))
+
+
+def stamped_version(data: bytes | memoryview) -> int | None:
+    """The format version of a segment, of whatever version; None when these bytes do not tell."""
+    if len(data) < _STAMP.size:
+        return None
+    magic, version, _, crc = _STAMP.unpack_from(data)
+    right = magic == SEGMENT_MAGIC and crc == crc32c.crc32c(data[: _STAMP.size - _CRC.size])
+    return int(version) if right else None
+
+
+def parse_segment_header(data: bytes | memoryview) -> SegmentHeader | None:
+    """The header of a segment of this version, or None when it is damaged."""
+    version = stamped_version(data)
+    if version != VERSION or len(data) < SEGMENT_HEADER_BYTES:
+        return None
+    end = SEGMENT_HEADER_BYTES - _CRC.size
+    if _CRC.unpack_from(data, end)[0] != crc32c.crc32c(data[:end]):
+        return None
+    kind, _, first_id, spool = _SEGMENT.unpack_from(data, _STAMP.size)
+    return SegmentHeader(version, kind, first_id, UUID(bytes=spool))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What stands before a batch. `crc` is its own checksum, which also names it in a mark.
+
+    `batch_check` is the checksum of the batch's 61 bytes of header: the batch's own leaves the first 21 out.
+    `spool` and `position` make sure that a frame inside somebody's records is never taken for one of ours.
+    """
+
+    header_bytes: int
+    total_bytes: int
+    crc: int
+    spool: bytes
+    position: int
+    id: int
+    supersedes: int
+    created_ms: int
+    floor_offset: int
+    partition: int
+    batch_check: int
+    topic: str
+
+    @property
+    def batch_bytes(self) -> int:
+        """The batch, with its header."""
+        return self.total_bytes - self.header_bytes
+
+
+def frame_bytes(entry: Entry) -> int:
+    """What the entry will take on disk."""
+    return SMALLEST_FRAME_HEADER + len(_topic_bytes(entry.topic)) + entry.header.size_bytes
+
+
+def pack_frame(entry: Entry, batch_header: bytes, *, entry_id: int, spool: bytes, position: int) -> bytes:
+    """The bytes before the batch."""
+    topic = _topic_bytes(entry.topic)
+    header_bytes = _TOPIC_AT + len(topic)
+    start = _START.pack(FRAME_MAGIC, header_bytes, 0, header_bytes + entry.header.size_bytes)
+    rest = (
+        _FIELDS.pack(
+            spool,
+            position,
+            entry_id,
+            entry.supersedes,
+            round(entry.created * 1000),
+            entry.floor_offset,
+            entry.partition,
+            crc32c.crc32c(batch_header),
+        )
+        + topic
+    )
+    return start + _CRC.pack(crc32c.crc32c(rest, crc32c.crc32c(start))) + rest
+
+
+def frame_crc(frame: bytes) -> int:
+    """The checksum inside packed bytes, by which a mark names them."""
+    return int(_CRC.unpack_from(frame, _CRC_AT)[0])
+
+
+def _topic_bytes(topic: str) -> bytes:
+    data = topic.encode(errors="replace")
+    if not 0 < len(data) <= LONGEST_TOPIC:
+        raise InputError(f"a topic has 1 to {LONGEST_TOPIC:,} bytes, this one has {len(data):,}: {topic[:80]!r}")
+    return data
+
+
+def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None) -> FrameHeader | None:
+    """The frame that starts with `data` and lies at `position`; None when it is not one, damaged or incomplete.
+
+    `spool` is what it must carry, None when that is not known.
+    """
+    if len(data) < _TOPIC_AT:
+        return None
+    magic, header_bytes, _, total_bytes = _START.unpack_from(data)
+    fields = _FIELDS.unpack_from(data, _FIELDS_AT)
+    # Cheap questions first: a search through foreign bytes asks this of every place that looks like a frame.
+    if magic != FRAME_MAGIC or fields[1] != position or (spool is not None and fields[0] != spool):
+        return None
+    if not _TOPIC_AT < header_bytes <= len(data) or total_bytes < header_bytes + HEADER_BYTES:
+        return None
+    (crc,) = _CRC.unpack_from(data, _CRC_AT)
+    if crc != crc32c.crc32c(data[_FIELDS_AT:header_bytes], crc32c.crc32c(data[:_CRC_AT])):
+        return None
+    topic = bytes(data[_TOPIC_AT:header_bytes]).decode(errors="replace")
+    owner, at, entry_id, supersedes, created_ms, floor_offset, partition, check = fields
+    return FrameHeader(
+        header_bytes,
+        total_bytes,
+        crc,
+        owner,
+        at,
+        entry_id,
+        supersedes,
+        created_ms,
+        floor_offset,
+        partition,
+        check,
+        topic,
+    )
+
+
+def begins_frame(data: bytes | memoryview, *, position: int) -> bool:
+    """Whether these last bytes of a file can be the beginning of a frame whose header was not written to its end."""
+    if bytes(data[: len(FRAME_MAGIC)]) != FRAME_MAGIC[: len(data)]:
+        return False
+    if len(data) < _TOPIC_AT:
+        return True
+    header_bytes = _START.unpack_from(data)[1]
+    return bool(_FIELDS.unpack_from(data, _FIELDS_AT)[1] == position and len(data) < header_bytes)
+
+
+def trusted_batch_header(data: bytes | memoryview, *, frame: FrameHeader) -> BatchHeader | None:
+    """The 61 bytes of a batch's header, if they are all there and are what was written."""
+    if len(data) < HEADER_BYTES or crc32c.crc32c(data[:HEADER_BYTES]) != frame.batch_check:
+        return None
+    header = BatchHeader._make(HEADER.unpack_from(data))
+    return header if header.length + LENGTH_END == frame.batch_bytes else None
+
+
+def pack_mark(entry_id: int, crc: int) -> bytes:
+    """An acknowledgement: the entry with this id and frame checksum is done."""
+    mark = _MARK.pack(entry_id, crc)
+    return mark + _CRC.pack(crc32c.crc32c(mark))
+
+
+def parse_marks(data: bytes) -> Iterator[tuple[int, int]]:
+    """Id and frame checksum of each whole and undamaged mark; the places of damaged ones are passed over."""
+    for at in range(0, len(data) - MARK_BYTES + 1, MARK_BYTES):
+        if _CRC.unpack_from(data, at + _MARK.size)[0] == crc32c.crc32c(data[at : at + _MARK.size]):
+            entry_id, crc = _MARK.unpack_from(data, at)
+            yield entry_id, crc

@@ -1,0 +1,212 @@
+"""Reads one segment from end to end, whatever state it is in: the frames that are whole, and the places that are not.
+
+Comes in: an open file. Goes out: a `SegmentScan`. It changes nothing, keeps no records in memory, and trusts no length
+that a checksum does not cover; after a damaged place it goes on at the next frame that proves itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+import crc32c
+
+from ottla.errors import CorruptBatch, UnsupportedFormat
+from ottla.produce.spool.layout import (
+    FRAME_MAGIC,
+    LONGEST_TOPIC,
+    SEGMENT_HEADER_BYTES,
+    SMALLEST_FRAME_HEADER,
+    VERSION,
+    FrameHeader,
+    SegmentHeader,
+    begins_frame,
+    parse_frame,
+    parse_segment_header,
+    stamped_version,
+    trusted_batch_header,
+)
+from ottla.wire.batch import CRC_START, HEADER_BYTES, BatchHeader, check_header, check_prefix
+
+logger = logging.getLogger(__name__)
+
+CUT_SHORT = "cut short"
+_BLOCK = 1 << 20
+_PAGE = 4096
+_LONGEST_HEAD = SMALLEST_FRAME_HEADER + LONGEST_TOPIC + HEADER_BYTES
+_USUAL_HEAD = SMALLEST_FRAME_HEADER + 256 + HEADER_BYTES  # Kafka's topic names have up to 249 characters
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A whole entry, both checksums right."""
+
+    frame: FrameHeader
+    batch: BatchHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes `[start, stop)` that hold no whole entry; `frame` and `batch` where these parts of it are undamaged."""
+
+    start: int
+    stop: int
+    reason: str
+    frame: FrameHeader | None = None
+    batch: BatchHeader | None = None
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What one segment holds, in the order of the file. `header` is None when it is damaged or not there."""
+
+    size_bytes: int
+    version: int | None = None
+    header: SegmentHeader | None = None
+    parts: list[Found | Gap] = field(default_factory=list)
+
+    @property
+    def found(self) -> list[Found]:
+        """The whole entries."""
+        return [part for part in self.parts if isinstance(part, Found)]
+
+
+def scan_segment(fd: int) -> SegmentScan:
+    """Everything that can be read in the segment. One of a newer format is left unread: see `version`."""
+    window = _Window(fd)
+    head = window.read(0, SEGMENT_HEADER_BYTES)
+    scan = SegmentScan(window.size, stamped_version(head), parse_segment_header(head))
+    if scan.version is None or scan.version == VERSION:
+        _Walk(window, scan).run()
+    return scan
+
+
+class _Walk:
+    """From frame to frame through one file."""
+
+    def __init__(self, window: _Window, scan: SegmentScan) -> None:
+        self._window = window
+        self._scan = scan
+        self._spool = scan.header.spool.bytes if scan.header is not None else None
+
+    def run(self) -> None:
+        position = min(SEGMENT_HEADER_BYTES, self._window.size)
+        while position < self._window.size:
+            frame = self._frame_at(position)
+            part = self._resync(position) if frame is None else self._entry(frame)
+            self._scan.parts.append(part)
+            position = part.stop if isinstance(part, Gap) else position + part.frame.total_bytes
+
+    def _frame_at(self, position: int) -> FrameHeader | None:
+        frame = parse_frame(self._window.read(position, _USUAL_HEAD), position=position, spool=self._spool)
+        if frame is None:
+            frame = parse_frame(self._window.read(position, _LONGEST_HEAD), position=position, spool=self._spool)
+        if frame is not None and self._spool is None:
+            self._spool = frame.spool  # the segment's header is damaged: its first frame tells whose it is
+        return frame
+
+    def _entry(self, frame: FrameHeader) -> Found | Gap:
+        start, stop = frame.position, frame.position + frame.total_bytes
+        batch_at = start + frame.header_bytes
+        batch = trusted_batch_header(self._window.read(batch_at, HEADER_BYTES), frame=frame)
+        if stop > self._window.size:
+            return Gap(start, self._window.size, CUT_SHORT, frame, batch)
+        if batch is None:
+            return Gap(start, stop, "the batch's header is damaged", frame)
+        if self._window.checksum(batch_at + CRC_START, stop) != batch.crc:
+            return Gap(start, stop, "the batch's checksum is wrong", frame, batch)
+        try:
+            check_prefix(batch.base_offset, batch.length, batch.leader_epoch, batch.magic)
+            check_header(batch)
+        except (CorruptBatch, UnsupportedFormat) as exc:
+            return Gap(start, stop, f"not a batch that can be sent: {exc}", frame, batch)
+        return Found(frame, batch)
+
+    def _resync(self, position: int) -> Gap:
+        """The bytes up to the next frame whose header is right."""
+        size = self._window.size
+        at = self._window.find(FRAME_MAGIC, position + 1)
+        while at is not None and self._frame_at(at) is None:
+            at = self._window.find(FRAME_MAGIC, at + 1)
+        if at is not None:
+            return Gap(position, at, "the frame's header is damaged")
+        rest = self._window.read(position, _LONGEST_HEAD)
+        unfinished = begins_frame(rest, position=position) or self._window.is_zero(position)
+        return Gap(position, size, CUT_SHORT if unfinished else "the frame's header is damaged")
+
+
+class _Window:
+    """A file read forward in blocks. Places that the disk cannot read come as zeros, which no checksum accepts.
+
+    No memory map: a file that shrinks meanwhile (somebody else's live spool) would end the process.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.size = os.fstat(fd).st_size
+        self._fd = fd
+        self._start = 0
+        self._block = memoryview(b"")
+
+    def read(self, position: int, count: int) -> memoryview:
+        """Up to `count` bytes, fewer at the end of the file."""
+        count = max(0, min(count, self.size - position))
+        offset = position - self._start
+        if offset < 0 or offset + count > len(self._block):
+            self._block = memoryview(self._pread(position, max(count, min(_BLOCK, self.size - position))))
+            self._start, offset = position, 0
+        return self._block[offset : offset + count]
+
+    def checksum(self, start: int, stop: int) -> int:
+        """CRC-32C of `[start, stop)`."""
+        crc = 0
+        while start < stop:
+            data = self.read(start, min(_BLOCK, stop - start))
+            if not data:
+                return -1  # shrank meanwhile
+            crc = crc32c.crc32c(data, crc)
+            start += len(data)
+        return crc
+
+    def find(self, needle: bytes, start: int) -> int | None:
+        """Where `needle` is next, from `start` on."""
+        while start + len(needle) <= self.size:
+            offset = start - self._start
+            if offset < 0 or offset + len(needle) > len(self._block):
+                self.read(start, min(_BLOCK, self.size - start))
+                offset = 0
+                if len(self._block) < len(needle):
+                    return None  # shrank meanwhile
+            at = self._bytes().find(needle, offset)
+            if at >= 0:
+                return self._start + at
+            start = self._start + len(self._block) - len(needle) + 1
+        return None
+
+    def is_zero(self, start: int) -> bool:
+        """Whether there are only zeros from `start` to the end."""
+        while start < self.size:
+            data = self.read(start, min(_BLOCK, self.size - start))
+            if not data:
+                return False
+            if bytes(data).strip(b"\0"):
+                return False
+            start += len(data)
+        return True
+
+    def _bytes(self) -> bytes:
+        whole = self._block.obj
+        assert isinstance(whole, bytes)  # _pread makes nothing else
+        return whole
+
+    def _pread(self, position: int, count: int) -> bytes:
+        try:
+            return os.pread(self._fd, count, position)
+        except OSError as exc:
+            if count <= _PAGE:
+                logger.warning("%d bytes at %d of a spool file cannot be read: %s", count, position, exc)
+                return bytes(count)
+        first = _PAGE - position % _PAGE
+        pieces = [(at, _PAGE) for at in range(position + first, position + count, _PAGE)]
+        spans = [(position, min(first, count)), *((at, min(n, position + count - at)) for at, n in pieces)]
+        return b"".join(self._pread(at, n) for at, n in spans)

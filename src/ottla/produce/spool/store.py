@@ -1,0 +1,301 @@
+"""The spool: encoded batches on disk until they are acknowledged, for one thread of one process at a time.
+
+Comes in: `Entry` values, and the tickets of those that are done. Goes out: tickets, batches read back, and at the start
+what an earlier owner left and what of it is damaged. It sends nothing and knows no broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ottla.config import Path as AnyPath
+from ottla.errors import ConfigError, SpoolFailed, SpoolFull, UsedAfterFork
+from ottla.produce.spool import compaction, inspection
+from ottla.produce.spool.contents import Contents, log_path, survey
+from ottla.produce.spool.durability import Durability
+from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
+from ottla.produce.spool.layout import CONSECUTIVE, VERSION, SegmentHeader, frame_crc
+from ottla.produce.spool.ownership import Ownership
+from ottla.produce.spool.scan import CUT_SHORT, Gap
+from ottla.produce.spool.segment import Held, Segment
+from ottla.produce.spool.shelf import Shelf
+from ottla.produce.spool.values import Damage, Entry, Owner, Stored, Ticket
+from ottla.wire.batch import Batch
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 32 << 20
+"""Large enough that making and removing files costs nothing, small enough that space comes back soon."""
+_SMALLEST_SEGMENT = 4096
+_SEGMENTS_IN_LIMIT = 8  # a limit is shared out over this many segments, so that deleting one makes room
+
+
+class Store:
+    """An open spool; made by `Store.open`, ended by `close` or `with`.
+
+    `inherited` is what was there and still has to be sent, oldest first; `damage` is what was there and is lost.
+    """
+
+    def __init__(
+        self, ownership: Ownership, contents: Contents, *, fsync: bool, max_bytes: int | None, segment_bytes: int
+    ) -> None:
+        self.path = ownership.directory
+        self.inherited: list[Stored] = contents.live
+        self.damage: list[Damage] = contents.damage
+        self._ownership = ownership
+        self._spool = contents.spool
+        self._shelf = Shelf(self.path, (Segment.inherited(self.path, k) for k in contents.segments.values()))
+        self._active: Segment | None = None
+        self._next_id = contents.next_id
+        self._next_segment = contents.next_segment
+        self._durability = Durability(self.path) if fsync else None
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls, path: AnyPath, *, fsync: bool = False, max_bytes: int | None = None, segment_bytes: int = SEGMENT_BYTES
+    ) -> Store:
+        """Own the directory (it is made if there is none) and read what is there.
+
+        Raises `SpoolInUse` when somebody owns it, `SpoolFailed` when it cannot be used.
+        """
+        if segment_bytes < _SMALLEST_SEGMENT or (max_bytes is not None and max_bytes <= 0):
+            raise ConfigError(
+                f"a spool needs segment_bytes >= {_SMALLEST_SEGMENT} and max_bytes > 0, or None,"
+                f" got {segment_bytes} and {max_bytes}"
+            )
+        if max_bytes is not None:
+            segment_bytes = min(segment_bytes, max(max_bytes // _SEGMENTS_IN_LIMIT, _SMALLEST_SEGMENT))
+        directory = Path(os.path.abspath(path))
+        _make(directory)
+        ownership = Ownership.take(directory)
+        try:
+            contents = survey(directory, ownership.before)
+            _tidy(directory, contents)
+            store = cls(ownership, contents, fsync=fsync, max_bytes=max_bytes, segment_bytes=segment_bytes)
+            ownership.write(contents.spool, next_id=contents.next_id, tail=store._shelf.tail())
+        except BaseException:
+            ownership.close()
+            raise
+        store.settle()
+        for damage in store.damage:
+            logger.warning("%s", damage)
+        return store
+
+    @classmethod
+    def inspect(cls, path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
+        """What a spool holds, what of it is lost, and who owns it now (None: nobody). Changes nothing."""
+        return inspection.inspect(path)
+
+    @property
+    def used_bytes(self) -> int:
+        """On disk; what is done counts until `settle` could remove its segment."""
+        return self._shelf.used_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """On disk, of entries that are not done."""
+        return self._shelf.live_bytes
+
+    @property
+    def count(self) -> int:
+        """Entries that are not done."""
+        return self._shelf.count
+
+    def put(self, entry: Entry) -> Ticket:
+        """Write the entry, whole or not at all; after `SpoolFull` or `SpoolFailed` another `put` may work.
+
+        After it returns, the death of this process cannot take the entry away; a power loss can until `durable`.
+        """
+        self._check()
+        size = size_on_disk(entry)
+        self._make_room(size)
+        segment = self._writable(size)
+        head = head_of(entry, self._next_id, spool=self._spool, position=segment.size_bytes)
+        try:
+            position = segment.append([head, entry.records])
+        except OSError as exc:
+            if not segment.is_open:
+                self._seal()
+            raise SpoolFailed(segment.path, f"cannot be written: {exc.strerror}") from exc
+        ticket = Ticket(self._next_id, segment.number, position, size)
+        self._next_id += 1
+        segment.end_id = self._next_id
+        self._shelf.hold(segment, Held(ticket, frame_crc(head)))
+        self._replace(ticket, entry.supersedes)
+        return ticket
+
+    def _replace(self, ticket: Ticket, old_id: int) -> None:
+        """What the entry supersedes is done as soon as the entry is as safe as it gets."""
+        if old_id:
+            self._shelf.segments[ticket.segment].replaces.add(old_id)
+        if self._durability is not None:
+            self._durability.put(ticket, old_id)
+        elif old_id:
+            self._shelf.finish(old_id)
+
+    def durable(self) -> None:
+        """With fsync: everything that was put is on the disk itself. Without: returns at once.
+
+        When that fails, `SpoolFailed.doubtful` has the tickets put since the last time that it worked. The system may
+        have dropped these pages, and a second attempt would prove nothing: put the entries again, each superseding
+        its ticket's id.
+        """
+        self._check()
+        if self._durability is None or not self._durability.recent:
+            return
+        try:
+            self._finish(self._durability.sync())
+        except OSError as exc:
+            doubtful = tuple(t for t in self._durability.recent if self._shelf.find(t.id) is not None)
+            self._seal()
+            raise SpoolFailed(self.path, f"fsync failed: {exc.strerror}", doubtful=doubtful) from exc
+        finally:
+            self._durability.forget(self._active)
+
+    def read(self, ticket: Ticket) -> Batch:
+        """The batch as it was put. Raises `CorruptBatch` when the disk gives other bytes, `SpoolFailed` when none."""
+        self._check()
+        held = self._shelf.find(ticket.id)
+        if held is None:
+            raise SpoolFailed(self.path, f"entry {ticket.id} is not in the spool, or done")
+        return batch_in(self._shelf.read(held), held.ticket)
+
+    def done(self, tickets: Iterable[Ticket]) -> None:
+        """These need not be sent any more; written by the next `settle`. Tickets that are done already are no error."""
+        self._check()
+        for ticket in tickets:
+            if self._durability is not None:
+                self._finish(self._durability.released_by(ticket.id))
+            self._shelf.finish(ticket.id)
+
+    def _finish(self, ids: Iterable[int]) -> None:
+        for entry_id in ids:
+            self._shelf.finish(entry_id)
+
+    def settle(self) -> None:
+        """Write down what is done, one write for each segment, and delete the segments that are finished.
+
+        Never raises for a disk that fails: what is not written down is only looked up again at the next start.
+        """
+        self._check()
+        active = self._active
+        if active is not None and not active.live and active.size_bytes >= self._segment_bytes // 4:
+            self._seal()
+        self._shelf.settle(self._active)
+        sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
+        if sparse is not None:
+            self._compact(sparse)
+
+    def _compact(self, sparse: Segment) -> bool:
+        if sparse is self._active:
+            self._seal()
+        number, self._next_segment = self._next_segment, self._next_segment + 1
+        fsync = self._durability is not None
+        is_moved = compaction.compact(self._shelf, sparse, number=number, spool=self._spool, fsync=fsync)
+        self._shelf.settle(self._active)
+        return is_moved
+
+    def _make_room(self, size: int) -> None:
+        """Let finished and sparse segments go when the limit is near; raises `SpoolFull` when that is not enough."""
+        if self._max_bytes is None or self._shelf.used_bytes + size <= self._max_bytes:
+            return
+        if self._active is not None and not self._active.live:
+            self._seal()
+        self._shelf.settle(self._active)
+        while (used := self._shelf.used_bytes) + size > self._max_bytes:
+            sparse = compaction.sparsest(self._shelf) if self._shelf.live_bytes + size <= self._max_bytes else None
+            if sparse is None or not self._compact(sparse):
+                raise SpoolFull(self.path, used_bytes=used, max_bytes=self._max_bytes, needed_bytes=size)
+
+    def _writable(self, size: int) -> Segment:
+        """The segment that the next entry goes into."""
+        active = self._active
+        if active is not None and (active.is_empty or active.size_bytes + size <= self._segment_bytes):
+            return active
+        self._seal()
+        if not self._ownership.still_there():
+            raise SpoolFailed(self.path, "its file 'owner' was deleted or replaced: it may have another owner now")
+        header = SegmentHeader(VERSION, CONSECUTIVE, self._next_id, self._spool)
+        number, self._next_segment = self._next_segment, self._next_segment + 1
+        try:
+            self._active = Segment.create(self.path, number, header)
+        except OSError as exc:
+            raise SpoolFailed(self.path, f"no new segment can be made: {exc.strerror}") from exc
+        self._shelf.add(self._active)
+        if self._durability is not None:
+            self._durability.began(self._active)
+        return self._active
+
+    def _seal(self) -> None:
+        """Nothing more goes into the active segment."""
+        if self._active is not None:
+            self._active.is_open = False
+            if self._durability is None:
+                self._active.close()
+            self._active = None
+
+    def close(self) -> None:
+        """Settle, sync if that was asked for, and give up the directory. Of an empty spool only `owner` stays."""
+        if self._is_closed or os.getpid() != self._pid:
+            self._shelf.close()
+            return
+        try:
+            self.durable()
+        finally:
+            self._active = None
+            self._shelf.settle(None)
+            self._is_closed = True
+            self._shelf.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._ownership.write(self._spool, next_id=self._next_id, tail=self._shelf.tail())
+        except SpoolFailed as exc:
+            logger.warning("%s", exc)  # only the next owner's check for a cut-off end is lost
+        self._ownership.close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(f"spool {self.path} belongs to process {self._pid}, which made this one by fork()")
+        if self._is_closed:
+            raise SpoolFailed(self.path, "was closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _make(directory: Path) -> None:
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+    except OSError as exc:
+        reason = "is not a directory" if os.path.exists(directory) else f"cannot be made: {exc.strerror}"
+        raise SpoolFailed(directory, reason) from exc
+
+
+def _tidy(directory: Path, contents: Contents) -> None:
+    """Remove what a kill left behind: marks without a segment, incomplete copies, the torn end of the last segment."""
+    last = contents.segments.get(max(contents.segments, default=0))
+    torn = last.scan.parts[-1] if last is not None and last.scan.parts else None
+    try:
+        for path in contents.leftovers:
+            os.unlink(path)
+        if last is not None and isinstance(torn, Gap) and torn.reason == CUT_SHORT:
+            os.truncate(log_path(directory, last.number), torn.start)
+            last.scan.size_bytes = torn.start
+    except OSError as exc:
+        logger.warning("spool %s cannot be tidied up: %s", directory, exc)

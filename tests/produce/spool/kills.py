@@ -1,0 +1,218 @@
+"""Runs one life of a spool again and again, and kills it, or lets the disk fail, at each of its file operations in turn.
+
+`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded; prints one JSON object with what went wrong. Each
+run is a forked child that reports through a pipe what was promised to it; what it left behind must keep the promises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ottla.errors import SpoolFailed
+from ottla.produce.spool import Store, Ticket
+
+from .batches import entry, numbers
+
+SHIM = ctypes.CDLL(None)
+KILL, KILL_HALF_DONE, REFUSE, SHORTEN = 1, 2, 3, 4
+MODES = {"killed before": (KILL, 0), "killed half done": (KILL_HALF_DONE, 0), "disk full": (REFUSE, errno.ENOSPC)}
+MODES |= {"error": (REFUSE, errno.EIO), "short write": (SHORTEN, errno.ENOSPC)}
+
+
+@dataclass
+class Promises:
+    """What a child was told: numbers that are kept, that may or may not be, and that must not come back."""
+
+    kept: set[int] = field(default_factory=set)
+    open: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+
+    def note(self, line: str) -> None:
+        what, _, number = line.partition(" ")
+        n = int(number) if number else -1
+        if what == "putting":
+            self.open.add(n)
+        elif what == "put":
+            self.open.discard(n)
+            self.kept.add(n)
+        elif what == "finishing":
+            self.kept.discard(n)
+            self.open.add(n)
+        elif what == "settled":
+            self.gone |= self.open
+            self.open.clear()
+
+
+class Life:
+    """One scripted run. A call that fails is made once more: the disk fails only once."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+        self.path = path
+        self.tell = tell
+        self.tickets: dict[int, Ticket] = {}
+        self.store = self.opened()
+
+    def opened(self) -> Store:
+        try:
+            return Store.open(self.path, fsync=True, segment_bytes=4096)
+        except SpoolFailed:
+            return Store.open(self.path, fsync=True, segment_bytes=4096)
+
+    def put(self, n: int, supersedes: int = 0) -> None:
+        new = entry(n, size_bytes=700, supersedes=supersedes)
+        self.tell(f"putting {n}")
+        try:
+            self.tickets[n] = self.store.put(new)
+        except SpoolFailed:
+            self.tickets[n] = self.store.put(new)
+        self.tell(f"put {n}")
+
+    def replace(self, old: int, new: int) -> None:
+        """Exactly one of the two is there from now on; the new one once it is durable."""
+        ticket = self.tickets.pop(old)
+        self.tell(f"finishing {old}")
+        self.put(new, supersedes=ticket.id)
+
+    def durable(self) -> None:
+        try:
+            self.store.durable()
+        except SpoolFailed as exc:
+            again = {t.id for t in exc.doubtful}
+            for n, ticket in list(self.tickets.items()):
+                if ticket.id in again:
+                    self.put(n, supersedes=ticket.id)
+            self.store.durable()
+
+    def finish(self, *done: int) -> None:
+        for n in done:
+            self.tell(f"finishing {n}")
+        self.store.done(self.tickets.pop(n) for n in done)
+
+    def settle(self) -> None:
+        self.store.settle()
+        self.store.settle()  # a disk that failed once is asked again
+        self.tell("settled")
+
+    def close(self) -> None:
+        try:
+            self.store.close()
+        except SpoolFailed:
+            pass  # fsync at the end: nobody is left to put the entries again
+
+    def run(self) -> None:
+        for n in range(8):
+            self.put(n)
+        self.durable()
+        self.finish(0, 1, 2, 5)
+        self.settle()
+        self.replace(3, 103)
+        self.replace(4, 104)
+        self.durable()
+        self.settle()
+        for n in range(10, 70):  # few of many stay, in many segments: these are moved together
+            self.put(n)
+            if n % 8 == 0:
+                self.durable()
+            if n % 4:
+                self.finish(n)
+        self.settle()
+        self.settle()
+        self.close()
+        self.store = self.opened()
+        self.tickets = {s.header.base_sequence: s.ticket for s in self.store.inherited}
+        self.put(80)
+        self.finish(*(n for n in list(self.tickets) if n < 60))
+        self.settle()
+        self.close()
+
+
+def run_child(path: Path, at: int, mode: str) -> tuple[Promises, int, str]:
+    """One life in a child of its own; returns what was promised, how it ended, and what was hit."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        status = 70
+        try:
+            what, code = MODES[mode]
+            SHIM.shim_arm(str(path).encode(), at, what, code)
+            Life(path, lambda line: _say(writer, line)).run()
+            _say(writer, f"hit {SHIM.shim_last().decode()}")
+            status = 0 if SHIM.shim_seen() >= at else 3
+        except BaseException as exc:
+            _say(writer, f"failed {type(exc).__name__}: {exc}")
+        finally:
+            os._exit(status)
+    os.close(writer)
+    promises, hit = Promises(), ""
+    with open(reader) as lines:
+        for line in lines:
+            if line.startswith(("hit", "failed")):
+                hit = line.strip()
+            else:
+                promises.note(line.strip())
+    _, ended = os.waitpid(child, 0)
+    return promises, ended, hit
+
+
+def _say(writer: int, line: str) -> None:
+    os.write(writer, line.encode() + b"\n")
+
+
+def broken(path: Path, promises: Promises, mode: str) -> str:
+    """What the next owner finds that was promised otherwise; empty when all is well."""
+    with Store.open(path) as store:
+        found = numbers(store)
+        ids = [s.ticket.id for s in store.inherited]
+        wrong = [str(d) for d in store.damage if d.reason != "cut short" or not mode.startswith("killed")]
+        if len(store.damage) > 1 or wrong:
+            return f"damage: {store.damage}"
+        store.done([store.put(entry(99))])
+        store.settle()
+    if ids != sorted(ids) or len(set(found)) != len(found):
+        return f"order or doubles: {found}"
+    if lost := promises.kept - set(found):
+        return f"lost: {sorted(lost)}"
+    if back := set(found) - promises.kept - promises.open:
+        return f"came back: {sorted(back)}"
+    if {3, 103} <= set(found) or {4, 104} <= set(found):
+        return f"an entry and what superseded it: {found}"
+    return ""
+
+
+def main(directory: Path) -> dict[str, object]:
+    wrong: list[str] = []
+    points: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for mode in MODES:
+        at = 0
+        while True:
+            at += 1
+            path = directory / "s"
+            shutil.rmtree(path, ignore_errors=True)
+            promises, ended, hit = run_child(path, at, mode)
+            killed = os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGKILL
+            if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == 3:
+                break  # fewer operations than that
+            points[mode] += 1
+            if mode == "error":
+                calls[hit.removeprefix("hit ")] += 1
+            problem = hit if hit.startswith("failed") else broken(path, promises, mode)
+            if problem or killed != mode.startswith("killed"):
+                wrong.append(f"{mode} at operation {at} ({hit}): {problem or ended}")
+    return {"points": points, "calls": calls, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    SHIM.shim_last.restype = ctypes.c_char_p
+    print(json.dumps(main(Path(sys.argv[1]))))
