@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.admin import Admin, NewTopic, OffsetSpec, TopicDescription
     from ottla.config import OAuthBearer, Plain, Retry, Scram, Security, Timeouts, Tls
-    from ottla.errors import BrokerError, BufferFull, Fenced, NotDelivered, OttlaError
+    from ottla.errors import BrokerError, BufferFull, Fenced, KeptInSpool, NotDelivered, OttlaError, TransactionFailed
     from ottla.events import Events
     from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
     from ottla.net.cluster import Cluster
     from ottla.net.discovery import OnUnknownTopic
+    from ottla.produce.coordinator import GroupMember, PreparedTransaction
     from ottla.produce.delivery import BulkDelivery, Delivery
     from ottla.produce.options import Batching, Buffering, Spool, TopicOptions, WhenFull
     from ottla.produce.producer import Producer
     from ottla.produce.route import ByColumn, Random, RoundRobin, Sticky
+    from ottla.produce.transaction import end_transaction
 
 
 __version__ = "0.1.0"
@@ -38,7 +40,9 @@ _HOMES = {
     "Events": "ottla.events",
     "Fenced": "ottla.errors",
     "Fingerprint": "ottla.model",
+    "GroupMember": "ottla.produce.coordinator",
     "Isolation": "ottla.model",
+    "KeptInSpool": "ottla.errors",
     "NewTopic": "ottla.admin",
     "NotDelivered": "ottla.errors",
     "OAuthBearer": "ottla.config",
@@ -47,6 +51,7 @@ _HOMES = {
     "OnUnknownTopic": "ottla.net.discovery",
     "OttlaError": "ottla.errors",
     "Plain": "ottla.config",
+    "PreparedTransaction": "ottla.produce.coordinator",
     "Producer": "ottla.produce.producer",
     "Random": "ottla.produce.route",
     "Retry": "ottla.config",
@@ -60,7 +65,9 @@ _HOMES = {
     "TopicDescription": "ottla.admin",
     "TopicOptions": "ottla.produce.options",
     "TopicPartition": "ottla.model",
+    "TransactionFailed": "ottla.errors",
     "WhenFull": "ottla.produce.options",
+    "end_transaction": "ottla.produce.transaction",
 }
 
 __all__ = [
@@ -76,7 +83,9 @@ __all__ = [
     "Events",
     "Fenced",
     "Fingerprint",
+    "GroupMember",
     "Isolation",
+    "KeptInSpool",
     "NewTopic",
     "NotDelivered",
     "OAuthBearer",
@@ -85,6 +94,7 @@ __all__ = [
     "OnUnknownTopic",
     "OttlaError",
     "Plain",
+    "PreparedTransaction",
     "Producer",
     "Random",
     "Retry",
@@ -98,7 +108,9 @@ __all__ = [
     "TopicDescription",
     "TopicOptions",
     "TopicPartition",
+    "TransactionFailed",
     "WhenFull",
+    "end_transaction",
 ]
 
 

@@ -20,6 +20,7 @@
     │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
     │   └── SpoolFull          its limit in bytes would be exceeded
     ├── NotDelivered           records were not acknowledged; says which, why, and whether they may be in the log
+    │   ├── KeptInSpool        they are on disk, and the next producer on that spool delivers them
     │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
     ├── BufferFull             the producer's memory stayed full; says what holds things up
     ├── TransactionFailed      a transaction was used wrongly or cannot be committed
@@ -50,6 +51,7 @@ __all__ = [
     "ErrorRow",
     "Fenced",
     "InputError",
+    "KeptInSpool",
     "LocalClusterError",
     "NetworkError",
     "NoBrokerReachable",
@@ -285,6 +287,10 @@ class NotDelivered(OttlaError):
         what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
         super().__init__(f"{where}{': ' if where else ''}{what}: {reason}{doubt}")
         self.__cause__ = cause
+
+
+class KeptInSpool(NotDelivered):
+    """The producer was closed before they were acknowledged; the next one on the same spool delivers them."""
 
 
 class Fenced(NotDelivered):

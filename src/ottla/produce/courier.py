@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.config import Retry
-from ottla.errors import BrokerError, ErrorCode, Fenced, NotDelivered, OttlaError, WireError
+from ottla.errors import BrokerError, ErrorCode, Fenced, KeptInSpool, NotDelivered, OttlaError, WireError
 from ottla.events import Dropped, EpochBumped, Events, Flushed, FlushRetried
 from ottla.model import TopicPartition
 from ottla.net import Cluster
@@ -144,7 +144,7 @@ class Courier:
         if lane.checking or lane.must_check or lane.waits or not self._may_carry(lane):
             return _NEVER
         if lane.needs_identity:
-            if self.producer is not None:
+            if self.producer is not None and lane.may_adopt(self.producer[0]):
                 lane.adopt(*self.producer)
             elif not (lane.line and lane.line[0].identity):
                 self.needs_identity = True
@@ -376,10 +376,11 @@ class Courier:
         )
 
     def _checked(self, topic: Topic, lane: Lane, found: dict[Identity, int]) -> None:
-        inherited = any(batch.inherited and batch.attempts == 0 for batch in lane.line)
+        front = lane.line[0] if lane.line else None
+        first_try = front is not None and front.inherited and front.attempts == 0
         for batch, offset in lane.checked(found):
             self.succeed(batch, offset, -1, batch.sent_at or 0.0)
-        if inherited:
+        if first_try:
             return  # first under the identity that they may have been sent with: the broker drops what it has
         lane.number_again()
         if self.producer is not None and not lane.needs_identity:
@@ -401,6 +402,64 @@ class Courier:
             self._keeper.done([batch], delivered=False)
         self._tools.outcomes.failed(batch, error)
 
+    # The disk
+
+    def keep(self, *, older_than: float, now: float) -> None:
+        """Puts lanes on disk whose oldest batch has waited since before `older_than`."""
+        for topic, lane in list(self._active.values()):
+            if lane.open is not None and lane.open.opened <= older_than and lane.open.due <= now:
+                seal(topic, lane, self._tools.outcomes.hold)
+            if lane.line and lane.line[0].opened <= older_than:
+                self._keep_lane(lane)
+
+    def keep_all(self) -> OttlaError | None:
+        """Puts everything on disk that is not acknowledged; why not, when that is refused."""
+        for topic, lane in list(self._active.values()):
+            if lane.open is not None:
+                seal(topic, lane, self._tools.outcomes.hold)
+            if not self._keep_lane(lane):
+                assert self._keeper is not None
+                return self._keeper.error
+        assert self._keeper is not None
+        return None if self._keeper.make_durable() else self._keeper.error
+
+    def _keep_lane(self, lane: Lane) -> bool:
+        assert self._keeper is not None
+        if lane.needs_identity and self.producer is not None:
+            lane.adopt(*self.producer)
+        for batch in list(lane.line):
+            # Numbered now, so that the disk says under which identity it may be sent; if not, it is written again.
+            if not lane.needs_identity:
+                lane.number(batch, transactional=self._transactional_id is not None)
+            try:
+                if not self._keeper.keep(batch, lane):
+                    return False
+            except NotDelivered as error:
+                lane.given_up(batch)
+                self.fail(batch, error)
+        return True
+
+    def unload(self) -> None:
+        """Forgets in memory what is on disk and not under way."""
+        assert self._keeper is not None
+        for _, lane in self._active.values():
+            for batch in lane.line:
+                if batch.ticket is not None and batch.stored_identity == batch.identity:
+                    self._keeper.unload(batch)
+
+    def leave_behind(self, topic: Topic, lane: Lane, batch: Outgoing) -> bool:
+        """At the end: a batch that is on disk stays there for the next producer; whether it does."""
+        if self._keeper is None or (batch.ticket is None and not self._keeper.keep(batch, lane)):
+            return False
+        reason = f"it is kept in the spool {self._keeper.spool.path}, from which the next producer delivers it"
+        at, maybe = lane.at, batch.attempts > 0 or batch.inherited
+        lane.given_up(batch)
+        self._tools.outcomes.left(
+            batch,
+            KeptInSpool(reason, topic=at.topic, partition=at.partition, records=batch.count, maybe_written=maybe),
+        )
+        return True
+
     def expire(self, now: float) -> None:
         """Gives up batches whose time is over."""
         for topic, lane in list(self._active.values()):
@@ -408,6 +467,20 @@ class Courier:
                 seal(topic, lane, self._tools.outcomes.hold)
             for batch in [batch for batch in lane.line if batch.deadline <= now]:
                 self.give_up(topic, lane, batch, f"not acknowledged within {topic.settings.delivery_timeout:g} s")
+
+    def drop_stored(self, size_bytes: int) -> None:
+        """Gives up the oldest batches on disk that are not under way, until so many bytes are free."""
+        stored = [
+            (batch.created, number, topic, lane, batch)
+            for number, (topic, lane) in enumerate(self._active.values())
+            for batch in lane.line
+            if batch.ticket is not None and not batch.flying
+        ]
+        for _, _, topic, lane, batch in sorted(stored, key=lambda entry: entry[:2]):
+            if size_bytes <= 0:
+                return
+            size_bytes -= batch.size_bytes
+            self._drop(topic, lane, batch)
 
     def drop_oldest(self, size_bytes: int) -> None:
         """Gives up the oldest batches that were never sent, until so many bytes are free."""
@@ -432,6 +505,28 @@ class Courier:
             Dropped(at.topic, at.partition, batch.count, batch.size_bytes, times[0], times[1], reason)
         )
         self.give_up(topic, lane, batch, f"{reason}: they were the oldest that were not sent yet")
+
+    def fail_all(self, error: OttlaError) -> None:
+        """Nothing that is not under way will be delivered."""
+        for topic, lane in list(self._active.values()):
+            if lane.open is not None:
+                seal(topic, lane, self._tools.outcomes.hold)
+            for batch in [batch for batch in lane.line if not batch.flying]:
+                lane.given_up(batch)
+                at, reason = lane.at, getattr(error, "reason", str(error))
+                kind = Fenced if isinstance(error, Fenced) else NotDelivered
+                self.fail(batch, kind(reason, topic=at.topic, partition=at.partition, records=batch.count, cause=error))
+
+    def start_over(self, producer_id: int, epoch: int) -> None:
+        """Everything is numbered anew from here; nothing may be under way."""
+        self.producer = producer_id, epoch
+        for _, lane in self._active.values():
+            lane.disown()
+
+    @property
+    def flying(self) -> int:
+        """Batches under way."""
+        return sum(lane.flying for _, lane in self._active.values())
 
     def give_up(self, topic: Topic, lane: Lane, batch: Outgoing, reason: str) -> None:
         """Nobody waits for this batch any longer."""

@@ -175,10 +175,11 @@ class Intake:
 
     def hand_over(self, handover: Handover) -> None:
         """Rows of one call, after those that the thread has put one by one."""
-        chunk = self.open.chunks.get(handover.topic)
-        if chunk is not None and chunk.limit != _TAKEN and len(chunk):
-            self._accepted(chunk, len(chunk) - 1)
-        self._queue(handover)
+        with self._lock:  # the sender may be taking the chunk away: then that comes first, too
+            chunk = self.open.chunks.get(handover.topic)
+            if chunk is not None and chunk.taken < 0:
+                self._close(chunk)
+            self._queue(handover)
 
     def wait_for_room(self, usable: Callable[[], None]) -> None:
         """Waits until the budget has room."""

@@ -7,8 +7,13 @@ meanwhile batches wait in memory.
 
 from __future__ import annotations
 
+import json
+import logging
+import math
+import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from ottla.errors import CorruptBatch, NotDelivered, OttlaError, SpoolError, SpoolFailed, SpoolFull
 from ottla.events import DowntimeReplayed, DowntimeSaved, Events, SpoolDamaged
@@ -19,7 +24,9 @@ from ottla.produce.outcomes import Outcomes
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.spool import Entry, Store, Stored, Ticket
 
+_log = logging.getLogger(__name__)
 _TRY_AGAIN = 0.5
+_TOPICS = "topics.json"
 NO_PRODUCER = -1
 
 
@@ -35,6 +42,8 @@ class Keeper:
         self._events = events
         self._try_again_at = 0.0
         self._undurable: dict[int, tuple[Outgoing, Lane]] = {}
+        self._topics_file = Path(spool.path) / _TOPICS
+        self._partition_counts = _read_counts(self._topics_file)
         for damage in store.damage:
             events.emit(SpoolDamaged(damage.path, damage.position, damage.size_bytes, str(damage)))
 
@@ -48,6 +57,28 @@ class Keeper:
         """Whether the disk refuses at the moment."""
         return self.error is not None and time.monotonic() < self._try_again_at
 
+    @property
+    def is_full(self) -> bool:
+        """Whether its limit is what makes it refuse."""
+        return isinstance(self.error, SpoolFull)
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic had when it was last seen, 0 if it never was: so that records can be kept while
+        no broker can be asked."""
+        return self._partition_counts.get(topic, 0)
+
+    def remember(self, topic: str, partitions: int) -> None:
+        """Writes down how many partitions a topic has."""
+        if self._partition_counts.get(topic) == partitions:
+            return
+        self._partition_counts[topic] = partitions
+        draft = self._topics_file.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps(self._partition_counts))
+            os.replace(draft, self._topics_file)
+        except OSError as error:
+            _log.warning("cannot write %s: %s", self._topics_file, error.strerror)
+
     def inherited(self) -> list[Stored]:
         """What a program that ended has left behind, oldest first."""
         return self._store.inherited
@@ -59,6 +90,7 @@ class Keeper:
         batch.header = stored.header
         batch.count = stored.header.count
         batch.inherited = True
+        batch.deadline = math.inf
         batch.ticket = stored.ticket
         header = stored.header
         if header.producer_id != NO_PRODUCER:
@@ -167,6 +199,7 @@ class Keeper:
         first = batch.ticket is None
         batch.ticket = ticket
         batch.stored_identity = batch.identity
+        batch.deadline = math.inf  # it is safe here for as long as it takes
         if self.spool.fsync:
             self._undurable[ticket.id] = (batch, lane)
         if self.error is not None:
@@ -195,3 +228,14 @@ class Keeper:
             maybe_written=batch.attempts > 0 or batch.inherited,
             cause=error,
         )
+
+
+def _read_counts(path: Path) -> dict[str, int]:
+    try:
+        found = json.loads(path.read_text())
+        return {str(topic): int(count) for topic, count in found.items() if int(count) > 0}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        _log.warning("%s is of no use, topics must be looked up again: %s", path, error)
+        return {}

@@ -10,10 +10,14 @@ when a broker says of the front that its number cannot come next (error 45 and i
 or given up, or the broker forgot us) is the line numbered anew, under the next epoch. A broker that says so has not
 stored the front, hence nothing behind it; unless it was long ago, so the end of the log is read first, and what is
 found there is not sent again.
+
+A broker that does not know a producer id takes any number from it, so numbers keep the order only once it has
+acknowledged one of that id. Until then, and where the id changes in the line, a batch goes alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -24,6 +28,8 @@ from ottla.produce.outgoing import Identity, Outgoing
 
 MOST_IN_FLIGHT = 5
 """A broker remembers the last five batches of a producer in a partition."""
+FORGOTTEN_AFTER = 1.0
+"""Seconds without a batch after which a broker is no longer taken to know our producer id (ids expire, brokers restart)."""
 _LAST_EPOCH = (1 << 15) - 1
 _SEQUENCES = 1 << 31
 
@@ -83,8 +89,14 @@ class Lane:
         self._numbered = numbered
         self._resending = False
         self._producer_id = -1
+        self._disowned_id = -1
         self._epoch = 0
         self._next_sequence = 0
+        self._known_id = -1
+        """The producer id that the broker knows, since it has acknowledged a batch of it; -1 for none."""
+        self._sent_id = -1
+        """Of what is under way: never two of them at once."""
+        self._sent_at = -math.inf
 
     # What to send
 
@@ -100,12 +112,17 @@ class Lane:
             if self.flying:
                 return None
             self._resending = False
-        return next((batch for batch in self.line if not batch.flying), None)
+        batch = next((batch for batch in self.line if not batch.flying), None)
+        return None if batch is not None and self._goes_alone(batch) else batch
 
     @property
     def needs_identity(self) -> bool:
         """Whether a producer id is needed before anything new can be numbered."""
         return self._numbered and (self._producer_id < 0 or self._epoch > _LAST_EPOCH)
+
+    def may_adopt(self, producer_id: int) -> bool:
+        """Whether it is not the id whose epochs are used up, or that somebody else uses: its numbers are taken."""
+        return producer_id not in (self._producer_id, self._disowned_id)
 
     def adopt(self, producer_id: int, epoch: int = 0) -> None:
         """What is numbered from now on belongs to this producer id."""
@@ -114,7 +131,10 @@ class Lane:
     @property
     def waits(self) -> bool:
         """Whether nothing can be sent before an answer comes."""
-        return self.flying >= self._most_in_flight or (self._resending and self.flying > 0)
+        if not self.flying:
+            return False
+        unsent = next((batch for batch in self.line if not batch.flying), None)
+        return self.flying >= self._most_in_flight or self._resending or self._goes_alone(unsent)
 
     @property
     def has_unsent(self) -> bool:
@@ -151,6 +171,10 @@ class Lane:
         batch.attempts += 1
         batch.sent_at = now if batch.sent_at is None else batch.sent_at
         self.flying += 1
+        if now - self._sent_at > FORGOTTEN_AFTER:
+            self._known_id = -1
+        self._sent_at = now
+        self._sent_id = -1 if batch.identity is None else batch.identity.producer_id
 
     # What came back
 
@@ -158,9 +182,12 @@ class Lane:
         """The broker has it."""
         self._landed(batch)
         self.failures = 0
-        self._remove(batch)
-        if base_offset >= 0:
+        if batch.identity is not None:
+            self._known_id = batch.identity.producer_id
+        # With one before it that has no answer, the floor stays: that one may be in the log before this.
+        if base_offset >= 0 and self.line and self.line[0] is batch:
             self.floor = max(self.floor, base_offset + batch.count)
+        self._remove(batch)
 
     def again(self, batch: Outgoing, *, resume_at: float) -> None:
         """It may or may not have arrived: the line is sent again, from its first batch that has no answer."""
@@ -234,7 +261,16 @@ class Lane:
 
     def disown(self) -> None:
         """Somebody else uses our producer id: what is numbered from now on needs another one."""
-        self._producer_id = -1
+        if self._producer_id >= 0:
+            self._disowned_id, self._producer_id = self._producer_id, -1
+
+    def _goes_alone(self, batch: Outgoing | None) -> bool:
+        """Whether the batch, or a new one, must wait for what is under way: the broker may take it out of turn."""
+        if not self._numbered or not self.flying:
+            return False
+        numbered = batch is not None and batch.identity is not None
+        producer_id = batch.identity.producer_id if numbered else self._producer_id
+        return producer_id != self._known_id or producer_id != self._sent_id
 
     def _landed(self, batch: Outgoing) -> None:
         if batch.flying:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ottla.errors import NotDelivered, OttlaError
+from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.events import Events, FlushAcknowledged, FlushFailed
 from ottla.produce.budget import Budget
 from ottla.produce.delivery import Outcome
@@ -60,6 +60,8 @@ class Outcomes:
         self._first: OttlaError | None = None
         self.delivered = 0
         """Records acknowledged so far."""
+        self.kept = 0
+        """Records that stay in the spool when the producer ends."""
 
     def hold(self, batch: Outgoing, more_bytes: int) -> None:
         """The batch takes so many more bytes of the producer's memory; negative for less."""
@@ -88,6 +90,12 @@ class Outcomes:
         self._release(batch)
         batch.decide(Outcome(0, -1, -1, error))
 
+    def left(self, batch: Outgoing, error: KeptInSpool) -> None:
+        """The producer ends, and the batch stays on disk: no failure, and no delivery either."""
+        self.kept += batch.count
+        self._release(batch)
+        batch.decide(Outcome(0, -1, -1, error))
+
     def count(self, records: int, error: OttlaError) -> None:
         """So many records failed, and nobody was told yet."""
         with self._lock:
@@ -104,6 +112,11 @@ class Outcomes:
         if isinstance(first, NotDelivered) and first.records == records:
             raise first
         raise NotDelivered(f"first of all, {first}", records=records, cause=first)
+
+    def forget_failures(self) -> None:
+        """They were told in another way."""
+        with self._lock:
+            self._failed_records, self._first = 0, None
 
     def _hand_out(self, batch: Outgoing, error: OttlaError) -> bool:
         if self._on_failed is None or batch.header is None or batch.records is None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
-from ottla.errors import OttlaError, RecordTooLarge, UsedAfterFork
+from ottla.errors import ConfigError, OttlaError, RecordTooLarge, UsedAfterFork
 from ottla.events import Event, Events
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
@@ -32,11 +32,21 @@ from ottla.produce.budget import Budget
 from ottla.produce.delivery import BulkDelivery, Delivery, Part, Shipment
 from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
 from ottla.produce.keeper import Keeper
-from ottla.produce.options import Buffering, Oversize, Settings, Spool, TopicOptions, TopicSettings, settings_from
+from ottla.produce.options import (
+    Buffering,
+    Oversize,
+    Settings,
+    Spool,
+    TopicOptions,
+    TopicSettings,
+    WhenFull,
+    settings_from,
+)
 from ottla.produce.outcomes import FailedBatch, Outcomes
 from ottla.produce.route import Partitions
 from ottla.produce.sender import Parts, Sender
 from ottla.produce.spool import Store
+from ottla.produce.transaction import Transaction, Transactions
 from ottla.wire.columns import Columns, Item, Payload, from_list
 
 if TYPE_CHECKING:
@@ -48,6 +58,8 @@ _SLICE_BYTES = 8 << 20
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
 _EXIT_SECONDS = 10.0
+_SPOOL_CLOSE_SECONDS = 10.0
+_PERSIST_AGAIN = 0.1
 
 Headers = Mapping[str, Payload] | Iterable[tuple[str, Payload]]
 Sink = Callable[[Event], None]
@@ -70,6 +82,8 @@ class Producer:
         retry: Retry | None = None,
         buffering: Buffering = _BUFFERING,
         spool: Spool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout: float = 60.0,
         topics: Mapping[str, TopicOptions] = _NO_TOPICS,
         events: Events | Iterable[Sink] = (),
         on_failed: Callable[[FailedBatch], None] | None = None,
@@ -77,6 +91,8 @@ class Producer:
     ) -> None:
         rest = settings_from(options)
         self._settings = _SettingsByTopic(rest, {name: given.over(rest) for name, given in topics.items()})
+        if transactional_id is not None:
+            _check_transactional(self._settings, spool)
         self._cluster = Cluster(bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
         self._owned_events = None if isinstance(events, Events) else Events(*events)
         self._events = self._owned_events or events
@@ -102,9 +118,19 @@ class Producer:
                 settings_of=self._settings.of,
                 keeper=self._keeper,
                 retry=self._cluster.retry,
+                transactional_id=transactional_id,
             ),
             name=client_id,
         )
+        self._transactions: Transactions | None = None
+        if transactional_id is not None:
+            self._transactions = Transactions(
+                transactional_id,
+                timeout=transaction_timeout,
+                cluster=self._cluster,
+                sender=self._sender,
+                outcomes=self._outcomes,
+            )
         self._life = threading.Lock()
         self._started = False
         self._closed = False
@@ -182,6 +208,15 @@ class Producer:
                 return chosen
         return router.one(data, partitions=partitions)
 
+    def transaction(self) -> Transaction:
+        """`with producer.transaction() as tx`: what is sent in the block counts all together when it ends, and not at
+        all when it raises. Needs `transactional_id`."""
+        self._check_usable()
+        if self._transactions is None:
+            raise ConfigError("a transaction needs Producer(..., transactional_id=...)")
+        self._start()
+        return Transaction(self._transactions)
+
     # Waiting
 
     def flush(self, timeout: float | None = None) -> None:
@@ -197,15 +232,41 @@ class Producer:
         BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
         self._outcomes.raise_failures()
 
+    def persist(self, timeout: float | None = None) -> None:
+        """Returns once everything sent so far is on disk or acknowledged: a kill -9 cannot take it away any more.
+
+        With a spool only; with `Spool(fsync=True)` a loss of power cannot either. Raises the reason when that is not so
+        after `timeout` seconds.
+        """
+        self._check_usable()
+        if self._keeper is None:
+            raise ConfigError(
+                "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
+            )
+        deadline = Deadline.after(_seconds(timeout))
+        pause = threading.Event()
+        while self._started and (error := self._sender.persist(deadline)) is not None:
+            if deadline.expired():
+                raise error
+            pause.wait(min(_PERSIST_AGAIN, deadline.remaining()))
+
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, then ends everything; raises like `flush`. What is open after `timeout` seconds is given up."""
+        """Flushes, then ends everything; raises like `flush`. What is open after `timeout` seconds is given up.
+
+        With a spool it stays there instead, for the next producer, and is no error; then `timeout` defaults to 10
+        seconds.
+        """
         with self._life:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
         _alive.discard(self)
+        if timeout is None and self._keeper is not None:
+            timeout = _SPOOL_CLOSE_SECONDS
         deadline = Deadline.after(_seconds(timeout))
         try:
+            if self._transactions is not None:
+                self._transactions.abort()
             if self._started:
                 self._drain(deadline)
         finally:
@@ -225,6 +286,8 @@ class Producer:
         self._bell.close()
         if self._keeper is not None:
             self._keeper.close()
+            if self._outcomes.kept:
+                _log.warning("%d records stay in the spool %s", self._outcomes.kept, self._keeper.spool.path)
         if self._owned_events is not None:
             self._owned_events.close()
 
@@ -316,6 +379,8 @@ class Producer:
 
     def _begin(self, topic: str) -> None:
         self._check_usable()
+        if self._transactions is not None:
+            self._transactions.check_open()
         checks.topic(topic)
         if not self._started:
             self._start()
@@ -323,8 +388,8 @@ class Producer:
     def _start(self) -> None:
         with self._life:
             if not self._started:
-                self._started = True
                 self._sender.start()
+                self._started = True  # only now: another thread takes a started sender that does not run for dead
 
     def _partitions(self, topic: str, timeout: float) -> Partitions:
         self._begin(topic)
@@ -341,6 +406,9 @@ class Producer:
             )
         if self._closed:
             raise OttlaError("this producer was closed")
+        keeper = self._keeper
+        if keeper is not None and keeper.error is not None and keeper.spool.when_full is WhenFull.REFUSE:
+            raise keeper.error
         if self._started and not self._sender.is_running:
             raise OttlaError("this producer has stopped on an internal error; see the log")
 
@@ -352,6 +420,10 @@ class _SettingsByTopic:
         self._rest = rest
         self._topics = topics
         self._routers: dict[str, Any] = {}
+
+    def all(self) -> list[Settings]:
+        """Of the rest, and of each topic that has its own."""
+        return [self._rest, *self._topics.values()]
 
     def of(self, topic: str) -> Settings:
         """Of one topic."""
@@ -365,6 +437,13 @@ class _SettingsByTopic:
             settings = self.of(topic)
             self._routers[topic] = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
         return self._routers[topic]
+
+
+def _check_transactional(settings: _SettingsByTopic, spool: Spool | None) -> None:
+    if spool is not None:
+        raise ConfigError("transactional_id and spool exclude one another: a transaction cannot outlive its producer")
+    if any(one.acks != "all" or not one.idempotent for one in settings.all()):
+        raise ConfigError("transactional_id needs acks='all' and idempotent=True for every topic")
 
 
 _alive: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -69,16 +69,16 @@ class Sender:
         self._parts = parts
         self._cluster = parts.cluster
         self._chance = random.Random()
-        self._errands = Errands(wake=parts.bell.ring, name=name)
+        self.errands = Errands(wake=parts.bell.ring, name=name)
         self._links = Links(
             parts.cluster,
-            errands=self._errands,
+            errands=self.errands,
             events=parts.events,
             retry=parts.retry,
             chance=self._chance,
             changed=self._link_changed,
         )
-        tools = Tools(parts.cluster, self._errands, parts.outcomes, parts.events, parts.retry, self._chance)
+        tools = Tools(parts.cluster, self.errands, parts.outcomes, parts.events, parts.retry, self._chance)
         self.courier = Courier(
             tools,
             links=self._links,
@@ -100,6 +100,8 @@ class Sender:
         self._swept_at = 0.0
         self._metadata_error: OttlaError | None = None
         self._stopping = False
+        self._settled = threading.Event()
+        """Never set: for waiting a moment."""
         self._thread = threading.Thread(target=self._run, name=f"{SENDER_THREAD}-{name}", daemon=True)
 
     # Any thread
@@ -134,6 +136,75 @@ class Sender:
                 raise TimeoutError("the sender did not answer")
         return found
 
+    def identify(self, producer_id: int, epoch: int) -> None:
+        """Batches are numbered under this identity from now on, in every partition."""
+
+        def adopt() -> None:
+            self.courier.start_over(producer_id, epoch)
+            for topic in self._topics.values():
+                for lane in topic.lanes.values():
+                    lane.disown()
+
+        self._do(adopt)
+
+    def drop_all(self, error: OttlaError) -> None:
+        """Gives up everything that was handed in, and returns when nothing is under way any more."""
+
+        def drop() -> None:
+            self._hurry()
+            self.fail_all(error)
+
+        self._do(drop)
+        while self.is_running and self.courier.flying:
+            self._do(drop)
+            self._settled.wait(_SWEEP_SECONDS)
+
+    def fail_all(self, error: OttlaError) -> None:
+        """On the loop's thread: nothing that is not under way will be delivered."""
+        for topic in self._topics.values():
+            while topic.waiting:
+                handover = topic.waiting.popleft()
+                self._refuse(handover, error)
+                self._parts.budget.add(-handover.held_bytes)
+        self.courier.fail_all(error)
+
+    def _do(self, command: Callable[[], None]) -> None:
+        """Has `command` called by the loop's thread and waits for it."""
+        if not self.is_running:
+            command()
+            return
+        done = threading.Event()
+
+        def call() -> None:
+            try:
+                command()
+            finally:
+                done.set()
+
+        self.ask(call)
+        while not done.wait(1.0) and self.is_running:
+            pass
+
+    def persist(self, deadline: Deadline) -> OttlaError | None:
+        """Puts everything that was handed in so far on disk, unless it is acknowledged; why that did not work."""
+        result: list[OttlaError | None] = []
+        ready = threading.Event()
+
+        def keep() -> None:
+            self._hurry()
+            waiting = next((topic for topic in self._topics.values() if topic.waiting), None)
+            error = self.courier.keep_all()
+            if error is None and waiting is not None:
+                error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._metadata_error}")
+            result.append(error)
+            ready.set()
+
+        self.ask(keep)
+        while not ready.wait(min(1.0, deadline.remaining())):
+            if deadline.expired() or not self.is_running:
+                raise TimeoutError("the sender did not answer")
+        return result[0]
+
     def stop(self, deadline: Deadline) -> None:
         """Ends the loop; what has no outcome by then is given up, or stays in the spool."""
         self._stopping = True
@@ -141,7 +212,7 @@ class Sender:
         if self._thread.is_alive():
             self._thread.join(deadline.remaining() + 5.0)
         self._cluster.close()
-        self._errands.join(Deadline.after(5.0))
+        self.errands.join(Deadline.after(5.0))
 
     def holding(self) -> str:
         """What most of the memory waits for, in words."""
@@ -166,6 +237,8 @@ class Sender:
 
     def _run(self) -> None:
         try:
+            if self._parts.keeper is not None:
+                self._inherit(self._parts.keeper)
             while not self._stopping:
                 self._turn()
         except BaseException as error:
@@ -177,7 +250,7 @@ class Sender:
     def _turn(self) -> None:
         self._parts.bell.listen()
         now = time.monotonic()
-        self._errands.collect()
+        self.errands.collect()
         while self._commands:
             self._commands.popleft()()
         next_due = self._take(now)
@@ -223,6 +296,34 @@ class Sender:
             # With requests under way, their failure tells of it.
             self._links.lost(link, OttlaError("the connection was closed by the broker while it was idle"))
 
+    # What was left behind, and what is put on disk
+
+    def _inherit(self, keeper: Keeper) -> None:
+        """The batches that a program which ended has left: they come before anything new in their partitions."""
+        for stored in keeper.inherited():
+            batch = keeper.adopt(stored)
+            shipment = Shipment(stored.topic)
+            shipment.count = shipment.unsettled = batch.count
+            shipment.placements.append(Placement(batch, range(batch.count), 0))
+            batch.shipments.append((shipment, batch.count))
+            self._shipments.append(shipment)
+            topic = self._topic(stored.topic)
+            lane = topic.lane(stored.partition)
+            lane.floor = stored.floor_offset if not lane.line else lane.floor
+            lane.add(batch)
+            lane.must_check = True
+            self.courier.activate(topic, lane)
+
+    def _keep(self, now: float) -> None:
+        """With a spool: what waits for too long goes to disk, and leaves the memory when that is short."""
+        keeper, budget = self._parts.keeper, self._parts.budget
+        assert keeper is not None
+        self.courier.keep(older_than=now - keeper.spool.after, now=now)
+        if keeper.is_full and keeper.spool.when_full is WhenFull.DROP_OLDEST:
+            self.courier.drop_stored(self._parts.budget.used)
+        if budget.used > budget.buffering.bytes // 2:
+            self.courier.unload()
+
     # What came in
 
     def _take(self, now: float) -> float:
@@ -243,15 +344,23 @@ class Sender:
         return known.settings if known is not None else self._parts.settings_of(topic)
 
     def _accept(self, handover: Handover) -> None:
-        topic = self._topics.get(handover.topic)
-        if topic is None:
-            topic = self._topics[handover.topic] = Topic(handover.topic, self._parts.settings_of(handover.topic))
-            self._apply(self._cluster.known, [topic])
+        topic = self._topic(handover.topic)
         if topic.partitions is None:
             topic.waiting.append(handover)
             self._doubt(topic.name)
         else:
             self._pack(topic, handover)
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = Topic(name, self._parts.settings_of(name))
+            self._apply(self._cluster.known, [topic])
+            count = 0 if self._parts.keeper is None else self._parts.keeper.partition_count(name)
+            if topic.partitions is None and count:
+                topic.partitions = Partitions(count)
+                self._doubt(name)
+        return topic
 
     def _pack(self, topic: Topic, handover: Handover) -> None:
         try:
@@ -292,7 +401,7 @@ class Sender:
 
     def _look(self, now: float) -> None:
         """Asks for metadata when something is in doubt, or old."""
-        if now < self._look_at or self._errands.busy("metadata"):
+        if now < self._look_at or self.errands.busy("metadata"):
             return
         names = set(self._doubted)
         if not names and now >= self._refresh_at:
@@ -305,7 +414,7 @@ class Sender:
         asked = create or names
         self._doubted |= names - asked
         seconds = self._cluster.timeouts.total
-        self._errands.run(
+        self.errands.run(
             "metadata",
             lambda: self._cluster.metadata(asked, deadline=Deadline.after(seconds), unknown=unknown),
             done=self._learn,
@@ -324,6 +433,8 @@ class Sender:
             found = metadata.topics[topic.name]
             if found.partitions:
                 topic.unknown_since = None
+                if self._parts.keeper is not None:
+                    self._parts.keeper.remember(topic.name, len(found.partitions))
                 self._unpack_waiting(topic)
                 if any(self._links.get(leader) is None for leader in topic.leaders.values()):
                     self._look_again(topic.name, now)
@@ -394,7 +505,7 @@ class Sender:
             self._metadata_error = error
             self._identify_at = time.monotonic() + self._parts.retry.maximum
 
-        self._errands.run("identity", lambda: new_producer_id(self._cluster), done=done, failed=failed)
+        self.errands.run("identity", lambda: new_producer_id(self._cluster), done=done, failed=failed)
 
     # Time
 
@@ -403,6 +514,8 @@ class Sender:
         for link in list(self._links):
             if link.requests:
                 self._pump(link)  # requests that nobody answers run out of time here
+        if self._parts.keeper is not None:
+            self._keep(now)
         self.courier.expire(now)
         for topic in list(self._topics.values()):
             self._expire_waiting(topic, now)
@@ -433,6 +546,8 @@ class Sender:
                 if lane.open is not None:
                     seal(topic, lane, self._parts.outcomes.hold)
                 for batch in list(lane.line):
+                    if self.courier.leave_behind(topic, lane, batch):
+                        continue
                     self.courier.give_up(topic, lane, batch, str(error or "the producer was closed"))
         except Exception:
             _log.exception("could not tell every delivery that the sender has ended")

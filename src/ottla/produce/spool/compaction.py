@@ -67,7 +67,7 @@ def compact(shelf: Shelf, sparse: Segment, *, number: int, spool: UUID, fsync: b
 
 
 def _copy(shelf: Shelf, sparse: Segment, number: int, spool: UUID) -> tuple[Segment, list[tuple[Held, int]]]:
-    copies = Segment.create(shelf.directory, number, SegmentHeader(VERSION, COPIES, 0, spool))
+    copies = Segment.create(shelf.directory, number, SegmentHeader(VERSION, COPIES, 0, 0, spool))
     live = [sparse.live[entry_id] for entry_id in sorted(sparse.live)]
     try:
         moved = [_copy_entry(shelf.read(held), held.ticket, copies, spool) for held in live]

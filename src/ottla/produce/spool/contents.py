@@ -234,23 +234,11 @@ def _stored(found: Found, number: int) -> Stored:
 
 
 def _tails(segments: dict[int, Known], record: Record | None) -> dict[int, Tail]:
-    """For each segment, the id with which the entries went on after it, where that is known for sure."""
-    tails: dict[int, Tail] = {}
-    following: Tail | None = None
-    previous = 0
-    for number in sorted(segments, reverse=True):
-        known = segments[number]
-        if number != previous - 1:
-            following = None  # the segment in between was removed, with the ids it had
-        if record is not None and record.tail_segment == number:
-            following = Tail(record.tail_id)
-        if following is not None and known.consecutive:
-            tails[number] = following
-        if known.scan.header is None:
-            following = None
-        elif known.consecutive:
-            following = Tail(known.scan.header.first_id)
-        previous = number
+    """For some segments, the id with which the entries went on after it: the next one says so, or the last owner."""
+    tails = {} if record is None else {record.tail_segment: Tail(record.tail_id)}
+    for known in segments.values():
+        if known.scan.header is not None and known.scan.header.follows:
+            tails[known.scan.header.follows] = Tail(known.scan.header.first_id)
     return tails
 
 

@@ -26,7 +26,7 @@ COPIES = 2
 """Kind of segment: live entries that were moved here from segments that were mostly done."""
 
 _STAMP = Struct(">8sHHI")  # magic, version, reserved, CRC of the 12 bytes before: the same in every version
-_SEGMENT = Struct(">IIQ16s")  # kind, reserved, first id, spool
+_SEGMENT = Struct(">IQQ16s")  # kind, follows, first id, spool
 _CRC = Struct(">I")
 SEGMENT_HEADER_BYTES = _STAMP.size + _SEGMENT.size + _CRC.size
 
@@ -45,17 +45,25 @@ MARK_BYTES = _MARK.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The beginning of a segment. `spool` tells the segments of one spool from those of another."""
+    """The beginning of a segment. `spool` tells the segments of one spool from those of another.
+
+    `follows` is the number of the segment that ended just before `first_id`; 0 when that one is gone already.
+    """
 
     version: int
     kind: int
+    follows: int
     first_id: int
     spool: UUID
 
     def pack(self) -> bytes:
         """The bytes."""
         stamp = SEGMENT_MAGIC + self.version.to_bytes(2, "big") + b"\0\0"
-        head = stamp + _CRC.pack(crc32c.crc32c(stamp)) + _SEGMENT.pack(self.kind, 0, self.first_id, self.spool.bytes)
+        head = (
+            stamp
+            + _CRC.pack(crc32c.crc32c(stamp))
+            + _SEGMENT.pack(self.kind, self.follows, self.first_id, self.spool.bytes)
+        )
         return head + _CRC.pack(crc32c.crc32c(head))
 
 
@@ -76,8 +84,8 @@ def parse_segment_header(data: bytes | memoryview) -> SegmentHeader | None:
     end = SEGMENT_HEADER_BYTES - _CRC.size
     if _CRC.unpack_from(data, end)[0] != crc32c.crc32c(data[:end]):
         return None
-    kind, _, first_id, spool = _SEGMENT.unpack_from(data, _STAMP.size)
-    return SegmentHeader(version, kind, first_id, UUID(bytes=spool))
+    kind, follows, first_id, spool = _SEGMENT.unpack_from(data, _STAMP.size)
+    return SegmentHeader(version, kind, follows, first_id, UUID(bytes=spool))
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,9 @@ class Store:
         self._seal()
         if not self._ownership.still_there():
             raise SpoolFailed(self.path, "its file 'owner' was deleted or replaced: it may have another owner now")
-        header = SegmentHeader(VERSION, CONSECUTIVE, self._next_id, self._spool)
+        last, end_id = self._shelf.tail()
+        follows = last if end_id == self._next_id else 0
+        header = SegmentHeader(VERSION, CONSECUTIVE, follows, self._next_id, self._spool)
         number, self._next_segment = self._next_segment, self._next_segment + 1
         try:
             self._active = Segment.create(self.path, number, header)
