@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.produce.coordinator import GroupMember, PreparedTransaction
     from ottla.produce.delivery import BulkDelivery, Delivery
     from ottla.produce.options import Batching, Buffering, Spool, TopicOptions, WhenFull
+    from ottla.produce.partition import PartitionProducer
     from ottla.produce.producer import Producer
     from ottla.produce.route import ByColumn, Random, RoundRobin, Sticky
     from ottla.produce.transaction import end_transaction
@@ -50,6 +51,7 @@ _HOMES = {
     "OffsetSpec": "ottla.admin",
     "OnUnknownTopic": "ottla.net.discovery",
     "OttlaError": "ottla.errors",
+    "PartitionProducer": "ottla.produce.partition",
     "Plain": "ottla.config",
     "PreparedTransaction": "ottla.produce.coordinator",
     "Producer": "ottla.produce.producer",
@@ -93,6 +95,7 @@ __all__ = [
     "OffsetSpec",
     "OnUnknownTopic",
     "OttlaError",
+    "PartitionProducer",
     "Plain",
     "PreparedTransaction",
     "Producer",
