@@ -1,12 +1,14 @@
-"""`ottla demo`: the whole of Ottla on real brokers in a minute, with a broker killed on the way, and a report."""
+"""`ottla demo`: the whole of Ottla on real brokers in a minute, with a broker and a producer killed, and a report."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 import numpy as np
@@ -15,17 +17,35 @@ import pyarrow.compute as pc
 
 from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Failure
-from ottla.cli.moving import Moved, read, write
+from ottla.cli.reading import Moved, read
 from ottla.cli.reporting import JarProgress
 from ottla.cluster import LocalCluster
-from ottla.model import OffsetRange, TopicPartition
+from ottla.events import ConnectionDown, Event, FlushAcknowledged, FlushRetried
+from ottla.model import Fingerprint, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
-from ottla.wire.batch import Codec
-from ottla.wire.columns import Columns, from_arrow
-from ottla.wire.encode import BatchLimits, NewBatch, encode
+from ottla.produce.options import Batching, Spool
+from ottla.produce.producer import Producer
+from ottla.wire.columns import from_arrow
+from ottla.wire.encode import encode
 
 TOPIC = "demo"
 PARTITIONS = 6
+_SLICE = 20_000
+_KEPT = 20_000
+"""Records of the program that is killed."""
+
+# A program that sends, makes sure that a kill cannot take the records away any more, and is then killed.
+_VICTIM = """
+import sys
+import ottla
+from ottla.cli.demo import demo_rows
+bootstrap, spool, topic, first, count = sys.argv[1:]
+producer = ottla.Producer(bootstrap, spool=ottla.Spool(spool, write_ahead=True))
+producer.send_table(topic, demo_rows(int(first), int(count)))
+producer.persist(60)
+print("persisted", flush=True)
+sys.stdin.read()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +66,10 @@ class _Timed:
     "--records", type=click.IntRange(1000, 50_000_000), default=1_000_000, show_default=True, help="How many to move."
 )
 def demo(records: int) -> None:
-    """Write and read a million records on three real brokers, kill one on the way, and prove that none was lost.
+    """Write and read a million records on three real brokers and prove that none was lost.
 
-    Everything runs in a temporary folder and is gone at the end.
+    On the way a broker is killed, and a producing program, too. Everything runs in a temporary folder and is gone at
+    the end.
 
     \b
     Example:
@@ -57,20 +78,21 @@ def demo(records: int) -> None:
     with tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder, JarProgress() as progress:
         _say("starting three brokers (Apache Kafka, KRaft; the first time, its jars are fetched)")
         started = time.monotonic()
-        with LocalCluster("demo", brokers=3, dir=folder, progress=progress) as brokers:
+        with LocalCluster("demo", brokers=3, dir=Path(folder) / "cluster", progress=progress) as brokers:
             _say(f"  up after {time.monotonic() - started:.1f} s at {brokers.bootstrap}")
-            written, read_back = _move(brokers, records)
+            written, read_back = _move(brokers, records, Path(folder) / "spool")
     _report(records, written, read_back)
 
 
-def _move(brokers: LocalCluster, records: int) -> tuple[_Timed, _Timed]:
+def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Timed, _Timed]:
     with Cluster(brokers.bootstrap) as cluster, Admin(cluster) as admin:
         admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=3, settings={"min.insync.replicas": "2"})
         _say(f"created topic {TOPIC}: {PARTITIONS} partitions, 3 replicas, at least 2 in sync")
         _say(f"writing {records:,} records of 100 bytes, lz4, acknowledged by all in-sync replicas")
-        victim = cluster.leader(TOPIC, 0).id
-        columns = _rows(records)
-        written = _timed_write(cluster, brokers, columns, victim)
+        kept = min(_KEPT, records // 2)
+        written = _write(brokers, records - kept, cluster.leader(TOPIC, 0).id)
+        _kill_a_producer(brokers, spool, records - kept, kept)
+        written = _Timed(written.moved + Moved(_fingerprint(demo_rows(records - kept, kept))), written.seconds)
         _say("reading everything back and adding up the fingerprint")
         ranges = _everything(admin)
         with _Counter(records) as counter:
@@ -79,37 +101,56 @@ def _move(brokers: LocalCluster, records: int) -> tuple[_Timed, _Timed]:
             return written, _Timed(moved, time.monotonic() - started)
 
 
-def _timed_write(cluster: Cluster, brokers: LocalCluster, columns: Columns, victim: int) -> _Timed:
+def _write(brokers: LocalCluster, count: int, victim: int) -> _Timed:
+    """Sends the rows with a producer, and kills a leader when 40 % of them are handed in."""
+    watch = _Watch()
+    total = Fingerprint()
     killed = False
-    with _Counter(columns.count) as counter:
-
-        def progress(done: int) -> None:
-            nonlocal killed
-            if not killed and done >= columns.count * 0.4:
+    started = time.monotonic()
+    with (
+        _Counter(count) as counter,
+        Producer(brokers.bootstrap, compression="lz4", batching=Batching(bytes=256 << 10), events=[watch]) as producer,
+    ):
+        for first in range(0, count, _SLICE):
+            rows = demo_rows(first, min(_SLICE, count - first))
+            total += _fingerprint(rows)
+            producer.send_table(TOPIC, rows)
+            if not killed and first >= count * 0.4:
                 killed = True
                 brokers.kill(victim)
-                counter.note(f"  broker {victim}, a leader, killed with SIGKILL after {done:,} records")
-            counter.show(done)
-
-        batches = {p: _batches(columns, p) for p in range(PARTITIONS)}
-        started = time.monotonic()
-        moved = write(cluster, TOPIC, batches, progress=progress)
-        return _Timed(moved, time.monotonic() - started)
+                counter.note(f"  broker {victim}, a leader, killed with SIGKILL: {watch.records:,} acknowledged so far")
+            counter.show(watch.records)
+        producer.flush()
+    moved = Moved(total, watch.failures, watch.first_failure, watch.longest_pause)
+    return _Timed(moved, time.monotonic() - started)
 
 
-def _rows(count: int) -> Columns:
+def _kill_a_producer(brokers: LocalCluster, spool: Path, first: int, count: int) -> None:
+    """A program with a write-ahead spool is killed; another producer on the same spool delivers what it left."""
+    command = [sys.executable, "-c", _VICTIM, brokers.bootstrap, str(spool), TOPIC, str(first), str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603  # our own code
+        assert program.stdout is not None
+        persisted = program.stdout.readline().strip()
+        program.kill()
+    if persisted != "persisted":
+        raise Failure("the program that was to be killed did not get its records onto the disk")
+    _say(f"  a program with a spool killed with SIGKILL right after persist() of {count:,} records")
+    with Producer(brokers.bootstrap, spool=Spool(spool, write_ahead=True)) as producer:
+        producer.flush(120)
+    _say("  another producer on its spool has delivered what was not there yet")
+
+
+def demo_rows(first: int, count: int) -> pa.Table:
     """Records of 100 bytes: a key for every user, a value that no other record has."""
-    numbers = pa.array(np.arange(count))
-    users = pc.binary_join_element_wise("user-", pc.cast(pa.array(np.arange(count) % 10_000), pa.string()), "")
-    text = pc.binary_join_element_wise("click ", pc.cast(numbers, pa.string()), "")
-    return from_arrow(pc.utf8_rpad(text, 90, padding="."), key=users)
+    numbers = np.arange(first, first + count)
+    users = pc.binary_join_element_wise("user-", pc.cast(pa.array(numbers % 10_000), pa.string()), "")
+    text = pc.binary_join_element_wise("click ", pc.cast(pa.array(numbers), pa.string()), "")
+    return pa.table({"key": users, "value": pc.utf8_rpad(text, 90, padding=".")})
 
 
-def _batches(columns: Columns, partition: int) -> Iterator[NewBatch]:
-    rows = np.arange(partition, columns.count, PARTITIONS, dtype=np.int64)
-    now_ms = int(time.time() * 1000)
-    limits = BatchLimits(max_bytes=256 << 10)
-    return encode(columns, now_ms=now_ms, codec=Codec.LZ4, limits=limits, rows=rows, fingerprint=True)
+def _fingerprint(rows: pa.Table) -> Fingerprint:
+    batches = encode(from_arrow(rows.column("value"), key=rows.column("key")), now_ms=0, fingerprint=True)
+    return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
 
 
 def _everything(admin: Admin) -> list[OffsetRange]:
@@ -135,9 +176,33 @@ def _report(records: int, written: _Timed, read_back: _Timed) -> None:
     _say("how to go on:")
     command = sys.argv[0] if sys.argv[0].endswith("/ottla") else "ottla"
     _say(f"  {command} cluster up --brokers 3 --topic clicks:6")
+    _say(f"  echo hello | {command} produce clicks")
     _say(f"  {command} topics describe clicks")
-    _say(f"  {command} --help")
     _say("  README.md, DESIGN.md and docs/ say how it works")
+
+
+class _Watch:
+    """Counts what the producer says: acknowledged records, failures, and the longest pause between two successes."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.failures = 0
+        self.first_failure: str | None = None
+        self.longest_pause = 0.0
+        self._last = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, FlushAcknowledged):
+                now = time.monotonic()
+                self.longest_pause = max(self.longest_pause, now - self._last)
+                self._last = now
+                self.records += event.records
+            elif isinstance(event, FlushRetried):
+                self.failures += 1
+            elif isinstance(event, ConnectionDown):
+                self.first_failure = self.first_failure or f"{event.address}: {event.reason}"
 
 
 class _Counter:

@@ -1,33 +1,25 @@
-"""The demo's own way to write and read a topic, straight on the wire and net rooms.
+"""The demo's own way to read a topic, straight on the wire and net rooms.
 
-`write` sends one batch at a time for each partition, stamped with a producer id and sequence, until the broker has
-acknowledged it; `read` fetches ranges until they are complete. Both go on when a broker dies.
+Ranges come in and are fetched until they are complete, whatever brokers die meanwhile; what was read goes out as a
+fingerprint.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from ottla.errors import BrokerError, DeadlineExceeded, NetworkError, OttlaError, WireError
-from ottla.model import Fingerprint, OffsetRange, TopicPartition
-from ottla.net.cluster import Cluster, VersionOf
+from ottla.model import Fingerprint, OffsetRange
+from ottla.net.cluster import Cluster
 from ottla.net.connection import Pending
 from ottla.net.deadline import Deadline
-from ottla.net.targets import AnyBroker
-from ottla.wire import fetch, messages, produce
-from ottla.wire.batch import pack_header, split
+from ottla.wire import fetch
+from ottla.wire.batch import split
 from ottla.wire.decode import Decoder
-from ottla.wire.encode import NewBatch
-from ottla.wire.restamp import restamp
 
-_INIT_PRODUCER_ID = 22
-_ACKS_ALL = -1
 _FETCH_BYTES = 4 << 20
 _REQUEST_SECONDS = 10.0
 _STUCK_SECONDS = 60.0
@@ -86,98 +78,6 @@ class _Troubles:
         self._effort.failed(error)
 
 
-def producer_identity(cluster: Cluster) -> tuple[int, int]:
-    """A producer id and epoch from the cluster: with them the broker recognises a batch that it has already."""
-
-    def build(version_of: VersionOf) -> messages.Message:
-        fields = {
-            "transactional_id": None,
-            "transaction_timeout": timedelta(minutes=1),
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-        message: messages.Message = messages.compose(
-            messages.request_type(_INIT_PRODUCER_ID, version_of(_INIT_PRODUCER_ID)), fields
-        )
-        return message
-
-    def check(response: Any) -> tuple[int, int]:
-        if response.error_code:
-            raise BrokerError(response.error_code, "InitProducerId")
-        return int(response.producer_id), int(response.producer_epoch)
-
-    return cluster.call(AnyBroker(), build, check=check, what="InitProducerId")
-
-
-def write(cluster: Cluster, topic: str, batches: Mapping[int, Iterator[NewBatch]], *, progress: Progress) -> Moved:
-    """Send the batches of every partition in order; returns once each is acknowledged by all in-sync replicas."""
-    identity = producer_identity(cluster)
-    queues = {p: _stamped(source, *identity) for p, source in batches.items()}
-    heads = {p: batch for p, queue in queues.items() if (batch := next(queue, None)) is not None}
-    troubles = _Troubles(cluster, f"writing to {topic}")
-    total = Fingerprint()
-    while heads:
-        error = None
-        for partition, outcome in _send_round(cluster, topic, heads):
-            if isinstance(outcome, OttlaError):
-                error = outcome
-                continue
-            total += heads.pop(partition).fingerprint or Fingerprint()
-            if (following := next(queues[partition], None)) is not None:
-                heads[partition] = following
-        if error is None:
-            troubles.succeeded()
-        else:
-            troubles.failed(error, topic)
-        progress(total.count)
-    return Moved(total, troubles.count, troubles.first, troubles.longest_pause)
-
-
-def _stamped(batches: Iterator[NewBatch], producer_id: int, epoch: int) -> Iterator[NewBatch]:
-    sequence = 0
-    for batch in batches:
-        header = restamp(batch.header, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-        yield NewBatch(header, batch.records, batch.fingerprint)
-        sequence += batch.header.count
-
-
-def _send_round(
-    cluster: Cluster, topic: str, heads: Mapping[int, NewBatch]
-) -> Iterator[tuple[int, produce.Produced | OttlaError]]:
-    """One request to every leader with the next batch of each of its partitions; the outcome for each partition."""
-    sent: deque[tuple[list[int], Pending | OttlaError]] = deque()
-    for leader, partitions in _by_leader(cluster, topic, heads).items():
-        parts: dict[TopicPartition, list[bytes | memoryview]] = {
-            TopicPartition(topic, p): [pack_header(heads[p].header), heads[p].records] for p in partitions
-        }
-        body = produce.produce_request(parts, acks=_ACKS_ALL, timeout_ms=int(_REQUEST_SECONDS * 1000))
-        sent.append((partitions, _submit(cluster, topic, leader, produce.API_KEY, produce.HIGHEST_VERSION, body)))
-    for partitions, pending in sent:
-        yield from _outcomes(partitions, pending)
-
-
-def _outcomes(
-    partitions: list[int], pending: Pending | OttlaError
-) -> Iterator[tuple[int, produce.Produced | OttlaError]]:
-    try:
-        if isinstance(pending, OttlaError):
-            raise pending
-        answers = produce.produce_response(pending.result())
-    except OttlaError as error:
-        yield from ((partition, error) for partition in partitions)
-        return
-    answered = {answer.partition: answer for answer in answers}
-    yield from ((partition, _outcome(partition, answered.get(partition))) for partition in partitions)
-
-
-def _outcome(partition: int, answer: produce.Produced | None) -> produce.Produced | OttlaError:
-    if answer is None:
-        return WireError(f"the answer to Produce says nothing of partition {partition}")
-    if answer.error_code:
-        return BrokerError(answer.error_code, f"Produce to {answer.topic}-{partition}", answer.message)
-    return answer
-
-
 def _submit(
     cluster: Cluster, topic: str, partition: int, api_key: int, highest: int, body: list[bytes | memoryview]
 ) -> Pending | OttlaError:
@@ -188,14 +88,6 @@ def _submit(
         return connection.submit(api_key, connection.version(api_key, highest=highest), body, deadline=deadline)
     except NetworkError as error:
         return error
-
-
-def _by_leader(cluster: Cluster, topic: str, partitions: Mapping[int, object]) -> dict[int, list[int]]:
-    """Partitions with the same leader together, under one of them."""
-    groups: dict[int, list[int]] = {}
-    for partition in partitions:
-        groups.setdefault(cluster.leader(topic, partition).id, []).append(partition)
-    return {group[0]: group for group in groups.values()}
 
 
 def read(cluster: Cluster, ranges: list[OffsetRange], *, progress: Progress) -> Moved:
