@@ -3,7 +3,7 @@
 #   make test    every test
 #   make check   lint, format, types, import layers
 #   make bench   the benchmarks, side by side with their peers
-#   make soak    long fuzzing: ten million inputs
+#   make soak    long fuzzing (ten million inputs), then ten minutes of faults on a producer
 
 PYTHON ?= python3
 VENV := .venv
@@ -50,11 +50,13 @@ check: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(STAMP) warm
+bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire
+	@$(BIN)/python -m bench produce
 
-soak: $(STAMP) warm
+soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
+	@$(BIN)/python -m tests.faults.soak --minutes 10
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
