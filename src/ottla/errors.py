@@ -285,7 +285,8 @@ class NotDelivered(OttlaError):
         where = "" if topic is None else topic if partition is None else f"{topic}-{partition}"
         doubt = "; they may be in the log or not" if maybe_written else ""
         what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
-        super().__init__(f"{where}{': ' if where else ''}{what}: {reason}{doubt}")
+        told = f"{what}: {reason}" if records else reason
+        super().__init__(f"{where}{': ' if where else ''}{told}{doubt}")
         self.__cause__ = cause
 
 

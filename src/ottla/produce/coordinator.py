@@ -6,12 +6,12 @@ another producer took over become `Fenced`. No state is kept here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.errors import BrokerError, ErrorCode, Fenced, TransactionFailed
+from ottla.errors import BrokerError, ErrorCode, Fenced, NetworkError, OttlaError, TransactionFailed
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.net.connection import VersionOf
@@ -27,8 +27,9 @@ _TAKEN_OVER = {
     ErrorCode.producer_fenced,
     ErrorCode.invalid_producer_epoch,
     ErrorCode.invalid_producer_id_mapping,
-    ErrorCode.fenced_instance_id,
 }
+LONGEST_TIMEOUT = 2_147_483
+"""Seconds: the protocol has milliseconds of 31 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class PreparedTransaction:
     transactional_id: str
     producer_id: int
     epoch: int
+    empty: bool = False
+    """Nothing was sent in it, so that there is nothing to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,8 @@ def commit_offsets(
     _call(cluster, who, _OFFSET_COMMIT, fields, check, what=what, target=target)
 
 
-def end(cluster: Cluster, who: PreparedTransaction, *, commit: bool, deadline: Deadline | None = None) -> None:
-    """Commits or aborts. Doing the same twice is no error."""
+def end(cluster: Cluster, who: PreparedTransaction, *, commit: bool, deadline: Deadline | None = None) -> bool:
+    """Commits or aborts. Doing the same twice is no error. Tells whether an answer was lost on the way."""
     verb = "committing" if commit else "aborting"
     what = f"{verb} the transaction of {who.transactional_id}"
     fields = {
@@ -127,24 +130,32 @@ def end(cluster: Cluster, who: PreparedTransaction, *, commit: bool, deadline: D
         "producer_epoch": who.epoch,
         "committed": commit,
     }
-    _call(cluster, who, _END, fields, lambda response: _judge(response.error_code, what), what=what, deadline=deadline)
+    lost: list[OttlaError] = []
+
+    def retrying(error: OttlaError) -> None:
+        if isinstance(error, NetworkError):
+            lost.append(error)
+
+    def check(response: Any) -> None:
+        _judge(response.error_code, what)
+
+    _call(cluster, who, _END, fields, check, what=what, deadline=deadline, retrying=retrying)
+    return bool(lost)
 
 
 def is_ongoing(cluster: Cluster, who: PreparedTransaction) -> bool:
-    """Whether the transaction of this very epoch has been begun and not ended."""
+    """Whether the transaction of this very epoch was begun, and nobody has asked to end it."""
 
     def check(response: Any) -> bool:
         state = response.transaction_states[0]
         if state.error_code is ErrorCode.transactional_id_not_found:
             return False
         _judge(state.error_code, f"describing the transaction of {who.transactional_id}")
-        return bool(state.producer_epoch == who.epoch and state.transaction_state not in _ENDED)
+        is_ours = (state.producer_id, state.producer_epoch) == (who.producer_id, who.epoch)
+        return bool(is_ours and state.transaction_state == "Ongoing")
 
     fields = {"transactional_ids": [who.transactional_id]}
-    return _call(cluster, who, _DESCRIBE, fields, check, what="describing a transaction")
-
-
-_ENDED = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
+    return bool(_call(cluster, who, _DESCRIBE, fields, check, what="describing a transaction"))
 
 
 def _call(
@@ -152,11 +163,12 @@ def _call(
     who: PreparedTransaction,
     api: int,
     fields: dict[str, Any],
-    check: Any,
+    check: Callable[[Any], Any],
     *,
     what: str,
     target: CoordinatorOf | None = None,
     deadline: Deadline | None = None,
+    retrying: Callable[[OttlaError], None] | None = None,
 ) -> Any:
     def build(version_of: VersionOf) -> messages.Message:
         version = version_of(api, highest=_HIGHEST.get(api))
@@ -165,12 +177,25 @@ def _call(
 
     where = target or CoordinatorOf(CoordinatorKind.TRANSACTION, who.transactional_id)
     with fencing(who.transactional_id):
-        return cluster.call(where, build, check=check, what=what, deadline=deadline)
+        return cluster.call(where, build, check=check, what=what, deadline=deadline, retrying=retrying)
 
 
 def _judge(code: ErrorCode, what: str) -> None:
     if code is not ErrorCode.none:
         raise BrokerError(code, what)
+
+
+def taken_over(transactional_id: str, cause: OttlaError) -> Fenced:
+    """The error for a producer whose epoch is over."""
+    if isinstance(cause, Fenced) and cause.records == 0:
+        return cause
+    last = cause.cause if isinstance(cause, Fenced) and isinstance(cause.cause, BrokerError) else cause
+    name = last.row.name if isinstance(last, BrokerError) else str(last)
+    reason = (
+        f"another producer with transactional id {transactional_id} has taken over, or the transaction took longer"
+        f" than its timeout and was aborted ({name})"
+    )
+    return Fenced(reason, records=0, cause=cause)
 
 
 @contextmanager
@@ -180,11 +205,7 @@ def fencing(transactional_id: str) -> Iterator[None]:
         yield
     except BrokerError as error:
         if error.code in _TAKEN_OVER:
-            reason = (
-                f"another producer with transactional id {transactional_id} has taken over, or the transaction took"
-                f" longer than its timeout and was aborted ({error.row.name})"
-            )
-            raise Fenced(reason, records=0, cause=error) from error
+            raise taken_over(transactional_id, error) from error
         if error.code is ErrorCode.invalid_txn_state:
             raise TransactionFailed(f"{error}: it was ended already, the other way, or never begun") from error
         raise

@@ -34,6 +34,8 @@ from ottla.wire import produce as wire
 
 MOST_REQUEST_BYTES = 8 << 20
 _NEVER = math.inf
+_OPEN_SECONDS = 1.0
+"""How long a batch that cannot be sent stays open: all its records have the deadline of the first one."""
 _DISK_SECONDS = 0.1
 """How long a lane waits before it tries a disk again that refused."""
 
@@ -144,7 +146,7 @@ class Courier:
         if lane.checking or lane.must_check or lane.waits or not self._may_carry(lane):
             return _NEVER
         if lane.needs_identity:
-            if self.producer is not None and lane.may_adopt(self.producer[0]):
+            if self.producer is not None and lane.may_adopt(*self.producer):
                 lane.adopt(*self.producer)
             elif not (lane.line and lane.line[0].identity):
                 self.needs_identity = True
@@ -288,7 +290,7 @@ class Courier:
         if verdict is Verdict.RETRY:
             self._again(carried, error, now)
             self._look_up(carried, answer)
-        elif verdict is Verdict.CHECK and topic.numbered and self._transactional_id is None:
+        elif verdict is Verdict.CHECK and topic.numbered and self._may_check(lane, batch, error):
             lane.misnumbered(batch)
             if error.code is ErrorCode.invalid_producer_epoch:
                 lane.disown()
@@ -299,6 +301,13 @@ class Courier:
             kind = Fenced if verdict is Verdict.FENCED or self._is_fenced(error) else NotDelivered
             at, count = lane.at, batch.count
             self.fail(batch, kind(str(error), topic=at.topic, partition=at.partition, records=count, cause=error))
+
+    def _may_check(self, lane: Lane, batch: Outgoing, error: BrokerError) -> bool:
+        """In a transaction only behind a batch that is sent again: its epochs are not ours to choose."""
+        if self._transactional_id is None:
+            return True
+        is_front = bool(lane.line) and lane.line[0] is batch
+        return error.code is ErrorCode.out_of_order_sequence_number and not is_front
 
     def _is_fenced(self, error: BrokerError) -> bool:
         return self._transactional_id is not None and error.code is ErrorCode.invalid_producer_epoch
@@ -425,7 +434,7 @@ class Courier:
 
     def _keep_lane(self, lane: Lane) -> bool:
         assert self._keeper is not None
-        if lane.needs_identity and self.producer is not None:
+        if lane.needs_identity and self.producer is not None and lane.may_adopt(*self.producer):
             lane.adopt(*self.producer)
         for batch in list(lane.line):
             # Numbered now, so that the disk says under which identity it may be sent; if not, it is written again.
@@ -442,6 +451,7 @@ class Courier:
     def unload(self) -> None:
         """Forgets in memory what is on disk and not under way."""
         assert self._keeper is not None
+        self._keeper.make_durable()
         for _, lane in self._active.values():
             for batch in lane.line:
                 if batch.ticket is not None and batch.stored_identity == batch.identity:
@@ -463,10 +473,11 @@ class Courier:
     def expire(self, now: float) -> None:
         """Gives up batches whose time is over."""
         for topic, lane in list(self._active.values()):
-            if lane.open is not None and lane.open.deadline <= now:
+            limit = topic.settings.delivery_timeout
+            if lane.open is not None and now >= min(lane.open.deadline, lane.open.due + min(_OPEN_SECONDS, limit / 10)):
                 seal(topic, lane, self._tools.outcomes.hold)
             for batch in [batch for batch in lane.line if batch.deadline <= now]:
-                self.give_up(topic, lane, batch, f"not acknowledged within {topic.settings.delivery_timeout:g} s")
+                self.give_up(topic, lane, batch, f"not acknowledged within {limit:g} s")
 
     def drop_stored(self, size_bytes: int) -> None:
         """Gives up the oldest batches on disk that are not under way, until so many bytes are free."""
@@ -521,7 +532,7 @@ class Courier:
         """Everything is numbered anew from here; nothing may be under way."""
         self.producer = producer_id, epoch
         for _, lane in self._active.values():
-            lane.disown()
+            lane.start_over()
 
     @property
     def flying(self) -> int:

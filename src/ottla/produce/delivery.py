@@ -128,7 +128,8 @@ class Shipment:
         with _lock:
             self._watchers.append(check)
         # The outcome may have come before the watcher was there; both look, in the opposite order.
-        self._tell()
+        if check():
+            self._forget({check})
 
     def outcome_of(self, row: int) -> tuple[Carrier, int, Outcome] | None:
         """Batch, number in the batch and outcome of a row; None while it is open."""
@@ -145,12 +146,13 @@ class Shipment:
         return (self.now_ms if self.times is None else int(self.times[row])) / 1000
 
     def _tell(self) -> None:
-        with _lock:
-            watchers, self._watchers = self._watchers, []
-        left = [check for check in watchers if not check()]
-        if left:
+        # They stay in sight until they have said yes: an outcome that comes meanwhile must find them.
+        self._forget({check for check in tuple(self._watchers) if check()})
+
+    def _forget(self, checks: set[Callable[[], bool]]) -> None:
+        if checks:
             with _lock:
-                self._watchers += left
+                self._watchers = [check for check in self._watchers if check not in checks]
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):

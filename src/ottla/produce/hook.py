@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.errors import InputError, OttlaError
+from ottla.errors import InputError
 from ottla.produce.delivery import Outcome
 from ottla.produce.options import BatchHook
 from ottla.produce.outgoing import Outgoing
@@ -51,7 +51,10 @@ class HookedDraft:
         return start + taken
 
     def parts(self, whole: Outgoing, hook: BatchHook, *, codec: Codec, level: int | None) -> list[Outgoing]:
-        """The batches that the hook makes of the rows; none when it raises, or returns none: that decides the whole."""
+        """The batches that the hook makes of the rows; none when it returns none, which decides the whole.
+
+        Raises InputError when the hook raises or returns something that is no batch.
+        """
         rows = pa.Table.from_batches(self._pieces).combine_chunks().to_batches()[0]
         whole.count = self.count
         try:
@@ -60,8 +63,7 @@ class HookedDraft:
                 encode(_columns(made), now_ms=int(whole.created * 1000), codec=codec, level=level, limits=self._limits)
             )
         except Exception as error:
-            whole.decide(Outcome(0, -1, -1, _hook_failed(whole, error)))
-            return []
+            raise _hook_failed(whole, error) from error
         if not batches:  # everything was filtered out: that is what the program wanted
             whole.decide(Outcome(0, -1, -1, made=0))
             return []
@@ -80,11 +82,8 @@ def _columns(made: object) -> Columns:
     return from_arrow(made.column("value"), **others)
 
 
-def _hook_failed(whole: Outgoing, error: Exception) -> OttlaError:
-    text = f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}"
-    failed = InputError(text)
-    failed.__cause__ = error
-    return failed
+def _hook_failed(whole: Outgoing, error: Exception) -> InputError:
+    return InputError(f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}")
 
 
 def cut(batch: Outgoing, *, limits: BatchLimits, level: int | None) -> list[Outgoing]:

@@ -127,15 +127,26 @@ class _Open(threading.local):
 
     def __init__(self) -> None:
         self.chunks: dict[str, Chunk] = {}
+        """Those that a record may be appended to without looking at the settings of its topic."""
+        self.others: dict[str, Chunk] = {}
+
+    def get(self, topic: str) -> Chunk | None:
+        """The one of a topic, whichever it is."""
+        chunk = self.chunks.get(topic)
+        return self.others.get(topic) if chunk is None else chunk
 
 
 class Intake:
     """The callers' side of a producer."""
 
-    def __init__(self, budget: Budget, *, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, budget: Budget, *, wake: Callable[[], None], short_way: Callable[[str], bool] = lambda _: True
+    ) -> None:
         self.open = _Open()
         self._budget = budget
         self._wake = wake
+        self._short_way = short_way
+        """Whether small records of a topic need no look at its settings: no size limit, no partitioner."""
         self._lock = threading.Lock()
         self._chunks: dict[int, Chunk] = {}
         self._handed: deque[Handover] = deque()
@@ -148,7 +159,7 @@ class Intake:
         """One record the long way: with whatever it has."""
         size = len(value or b"") + len(key or b"") + _header_bytes(extras)
         while True:
-            chunk = self.open.chunks.get(topic)
+            chunk = self.open.get(topic)
             if chunk is None or chunk.limit == _TAKEN:
                 chunk = self._new_chunk(topic, usable)
             index = len(chunk)
@@ -176,7 +187,7 @@ class Intake:
     def hand_over(self, handover: Handover) -> None:
         """Rows of one call, after those that the thread has put one by one."""
         with self._lock:  # the sender may be taking the chunk away: then that comes first, too
-            chunk = self.open.chunks.get(handover.topic)
+            chunk = self.open.get(handover.topic)
             if chunk is not None and chunk.taken < 0:
                 self._close(chunk)
             self._queue(handover)
@@ -218,7 +229,7 @@ class Intake:
     def _new_chunk(self, topic: str, usable: Callable[[], None]) -> Chunk:
         usable()
         self._budget.wait(usable)
-        home = self.open.chunks
+        home = self.open.chunks if self._short_way(topic) else self.open.others
         chunk = Chunk(topic, home)
         with self._lock:
             home[topic] = chunk

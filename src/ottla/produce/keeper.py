@@ -42,6 +42,8 @@ class Keeper:
         self._events = events
         self._try_again_at = 0.0
         self._undurable: dict[int, tuple[Outgoing, Lane]] = {}
+        self._doubtful: dict[int, tuple[Outgoing, Lane]] = {}
+        """Put before an fsync that failed: not on disk until they are put again, whatever the next fsync says."""
         self._topics_file = Path(spool.path) / _TOPICS
         self._partition_counts = _read_counts(self._topics_file)
         for damage in store.damage:
@@ -101,7 +103,7 @@ class Keeper:
     def keep(self, batch: Outgoing, lane: Lane) -> bool:
         """Puts a batch on disk as it is now, unless it is there; whether it is."""
         if batch.ticket is not None and batch.stored_identity == batch.identity:
-            return True
+            return batch.ticket.id not in self._doubtful or self._put_doubtful()
         if self.blocked:
             return False
         self.load(batch)
@@ -120,24 +122,33 @@ class Keeper:
 
     def make_durable(self) -> bool:
         """Everything kept so far is safe from a loss of power, if that was asked for; False when the disk refuses."""
+        if not self._put_doubtful():
+            return False
         if not self._undurable:
             return True
         try:
             self._store.durable()
         except SpoolFailed as error:
             self._refused(error)
-            for ticket in getattr(error, "doubtful", ()):
-                batch, lane = self._undurable.pop(ticket.id, (None, None))
-                if batch is not None and lane is not None and not batch.decided:
-                    batch.stored_identity = None
-                    self._put_again(batch, lane)
+            self._doubtful.update(self._undurable)
+            self._undurable.clear()
             return False
         self._undurable.clear()
         return True
 
+    def _put_doubtful(self) -> bool:
+        for ticket_id, (batch, lane) in list(self._doubtful.items()):
+            if batch.decided:
+                del self._doubtful[ticket_id]
+            elif not self._put(batch, lane):
+                return False
+        return True
+
     def unload(self, batch: Outgoing) -> None:
         """Forgets the records of a batch that is on disk."""
-        if batch.ticket is not None and batch.records is not None and not batch.flying:
+        if batch.ticket is None or batch.ticket.id in self._undurable or batch.ticket.id in self._doubtful:
+            return
+        if batch.records is not None and not batch.flying:
             batch.records = None
             self._outcomes.hold(batch, -batch.held_bytes)
 
@@ -161,10 +172,13 @@ class Keeper:
                 continue
             tickets.append(batch.ticket)
             self._undurable.pop(batch.ticket.id, None)
+            self._doubtful.pop(batch.ticket.id, None)
             if delivered and self._events.active and (batch.inherited or not self.write_ahead):
                 self._events.emit(DowntimeReplayed(batch.topic, batch.partition, batch.count, batch.size_bytes))
         if tickets:
             self._store.done(tickets)
+        if delivered or self.is_full:
+            self.error = None  # there is room again, or nothing waits for it: the next one shows
 
     def settle(self) -> None:
         """Writes down what is done."""
@@ -190,6 +204,7 @@ class Keeper:
             lane.floor,
             batch.created,
             supersedes=0 if batch.ticket is None else batch.ticket.id,
+            place=_place(batch),
         )
         try:
             ticket = self._store.put(entry)
@@ -197,6 +212,8 @@ class Keeper:
             self._refused(error)
             return False
         first = batch.ticket is None
+        if batch.ticket is not None:
+            self._doubtful.pop(batch.ticket.id, None)
         batch.ticket = ticket
         batch.stored_identity = batch.identity
         batch.deadline = math.inf  # it is safe here for as long as it takes
@@ -207,10 +224,6 @@ class Keeper:
         if first and self._events.active and not self.write_ahead:
             self._events.emit(DowntimeSaved(batch.topic, batch.partition, batch.count, batch.size_bytes))
         return True
-
-    def _put_again(self, batch: Outgoing, lane: Lane) -> None:
-        if batch.records is not None:
-            self._put(batch, lane)
 
     def _refused(self, error: SpoolError) -> None:
         if self.error is None or str(self.error) != str(error):
@@ -228,6 +241,12 @@ class Keeper:
             maybe_written=batch.attempts > 0 or batch.inherited,
             cause=error,
         )
+
+
+def _place(batch: Outgoing) -> int:
+    """In the order of the spool: where it was before, or the larger batch that it is a part of; 0 for the end."""
+    ticket = batch.ticket or (None if batch.parent is None else batch.parent[0].ticket)
+    return 0 if ticket is None else ticket.place
 
 
 def _read_counts(path: Path) -> dict[str, int]:

@@ -29,7 +29,7 @@ from ottla.produce.outgoing import Identity, Outgoing
 MOST_IN_FLIGHT = 5
 """A broker remembers the last five batches of a producer in a partition."""
 FORGOTTEN_AFTER = 1.0
-"""Seconds without a batch after which a broker is no longer taken to know our producer id (ids expire, brokers restart)."""
+"""Seconds without a batch after which a broker may have forgotten our producer id: they expire, brokers restart."""
 _LAST_EPOCH = (1 << 15) - 1
 _SEQUENCES = 1 << 31
 
@@ -92,6 +92,8 @@ class Lane:
         self._disowned_id = -1
         self._epoch = 0
         self._next_sequence = 0
+        self._unsent_from = 0
+        """Of the numbers given, those from here on were never sent."""
         self._known_id = -1
         """The producer id that the broker knows, since it has acknowledged a batch of it; -1 for none."""
         self._sent_id = -1
@@ -120,13 +122,14 @@ class Lane:
         """Whether a producer id is needed before anything new can be numbered."""
         return self._numbered and (self._producer_id < 0 or self._epoch > _LAST_EPOCH)
 
-    def may_adopt(self, producer_id: int) -> bool:
-        """Whether it is not the id whose epochs are used up, or that somebody else uses: its numbers are taken."""
-        return producer_id not in (self._producer_id, self._disowned_id)
+    def may_adopt(self, producer_id: int, epoch: int = 0) -> bool:
+        """Whether no number under this id and epoch can be in use: not again the one that was disowned or used up."""
+        return producer_id not in (self._producer_id, self._disowned_id) or epoch > self._epoch
 
     def adopt(self, producer_id: int, epoch: int = 0) -> None:
         """What is numbered from now on belongs to this producer id."""
-        self._producer_id, self._epoch, self._next_sequence = producer_id, epoch, 0
+        self._producer_id, self._epoch = producer_id, epoch
+        self._next_sequence = self._unsent_from = 0
 
     @property
     def waits(self) -> bool:
@@ -175,6 +178,9 @@ class Lane:
             self._known_id = -1
         self._sent_at = now
         self._sent_id = -1 if batch.identity is None else batch.identity.producer_id
+        left = self._left_from(batch.identity)
+        if left and left - batch.count < (self._next_sequence - self._unsent_from) % _SEQUENCES:
+            self._unsent_from = (self._next_sequence - left + batch.count) % _SEQUENCES
 
     # What came back
 
@@ -211,22 +217,28 @@ class Lane:
         self._remove(batch)
 
     def replaced(self, batch: Outgoing, parts: Iterable[Outgoing]) -> None:
-        """It is sent as several smaller batches instead."""
-        at = self.line.index(batch)
+        """It is sent as several smaller batches instead, under its numbers: nothing has to be numbered anew.
+
+        A broker that refused it has not used them.
+        """
+        at, identity, header = self.line.index(batch), batch.identity, batch.header
         self.refused(batch)
-        for part in reversed(list(parts)):
-            self.line.insert(at, part)
+        for place, part in enumerate(parts):
+            self.line.insert(at + place, part)
+            if identity is not None and header is not None:
+                part.stamp(identity, transactional=header.is_transactional)
+                identity = identity._replace(sequence=(identity.sequence + part.count) % _SEQUENCES)
 
     def given_up(self, batch: Outgoing) -> None:
         """Nobody waits for it any more; if it was sent, an answer may still come."""
-        behind = list(self.line)[self.line.index(batch) + 1 :]
         self._remove(batch)
-        if batch.identity is None or batch.attempts or batch.inherited:
-            return
-        # It was never sent, so nothing behind it was: the numbers are free again.
-        for other in behind:
-            other.stamp(None)
-        self._next_sequence = batch.identity.sequence
+        free = self._left_from(batch.identity)
+        if 0 < free <= (self._next_sequence - self._unsent_from) % _SEQUENCES:
+            # Neither it nor anything numbered after it was ever sent: the numbers are free again.
+            for other in self.line:
+                if 0 < self._left_from(other.identity) < free:
+                    other.stamp(None)
+            self._next_sequence = (self._next_sequence - free) % _SEQUENCES
 
     def forgotten(self, batch: Outgoing) -> None:
         """The answer to a batch that was given up has come, or never will."""
@@ -257,20 +269,30 @@ class Lane:
         for batch in self.line:
             batch.stamp(None)
         self._epoch += 1
-        self._next_sequence = 0
+        self._next_sequence = self._unsent_from = 0
 
     def disown(self) -> None:
         """Somebody else uses our producer id: what is numbered from now on needs another one."""
         if self._producer_id >= 0:
             self._disowned_id, self._producer_id = self._producer_id, -1
 
+    def start_over(self) -> None:
+        """Our producer id gets a new epoch from the coordinator: what is numbered from now on waits for that."""
+        self._producer_id = -1
+
     def _goes_alone(self, batch: Outgoing | None) -> bool:
         """Whether the batch, or a new one, must wait for what is under way: the broker may take it out of turn."""
         if not self._numbered or not self.flying:
             return False
-        numbered = batch is not None and batch.identity is not None
-        producer_id = batch.identity.producer_id if numbered else self._producer_id
+        identity = None if batch is None else batch.identity
+        producer_id = self._producer_id if identity is None else identity.producer_id
         return producer_id != self._known_id or producer_id != self._sent_id
+
+    def _left_from(self, identity: Identity | None) -> int:
+        """How many of our numbers were given from this one on; 0 for those of another id or epoch."""
+        if identity is None or identity[:2] != (self._producer_id, self._epoch):
+            return 0
+        return (self._next_sequence - identity.sequence) % _SEQUENCES
 
     def _landed(self, batch: Outgoing) -> None:
         if batch.flying:

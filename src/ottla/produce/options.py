@@ -17,7 +17,7 @@ import pyarrow as pa
 from ottla.config import LONGEST, Path
 from ottla.errors import ConfigError
 from ottla.net.discovery import OnUnknownTopic
-from ottla.produce.route import STICKY, ByColumn, Partitioner, Strategy
+from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Sticky, Strategy
 from ottla.wire.batch import Codec
 from ottla.wire.codecs import check_level, parse_codec
 from ottla.wire.encode import BatchLimits
@@ -39,6 +39,16 @@ def _seconds(owner: str, name: str, value: object, *, lowest: float) -> None:
 def _whole(name: str, value: object, *, lowest: int, highest: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
+
+
+def _routing(partitioner: object, strategy: object) -> None:
+    if partitioner is not None and not isinstance(partitioner, ByColumn) and not callable(partitioner):
+        accepted = "a function of (key, value, partitions) and ByColumn(function)"
+        raise ConfigError(f"partitioner is {partitioner!r}; accepted are {accepted}")
+    known = isinstance(strategy, Sticky | RoundRobin | Random)
+    if not known and (isinstance(strategy, type) or not callable(strategy)):
+        accepted = "Sticky(records), RoundRobin(), Random() and a function of (records, partitions)"
+        raise ConfigError(f"strategy is {strategy!r}; accepted are {accepted}")
 
 
 _LARGEST = 1 << 50
@@ -168,6 +178,7 @@ class Settings:
         _whole("max_record_bytes", self.max_record_bytes, lowest=1, highest=(1 << 30) - 1)
         _kind("batching", self.batching, Batching)
         _kind("unknown_topic", self.unknown_topic, OnUnknownTopic)
+        _routing(self.partitioner, self.strategy)
         for name in ("batch_hook", "on_oversize"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{name} must be callable, got {getattr(self, name)!r}")

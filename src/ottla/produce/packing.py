@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ottla.errors import InputError
+from ottla.errors import InputError, OttlaError
 from ottla.model import TopicPartition
-from ottla.produce.delivery import Placement, Refusal, Shipment
+from ottla.produce.delivery import Outcome, Placement, Refusal, Shipment
 from ottla.produce.hook import HookedDraft
 from ottla.produce.intake import Handover
 from ottla.produce.lane import MOST_IN_FLIGHT, Lane
@@ -28,8 +28,12 @@ from ottla.wire.encode import ALL_ROWS, BatchLimits
 class Topic:
     """One topic in use: its settings, its partitions as far as they are known, and their lanes."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(
+        self, name: str, settings: Settings, *, failed: Callable[[Outgoing, OttlaError], None] | None = None
+    ) -> None:
         self.name = name
+        self.failed = failed or _failed
+        """Told of batches that never get into a line: their hook has failed."""
         self.settings = settings
         self.router = Router(name, partitioner=settings.partitioner, strategy=settings.strategy)
         self.partitions: Partitions | None = None
@@ -91,6 +95,10 @@ def pack(
 _NOWHERE = -1
 
 
+def _failed(batch: Outgoing, error: OttlaError) -> None:
+    batch.decide(Outcome(0, -1, -1, error))
+
+
 def _refuse(topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], wrong: npt.NDArray[np.int64]) -> None:
     assert topic.partitions is not None
     for partition in np.unique(partitions[wrong]).tolist():
@@ -150,11 +158,15 @@ def seal(topic: Topic, lane: Lane, held: Callable[[Outgoing, int], None]) -> Non
     batch.raw_bytes = batch.draft.size_bytes
     if isinstance(batch.draft, HookedDraft):
         assert settings.batch_hook is not None
-        for part in batch.draft.parts(batch, settings.batch_hook, codec=settings.codec, level=settings.level):
+        try:
+            parts = batch.draft.parts(batch, settings.batch_hook, codec=settings.codec, level=settings.level)
+        except OttlaError as error:
+            topic.failed(batch, error)
+            return
+        for part in parts:
             held(part, part.size_bytes - part.held_bytes)
             lane.add(part)
-        if batch.parts_left:
-            held(batch, -batch.held_bytes)
+        held(batch, -batch.held_bytes)
         return
     assert isinstance(batch.draft, Draft)
     sealed = batch.draft.seal(settings.codec, settings.level)

@@ -46,8 +46,9 @@ from ottla.produce.outcomes import FailedBatch, Outcomes
 from ottla.produce.route import Partitions
 from ottla.produce.sender import Parts, Sender
 from ottla.produce.spool import Store
-from ottla.produce.transaction import Transaction, Transactions
-from ottla.wire.columns import Columns, Item, Payload, from_list
+from ottla.produce.transacting import Transactions, check_settings
+from ottla.produce.transaction import Transaction
+from ottla.wire.columns import Columns, Item, Payload, as_arrow, from_list
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -58,6 +59,7 @@ _SLICE_BYTES = 8 << 20
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
 _EXIT_SECONDS = 10.0
+_LARGEST_SMALL = bytes(SMALL_BYTES)
 _SPOOL_CLOSE_SECONDS = 10.0
 _PERSIST_AGAIN = 0.1
 
@@ -92,6 +94,7 @@ class Producer:
         rest = settings_from(options)
         self._settings = _SettingsByTopic(rest, {name: given.over(rest) for name, given in topics.items()})
         if transactional_id is not None:
+            check_settings(transactional_id, transaction_timeout)
             _check_transactional(self._settings, spool)
         self._cluster = Cluster(bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
         self._owned_events = None if isinstance(events, Events) else Events(*events)
@@ -100,7 +103,7 @@ class Producer:
         self._bell = Bell()
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
         self._outcomes = Outcomes(self._budget, events=self._events, on_failed=on_failed)
-        self._intake = Intake(self._budget, wake=self._bell.ring)
+        self._intake = Intake(self._budget, wake=self._bell.ring, short_way=self._settings.takes_any_small_record)
         self._open = self._intake.open
         self._spool = spool
         self._keeper: Keeper | None = None
@@ -151,7 +154,8 @@ class Producer:
         try:
             self.close()
         except OttlaError as failed:  # the program's own error is the one to show
-            _log.error("%s", failed)
+            if failed is not error:
+                _log.error("%s", failed)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._budget.used:,} bytes waiting"
@@ -174,8 +178,10 @@ class Producer:
         Text is sent as UTF-8; a value of None is a tombstone. `timestamp` is seconds since 1970 or an aware datetime,
         and defaults to the time at which the batch is made, at most `linger` later.
         """
-        # The short way, which most records go; it is written for speed, and `_send` has what it leaves out.
-        if key is headers is partition is timestamp is None and type(value) is bytes and len(value) <= SMALL_BYTES:
+        # The short way, which most records go; it is written for speed (one chain of tests is faster than four), and
+        # `_send` has what it leaves out.
+        plain = key is headers is partition is timestamp is None  # type: ignore[comparison-overlap]
+        if plain and type(value) is bytes and len(value) <= SMALL_BYTES:
             try:
                 chunk = self._open.chunks[topic]
             except (KeyError, TypeError):
@@ -184,13 +190,18 @@ class Producer:
             chunk.append(value)
             if index < chunk.limit:
                 return Delivery(chunk.shipment, index)
-            return self._intake.settle_append(chunk, index, value, self._check_usable)
+            return self._intake.settle_append(chunk, index, value, self._check_open)
         return self._send(topic, value, key, headers, partition, timestamp)
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
         """Sends a list of values and `(key, value)` pairs, mixed as you like."""
         self._begin(topic)
-        return self._hand_in(topic, from_list(items), None, what="item")
+        columns = from_list(items)
+        explicit = None
+        if self._settings.of(topic).partitioner is not None:
+            listed = as_arrow(columns, now_ms=0)
+            explicit = self._custom(topic, listed.column("key"), listed.column("value"), None)
+        return self._hand_in(topic, columns, explicit, what="item")
 
     def send_table(self, topic: str | None, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
         """Sends the rows of an Arrow table: column `value`, and if there are any `key`, `headers`, `timestamp`,
@@ -247,7 +258,14 @@ class Producer:
             )
         deadline = Deadline.after(_seconds(timeout))
         pause = threading.Event()
-        while self._started and (error := self._sender.persist(deadline)) is not None:
+        error: OttlaError | None = None
+        while self._started:
+            try:
+                error = self._sender.persist(deadline)
+            except TimeoutError:
+                raise error or TimeoutError(f"nothing was persisted within {timeout} s: the sender is busy") from None
+            if error is None:
+                return
             if deadline.expired():
                 raise error
             pause.wait(min(_PERSIST_AGAIN, deadline.remaining()))
@@ -268,7 +286,7 @@ class Producer:
         deadline = Deadline.after(_seconds(timeout))
         try:
             if self._transactions is not None:
-                self._transactions.abort()
+                self._transactions.close(deadline)
             if self._started:
                 self._drain(deadline)
         finally:
@@ -317,7 +335,7 @@ class Producer:
             where = self._settings.router(topic).custom_one(name, body, partitions.count)
         when = checks.milliseconds(timestamp)
         extras = None if listed is None and when < 0 and where < 0 else Extras(listed, when, where)
-        return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_usable)
+        return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_open)
 
     def _oversize(self, settings: Settings, record: Oversize) -> Delivery:
         error = RecordTooLarge("the record", size_bytes=record.size_bytes, limit_bytes=record.limit_bytes)
@@ -333,11 +351,17 @@ class Producer:
         columns, explicit = checks.columns(rows)
         settings = self._settings.of(topic)
         if settings.partitioner is not None:
-            partitions = self._partitions(topic, self._budget.buffering.wait)
-            router = self._settings.router(topic)
             keys = rows.column("key") if "key" in rows.schema.names else None
-            explicit = router.custom(keys, rows.column("value"), partitions.count, explicit=explicit)
+            explicit = self._custom(topic, keys, rows.column("value"), explicit)
         return self._hand_in(topic, columns, explicit, what="row")._parts
+
+    def _custom(
+        self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
+    ) -> npt.NDArray[np.int32]:
+        """What the partitioner of the topic says; it is asked here, so that its errors come with the call."""
+        partitions = self._partitions(topic, self._budget.buffering.wait)
+        router = self._settings.router(topic)
+        return router.custom(keys, values, partitions.count, explicit=explicit)  # type: ignore[no-any-return]
 
     def _hand_in(
         self, topic: str, columns: Columns, explicit: npt.NDArray[np.int32] | None, *, what: str
@@ -346,7 +370,7 @@ class Producer:
         columns, explicit = self._without_oversize(settings, topic, columns, explicit, what)
         parts: list[Part] = []
         for rows in checks.slices(columns, _SLICE_BYTES):
-            self._intake.wait_for_room(self._check_usable)
+            self._intake.wait_for_room(self._check_open)
             shipment = Shipment(topic)
             shipment.count = len(rows)
             piece = columns if len(rows) == columns.count else checks.cut(columns, rows)
@@ -364,7 +388,7 @@ class Producer:
         what: str,
     ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
         limit = settings.max_record_bytes
-        if columns.data_bytes <= limit:
+        if checks.most_bytes(columns) <= limit:
             return columns, explicit
         large = checks.oversize_rows(columns, limit)
         if not large:
@@ -380,9 +404,7 @@ class Producer:
     # The rest
 
     def _begin(self, topic: str) -> None:
-        self._check_usable()
-        if self._transactions is not None:
-            self._transactions.check_open()
+        self._check_open()
         checks.topic(topic)
         if not self._started:
             self._start()
@@ -401,6 +423,14 @@ class Producer:
         found = self._cluster.topic(topic, deadline=Deadline.after(timeout))
         return Partitions(len(found.partitions), tuple(p.index for p in found.partitions if p.leader >= 0))
 
+    def _check_open(self) -> None:
+        self._check_usable()
+        keeper = self._keeper
+        if keeper is not None and keeper.spool.when_full is WhenFull.REFUSE and (error := keeper.error) is not None:
+            raise error
+        if self._transactions is not None:
+            self._transactions.check_open()
+
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork(
@@ -408,9 +438,6 @@ class Producer:
             )
         if self._closed:
             raise OttlaError("this producer was closed")
-        keeper = self._keeper
-        if keeper is not None and keeper.error is not None and keeper.spool.when_full is WhenFull.REFUSE:
-            raise keeper.error
         if self._started and not self._sender.is_running:
             raise OttlaError("this producer has stopped on an internal error; see the log")
 
@@ -430,6 +457,13 @@ class _SettingsByTopic:
     def of(self, topic: str) -> Settings:
         """Of one topic."""
         return self._topics.get(topic, self._rest)
+
+    def takes_any_small_record(self, topic: str) -> bool:
+        """Whether a record of up to `SMALL_BYTES` needs no look at the settings: it fits, and nobody is asked."""
+        settings = self.of(topic)
+        return settings.partitioner is None and settings.max_record_bytes >= checks.record_bytes(
+            _LARGEST_SMALL, None, None
+        )
 
     def router(self, topic: str) -> Any:
         """A router that is asked by callers."""

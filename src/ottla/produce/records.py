@@ -182,6 +182,11 @@ def _one(column: BinaryIn, number: int) -> bytes | None:
     return bytes(column.data[column.ends[number] : column.ends[number + 1]])
 
 
+def most_bytes(rows: Columns) -> int:
+    """What a record of these can take at most: quick to tell, and mostly small enough."""
+    return rows.data_bytes + rows.header_count * _HEADER_OVERHEAD + _RECORD_OVERHEAD
+
+
 def oversize_rows(rows: Columns, limit: int) -> list[tuple[int, int]]:
     """Rows that are too large for a record, with their sizes."""
     sizes = np.full(rows.count, _RECORD_OVERHEAD, np.int64)

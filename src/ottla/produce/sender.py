@@ -13,7 +13,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ottla.config import Retry
@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.1
 """How often deadlines are looked at."""
 _LONGEST_NAP = 1.0
+_SHORT_NAP = 0.005
+_FIRST_LOOK_SECONDS = 0.5
 _UNKNOWN_PATIENCE = 5.0
 """Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
 
@@ -89,10 +91,14 @@ class Sender:
         )
         self.gate: Callable[[Lane], bool] | None = None
         """Asked whether a lane may send now; None when all may."""
+        self.settled: Callable[[Shipment], None] | None = None
+        """Hears, on the loop's thread, of each shipment that has its outcome, sooner or later."""
         self._topics: dict[str, Topic] = {}
         self._commands: deque[Callable[[], None]] = deque()
         self._shipments: deque[Shipment] = deque()
         self._doubted: set[str] = set()
+        self._hurried: set[str] = set()
+        """Topics of which something is to be sent as soon as their partitions are known."""
         self._look_at = 0.0
         self._look_failures = 0
         self._refresh_at = math.inf
@@ -114,6 +120,11 @@ class Sender:
     def is_running(self) -> bool:
         """Whether the loop is there."""
         return self._thread.is_alive()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether the loop runs, and in another thread than this."""
+        return self.is_running and threading.current_thread() is not self._thread
 
     def ask(self, command: Callable[[], None]) -> None:
         """Has `command` called by the loop's thread."""
@@ -143,21 +154,25 @@ class Sender:
             self.courier.start_over(producer_id, epoch)
             for topic in self._topics.values():
                 for lane in topic.lanes.values():
-                    lane.disown()
+                    lane.start_over()
 
         self._do(adopt)
 
-    def drop_all(self, error: OttlaError) -> None:
+    def drop_all(self, error: OttlaError, *, deadline: Deadline | None = None) -> None:
         """Gives up everything that was handed in, and returns when nothing is under way any more."""
+        flying = 0
 
         def drop() -> None:
+            nonlocal flying
             self._hurry()
             self.fail_all(error)
+            self._let_go()
+            flying = self.courier.flying
 
         self._do(drop)
-        while self.is_running and self.courier.flying:
+        while flying and self._is_elsewhere and not (deadline is not None and deadline.expired()):
+            self._settled.wait(_SHORT_NAP)
             self._do(drop)
-            self._settled.wait(_SWEEP_SECONDS)
 
     def fail_all(self, error: OttlaError) -> None:
         """On the loop's thread: nothing that is not under way will be delivered."""
@@ -170,7 +185,7 @@ class Sender:
 
     def _do(self, command: Callable[[], None]) -> None:
         """Has `command` called by the loop's thread and waits for it."""
-        if not self.is_running:
+        if not self._is_elsewhere:
             command()
             return
         done = threading.Event()
@@ -254,8 +269,8 @@ class Sender:
         while self._commands:
             self._commands.popleft()()
         next_due = self._take(now)
-        self._look(now)
         next_due = min(next_due, self.courier.dispatch(now))
+        self._look(now)
         self._identify(now)
         if now >= self._swept_at + _SWEEP_SECONDS:
             self._sweep(now)
@@ -330,11 +345,17 @@ class Sender:
         handed, next_due = self._parts.intake.take(now, self._linger)
         if handed:
             for handover in handed:
-                while self._shipments and self._shipments[0].unsettled == 0:
-                    self._shipments.popleft()
+                self._let_go()
                 self._shipments.append(handover.shipment)
                 self._accept(handover)
         return next_due
+
+    def _let_go(self) -> None:
+        """Forgets the shipments that have their outcome."""
+        while self._shipments and self._shipments[0].unsettled == 0:
+            shipment = self._shipments.popleft()
+            if self.settled is not None:
+                self.settled(shipment)
 
     def _linger(self, topic: str) -> float:
         return self._settings(topic).batching.linger
@@ -354,7 +375,7 @@ class Sender:
     def _topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = Topic(name, self._parts.settings_of(name))
+            topic = self._topics[name] = Topic(name, self._parts.settings_of(name), failed=self._parts.outcomes.failed)
             self._apply(self._cluster.known, [topic])
             count = 0 if self._parts.keeper is None else self._parts.keeper.partition_count(name)
             if topic.partitions is None and count:
@@ -390,9 +411,8 @@ class Sender:
         self._parts.intake.take_all()
         now = time.monotonic()
         self._take(now)
-        for _, lane in self.courier.lanes:
-            if lane.open is not None:
-                lane.open.due = now
+        _make_due((lane for _, lane in self.courier.lanes), now)
+        self._hurried |= {topic.name for topic in self._topics.values() if topic.waiting}
 
     # What the cluster looks like
 
@@ -413,7 +433,8 @@ class Sender:
         unknown = OnUnknownTopic.CREATE if create else OnUnknownTopic.REFUSE
         asked = create or names
         self._doubted |= names - asked
-        seconds = self._cluster.timeouts.total
+        # Short at first, so that the reason is known soon when nobody answers.
+        seconds = min(self._cluster.timeouts.total, _FIRST_LOOK_SECONDS * 2 ** min(self._look_failures, 8))
         self.errands.run(
             "metadata",
             lambda: self._cluster.metadata(asked, deadline=Deadline.after(seconds), unknown=unknown),
@@ -474,6 +495,9 @@ class Sender:
     def _unpack_waiting(self, topic: Topic) -> None:
         while topic.waiting:
             self._pack(topic, topic.waiting.popleft())
+        if topic.name in self._hurried:
+            self._hurried.discard(topic.name)
+            _make_due(topic.lanes.values(), time.monotonic())
 
     def _unknown(self, topic: Topic, code: ErrorCode, now: float) -> None:
         """The cluster does not know the topic: records that were never in a partition are refused after a while."""
@@ -531,6 +555,11 @@ class Sender:
             self._refuse(handover, error)
             self._parts.budget.add(-handover.held_bytes)
 
+    def _why_closed(self) -> str:
+        keeper = self._parts.keeper
+        refused = "" if keeper is None or keeper.error is None else f" and could not keep them: {keeper.error}"
+        return f"the producer was closed{refused}"
+
     def _abandon(self, error: OttlaError | None) -> None:
         """The loop has ended: nothing is left without an outcome."""
         self._stopping = True
@@ -548,7 +577,13 @@ class Sender:
                 for batch in list(lane.line):
                     if self.courier.leave_behind(topic, lane, batch):
                         continue
-                    self.courier.give_up(topic, lane, batch, str(error or "the producer was closed"))
+                    self.courier.give_up(topic, lane, batch, str(error or self._why_closed()))
         except Exception:
             _log.exception("could not tell every delivery that the sender has ended")
         self._parts.budget.wake()
+
+
+def _make_due(lanes: Iterable[Lane], now: float) -> None:
+    for lane in lanes:
+        if lane.open is not None:
+            lane.open.due = min(lane.open.due, now)

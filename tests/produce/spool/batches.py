@@ -10,7 +10,9 @@ from ottla.produce.spool import Entry, Store
 from ottla.wire.batch import CRC_START, HEADER_BYTES, LENGTH_END, MAGIC, Batch, BatchHeader, Codec, pack_header
 
 
-def entry(number: int, *, size_bytes: int = 40, supersedes: int = 0, records: bytes | None = None) -> Entry:
+def entry(
+    number: int, *, size_bytes: int = 40, supersedes: int = 0, place: int = 0, records: bytes | None = None
+) -> Entry:
     """A batch of one record that nobody will decode; `number` and size decide every byte of it."""
     records = random.Random(number).randbytes(size_bytes) if records is None else records
     length = HEADER_BYTES - LENGTH_END + len(records)
@@ -38,6 +40,7 @@ def entry(number: int, *, size_bytes: int = 40, supersedes: int = 0, records: by
         floor_offset=number - 1,
         created=1_700_000_000.25 + number,
         supersedes=supersedes,
+        place=place,
     )
 
 

@@ -1,7 +1,7 @@
-"""Runs one life of a spool again and again, and kills it, or lets the disk fail, at each of its file operations in turn.
+"""Runs one life of a spool again and again, and kills it or fails its disk at each file operation in turn.
 
-`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded; prints one JSON object with what went wrong. Each
-run is a forked child that reports through a pipe what was promised to it; what it left behind must keep the promises.
+`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded; prints one JSON object with what went wrong.
+Each run is a forked child that reports through a pipe what was promised to it; what it left must keep the promises.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from .batches import entry, numbers
 
 SHIM = ctypes.CDLL(None)
 KILL, KILL_HALF_DONE, REFUSE, SHORTEN = 1, 2, 3, 4
-MODES = {"killed before": (KILL, 0), "killed half done": (KILL_HALF_DONE, 0), "disk full": (REFUSE, errno.ENOSPC)}
-MODES |= {"error": (REFUSE, errno.EIO), "short write": (SHORTEN, errno.ENOSPC)}
+MODES = {"error": (REFUSE, errno.EIO), "killed": (KILL, 0)}
+HALF_A_WRITE = {"killed in the middle": (KILL_HALF_DONE, 0), "short, then full": (SHORTEN, errno.ENOSPC)}
+WRITES = ("pwrite", "pwritev")
 
 
 @dataclass
@@ -144,7 +145,7 @@ def run_child(path: Path, at: int, mode: str) -> tuple[Promises, int, str]:
         os.close(reader)
         status = 70
         try:
-            what, code = MODES[mode]
+            what, code = (MODES | HALF_A_WRITE)[mode]
             SHIM.shim_arm(str(path).encode(), at, what, code)
             Life(path, lambda line: _say(writer, line)).run()
             _say(writer, f"hit {SHIM.shim_last().decode()}")
@@ -190,29 +191,42 @@ def broken(path: Path, promises: Promises, mode: str) -> str:
     return ""
 
 
-def main(directory: Path) -> dict[str, object]:
+def attempt(path: Path, at: int, mode: str) -> tuple[str, str] | None:
+    """What went wrong when operation `at` failed, and which call that was; None when there are fewer operations."""
+    shutil.rmtree(path, ignore_errors=True)
+    promises, ended, hit = run_child(path, at, mode)
+    if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == 3:
+        return None
+    killed = os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGKILL
+    problem = hit if hit.startswith("failed") else broken(path, promises, mode)
+    if not problem and killed != mode.startswith("killed"):
+        problem = f"ended with status {ended}"
+    return problem, hit.removeprefix("hit ")
+
+
+def main(path: Path) -> dict[str, object]:
     wrong: list[str] = []
     points: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
-    for mode in MODES:
-        at = 0
-        while True:
-            at += 1
-            path = directory / "s"
-            shutil.rmtree(path, ignore_errors=True)
-            promises, ended, hit = run_child(path, at, mode)
-            killed = os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGKILL
-            if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == 3:
-                break  # fewer operations than that
+    calls: dict[int, str] = {}
+
+    def look(at: int, mode: str) -> bool:
+        outcome = attempt(path, at, mode)
+        if outcome is not None:
             points[mode] += 1
+            if outcome[0]:
+                wrong.append(f"{mode} at operation {at}: {outcome[0]}")
             if mode == "error":
-                calls[hit.removeprefix("hit ")] += 1
-            problem = hit if hit.startswith("failed") else broken(path, promises, mode)
-            if problem or killed != mode.startswith("killed"):
-                wrong.append(f"{mode} at operation {at} ({hit}): {problem or ended}")
-    return {"points": points, "calls": calls, "wrong": wrong}
+                calls[at] = outcome[1]
+        return outcome is not None
+
+    for mode in MODES:
+        any(not look(at, mode) for at in range(1, 10_000))
+    for mode in HALF_A_WRITE:
+        for at in (at for at, call in calls.items() if call in WRITES):
+            look(at, mode)
+    return {"points": points, "calls": Counter(calls.values()), "wrong": wrong}
 
 
 if __name__ == "__main__":
     SHIM.shim_last.restype = ctypes.c_char_p
-    print(json.dumps(main(Path(sys.argv[1]))))
+    print(json.dumps(main(Path(sys.argv[1]) / "s")))

@@ -79,6 +79,22 @@ def test_an_entry_takes_the_place_of_the_one_that_it_supersedes(tmp_path: Path) 
         assert numbers(store) == [2]
 
 
+def test_an_entry_keeps_the_place_of_what_it_stands_for_also_when_it_is_moved(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", max_bytes=40_000) as store:
+        first, second, _ = [store.put(entry(n, size_bytes=1000)) for n in (1, 2, 3)]
+        again = store.put(entry(20, size_bytes=1000, supersedes=second.id, place=second.place))
+        store.put(entry(10, size_bytes=1000, supersedes=first.id, place=first.place))
+        twice = store.put(entry(21, size_bytes=1000, supersedes=again.id, place=again.place))
+        assert (again.place, twice.place) == (2, 2)
+        for n in range(100, 130):  # up to the limit: the space of what was superseded is needed
+            store.put(entry(n, size_bytes=1000))
+        assert not (tmp_path / "s" / "000001.log").exists()
+        assert numbers_on_disk(tmp_path / "s") == [10, 21, 3, *range(100, 130)]
+    with Store.open(tmp_path / "s") as store:
+        assert numbers(store) == [10, 21, 3, *range(100, 130)]
+        assert [s.ticket.place for s in store.inherited[:3]] == [1, 2, 3]
+
+
 def test_a_superseded_entry_does_not_come_back_when_its_successor_is_gone(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s", segment_bytes=4096) as store:
         old, stays = store.put(entry(1)), store.put(entry(3))

@@ -83,8 +83,16 @@ def _copy_entry(data: bytes, ticket: Ticket, copies: Segment, spool: UUID) -> tu
     assert frame is not None  # batch_in has seen it
     created = frame.created_ms / 1000
     entry = Entry(
-        frame.topic, frame.partition, batch.header, batch.records, frame.floor_offset, created, frame.supersedes
+        frame.topic,
+        frame.partition,
+        batch.header,
+        batch.records,
+        frame.floor_offset,
+        created,
+        frame.supersedes,
+        frame.place,
     )
     head = head_of(entry, ticket.id, spool=spool, position=copies.size_bytes)
     position = copies.append([head, batch.records])
-    return Held(Ticket(ticket.id, copies.number, position, ticket.size_bytes), frame_crc(head)), frame.supersedes
+    moved = Ticket(ticket.id, copies.number, position, ticket.size_bytes, ticket.place)
+    return Held(moved, frame_crc(head)), frame.supersedes

@@ -115,7 +115,7 @@ def survey(directory: Path, record: Record | None) -> Contents:
             lost.append(Damage(path, 0, known.scan.size_bytes, CUT_SHORT))
         known.is_damaged = any(d.reason != CUT_SHORT for d in lost)
         damage += lost
-    live = sorted((s for known in segments.values() for s in known.live), key=lambda s: s.ticket.id)
+    live = sorted((s for k in segments.values() for s in k.live), key=lambda s: (s.ticket.place, s.ticket.id))
     return Contents(
         spool,
         segments,
@@ -228,7 +228,7 @@ def _judge(segments: dict[int, Known]) -> set[int]:
 
 def _stored(found: Found, number: int) -> Stored:
     frame = found.frame
-    ticket = Ticket(frame.id, number, frame.position, frame.total_bytes)
+    ticket = Ticket(frame.id, number, frame.position, frame.total_bytes, frame.place)
     created = frame.created_ms / 1000
     return Stored(ticket, frame.topic, frame.partition, found.batch, frame.floor_offset, created, frame.supersedes)
 

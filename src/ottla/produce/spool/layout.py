@@ -30,9 +30,10 @@ _SEGMENT = Struct(">IQQ16s")  # kind, follows, first id, spool
 _CRC = Struct(">I")
 SEGMENT_HEADER_BYTES = _STAMP.size + _SEGMENT.size + _CRC.size
 
-# magic, header bytes, reserved, total bytes | CRC | spool, position, id, supersedes, created, floor, partition, check
+# magic, header bytes, reserved, total bytes | CRC | spool, position, id, supersedes, place, created, floor,
+# partition, check
 _START = Struct(">4sHHI")
-_FIELDS = Struct(">16sQQQqqiI")
+_FIELDS = Struct(">16sQQQQqqiI")
 _CRC_AT = _START.size
 _FIELDS_AT = _CRC_AT + _CRC.size
 _TOPIC_AT = _FIELDS_AT + _FIELDS.size
@@ -103,6 +104,7 @@ class FrameHeader:
     position: int
     id: int
     supersedes: int
+    place: int
     created_ms: int
     floor_offset: int
     partition: int
@@ -131,6 +133,7 @@ def pack_frame(entry: Entry, batch_header: bytes, *, entry_id: int, spool: bytes
             position,
             entry_id,
             entry.supersedes,
+            entry.place or entry_id,
             round(entry.created * 1000),
             entry.floor_offset,
             entry.partition,
@@ -171,7 +174,7 @@ def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None)
     if crc != crc32c.crc32c(data[_FIELDS_AT:header_bytes], crc32c.crc32c(data[:_CRC_AT])):
         return None
     topic = bytes(data[_TOPIC_AT:header_bytes]).decode(errors="replace")
-    owner, at, entry_id, supersedes, created_ms, floor_offset, partition, check = fields
+    owner, at, entry_id, supersedes, place, created_ms, floor_offset, partition, check = fields
     return FrameHeader(
         header_bytes,
         total_bytes,
@@ -180,6 +183,7 @@ def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None)
         at,
         entry_id,
         supersedes,
+        place,
         created_ms,
         floor_offset,
         partition,

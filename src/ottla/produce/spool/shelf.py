@@ -26,6 +26,8 @@ class Shelf:
         self.directory = directory
         self.segments = {segment.number: segment for segment in segments}
         self._home = {entry_id: s.number for s in self.segments.values() for entry_id in s.live}
+        # Since the last `settle`: a long outage leaves hundreds of segments that are not.
+        self._touched = set(self.segments.values())
         self._reader: tuple[int, FileIO] | None = None
         self._has_complained = False
 
@@ -47,6 +49,7 @@ class Shelf:
     def add(self, segment: Segment) -> None:
         """A new segment."""
         self.segments[segment.number] = segment
+        self._touched.add(segment)
 
     def hold(self, segment: Segment, held: Held) -> None:
         """The entry is live, and there; if it was live elsewhere, what is there is done."""
@@ -59,6 +62,7 @@ class Shelf:
         number = self._home.pop(entry_id, None)
         if number is not None:
             self.segments[number].finish(entry_id)
+            self._touched.add(self.segments[number])
 
     def find(self, entry_id: int) -> Held | None:
         """Where a live entry is."""
@@ -96,14 +100,16 @@ class Shelf:
     def settle(self, active: Segment | None) -> None:
         """Write the marks that wait and delete the segments that are finished, all but the one being written."""
         problems: list[OSError] = []
-        for segment in self.segments.values():
+        touched = sorted(self._touched, key=lambda segment: segment.number)
+        for segment in touched:
             if segment.live or segment is active:
                 _try(segment.write_marks, problems)
-        finished = [s for s in sorted(self.segments.values(), key=_number) if not s.live and s is not active]
+        finished = [segment for segment in touched if not segment.live and segment is not active]
         while removed := [segment for segment in finished if self._removed(segment, problems)]:
             finished = [segment for segment in finished if segment not in removed]
         for segment in finished:  # held back or not deletable: at least their marks are safe
             _try(segment.write_marks, problems)
+        self._touched = {s for s in touched if s.number in self.segments and (s.waiting or not s.live)}
         self._complain(problems)
 
     def _removed(self, segment: Segment, problems: list[OSError]) -> bool:
@@ -128,10 +134,6 @@ class Shelf:
         self._stop_reading()
         for segment in self.segments.values():
             segment.close()
-
-
-def _number(segment: Segment) -> int:
-    return segment.number
 
 
 def _try(action: Callable[[], None], problems: list[OSError]) -> bool:

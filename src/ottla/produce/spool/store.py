@@ -22,7 +22,7 @@ from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import CONSECUTIVE, VERSION, SegmentHeader, frame_crc
 from ottla.produce.spool.ownership import Ownership
 from ottla.produce.spool.scan import CUT_SHORT, Gap
-from ottla.produce.spool.segment import Held, Segment
+from ottla.produce.spool.segment import Held, Segment, sync_directory
 from ottla.produce.spool.shelf import Shelf
 from ottla.produce.spool.values import Damage, Entry, Owner, Stored, Ticket
 from ottla.wire.batch import Batch
@@ -53,6 +53,7 @@ class Store:
         self._active: Segment | None = None
         self._next_id = contents.next_id
         self._next_segment = contents.next_segment
+        self._compacted_at = 0
         self._durability = Durability(self.path) if fsync else None
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
@@ -78,6 +79,8 @@ class Store:
         _make(directory)
         ownership = Ownership.take(directory)
         try:
+            if fsync:
+                _sync_names(directory)
             contents = survey(directory, ownership.before)
             _tidy(directory, contents)
             store = cls(ownership, contents, fsync=fsync, max_bytes=max_bytes, segment_bytes=segment_bytes)
@@ -117,7 +120,8 @@ class Store:
         """
         self._check()
         size = size_on_disk(entry)
-        self._make_room(size)
+        if not entry.supersedes:  # or a full spool could not be numbered, sent, and so emptied
+            self._make_room(size)
         segment = self._writable(size)
         head = head_of(entry, self._next_id, spool=self._spool, position=segment.size_bytes)
         try:
@@ -126,7 +130,7 @@ class Store:
             if not segment.is_open:
                 self._seal()
             raise SpoolFailed(segment.path, f"cannot be written: {exc.strerror}") from exc
-        ticket = Ticket(self._next_id, segment.number, position, size)
+        ticket = Ticket(self._next_id, segment.number, position, size, entry.place or self._next_id)
         self._next_id += 1
         segment.end_id = self._next_id
         self._shelf.hold(segment, Held(ticket, frame_crc(head)))
@@ -147,7 +151,7 @@ class Store:
 
         When that fails, `SpoolFailed.doubtful` has the tickets put since the last time that it worked. The system may
         have dropped these pages, and a second attempt would prove nothing: put the entries again, each superseding
-        its ticket's id.
+        its ticket's id, in its ticket's place.
         """
         self._check()
         if self._durability is None or not self._durability.recent:
@@ -191,9 +195,11 @@ class Store:
         if active is not None and not active.live and active.size_bytes >= self._segment_bytes // 4:
             self._seal()
         self._shelf.settle(self._active)
-        sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
-        if sparse is not None:
-            self._compact(sparse)
+        if self._compacted_at != self._next_segment:  # files only pile up when new ones are made
+            self._compacted_at = self._next_segment
+            sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
+            if sparse is not None:
+                self._compact(sparse)
 
     def _compact(self, sparse: Segment) -> bool:
         if sparse is self._active:
@@ -287,6 +293,15 @@ def _make(directory: Path) -> None:
     except OSError as exc:
         reason = "is not a directory" if os.path.exists(directory) else f"cannot be made: {exc.strerror}"
         raise SpoolFailed(directory, reason) from exc
+
+
+def _sync_names(directory: Path) -> None:
+    """The directory itself may be new."""
+    try:
+        sync_directory(directory.parent)
+        sync_directory(directory)
+    except OSError as exc:
+        raise SpoolFailed(directory, f"fsync failed: {exc.strerror}") from exc
 
 
 def _tidy(directory: Path, contents: Contents) -> None:

@@ -17,7 +17,8 @@ class Entry:
 
     `floor_offset` is an offset of the partition before which this batch cannot be (-1: not known): where to begin when
     looking for it in the log. `supersedes` is the id of the entry that this one replaces, 0 for none: from then
-    on only one of the two is ever handed out. `created` is seconds since 1970.
+    on only one of the two is ever handed out. `place` is the ticket's of an entry in whose place in the order this one
+    stands, 0 for a new one at the end. `created` is seconds since 1970.
     """
 
     topic: str
@@ -27,16 +28,19 @@ class Entry:
     floor_offset: int
     created: float
     supersedes: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where an entry lies. `size_bytes` is what it takes on disk."""
+    """Where an entry lies. `size_bytes` is what it takes on disk; entries are handed out in the order of `place`: the
+    id, or what it was for the first of those that this one stands for."""
 
     id: int
     segment: int
     position: int
     size_bytes: int
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
