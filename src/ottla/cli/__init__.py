@@ -53,6 +53,8 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "produce": Entry("ottla.cli.produce", "Lines or JSON from files or standard input to a topic."),
+    "spool": Entry("ottla.cli.spool", "What a producer left on disk: list, replay, export."),
     "topics": Entry("ottla.cli.topics", "Topics of a cluster: list, describe, create, delete."),
 }
 
@@ -119,6 +121,7 @@ def cli() -> None:
     Examples:
       ottla cluster up --brokers 3 --topic clicks:6   three real brokers on this machine
       ottla topics describe clicks                    leaders, replicas, offsets
+      ottla produce clicks access.log                 each line a record
       ottla cluster down
 
     Commands that connect take --bootstrap HOST:PORT,... Without it they use OTTLA_BOOTSTRAP, else the local cluster

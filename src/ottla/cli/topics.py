@@ -10,7 +10,8 @@ import click
 from ottla.admin import Admin, OffsetAt, OffsetSpec, TopicDescription
 from ottla.cli.bootstrap import bootstrap_option
 from ottla.cli.options import json_option, settings_option, timeout_option
-from ottla.config import Timeouts
+from ottla.cli.security import security_options
+from ottla.config import Security, Timeouts
 from ottla.model import TopicPartition
 
 
@@ -29,16 +30,17 @@ def topics() -> None:
 
 @topics.command("list")
 @bootstrap_option
+@security_options
 @timeout_option
 @json_option
-def list_topics(bootstrap: str, timeout: float, as_json: bool) -> None:
+def list_topics(bootstrap: str, security: Security, timeout: float, as_json: bool) -> None:
     """Print the names of all topics but Kafka's internal ones.
 
     \b
     Example:
       ottla topics list --json
     """
-    with Admin(bootstrap, timeouts=Timeouts(total=timeout)) as admin:
+    with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout)) as admin:
         names = admin.topic_names()
     click.echo(
         json.dumps(names) if as_json else "\n".join(names) or "there are no topics", err=not names and not as_json
@@ -51,9 +53,16 @@ def list_topics(bootstrap: str, timeout: float, as_json: bool) -> None:
 @click.option("--replicas", type=click.IntRange(1), help="Copies of each partition.  [default: what the brokers say]")
 @settings_option("Topic setting. Repeatable.", example="retention.ms=86400000")
 @bootstrap_option
+@security_options
 @timeout_option
 def create(
-    name: str, partitions: int, replicas: int | None, settings: dict[str, str], bootstrap: str, timeout: float
+    name: str,
+    partitions: int,
+    replicas: int | None,
+    settings: dict[str, str],
+    bootstrap: str,
+    security: Security,
+    timeout: float,
 ) -> None:
     """Create a topic and wait until it can be written to through any broker.
 
@@ -61,7 +70,7 @@ def create(
     Example:
       ottla topics create clicks --partitions 6 --setting cleanup.policy=compact
     """
-    with Admin(bootstrap, timeouts=Timeouts(total=timeout)) as admin:
+    with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout)) as admin:
         admin.create_topic(name, partitions=partitions, replicas=replicas or -1, settings=settings)
     click.echo(f"created {name} with {partitions} partition{'s' if partitions > 1 else ''}")
 
@@ -69,16 +78,17 @@ def create(
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
 @bootstrap_option
+@security_options
 @timeout_option
 @json_option
-def describe(names: tuple[str, ...], bootstrap: str, timeout: float, as_json: bool) -> None:
+def describe(names: tuple[str, ...], bootstrap: str, security: Security, timeout: float, as_json: bool) -> None:
     """Show leaders, replicas and offsets of every partition.
 
     \b
     Example:
       ottla topics describe clicks users --json
     """
-    with Admin(bootstrap, timeouts=Timeouts(total=timeout)) as admin:
+    with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout)) as admin:
         found = admin.describe_topics(names)
         partitions = [TopicPartition(topic.name, p.index) for topic in found for p in topic.partitions]
         first = admin.list_offsets(partitions, OffsetSpec.EARLIEST)
@@ -92,15 +102,16 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout: float, as_json: bo
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
 @bootstrap_option
+@security_options
 @timeout_option
-def delete(names: tuple[str, ...], bootstrap: str, timeout: float) -> None:
+def delete(names: tuple[str, ...], bootstrap: str, security: Security, timeout: float) -> None:
     """Delete topics with all their records, and wait until no broker knows them.
 
     \b
     Example:
       ottla topics delete clicks users
     """
-    with Admin(bootstrap, timeouts=Timeouts(total=timeout)) as admin:
+    with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout)) as admin:
         admin.delete_topics(names)
     click.echo(f"deleted {', '.join(names)}")
 

@@ -1,0 +1,381 @@
+"""`ottla produce`: lines of files or standard input to a topic.
+
+It parses, reads, sends and tells; what a line means is in `rows`, which lines did not arrive is known by `ledger`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ottla.cli import Misuse
+from ottla.cli.bootstrap import bootstrap_option
+from ottla.cli.ledger import Counts, Ledger
+from ottla.cli.lines import Block, TooLong, blocks, check_input
+from ottla.cli.options import json_option
+from ottla.cli.progress import LiveLine
+from ottla.cli.rows import BadLine, Format, Header, JsonLines, PlainLines
+from ottla.cli.security import security_options
+from ottla.cli.stopping import Stopping
+from ottla.config import LONGEST, Security
+from ottla.errors import InputError, NotDelivered
+from ottla.events import Event, FlushAcknowledged
+from ottla.net.discovery import OnUnknownTopic
+from ottla.produce import records as checks
+from ottla.produce.options import Acks, Batching, Buffering, Spool
+from ottla.produce.producer import Producer, Sink
+
+_EACH_ITS_OWN = "-"
+_ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|([tnr0\\]))")
+_PLAIN_ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
+_ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
+_WAIT_SECONDS = 0.2
+_STOP_NOTICE = "stopping: what was read is still being delivered; once more to give that up"
+
+
+def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
+    """As the shell gave it, with `\\t`, `\\n`, `\\r`, `\\0`, `\\\\` and `\\xNN` replaced."""
+    if value is None:
+        return None
+    return _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]) if m[1] else _PLAIN_ESCAPES[m[2]], os.fsencode(value))
+
+
+def _separator(context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
+    separator = _bytes(context, parameter, value)
+    if separator is not None and (not separator or b"\n" in separator):
+        raise click.BadParameter("it must have a character, and not a line end", context, parameter)
+    return separator
+
+
+def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[Header]:
+    pairs = [os.fsencode(value).partition(b"=") for value in values]
+    for value, (key, separator, _) in zip(values, pairs, strict=True):
+        if not key or not separator:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE, for example trace=42", context, parameter)
+    try:
+        return [(key.decode(), value) for key, _, value in pairs]
+    except UnicodeDecodeError as error:
+        raise click.BadParameter("a header's key must be UTF-8", context, parameter) from error
+
+
+def _endless(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    return math.inf if value == 0 else value
+
+
+def _topic(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        checks.topic(value)
+    except InputError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """Where lines come from and what they mean."""
+
+    files: tuple[str, ...]
+    format: Format
+
+
+@click.command()
+@click.argument("topic", callback=_topic)
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="What a line is: a value, or a JSON object.",
+)
+@click.option(
+    "--key-separator", callback=_separator, metavar="SEP", help=r"Text before the first SEP is the key. \t: tab."
+)
+@click.option("--key", callback=_bytes, metavar="KEY", help="The key of every record.")
+@click.option(
+    "--header", "headers", multiple=True, callback=_headers, metavar="KEY=VALUE", help="For every record. Repeatable."
+)
+@click.option("--partition", type=click.IntRange(0, (1 << 31) - 1), help="Where every record goes.")
+@click.option(
+    "--null-value", callback=_bytes, metavar="TEXT", help="A value that is TEXT is sent as none, a tombstone."
+)
+@click.option("--strip-cr", is_flag=True, help=r"Lines end with \r\n.")
+@click.option(
+    "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who must have a record."
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Codec.",
+)
+@click.option(
+    "--linger",
+    type=click.FloatRange(0, LONGEST),
+    default=0.005,
+    show_default=True,
+    help="Seconds that a record may wait for others.",
+)
+@click.option(
+    "--batch-bytes",
+    type=click.IntRange(62, 1 << 30),
+    default=1_000_000,
+    show_default=True,
+    help="Size of a batch, at most.",
+)
+@click.option(
+    "--max-record-bytes",
+    type=click.IntRange(1, (1 << 30) - 1),
+    default=1_000_000,
+    show_default=True,
+    help="Larger records are refused.",
+)
+@click.option(
+    "--delivery-timeout",
+    type=click.FloatRange(0, LONGEST),
+    default=120.0,
+    show_default=True,
+    callback=_endless,
+    help="Seconds after which a record counts as not delivered, or stays in the spool; 0: never.",
+)
+@click.option("--create-topic", is_flag=True, help="Let the brokers create a topic that they do not know.")
+@click.option(
+    "--spool",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep in DIR what cannot be delivered; what DIR has already is delivered first.",
+)
+@click.option("--write-ahead", is_flag=True, help="With --spool: keep every record there until it is acknowledged.")
+@bootstrap_option
+@security_options
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1),
+    default=20.0,
+    show_default=True,
+    help="Seconds to find brokers and topic before anything is read.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Also say which offsets the records have.")
+@json_option
+@click.pass_context
+def produce(
+    context: click.Context,
+    /,
+    topic: str,
+    files: tuple[str, ...],
+    *,
+    acks: str,
+    compression: str,
+    linger: float,
+    batch_bytes: int,
+    max_record_bytes: int,
+    delivery_timeout: float,
+    create_topic: bool,
+    spool: Path | None,
+    write_ahead: bool,
+    bootstrap: str,
+    security: Security,
+    timeout: float,
+    verbose: bool,
+    as_json: bool,
+    **lines: Any,
+) -> None:
+    """Send the lines of FILES, or of standard input, to TOPIC.
+
+    Lines are bytes that end with a newline; they are sent as they are, an empty one as an empty value. A line that is
+    no record or was not delivered is named on stderr as FILE:LINE: REASON, and the rest goes on. Ends with 0 when every
+    line was delivered, 1 when not, 2 when used wrongly. Ctrl-C stops reading, delivers what was read and ends with 130.
+
+    \b
+    With --format json each line is an object:
+      {"value": "text", "key": {"base64": "AAE="}, "headers": {"trace": "42"}, "timestamp": 1767225600.5}
+    Only value must be there; null makes a tombstone. Texts are sent as UTF-8, {"base64": "..."} has any other bytes.
+    headers is an object, or a list of [key, value] pairs; timestamp is seconds, or "2026-01-01T00:00:00Z"; partition
+    and topic say where this record goes. With '-' as TOPIC every line must have its own.
+
+    \b
+    Examples:
+      ottla produce clicks access.log
+      printf 'user-1:hello\\nuser-2:hi\\n' | ottla produce clicks --key-separator :
+      tail -F app.log | ottla produce logs --header host=edge-7 --compression zstd --spool unsent
+      ottla produce clicks --format json records.jsonl --json
+      ottla spool export unsent | ottla produce - --format json
+    """
+    if write_ahead and spool is None:
+        raise Misuse("--write-ahead needs --spool DIR")
+    check_input(files)
+    source = _Input(files or ("-",), _format(topic, max_record_bytes, **lines))
+
+    def make(sink: Sink) -> Producer:
+        return Producer(
+            bootstrap,
+            security=security,
+            client_id="ottla-produce",
+            # Longer than a delivery may take: then there is room again.
+            buffering=Buffering(wait=min(delivery_timeout + 60.0, LONGEST)),
+            spool=None if spool is None else Spool(spool, write_ahead=write_ahead),
+            events=[] if spool is None else [sink],
+            acks=_ACKS[acks],
+            compression=compression,
+            batching=Batching(bytes=batch_bytes, linger=linger),
+            max_record_bytes=max_record_bytes,
+            delivery_timeout=delivery_timeout,
+            unknown_topic=OnUnknownTopic.CREATE if create_topic else OnUnknownTopic.REFUSE,
+        )
+
+    patience = None if spool is None else delivery_timeout
+    run = _Run(make, max_record_bytes=max_record_bytes, patience=patience)
+    if topic != _EACH_ITS_OWN and not create_topic and spool is None:
+        run.check(topic, timeout)
+    code = run.all(source)
+    _report(run.counts, as_json=as_json, verbose=verbose)
+    context.exit(code)
+
+
+def _format(
+    topic: str,
+    max_record_bytes: int,
+    *,
+    form: str,
+    key_separator: bytes | None,
+    key: bytes | None,
+    null_value: bytes | None,
+    strip_cr: bool,
+    headers: list[Header],
+    partition: int | None,
+) -> Format:
+    if form == "json":
+        given = {"--key-separator": key_separator, "--key": key, "--null-value": null_value, "--strip-cr": strip_cr}
+        for option, value in given.items():
+            if value not in (None, False):
+                raise Misuse(f"{option} is for --format lines: a JSON line says all of that itself")
+        own = None if topic == _EACH_ITS_OWN else topic
+        return JsonLines(topic=own, max_record_bytes=max_record_bytes, headers=headers, partition=partition)
+    if topic == _EACH_ITS_OWN:
+        raise Misuse("'-' as TOPIC needs --format json, where each line can have its own")
+    if key is not None and key_separator is not None:
+        raise Misuse("--key and --key-separator exclude one another")
+    return PlainLines(
+        topic=topic,
+        max_record_bytes=max_record_bytes,
+        separator=key_separator,
+        key=key,
+        null=null_value,
+        strips_cr=strip_cr,
+        headers=headers,
+        partition=partition,
+    )
+
+
+class _Run:
+    """One run of the command, from the first line to the last acknowledgement."""
+
+    def __init__(self, make: Callable[[Sink], Producer], *, max_record_bytes: int, patience: float | None) -> None:
+        self._patience = patience
+        """With a spool: seconds without any delivery after which the rest stays there."""
+        self._moved = 0.0
+        self._producer = make(self._happened)
+        self._live = LiveLine(lambda: str(self.counts))
+        self._ledger = Ledger(self._producer, max_record_bytes=max_record_bytes, say=self._live.say)
+        self._stopping = Stopping(_STOP_NOTICE)
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the lines."""
+        return self._ledger.counts
+
+    def check(self, topic: str, timeout: float) -> None:
+        """Raises what is wrong with the brokers or the topic, before anything is read."""
+        try:
+            self._producer.partition_for(topic, timeout=timeout)
+        except BaseException as error:
+            self._producer.close(0)
+            if isinstance(error, KeyboardInterrupt):
+                raise SystemExit(128 + signal.SIGINT) from error  # nothing was read
+            raise
+
+    def all(self, source: _Input) -> int:
+        """Sends everything; the exit code."""
+        self.counts.start()
+        with self._live, self._stopping:
+            try:
+                for file in source.files:
+                    if not self._stopping.asked:
+                        self._file(file, source.format)
+                self._wait()
+                self._close(None if self._is_worthwhile() else 0.0)
+            except KeyboardInterrupt:
+                self._close(0.0)
+            self._ledger.end()
+        if self._stopping.asked:
+            return self._stopping.exit_code
+        return 0 if self.counts.is_complete else 1
+
+    def _file(self, file: str, form: Format) -> None:
+        try:
+            for block in self._blocks(file, form):
+                for rows in form.rows(block):
+                    if isinstance(rows, BadLine):
+                        self._ledger.bad(*rows)
+                    else:
+                        self._ledger.send(rows)
+        except OSError as error:
+            self._ledger.unreadable(file, str(error.strerror))
+
+    def _blocks(self, file: str, form: Format) -> Iterator[Block]:
+        for block in blocks(file, longest_bytes=form.longest_bytes):
+            if isinstance(block, TooLong):
+                self._ledger.bad(block.source, block.line, f"too long for a record: {block.size_bytes:,} bytes")
+            elif block is not None:
+                yield block
+            self._ledger.settle()
+            if self._stopping.asked:
+                return
+
+    def _wait(self) -> None:
+        """Until everything is decided; with a spool, for as long as there is hope, for there it is safe."""
+        self._moved = time.monotonic()
+        while self._is_worthwhile() and not (self._stopping.asked and self._patience is not None):
+            try:
+                self._producer.flush(_WAIT_SECONDS)
+                return
+            except TimeoutError:
+                self._ledger.settle()
+            except NotDelivered as error:
+                self._ledger.told(error)
+                return
+
+    def _is_worthwhile(self) -> bool:
+        return self._patience is None or time.monotonic() - self._moved < self._patience
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, FlushAcknowledged):
+            self._moved = time.monotonic()
+
+    def _close(self, timeout: float | None) -> None:
+        try:
+            self._producer.close(timeout)
+        except NotDelivered as error:
+            self._ledger.told(error)
+
+
+def _report(counts: Counts, *, as_json: bool, verbose: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(counts.as_dict()))
+        return
+    click.echo(str(counts), err=True)
+    for at, arrived in sorted(counts.arrived.items()) if verbose else ():
+        where = f" in [{arrived.start}, {arrived.stop})" if arrived.start >= 0 else ""
+        click.echo(f"  {at}: {arrived.records:,} records{where}", err=True)

@@ -1,0 +1,61 @@
+"""What a command shows on stderr while it works: one live line on a terminal, and texts that do not disturb it.
+
+Comes in: a function that tells how things stand. The live line is drawn by a thread of its own, so that it goes on
+while the command waits; `with` starts and joins it. A reader of stderr that has gone away never ends the work.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import click
+
+_EVERY_SECONDS = 0.2
+_CLEAR = "\r\x1b[K"
+
+
+class LiveLine:
+    """A line that is drawn again and again while the block runs, if stderr is a terminal."""
+
+    def __init__(self, status: Callable[[], str]) -> None:
+        self._status = status
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._draw, name="ottla-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._write(_CLEAR)
+
+    def say(self, text: str) -> None:
+        """Prints a text on lines of its own."""
+        self._write(f"{_CLEAR if self._thread is not None else ''}{text}\n")
+
+    def _draw(self) -> None:
+        while not self._ended.wait(_EVERY_SECONDS):
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR + self._status()[:width])
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            try:
+                click.echo(text, nl=False, err=True)
+            except OSError:
+                # What could not be written stays in the buffer, and would fail once more when the interpreter ends.
+                sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays until then
