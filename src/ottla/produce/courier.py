@@ -386,7 +386,7 @@ class Courier:
 
     def _checked(self, topic: Topic, lane: Lane, found: dict[Identity, int]) -> None:
         front = lane.line[0] if lane.line else None
-        first_try = front is not None and front.inherited and front.attempts == 0
+        first_try = lane.is_stale or (front is not None and front.inherited and front.attempts == 0)
         for batch, offset in lane.checked(found):
             self.succeed(batch, offset, -1, batch.sent_at or 0.0)
         if first_try:

@@ -30,6 +30,9 @@ MOST_IN_FLIGHT = 5
 """A broker remembers the last five batches of a producer in a partition."""
 FORGOTTEN_AFTER = 1.0
 """Seconds without a batch after which a broker may have forgotten our producer id: they expire, brokers restart."""
+CHECK_AFTER = 600.0
+"""Seconds without a batch after which a broker may have forgotten even what it wrote without our hearing of it (ids live
+for a day by default) and would write that again: the log is read before it is sent again."""
 _LAST_EPOCH = (1 << 15) - 1
 _SEQUENCES = 1 << 31
 
@@ -85,6 +88,10 @@ class Lane:
         self.must_check = False
         """The log has to be read before anything else is sent."""
         self.checking = False
+        self.is_stale = False
+        """It has to be read because much time has passed, not because the broker said that numbers cannot go on."""
+        self._is_checked = False
+        """Since something was sent."""
         self._most_in_flight = in_flight
         self._numbered = numbered
         self._resending = False
@@ -115,7 +122,12 @@ class Lane:
                 return None
             self._resending = False
         batch = next((batch for batch in self.line if not batch.flying), None)
-        return None if batch is not None and self._goes_alone(batch) else batch
+        if batch is None or self._goes_alone(batch):
+            return None
+        if batch.attempts and batch.identity is not None and now - self._sent_at > CHECK_AFTER and not self._is_checked:
+            self.must_check = self.is_stale = True
+            return None
+        return batch
 
     @property
     def needs_identity(self) -> bool:
@@ -177,6 +189,7 @@ class Lane:
         if now - self._sent_at > FORGOTTEN_AFTER:
             self._known_id = -1
         self._sent_at = now
+        self._is_checked = False
         self._sent_id = -1 if batch.identity is None else batch.identity.producer_id
         left = self._left_from(batch.identity)
         if left and left - batch.count < (self._next_sequence - self._unsent_from) % _SEQUENCES:
@@ -253,7 +266,8 @@ class Lane:
 
     def checked(self, found: Mapping[Identity, int]) -> list[tuple[Outgoing, int]]:
         """The log was read from the floor on: what is in it is done. Returns those batches, with their offsets."""
-        self.checking = self.must_check = False
+        self.checking = self.must_check = self.is_stale = False
+        self._is_checked = True
         written = [(b, found[b.identity]) for b in self.line if b.identity is not None and b.identity in found]
         for batch, offset in written:
             self._remove(batch)

@@ -1,0 +1,1 @@
+"""Transactions on real brokers, read by confluent-kafka with read_committed."""

@@ -1,0 +1,102 @@
+"""Topics and transactional ids that no other test uses, and producers that are closed at the end of a test."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.errors import OttlaError
+from ottla.net import Cluster
+from ottla.produce.producer import Producer
+
+from .reading import Log
+
+NewTopic = Callable[..., str]
+NewProducer = Callable[..., Producer]
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
+    """Ours, connected to the brokers of the run."""
+    with Cluster(kafka.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def new_topic(cluster: Cluster) -> NewTopic:
+    """Creates a topic and tells its name."""
+    numbers, run = itertools.count(), f"transactions-{uuid.uuid4().hex[:6]}"
+
+    def create(partitions: int = 1, **settings: str) -> str:
+        name = f"{run}-{next(numbers)}"
+        Admin(cluster).create_topic(name, partitions=partitions, replicas=3, settings=settings)
+        return name
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def log(kafka: LocalCluster) -> Iterator[Log]:
+    """Readers that are not ours."""
+    with Log(kafka.bootstrap) as readers:
+        yield readers
+
+
+@pytest.fixture
+def topic(new_topic: NewTopic) -> str:
+    """One with a single partition."""
+    return new_topic()
+
+
+@pytest.fixture
+def tid() -> str:
+    """A transactional id."""
+    return f"id-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def new_producer(kafka: LocalCluster, tid: str) -> Iterator[NewProducer]:
+    """Makes producers with the transactional id of the test."""
+    with ExitStack() as stack:
+
+        def create(**options: Any) -> Producer:
+            producer = Producer(kafka.bootstrap, **({"transactional_id": tid} | options))
+            stack.callback(_close, producer)
+            return producer
+
+        yield create
+
+
+def _close(producer: Producer) -> None:
+    try:
+        producer.close(10)
+    except OttlaError:
+        pass  # what the test wanted to know, it has asserted
+
+
+@contextmanager
+def failing(kind: type[BaseException], match: str | None = None) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+    """`pytest.raises` around a whole transaction: where in the block it is raised is for the test to say."""
+    with pytest.raises(kind, match=match) as caught:
+        yield caught
+
+
+def fail(error: BaseException) -> None:
+    """What a program does when something goes wrong in its block."""
+    raise error
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
+    """Waits for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
