@@ -352,9 +352,9 @@ class Courier:
             hold(part, part.size_bytes)
         lane.replaced(batch, parts)
         if self._keeper is not None:
-            for part in parts:
-                self._keeper.keep(part, lane)
-            self._keeper.done([batch], delivered=False)
+            kept = [self._keeper.keep(part, lane) for part in parts]
+            if all(kept):  # else the whole stays on disk until its parts are decided
+                self._keeper.done([batch], delivered=False)
         hold(batch, -batch.held_bytes)
         batch.records = None
 
@@ -363,7 +363,7 @@ class Courier:
     def _check(self, topic: Topic, lane: Lane) -> None:
         """Reads the end of the partition's log before batches that were sent get other numbers, or none."""
         lane.checking = True
-        wanted = {batch.identity for batch in lane.line if batch.identity is not None}
+        wanted = {batch.identity: batch.count for batch in lane.line if batch.identity is not None}
         oldest = min((batch.created for batch in lane.line), default=0.0)
         times = [batch.header.base_timestamp for batch in lane.line if batch.header is not None]
         search = tail.Search(lane.at, floor=lane.floor, created=oldest, timestamp_ms=min(times, default=0))
@@ -401,15 +401,19 @@ class Courier:
 
     def succeed(self, batch: Outgoing, base_offset: int, append_time: int, now: float) -> None:
         """A batch is in the log."""
-        if self._keeper is not None:
-            self._keeper.done([batch], delivered=True)
         self._tools.outcomes.acknowledged(batch, base_offset, append_time, now)
+        self._done(batch, delivered=True)
 
     def fail(self, batch: Outgoing, error: OttlaError) -> None:
         """A batch will not be delivered."""
-        if self._keeper is not None:
-            self._keeper.done([batch], delivered=False)
         self._tools.outcomes.failed(batch, error)
+        self._done(batch, delivered=False)
+
+    def _done(self, batch: Outgoing, *, delivered: bool) -> None:
+        if self._keeper is not None:
+            whole = None if batch.parent is None else batch.parent[0]
+            decided = [batch] if whole is None or not whole.decided else [batch, whole]
+            self._keeper.done(decided, delivered=delivered)
 
     # The disk
 

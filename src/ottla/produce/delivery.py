@@ -8,11 +8,12 @@ cost nothing to those who do not use them.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,9 +23,22 @@ from ottla.errors import OttlaError
 from ottla.model import OffsetRange
 
 SENDER_THREAD = "ottla-sender"
+E = TypeVar("E", bound=OttlaError)
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 """Guards the lists of watchers, which are short and rarely touched."""
+
+
+def fresh(error: E) -> E:
+    """A copy of an error, to be raised.
+
+    The error is that of a batch and shared by its records. A traceback on it would grow with each of them, and would
+    lead from its frames to deliveries and back: a cycle that is never freed, since the garbage collector does not look
+    into deliveries.
+    """
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 class Sent(NamedTuple):
@@ -175,7 +189,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         _wait(self, timeout)
         carrier, index, outcome = self._decided()
         if outcome.error is not None:
-            raise outcome.error
+            raise fresh(outcome.error)
         offset = outcome.offset_of(index)
         appended = outcome.append_time
         time = appended / 1000 if appended >= 0 else self._shipment.time_of(self._row)
@@ -184,7 +198,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def exception(self, timeout: float | None = None) -> OttlaError | None:
         """Why the record was not delivered, or None when it was; waits like `result`."""
         _wait(self, timeout)
-        return self._decided()[2].error
+        error = self._decided()[2].error
+        return None if error is None else fresh(error)
 
     def add_done_callback(self, function: Callable[[Delivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
@@ -235,7 +250,7 @@ class BulkDelivery:
         for part in self._parts:
             for carrier, rows, outcome in _pieces(part):
                 if outcome.error is not None:
-                    raise outcome.error
+                    raise fresh(outcome.error)
                 records += len(rows)
                 if outcome.base_offset >= 0:
                     start = outcome.offset_of(rows.start)
@@ -247,7 +262,7 @@ class BulkDelivery:
         """The first reason why a record was not delivered, or None; waits like `result`."""
         _wait(self, timeout)
         errors = (outcome.error for part in self._parts for _, _, outcome in _pieces(part))
-        return next((error for error in errors if error is not None), None)
+        return next((fresh(error) for error in errors if error is not None), None)
 
     def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""

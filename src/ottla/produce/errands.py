@@ -17,6 +17,8 @@ from ottla.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_MOST_OF_A_KIND = 8
+"""A spool may hold batches of a thousand partitions, each of which has a log to be read."""
 
 
 class Errands:
@@ -26,11 +28,12 @@ class Errands:
         self._wake = wake
         self._name = name
         self._running: dict[Hashable, threading.Thread] = {}
+        self._queued: dict[Hashable, Callable[[], None]] = {}
         self._back: deque[tuple[Hashable, Callable[[], None]]] = deque()
 
     def busy(self, key: Hashable) -> bool:
         """Whether an errand under this key is on its way."""
-        return key in self._running
+        return key in self._running or key in self._queued
 
     def run(
         self,
@@ -40,8 +43,9 @@ class Errands:
         done: Callable[[T], None],
         failed: Callable[[OttlaError], None],
     ) -> bool:
-        """Starts it, unless one with that key is on its way. `done` or `failed` is called by `collect`."""
-        if key in self._running:
+        """Starts it, or queues it behind others of its kind (the first word of its key), unless one with that key is
+        on its way. `done` or `failed` is called by `collect`."""
+        if self.busy(key):
             return False
 
         def go() -> None:
@@ -59,19 +63,32 @@ class Errands:
             self._back.append((key, back))
             self._wake()
 
-        thread = threading.Thread(target=go, name=f"{self._name}-errand", daemon=True)
-        self._running[key] = thread
-        thread.start()
+        self._queued[key] = go
+        self._start_queued()
         return True
+
+    def _start_queued(self) -> None:
+        for key, go in list(self._queued.items()):
+            if sum(_kind(other) == _kind(key) for other in self._running) >= _MOST_OF_A_KIND:
+                continue
+            del self._queued[key]
+            thread = threading.Thread(target=go, name=f"{self._name}-errand", daemon=True)
+            self._running[key] = thread
+            thread.start()
 
     def collect(self) -> None:
         """Calls back for what is finished; on the thread of the loop."""
         while self._back:
             key, back = self._back.popleft()
             self._running.pop(key).join()
+            self._start_queued()
             back()
 
     def join(self, deadline: Deadline) -> None:
         """Waits for errands that are under way; what they bring is dropped."""
         for thread in list(self._running.values()):
             thread.join(deadline.remaining())
+
+
+def _kind(key: Hashable) -> object:
+    return key[0] if isinstance(key, tuple) else key

@@ -31,8 +31,8 @@ MOST_IN_FLIGHT = 5
 FORGOTTEN_AFTER = 1.0
 """Seconds without a batch after which a broker may have forgotten our producer id: they expire, brokers restart."""
 CHECK_AFTER = 600.0
-"""Seconds without a batch after which a broker may have forgotten even what it wrote without our hearing of it (ids live
-for a day by default) and would write that again: the log is read before it is sent again."""
+"""Seconds without a batch after which a broker may have forgotten even what it wrote without our hearing of it (ids
+live for a day by default) and would write that again: the log is read before it is sent again."""
 _LAST_EPOCH = (1 << 15) - 1
 _SEQUENCES = 1 << 31
 
@@ -232,7 +232,7 @@ class Lane:
     def replaced(self, batch: Outgoing, parts: Iterable[Outgoing]) -> None:
         """It is sent as several smaller batches instead, under its numbers: nothing has to be numbered anew.
 
-        A broker that refused it has not used them.
+        A broker that refused it has not used them, since all copies of it were too large.
         """
         at, identity, header = self.line.index(batch), batch.identity, batch.header
         self.refused(batch)

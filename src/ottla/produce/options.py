@@ -18,9 +18,9 @@ from ottla.config import LONGEST, Path
 from ottla.errors import ConfigError
 from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Sticky, Strategy
-from ottla.wire.batch import Codec
+from ottla.wire.batch import HEADER_BYTES, Codec
 from ottla.wire.codecs import check_level, parse_codec
-from ottla.wire.encode import BatchLimits
+from ottla.wire.encode import LARGEST_BATCH, BatchLimits
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 def _kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")
+        article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
+        raise ConfigError(f"{name} must be {article} {kind.__name__}, got {value!r}")
 
 
 def _seconds(owner: str, name: str, value: object, *, lowest: float) -> None:
@@ -79,7 +80,8 @@ class Batching:
     linger: float = 0.005
 
     def __post_init__(self) -> None:
-        BatchLimits(max_bytes=self.bytes, max_records=self.records)
+        _whole("Batching(bytes=...)", self.bytes, lowest=HEADER_BYTES + 1, highest=LARGEST_BATCH)
+        _whole("Batching(records=...)", self.records, lowest=1, highest=(1 << 31) - 1)
         _seconds("Batching", "linger", self.linger, lowest=0.0)
 
 
@@ -171,6 +173,9 @@ class Settings:
         if self.acks not in ("all", 0, 1) or isinstance(self.acks, bool):
             raise ConfigError(f"acks must be 'all', 1 or 0, got {self.acks!r}")
         codec = parse_codec(self.compression)
+        if self.level is not None:
+            _kind("level", self.level, int)
+        _kind("idempotent", self.idempotent, bool)
         object.__setattr__(self, "compression", codec)
         object.__setattr__(self, "level", check_level(codec, self.level))
         if self.delivery_timeout != math.inf:
@@ -214,6 +219,24 @@ class TopicOptions:
         if "compression" in given and "level" not in given:
             given["level"] = None  # a level belongs to its codec
         return replace(rest, **given)
+
+
+def check_kinds(
+    *,
+    topics: Mapping[str, TopicOptions],
+    buffering: Buffering,
+    spool: Spool | None,
+    on_failed: Callable[..., None] | None,
+) -> None:
+    """The options of a producer as a whole: each is of the kind that it must be."""
+    _kind("buffering", buffering, Buffering)
+    if spool is not None:
+        _kind("spool", spool, Spool)
+    if on_failed is not None and not callable(on_failed):
+        raise ConfigError(f"on_failed must be callable, got {on_failed!r}")
+    _kind("topics", topics, Mapping)
+    for name, given in topics.items():
+        _kind(f"topics[{name!r}]", given, TopicOptions)
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:

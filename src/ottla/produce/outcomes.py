@@ -16,7 +16,7 @@ import pyarrow as pa
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.events import Events, FlushAcknowledged, FlushFailed
 from ottla.produce.budget import Budget
-from ottla.produce.delivery import Outcome
+from ottla.produce.delivery import Outcome, fresh
 from ottla.produce.hook import decoded
 from ottla.produce.outgoing import Outgoing
 from ottla.wire.batch import BatchHeader
@@ -110,7 +110,7 @@ class Outcomes:
         if first is None:
             return
         if isinstance(first, NotDelivered) and first.records == records:
-            raise first
+            raise fresh(first)
         raise NotDelivered(f"first of all, {first}", records=records, cause=first)
 
     def forget_failures(self) -> None:

@@ -29,13 +29,18 @@ class Topic:
     """One topic in use: its settings, its partitions as far as they are known, and their lanes."""
 
     def __init__(
-        self, name: str, settings: Settings, *, failed: Callable[[Outgoing, OttlaError], None] | None = None
+        self,
+        name: str,
+        settings: Settings,
+        *,
+        router: Router | None = None,
+        failed: Callable[[Outgoing, OttlaError], None] | None = None,
     ) -> None:
         self.name = name
         self.failed = failed or _failed
         """Told of batches that never get into a line: their hook has failed."""
         self.settings = settings
-        self.router = Router(name, partitioner=settings.partitioner, strategy=settings.strategy)
+        self.router = router or Router(name, partitioner=settings.partitioner, strategy=settings.strategy)
         self.partitions: Partitions | None = None
         self.leaders: Mapping[int, int] = {}
         self.lanes: dict[int, Lane] = {}

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,11 @@ from ottla.produce.options import (
     TopicOptions,
     TopicSettings,
     WhenFull,
+    check_kinds,
     settings_from,
 )
 from ottla.produce.outcomes import FailedBatch, Outcomes
-from ottla.produce.route import Partitions
+from ottla.produce.route import Partitions, Router
 from ottla.produce.sender import Parts, Sender
 from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
@@ -92,6 +93,7 @@ class Producer:
         **options: Unpack[TopicSettings],
     ) -> None:
         rest = settings_from(options)
+        check_kinds(topics=topics, buffering=buffering, spool=spool, on_failed=on_failed)
         self._settings = _SettingsByTopic(rest, {name: given.over(rest) for name, given in topics.items()})
         if transactional_id is not None:
             check_settings(transactional_id, transaction_timeout)
@@ -100,6 +102,7 @@ class Producer:
         self._owned_events = None if isinstance(events, Events) else Events(*events)
         self._events = self._owned_events or events
         assert isinstance(self._events, Events)
+        store = None if spool is None else Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
         self._bell = Bell()
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
         self._outcomes = Outcomes(self._budget, events=self._events, on_failed=on_failed)
@@ -107,8 +110,7 @@ class Producer:
         self._open = self._intake.open
         self._spool = spool
         self._keeper: Keeper | None = None
-        if spool is not None:
-            store = Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
+        if spool is not None and store is not None:
             self._keeper = Keeper(spool, store, outcomes=self._outcomes, events=self._events)
         self._sender = Sender(
             Parts(
@@ -119,6 +121,7 @@ class Producer:
                 events=self._events,
                 bell=self._bell,
                 settings_of=self._settings.of,
+                router_of=self._settings.router,
                 keeper=self._keeper,
                 retry=self._cluster.retry,
                 transactional_id=transactional_id,
@@ -196,6 +199,7 @@ class Producer:
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
         """Sends a list of values and `(key, value)` pairs, mixed as you like."""
         self._begin(topic)
+        checks.items(items)
         columns = from_list(items)
         explicit = None
         if self._settings.of(topic).partitioner is not None:
@@ -212,8 +216,7 @@ class Producer:
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """Where the next record with this key would go, without sending one."""
         partitions = self._partitions(topic, timeout)
-        known = self._sender.topic(topic)
-        router = known.router if known is not None else self._settings.router(topic)
+        router = self._settings.router(topic)
         data = checks.payload("key", key)
         if router.partitioner is not None:
             chosen = router.custom_one(data, None, partitions.count)
@@ -361,7 +364,7 @@ class Producer:
         """What the partitioner of the topic says; it is asked here, so that its errors come with the call."""
         partitions = self._partitions(topic, self._budget.buffering.wait)
         router = self._settings.router(topic)
-        return router.custom(keys, values, partitions.count, explicit=explicit)  # type: ignore[no-any-return]
+        return router.custom(keys, values, partitions.count, explicit=explicit)
 
     def _hand_in(
         self, topic: str, columns: Columns, explicit: npt.NDArray[np.int32] | None, *, what: str
@@ -448,7 +451,7 @@ class _SettingsByTopic:
     def __init__(self, rest: Settings, topics: Mapping[str, Settings]) -> None:
         self._rest = rest
         self._topics = topics
-        self._routers: dict[str, Any] = {}
+        self._routers: dict[str, Router] = {}
 
     def all(self) -> list[Settings]:
         """Of the rest, and of each topic that has its own."""
@@ -465,14 +468,14 @@ class _SettingsByTopic:
             _LARGEST_SMALL, None, None
         )
 
-    def router(self, topic: str) -> Any:
-        """A router that is asked by callers."""
-        from ottla.produce.route import Router
-
-        if topic not in self._routers:
+    def router(self, topic: str) -> Router:
+        """The one of a topic: callers ask it where a record would go, the sender sends it there."""
+        router = self._routers.get(topic)
+        if router is None:
             settings = self.of(topic)
-            self._routers[topic] = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
-        return self._routers[topic]
+            made = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
+            router = self._routers.setdefault(topic, made)
+        return router
 
 
 def _check_transactional(settings: _SettingsByTopic, spool: Spool | None) -> None:

@@ -7,7 +7,7 @@ accepted. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +27,8 @@ _RECORD_OVERHEAD = 21
 """Lengths, deltas and counts of a record, at most, for keys and values below 256 MB."""
 _HEADER_OVERHEAD = 10
 _LAST_PARTITION = (1 << 31) - 1
+_YEAR_10000 = 253_402_300_800
+"""In seconds; what is above is most likely in milliseconds."""
 
 
 def topic(name: object) -> None:
@@ -59,6 +61,7 @@ def headers(given: object) -> list[tuple[str, bytes | None]] | None:
         for key, value in items:  # type: ignore[attr-defined]
             if not isinstance(key, str):
                 raise InputError(f"a header's key is {type(key).__name__}, expected str")
+            payload("key of a header", key)
             listed.append((key, payload(f"header {key}", value)))
     except (TypeError, ValueError) as error:
         if isinstance(error, OttlaError):
@@ -66,6 +69,13 @@ def headers(given: object) -> list[tuple[str, bytes | None]] | None:
         kind = type(given).__name__
         raise InputError(f"headers is {kind}, expected a mapping or (key, value) pairs: {error}") from error
     return listed or None
+
+
+def items(given: object) -> None:
+    """A list of records, or an error."""
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
+        kind = type(given).__name__
+        raise InputError(f"{kind} is no list of records: expected one of values and (key, value) pairs")
 
 
 def partition(number: object) -> int:
@@ -85,8 +95,8 @@ def milliseconds(when: object) -> int:
         if when.tzinfo is None:
             raise InputError(f"the timestamp {when.isoformat()} has no time zone: use an aware datetime")
         when = when.timestamp()
-    if not isinstance(when, int | float) or isinstance(when, bool) or not 0 <= when < 1 << 53:
-        raise InputError(f"timestamp is {when!r}, expected seconds since 1970 or an aware datetime")
+    if not isinstance(when, int | float) or isinstance(when, bool) or not 0 <= when < _YEAR_10000:
+        raise InputError(f"timestamp is {when!r}, expected seconds since 1970 (not milliseconds) or an aware datetime")
     return int(when * 1000)
 
 
@@ -127,7 +137,10 @@ def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
         return
     if "topic" not in names:
         raise InputError("neither the call nor a column of the table says which topic")
-    column = table.column("topic").cast(pa.string())
+    column = table.column("topic")
+    if not _is_text(column.type):
+        raise InputError(f"column topic has type {column.type}; accepted is text")
+    column = column.cast(pa.string())
     if column.null_count:
         raise InputError(f"column topic has {column.null_count} nulls")
     rows = table.drop_columns(["topic"])
@@ -148,10 +161,15 @@ def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
     column = rows.column("partition")
     if not pa.types.is_integer(column.type) and not pa.types.is_null(column.type):
         raise InputError(f"column partition has type {column.type}; accepted are whole numbers, null for none")
-    wide = pc.fill_null(column.cast(pa.int64()), -1).to_numpy()
-    if len(wide) and not -1 <= wide.min() <= wide.max() <= _LAST_PARTITION:
-        raise InputError(f"column partition has {wide.min()} to {wide.max()}; accepted are 0 to {_LAST_PARTITION}")
-    return np.asarray(wide, np.int32)
+    lowest, highest = pc.min_max(column).as_py().values()
+    if lowest is not None and not -1 <= lowest <= highest <= _LAST_PARTITION:
+        raise InputError(f"column partition has {lowest} to {highest}; accepted are 0 to {_LAST_PARTITION}")
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), -1).to_numpy(), np.int32)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def slices(rows: Columns, size_bytes: int) -> Iterator[range]:

@@ -36,7 +36,7 @@ from ottla.produce.links import Link, Links
 from ottla.produce.options import Settings, WhenFull
 from ottla.produce.outcomes import Outcomes
 from ottla.produce.packing import Topic, pack, seal
-from ottla.produce.route import Partitions
+from ottla.produce.route import Partitions, Router
 
 _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.1
@@ -59,6 +59,7 @@ class Parts:
     events: Events
     bell: Bell
     settings_of: Callable[[str], Settings]
+    router_of: Callable[[str], Router]
     keeper: Keeper | None
     retry: Retry
     transactional_id: str | None = None
@@ -375,7 +376,12 @@ class Sender:
     def _topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = Topic(name, self._parts.settings_of(name), failed=self._parts.outcomes.failed)
+            topic = self._topics[name] = Topic(
+                name,
+                self._parts.settings_of(name),
+                router=self._parts.router_of(name),
+                failed=self._parts.outcomes.failed,
+            )
             self._apply(self._cluster.known, [topic])
             count = 0 if self._parts.keeper is None else self._parts.keeper.partition_count(name)
             if topic.partitions is None and count:

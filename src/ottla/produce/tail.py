@@ -6,7 +6,7 @@ reads headers only, and everything up to the end of the log at the moment of ask
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.admin import Admin, OffsetSpec
@@ -34,8 +34,8 @@ class Search(NamedTuple):
     timestamp_ms: int
 
 
-def find(cluster: Cluster, search: Search, wanted: Collection[Identity]) -> dict[Identity, int]:
-    """The base offsets of those of the `wanted` batches that are in the log."""
+def find(cluster: Cluster, search: Search, wanted: Mapping[Identity, int]) -> dict[Identity, int]:
+    """The base offsets of those of the `wanted` batches, each with its number of records, that are in the log."""
     admin = Admin(cluster)
     at = search.at
     end = admin.list_offsets([at], OffsetSpec.LATEST)[at].offset
@@ -45,7 +45,7 @@ def find(cluster: Cluster, search: Search, wanted: Collection[Identity]) -> dict
         batches = _fetch(cluster, at, offset)
         for header in (batch.header for batch in batches):
             identity = Identity(header.producer_id, header.producer_epoch, header.base_sequence)
-            if identity in wanted:
+            if wanted.get(identity) == header.count:  # a part of a batch that was cut begins with the same number
                 found[identity] = header.base_offset
         offset = max(batches[-1].header.next_offset, offset + 1) if batches else end
     return found

@@ -1,0 +1,112 @@
+"""Memory is bounded: callers wait while it is used up, and hear what holds things up when that takes too long."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ottla.errors import BufferFull, OttlaError
+from ottla.events import BufferFull as BufferFullEvent
+from ottla.events import Event, Events
+from ottla.produce.budget import Budget
+from ottla.produce.options import Buffering, WhenFull
+
+LIMIT = 1 << 20
+SOON = 10.0
+
+
+def budget(happened: list[Event] | None = None, *, wait: float = SOON, policy: WhenFull = WhenFull.WAIT) -> Budget:
+    events = Events() if happened is None else Events(happened.append)
+    return Budget(
+        Buffering(bytes=LIMIT, wait=wait, when_full=policy), holding=lambda: "broker 7 is slow", events=events
+    )
+
+
+def usable() -> None:
+    """It is."""
+
+
+def test_with_room_nobody_waits() -> None:
+    memory = budget()
+    memory.add(LIMIT - 1)
+    memory.wait(usable)
+    assert not memory.full
+
+
+def test_a_caller_waits_until_there_is_room() -> None:
+    memory = budget()
+    memory.add(LIMIT)
+    done = threading.Event()
+
+    def wait() -> None:
+        memory.wait(usable)
+        done.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    while not memory.waiting:
+        time.sleep(0.001)
+    memory.add(1)  # more, not less
+    assert not done.wait(0.05)
+    memory.add(-2)
+    assert done.wait(SOON)
+    waiter.join(SOON)
+    assert memory.waiting == 0
+
+
+@pytest.mark.parametrize(("policy", "wait"), [(WhenFull.WAIT, 0.05), (WhenFull.REFUSE, SOON), (WhenFull.WAIT, 0.0)])
+def test_a_caller_hears_what_holds_things_up(policy: WhenFull, wait: float) -> None:
+    happened: list[Event] = []
+    memory = budget(happened, wait=wait, policy=policy)
+    memory.add(LIMIT + 5)
+    started = time.monotonic()
+    with pytest.raises(BufferFull, match=r"1,048,581 bytes wait .* holds 1,048,576(.|\n)*broker 7 is slow") as told:
+        memory.wait(usable)
+    assert time.monotonic() - started < SOON / 2
+    assert (told.value.waiting_bytes, told.value.limit_bytes) == (LIMIT + 5, LIMIT)
+    assert told.value.holding == "broker 7 is slow"
+    assert happened == [BufferFullEvent(LIMIT + 5, LIMIT, "broker 7 is slow")]
+
+
+def test_a_caller_who_waits_hears_that_the_producer_was_closed() -> None:
+    memory = budget()
+    memory.add(LIMIT)
+    closed = False
+    raised: list[OttlaError] = []
+
+    def check() -> None:
+        if closed:
+            raise OttlaError("this producer was closed")
+
+    def wait() -> None:
+        try:
+            memory.wait(check)
+        except OttlaError as error:
+            raised.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    while not memory.waiting:
+        time.sleep(0.001)
+    closed = True
+    memory.wake()
+    waiter.join(SOON)
+    assert [str(error) for error in raised] == ["this producer was closed"]
+
+
+def test_sums_are_right_with_many_threads() -> None:
+    memory = budget()
+
+    def work() -> None:
+        for _ in range(2000):
+            memory.add(3)
+            memory.add(-3)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON)
+    assert memory.used == 0

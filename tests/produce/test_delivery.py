@@ -1,0 +1,527 @@
+"""A delivery leads to the outcome of its own record, however it is asked, from whatever thread or event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ottla.errors import InputError, NotDelivered, OttlaError
+from ottla.model import OffsetRange
+from ottla.produce.delivery import (
+    SENDER_THREAD,
+    BulkDelivery,
+    Delivery,
+    Outcome,
+    Part,
+    Placement,
+    Refusal,
+    Sent,
+    SentMany,
+    Shipment,
+)
+from ottla.produce.outgoing import Outgoing
+from ottla.produce.records import diverted
+
+SOON = 10.0
+Rows = range | np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def batch(partition: int = 0, topic: str = "t") -> Outgoing:
+    return Outgoing(topic, partition, opened=0.0, created=0.0)
+
+
+def placed(*placements: tuple[Outgoing, Rows, int], count: int) -> Shipment:
+    """A shipment of `count` rows of which these are in these batches."""
+    shipment = Shipment("t")
+    shipment.count = shipment.unsettled = count
+    shipment.now_ms = 1_500
+    for carrier, rows, first in placements:
+        shipment.placements.append(Placement(carrier, rows, first))
+        carrier.shipments.append((shipment, len(rows)))
+    return shipment
+
+
+def one_record() -> tuple[Outgoing, Delivery]:
+    carrier = batch()
+    return carrier, Delivery(placed((carrier, range(1), 0), count=1), 0)
+
+
+def later(function: Callable[[], None], *, name: str = "someone") -> threading.Thread:
+    thread = threading.Thread(target=function, name=name)
+    thread.start()
+    return thread
+
+
+FAILED = NotDelivered("no", topic="t", partition=0)
+
+
+def told(error: BaseException | None) -> tuple[type, str]:
+    """What an error says; deliveries hand out copies, for each is raised with a traceback of its own."""
+    return type(error), str(error)
+
+
+# One record
+
+
+def test_an_error_that_is_raised_for_many_records_does_not_collect_their_tracebacks() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(3), 0), count=3)
+    carrier.decide(Outcome(0, -1, -1, FAILED))
+    for row in range(3):
+        with pytest.raises(NotDelivered):
+            Delivery(shipment, row).result(0)
+    assert FAILED.__traceback__ is None
+
+
+def test_a_delivery_is_open_until_its_batch_is_decided() -> None:
+    carrier, delivery = one_record()
+    assert "waiting" in repr(delivery)
+    carrier.decide(Outcome(0, 42, -1))
+    assert delivery.done
+    assert delivery.result(0) == Sent("t", 0, 42, 1.5)
+    assert delivery.exception(0) is None
+    assert "acknowledged" in repr(delivery)
+
+
+def test_a_record_that_no_sender_has_seen_yet_is_open() -> None:
+    delivery = Delivery(Shipment("t"), 0)
+    assert not delivery.done
+    with pytest.raises(TimeoutError, match=r"not acknowledged after 0.01 s"):
+        delivery.result(0.01)
+
+
+def test_a_failed_delivery_raises_why() -> None:
+    carrier, delivery = one_record()
+    carrier.decide(Outcome(0, -1, -1, FAILED))
+    assert str(delivery.exception(0)) == str(FAILED)
+    with pytest.raises(NotDelivered, match="no"):
+        delivery.result(0)
+    assert "failed" in repr(delivery)
+
+
+def test_a_wait_ends_when_the_outcome_comes_from_another_thread() -> None:
+    carrier, delivery = one_record()
+    seen: list[Sent] = []
+    waiters = [later(lambda: seen.append(delivery.result(SOON))) for _ in range(5)]
+    carrier.decide(Outcome(0, 7, -1))
+    for waiter in waiters:
+        waiter.join(SOON)
+    assert [sent.offset for sent in seen] == [7] * 5
+
+
+def test_a_wait_that_takes_too_long_leaves_the_delivery_going() -> None:
+    carrier, delivery = one_record()
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="the delivery goes on"):
+        delivery.exception(0.05)
+    assert time.monotonic() - started < SOON
+    carrier.decide(Outcome(0, 7, -1))
+    assert delivery.result(0).offset == 7
+
+
+def test_the_brokers_clock_wins_where_the_topic_says_so() -> None:
+    carrier, delivery = one_record()
+    carrier.decide(Outcome(0, 7, 2_250))
+    assert delivery.result(0).timestamp == 2.25
+
+
+def test_each_row_has_its_own_timestamp() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(3), 0), count=3)
+    shipment.times = np.array([1000, 2000, 3000])
+    carrier.decide(Outcome(0, 10, -1))
+    assert [Delivery(shipment, row).result(0).timestamp for row in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_without_acknowledgements_nobody_knows_the_offset() -> None:
+    carrier, delivery = one_record()
+    carrier.decide(Outcome(0, -1, -1))
+    assert delivery.result(0).offset == -1
+
+
+def test_a_delivery_is_small_and_unknown_to_the_garbage_collector() -> None:
+    _, delivery = one_record()
+    assert sys.getsizeof(delivery) <= 40
+    assert not gc.is_tracked(delivery)
+
+
+def test_a_diverted_record_has_failed_at_once() -> None:
+    delivery = diverted("t", InputError("too large"))
+    assert delivery.done
+    with pytest.raises(InputError, match="too large"):
+        delivery.result(0)
+
+
+# Callbacks
+
+
+def test_a_callback_is_called_once_with_its_delivery() -> None:
+    carrier, delivery = one_record()
+    called: list[Delivery] = []
+    delivery.add_done_callback(called.append)
+    assert called == []
+    carrier.decide(Outcome(0, 1, -1))
+    carrier.decide(Outcome(0, 2, -1))
+    assert [one is delivery for one in called] == [True]
+    assert delivery.result(0).offset == 1
+
+
+def test_a_callback_on_a_finished_delivery_is_called_at_once() -> None:
+    carrier, delivery = one_record()
+    carrier.decide(Outcome(0, 1, -1))
+    called: list[Delivery] = []
+    delivery.add_done_callback(called.append)
+    assert len(called) == 1
+
+
+def test_a_callback_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    carrier, delivery = one_record()
+    called: list[Delivery] = []
+
+    def fails(_: Delivery) -> None:
+        raise ValueError("of the program")
+
+    delivery.add_done_callback(fails)
+    delivery.add_done_callback(called.append)
+    with caplog.at_level(logging.ERROR):
+        carrier.decide(Outcome(0, 1, -1))
+    assert len(called) == 1
+    assert delivery.result(0).offset == 1
+    assert "a delivery callback raised" in caplog.text
+    assert "of the program" in caplog.text
+
+
+def test_waiting_in_a_callback_is_refused_instead_of_hanging() -> None:
+    # It would wait on the very thread that delivers.
+    carrier, delivery = one_record()
+    _, other = one_record()
+    refused: list[BaseException] = []
+
+    def waits(_: Delivery) -> None:
+        try:
+            other.result(SOON)
+        except RuntimeError as error:
+            refused.append(error)
+
+    delivery.add_done_callback(waits)
+    later(lambda: carrier.decide(Outcome(0, 1, -1)), name=f"{SENDER_THREAD}-x").join(SOON)
+    assert "a callback waits for a delivery" in str(refused[0])
+
+
+def test_a_callback_may_ask_for_its_own_outcome() -> None:
+    carrier, delivery = one_record()
+    seen: list[int] = []
+    delivery.add_done_callback(lambda one: seen.append(one.result().offset))
+    later(lambda: carrier.decide(Outcome(0, 9, -1)), name=f"{SENDER_THREAD}-x").join(SOON)
+    assert seen == [9]
+
+
+def _interrupted(work: Callable[[], None], at: int, interruption: Callable[[], None]) -> bool:
+    """Does `work` and calls `interruption` before its instruction number `at`; whether it got that far."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith("produce/delivery.py"):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            seen += 1
+            if seen == at:
+                interruption()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return seen >= at
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_no_callback_is_lost_when_the_outcome_comes_at_any_instruction(others: int) -> None:
+    # Whoever adds a callback leaves it and then looks for the outcome; the sender leaves the outcome and then looks for
+    # callbacks. If one of them looked first, or if callbacks were out of sight for a moment, nobody would call.
+    for at in range(1, 1000):
+        carrier = batch()
+        shipment = placed((carrier, range(others + 1), 0), count=others + 1)
+        called: list[Delivery] = []
+        for row in range(others):
+            Delivery(shipment, row).add_done_callback(called.append)
+        threads: list[threading.Thread] = []
+
+        def decide(carrier: Outgoing = carrier, threads: list[threading.Thread] = threads) -> None:
+            threads.append(later(lambda: carrier.decide(Outcome(0, 1, -1))))
+            threads[0].join(0.004)  # it may need the lock that is held here
+
+        delivery = Delivery(shipment, others)
+        got_there = _interrupted(partial(delivery.add_done_callback, called.append), at, decide)
+        for thread in threads:
+            thread.join(SOON)
+        if not got_there:
+            assert at > 20
+            return
+        assert len(called) == others + 1, f"interrupted at {at}"
+    raise AssertionError("adding a callback has no end")
+
+
+def test_many_callbacks_on_records_of_one_batch_cost_little() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(5000), 0), count=5000)
+    called: list[Delivery] = []
+    started = time.process_time()
+    for row in range(5000):
+        Delivery(shipment, row).add_done_callback(called.append)
+    carrier.decide(Outcome(0, 0, -1))
+    assert len(called) == 5000
+    assert time.process_time() - started < 2.0  # where each looks at all the others it is 10
+
+
+# Event loops
+
+
+def test_deliveries_are_awaited_from_several_event_loops_at_once() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(20), 0), count=20)
+    ready = threading.Barrier(4)
+    seen: list[list[Sent]] = []
+
+    async def ask() -> list[Sent]:
+        tasks = [asyncio.ensure_future(_await(Delivery(shipment, row))) for row in range(20)]
+        await asyncio.sleep(0)
+        ready.wait(SOON)
+        return await asyncio.wait_for(asyncio.gather(*tasks), SOON)
+
+    loops = [later(lambda: seen.append(asyncio.run(ask()))) for _ in range(3)]
+    ready.wait(SOON)
+    carrier.decide(Outcome(0, 100, -1))
+    for loop in loops:
+        loop.join(SOON)
+    assert [[sent.offset for sent in one] for one in seen] == [list(range(100, 120))] * 3
+
+
+async def _await(delivery: Delivery) -> Sent:
+    return await delivery
+
+
+def test_awaiting_raises_why_a_record_failed() -> None:
+    carrier, delivery = one_record()
+
+    async def ask() -> None:
+        task = asyncio.ensure_future(_await(delivery))
+        await asyncio.sleep(0)
+        carrier.decide(Outcome(0, -1, -1, FAILED))
+        with pytest.raises(NotDelivered):
+            await task
+
+    asyncio.run(ask())
+
+
+def test_awaiting_a_finished_delivery_does_not_wait() -> None:
+    carrier, delivery = one_record()
+    carrier.decide(Outcome(0, 3, -1))
+    assert asyncio.run(_await(delivery)).offset == 3
+
+
+def test_an_awaiting_task_may_be_cancelled_and_its_loop_closed() -> None:
+    carrier, delivery = one_record()
+
+    async def ask() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(_await(delivery), 0.01)
+
+    asyncio.run(ask())
+    carrier.decide(Outcome(0, 3, -1))  # wakes a loop that is closed: that must not raise
+    assert delivery.result(0).offset == 3
+
+
+# Where rows are
+
+
+def test_rows_as_a_range_and_as_an_array_lead_to_their_batches() -> None:
+    first, second, third = batch(0), batch(1), batch(2)
+    shipment = placed(
+        (first, np.array([0, 2, 5]), 4), (second, np.array([1, 3, 4]), 0), (third, range(6, 9), 1), count=9
+    )
+    for carrier, offset in ((first, 100), (second, 200), (third, 300)):
+        carrier.decide(Outcome(0, offset, -1))
+    found = [Delivery(shipment, row).result(0)[1:3] for row in range(9)]
+    assert found == [
+        (0, 104),
+        (1, 200),
+        (0, 105),
+        (1, 201),
+        (1, 202),
+        (0, 106),
+        (2, 301),
+        (2, 302),
+        (2, 303),
+    ]
+
+
+def test_only_the_rows_of_a_decided_batch_are_done() -> None:
+    first, second = batch(0), batch(1)
+    shipment = placed((first, np.array([0, 2]), 0), (second, np.array([1]), 0), count=3)
+    first.decide(Outcome(0, 5, -1))
+    assert [Delivery(shipment, row).done for row in range(3)] == [True, False, True]
+
+
+def test_records_of_a_batch_that_was_cut_have_their_own_outcomes() -> None:
+    whole = batch()
+    shipment = placed((whole, range(10), 0), count=10)
+    whole.decide(Outcome(0, 100, -1), Outcome(4, 200, -1), Outcome(7, -1, -1, FAILED))
+    assert [Delivery(shipment, row).result(0).offset for row in range(7)] == [100, 101, 102, 103, 200, 201, 202]
+    assert [str(Delivery(shipment, row).exception(0)) for row in range(7, 10)] == [str(FAILED)] * 3
+
+
+def test_parts_together_decide_their_whole() -> None:
+    whole = batch()
+    shipment = placed((whole, range(6), 0), count=6)
+    parts = [batch(), batch()]
+    whole.parts_left = 2
+    for part, first in zip(parts, (0, 2), strict=True):
+        part.parent = (whole, first)
+    parts[1].decide(Outcome(0, 50, -1))
+    assert not Delivery(shipment, 0).done
+    parts[0].decide(Outcome(0, 40, -1))
+    assert [Delivery(shipment, row).result(0).offset for row in range(6)] == [40, 41, 50, 51, 52, 53]
+    assert BulkDelivery([Part(shipment)]).result(0).ranges == (OffsetRange("t", 0, 40, 42), OffsetRange("t", 0, 50, 54))
+
+
+def test_a_part_that_is_cut_again_keeps_its_place() -> None:
+    whole, part = batch(), batch()
+    shipment = placed((whole, range(4), 0), count=4)
+    whole.parts_left = 2
+    first = batch()
+    first.parent, part.parent = (whole, 0), (whole, 2)
+    halves = [batch(), batch()]
+    part.parts_left = 2
+    for half, at in zip(halves, (0, 1), strict=True):
+        half.parent = (part, at)
+    halves[1].decide(Outcome(0, 9, -1))
+    halves[0].decide(Outcome(0, 8, -1))
+    first.decide(Outcome(0, 1, -1))
+    assert [Delivery(shipment, row).result(0).offset for row in range(4)] == [1, 2, 8, 9]
+
+
+# Many records
+
+
+def test_ranges_are_joined_and_sorted() -> None:
+    carriers = [batch(1), batch(0), batch(0), batch(1)]
+    shipments = [placed((carrier, range(5), 0), count=5) for carrier in carriers]
+    for carrier, offset in zip(carriers, (5, 20, 10, 0), strict=True):
+        carrier.decide(Outcome(0, offset, -1))
+    found = BulkDelivery([Part(shipment) for shipment in shipments]).result(0)
+    ranges = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 20, 25), OffsetRange("t", 1, 0, 10))
+    assert found == SentMany(20, ranges)
+
+
+def test_a_bulk_delivery_is_done_when_every_record_is() -> None:
+    first, second = batch(0), batch(1)
+    shipment = placed((first, np.array([0, 2]), 0), (second, np.array([1]), 0), count=3)
+    bulk = BulkDelivery([Part(shipment)])
+    called: list[BulkDelivery] = []
+    bulk.add_done_callback(called.append)
+    first.decide(Outcome(0, 5, -1))
+    assert called == []
+    with pytest.raises(TimeoutError):
+        bulk.result(0.01)
+    second.decide(Outcome(0, 6, -1))
+    assert bulk.done
+    assert called == [bulk]
+    assert bulk.result(0).records == 3
+    assert "acknowledged" in repr(bulk)
+
+
+def test_a_part_of_a_shipment_has_only_its_rows() -> None:
+    carrier, other = batch(0), batch(1)
+    shipment = placed(
+        (carrier, range(5), 2), (other, np.array([5, 7, 9]), 0), (batch(2), np.array([6, 8]), 0), count=10
+    )
+    carrier.decide(Outcome(0, 100, -1))
+    other.decide(Outcome(0, 200, -1))
+    assert BulkDelivery([Part(shipment, 1, 4)]).result(0) == SentMany(3, (OffsetRange("t", 0, 103, 106),))
+    assert not BulkDelivery([Part(shipment, 5, 8)]).done
+    assert BulkDelivery([Part(shipment, 9, 10)]).result(0) == SentMany(1, (OffsetRange("t", 1, 202, 203),))
+
+
+def test_one_failed_record_fails_the_whole_call() -> None:
+    good, bad = batch(0), batch(1)
+    shipment = placed((good, np.array([0, 2]), 0), (bad, np.array([1]), 0), count=3)
+    good.decide(Outcome(0, 5, -1))
+    bad.decide(Outcome(0, -1, -1, FAILED))
+    bulk = BulkDelivery([Part(shipment)])
+    assert str(bulk.exception(0)) == str(FAILED)
+    with pytest.raises(NotDelivered):
+        bulk.result(0)
+
+
+def test_records_that_never_got_into_a_batch_have_their_refusal() -> None:
+    shipment = Shipment("t")
+    shipment.count, shipment.unsettled = 2, 2
+    error: OttlaError = InputError("no such partition")
+    shipment.placements.append(Placement(Refusal("t", 9, error), range(2), 0))
+    shipment.settle(2)
+    assert str(BulkDelivery([Part(shipment)]).exception(0)) == str(error)
+
+
+def test_without_acknowledgements_there_are_no_ranges() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(3), 0), count=3)
+    carrier.decide(Outcome(0, -1, -1))
+    assert BulkDelivery([Part(shipment)]).result(0) == SentMany(3, ())
+
+
+def test_a_call_with_no_records_is_done() -> None:
+    bulk = BulkDelivery([])
+    assert bulk.done
+    assert bulk.result(0) == SentMany(0, ())
+    assert asyncio.run(_await_bulk(bulk)) == SentMany(0, ())
+
+
+async def _await_bulk(bulk: BulkDelivery) -> SentMany:
+    return await bulk
+
+
+def test_a_bulk_delivery_is_awaited_across_shipments() -> None:
+    carriers = [batch(0), batch(1)]
+    bulk = BulkDelivery([Part(placed((carrier, range(2), 0), count=2)) for carrier in carriers])
+
+    async def ask() -> SentMany:
+        task = asyncio.ensure_future(_await_bulk(bulk))
+        await asyncio.sleep(0)
+        for offset, carrier in enumerate(carriers):
+            later(lambda carrier=carrier, offset=offset: carrier.decide(Outcome(0, offset, -1))).join(SOON)  # type: ignore[misc]
+        return await asyncio.wait_for(task, SOON)
+
+    assert asyncio.run(ask()).records == 4
+
+
+def test_what_a_hook_made_of_records_is_where_they_are() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(10), 0), count=10)
+    carrier.decide(Outcome(0, 5, -1, made=2))
+    assert BulkDelivery([Part(shipment)]).result(0) == SentMany(10, (OffsetRange("t", 0, 5, 7),))
+    assert [Delivery(shipment, row).result(0).offset for row in (0, 9)] == [5, 5]
+
+
+def test_records_that_a_hook_has_dropped_are_nowhere_and_did_not_fail() -> None:
+    carrier = batch()
+    shipment = placed((carrier, range(3), 0), count=3)
+    carrier.decide(Outcome(0, -1, -1, made=0))
+    assert BulkDelivery([Part(shipment)]).result(0) == SentMany(3, ())
+    assert Delivery(shipment, 1).result(0).offset == -1

@@ -1,0 +1,251 @@
+"""What programs hand in wrongly is refused at the call, with one error that says what is wrong and what is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ottla.errors import InputError
+from ottla.produce import records as checks
+from ottla.produce.producer import Producer
+from ottla.produce.sender import Sender
+from ottla.wire.columns import as_arrow, from_arrow, from_list
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
+    """One that sends nothing: what is wrong must be said before that."""
+    monkeypatch.setattr(Sender, "start", lambda self: None)
+    monkeypatch.setattr(Sender, "is_running", property(lambda self: True))
+    made = Producer("127.0.0.1:9")
+    yield made
+    made._started = False
+    made.close()
+
+
+def table(**columns: Any) -> pa.Table:
+    return pa.table({"value": [b"1", b"2"], **columns})
+
+
+WRONG: list[tuple[str, Callable[[Any], object], str]] = [
+    # Topics
+    ("no topic", lambda p: p.send("", b""), "'' is no topic name: 1 to 249 of the characters a-z A-Z 0-9"),
+    ("topic of bytes", lambda p: p.send(b"t", b""), "b't' is no topic name"),
+    ("topic none", lambda p: p.send(None, b""), "None is no topic name"),
+    ("topic with a space", lambda p: p.send("a b", b""), "'a b' is no topic name"),
+    ("topic too long", lambda p: p.send("a" * 250, b""), "is no topic name"),
+    ("topic ..", lambda p: p.send("..", b""), "'..' is no topic name.*and not . or .."),
+    ("topic with a newline", lambda p: p.send("a\n", b""), r"'a\\n' is no topic name"),
+    ("list, no topic", lambda p: p.send_many("a/b", [b""]), "'a/b' is no topic name"),
+    ("table, no topic", lambda p: p.send_table("a/b", table()), "'a/b' is no topic name"),
+    # Values
+    ("value a number", lambda p: p.send("t", 1), "the value is int, expected bytes, str or None"),
+    ("value a list", lambda p: p.send("t", [b"x"]), "the value is list, expected bytes, str or None"),
+    ("key a number", lambda p: p.send("t", b"", 1), "the key is int, expected bytes, str or None"),
+    ("value of half a character", lambda p: p.send("t", "\ud800"), "the value is text that cannot be encoded as UTF-8"),
+    # Headers
+    ("headers a text", lambda p: p.send("t", b"", headers="ab"), "headers is str, expected a mapping or"),
+    ("headers a number", lambda p: p.send("t", b"", headers=5), "headers is int, expected a mapping or"),
+    (
+        "headers of three",
+        lambda p: p.send("t", b"", headers=[("a", b"", b"")]),
+        r"expected a mapping or \(key, value\)",
+    ),
+    ("header key bytes", lambda p: p.send("t", b"", headers={b"a": b""}), "a header's key is bytes, expected str"),
+    ("header value", lambda p: p.send("t", b"", headers={"a": 1}), "the header a is int, expected bytes, str or None"),
+    (
+        "header half",
+        lambda p: p.send("t", b"", headers={"\ud800": b""}),
+        "the key of a header is text that cannot be encoded",
+    ),
+    # Partitions
+    ("partition of text", lambda p: p.send("t", b"", partition="1"), "partition is '1', expected a whole number"),
+    ("partition -1", lambda p: p.send("t", b"", partition=-1), "partition is -1, expected a whole number from 0"),
+    ("partition true", lambda p: p.send("t", b"", partition=True), "partition is True, expected a whole number"),
+    ("partition 2**31", lambda p: p.send("t", b"", partition=1 << 31), "partition is 2147483648"),
+    # Times
+    ("time of text", lambda p: p.send("t", b"", timestamp="now"), "timestamp is 'now', expected seconds since 1970"),
+    ("time before 1970", lambda p: p.send("t", b"", timestamp=-1.0), "timestamp is -1.0, expected seconds since 1970"),
+    ("time nan", lambda p: p.send("t", b"", timestamp=float("nan")), "timestamp is nan, expected seconds since 1970"),
+    ("time true", lambda p: p.send("t", b"", timestamp=True), "timestamp is True, expected seconds"),
+    (
+        "time in milliseconds",
+        lambda p: p.send("t", b"", timestamp=1e15),
+        "expected seconds since 1970 .not milliseconds",
+    ),
+    (
+        "naive time",
+        lambda p: p.send("t", b"", timestamp=datetime(2024, 1, 1)),
+        "has no time zone: use an aware datetime",
+    ),
+    # Lists
+    ("list of numbers", lambda p: p.send_many("t", [b"", 1]), "item 1: value is int, expected bytes, str or None"),
+    ("list of triples", lambda p: p.send_many("t", [(b"", b"", b"")]), "item 0 is a tuple of 3"),
+    ("pair of numbers", lambda p: p.send_many("t", [(1, b"")]), "item 0: key is int, expected bytes, str or None"),
+    ("a text for a list", lambda p: p.send_many("t", "abc"), "str is no list of records: expected one of values"),
+    ("bytes for a list", lambda p: p.send_many("t", b"abc"), "bytes is no list of records"),
+    ("no list", lambda p: p.send_many("t", 5), "int is no list of records"),
+    ("a mapping", lambda p: p.send_many("t", {b"k": b"v"}), "dict is no list of records"),
+    # Tables
+    ("no table", lambda p: p.send_table("t", [b""]), "a table is a pyarrow Table or RecordBatch, not list"),
+    ("no value", lambda p: p.send_table("t", pa.table({"key": [b""]})), "the table has no column value, only key"),
+    ("no columns", lambda p: p.send_table("t", pa.table({})), "the table has no column value, only none at all"),
+    (
+        "other columns",
+        lambda p: p.send_table("t", table(x=[1, 2])),
+        "the table has the columns x; known are value, key",
+    ),
+    ("twice", lambda p: p.send_table("t", pa.table([[b""], [b""]], ["value", "value"])), "a column twice"),
+    ("two topics", lambda p: p.send_table("t", table(topic=["a", "b"])), "a column topic and the call names one"),
+    ("no topics", lambda p: p.send_table(None, table()), "neither the call nor a column of the table says which topic"),
+    ("null topic", lambda p: p.send_table(None, table(topic=["a", None])), "column topic has 1 nulls"),
+    ("wrong topic", lambda p: p.send_table(None, table(topic=["a", "/"])), "'/' is no topic name"),
+    (
+        "topic numbers",
+        lambda p: p.send_table(None, table(topic=[1, 2])),
+        "column topic has type int64; accepted is text",
+    ),
+    (
+        "value numbers",
+        lambda p: p.send_table("t", pa.table({"value": [1]})),
+        "column value has type int64; accepted are",
+    ),
+    (
+        "key numbers",
+        lambda p: p.send_table("t", table(key=[1.5, 2])),
+        "column key has type double; accepted are binary",
+    ),
+    ("partition text", lambda p: p.send_table("t", table(partition=["0", "1"])), "column partition has type string"),
+    (
+        "partition low",
+        lambda p: p.send_table("t", table(partition=[0, -2])),
+        "column partition has -2 to 0; accepted are",
+    ),
+    (
+        "partition high",
+        lambda p: p.send_table("t", table(partition=[0, 1 << 31])),
+        "column partition has 0 to 2147483648",
+    ),
+    (
+        "partition huge",
+        lambda p: p.send_table("t", table(partition=pa.array([0, (1 << 64) - 1], pa.uint64()))),
+        "column partition .*accepted are 0 to 2147483647",
+    ),
+    ("time text", lambda p: p.send_table("t", table(timestamp=["a", "b"])), "column timestamp has type string"),
+    ("time null", lambda p: p.send_table("t", table(timestamp=[1, None])), "column timestamp has 1 nulls"),
+    (
+        "headers text",
+        lambda p: p.send_table("t", table(headers=["a", "b"])),
+        "column headers has type string; accepted",
+    ),
+]
+
+
+@pytest.mark.parametrize(("use", "text"), [pytest.param(use, text, id=name) for name, use, text in WRONG])
+def test_wrong_input_is_named_at_the_call(producer: Producer, use: Callable[[Any], object], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        use(producer)
+    assert producer._budget.used == 0
+    assert producer._intake.idle()
+
+
+def test_the_short_way_refuses_what_the_long_way_refuses(producer: Producer) -> None:
+    producer.send("t", b"opens a chunk")
+    with pytest.raises(InputError, match="the value is int"):
+        producer.send("t", 1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'a b' is no topic name"):
+        producer.send("a b", b"")
+
+
+def test_payloads_become_bytes_of_their_own() -> None:
+    changing = bytearray(b"abc")
+    taken = [checks.payload("value", given) for given in (changing, memoryview(changing), b"x", "ä", None)]
+    changing[:] = b"xyz"
+    assert taken == [b"abc", b"abc", b"x", "ä".encode(), None]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ([], None),
+        ({"a": "1", "b": None}, [("a", b"1"), ("b", None)]),
+        ((("a", b"1"), ("a", b"2")), [("a", b"1"), ("a", b"2")]),
+        (iter([("a", b"1")]), [("a", b"1")]),
+    ],
+)
+def test_headers_are_a_mapping_or_pairs(given: object, expected: object) -> None:
+    assert checks.headers(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, -1),
+        (0, 0),
+        (1.5, 1500),
+        (1_700_000_000.123, 1_700_000_000_123),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+    ],
+)
+def test_times_become_milliseconds(given: object, expected: int) -> None:
+    assert checks.milliseconds(given) == expected
+
+
+def test_a_record_never_takes_more_than_it_is_counted_for() -> None:
+    from ottla.wire.encode import encode
+
+    cases: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]] = [
+        (b"", None, None),
+        (None, b"k", None),
+        (bytes(70_000), bytes(300), [("name", b"v"), ("n", None), ("ä" * 100, bytes(1000))]),
+    ]
+    for value, key, listed in cases:
+        headers = None if listed is None else pa.array([listed], pa.map_(pa.string(), pa.binary()))
+        columns = from_arrow(pa.array([value], pa.binary()), key=pa.array([key], pa.binary()), headers=headers)
+        (batch,) = encode(columns, now_ms=1)
+        assert len(batch.records) <= checks.record_bytes(value, key, listed) <= len(batch.records) + 60
+        assert checks.most_bytes(columns) >= len(batch.records)
+        assert checks.oversize_rows(columns, len(batch.records) - 1)[0][0] == 0
+
+
+def test_rows_that_are_too_large_are_found_and_left_out() -> None:
+    columns = from_list([b"a", bytes(500), (b"k", bytes(400)), (bytes(600), None), b"e"])
+    large = checks.oversize_rows(columns, 450)
+    assert [row for row, _ in large] == [1, 3]
+    explicit = np.arange(5, dtype=np.int32)
+    kept, partitions = checks.without(columns, explicit, [row for row, _ in large])
+    assert as_arrow(kept, now_ms=0).column("value").to_pylist() == [b"a", bytes(400), b"e"]
+    assert as_arrow(kept, now_ms=0).column("key").to_pylist() == [None, b"k", None]
+    assert partitions is not None
+    assert partitions.tolist() == [0, 2, 4]
+    assert checks.row(columns, 3) == (bytes(600), None)
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_slices_cover_every_row_once(count: int) -> None:
+    columns = from_list([bytes(100)] * count)
+    rows = [row for part in checks.slices(columns, 3000) for row in part]
+    assert rows == list(range(count))
+    pieces = [checks.cut(columns, part) for part in checks.slices(columns, 3000)]
+    assert sum(piece.count for piece in pieces) == count
+    assert sum(piece.data_bytes for piece in pieces) == columns.data_bytes
+
+
+def test_rows_are_split_by_topic_in_their_order() -> None:
+    parts = list(checks.by_topic(None, pa.table({"topic": ["b", "a", "b"], "value": [b"1", b"2", b"3"]})))
+    assert [(name, rows.column("value").to_pylist()) for name, rows in parts] == [("b", [b"1", b"3"]), ("a", [b"2"])]
+
+
+def test_a_topic_column_may_be_of_any_text_type() -> None:
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        column = (
+            pa.array(["a", "b"]).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(["a", "b"], kind)
+        )
+        assert [name for name, _ in checks.by_topic(None, table(topic=column))] == ["a", "b"]

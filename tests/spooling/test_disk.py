@@ -1,0 +1,207 @@
+"""Disks that are full, that lie once, that cut writes short, and that change what was written."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.testing import FakeKafka
+
+from .conftest import NewPuppet
+from .puppet import value_of
+from .stage import Puppet, Refused
+
+_TOPIC = "t"
+_SIZE = 1000
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeKafka]:
+    """With one topic of one partition."""
+    with FakeKafka(topics={_TOPIC: 1}) as kafka:
+        yield kafka
+
+
+def numbers(broker: FakeKafka) -> list[int]:
+    """The numbers of the records, as they lie in the log."""
+    return [int(bytes(record.value or b"").split(b":")[1]) for record in broker.records(_TOPIC, 0)]
+
+
+def knowing(broker: FakeKafka, puppet: NewPuppet, path: Path, **options: object) -> Puppet:
+    """A producer whose spool knows the topic, and which has no broker."""
+    first = puppet()
+    first.ask("open", bootstrap=broker.bootstrap, spool={"path": str(path)})
+    first.ask("send", topic=_TOPIC, writer="a", start=0, count=1)
+    first.ask("close")
+    broker.all_down()
+    program = puppet()
+    program.ask("open", bootstrap=broker.bootstrap, spool={"path": str(path), **options})
+    return program
+
+
+def deliver(broker: FakeKafka, puppet: NewPuppet, path: Path) -> list[dict[str, object]]:
+    """The next producer delivers what is there; what it tells of the spool."""
+    broker.all_up()
+    heir = puppet()
+    heir.ask("open", bootstrap=broker.bootstrap, spool={"path": str(path)})
+    heir.ask("flush")
+    events: list[dict[str, object]] = heir.ask("events")
+    heir.ask("close")
+    return events
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A file system of 4 MB, and what makes it larger."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"only root may mount: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder, lambda: _run("mount", "-o", "remount,size=64m", str(folder))
+    finally:
+        _run("umount", "-l", str(folder))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("write_ahead", [False, True])
+def test_a_full_disk_is_said_and_nothing_is_lost_when_there_is_room_again(
+    broker: FakeKafka, puppet: NewPuppet, small_disk: tuple[Path, Callable[[], None]], write_ahead: bool
+) -> None:
+    path = small_disk[0] / "spool"
+    program = knowing(broker, puppet, path, write_ahead=write_ahead)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=999, size=_SIZE)
+    program.ask("persist")
+    program.ask("send", topic=_TOPIC, writer="a", start=1000, count=9000, size=_SIZE)
+    with pytest.raises(Refused, match="No space left"):
+        program.ask("persist", timeout=1.0)
+    assert any("No space left" in event["reason"] for event in program.ask("events"))
+    small_disk[1]()
+    program.ask("persist")
+    program.kill()
+    assert deliver(broker, puppet, path) == []
+    assert numbers(broker) == list(range(10_000))
+
+
+def test_what_was_persisted_before_the_disk_was_full_survives_a_kill(
+    broker: FakeKafka, puppet: NewPuppet, small_disk: tuple[Path, Callable[[], None]]
+) -> None:
+    path = small_disk[0] / "spool"
+    program = knowing(broker, puppet, path)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=999, size=_SIZE)
+    program.ask("persist")
+    program.ask("send", topic=_TOPIC, writer="a", start=1000, count=9000, size=_SIZE)
+    with pytest.raises(Refused, match="No space left"):
+        program.ask("persist", timeout=1.0)
+    program.kill()
+    small_disk[1]()  # what was kept before a producer id was known is written again with it, and that takes room
+    deliver(broker, puppet, path)
+    found = numbers(broker)
+    assert found == list(range(len(found)))
+    assert len(found) >= 1000
+
+
+def test_a_write_that_was_cut_short_leaves_nothing_half(broker: FakeKafka, puppet: NewPuppet, tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    program = knowing(broker, puppet, path)
+    program.ask("limit_files", size=100_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=50, size=_SIZE)
+    program.ask("persist")
+    program.ask("send", topic=_TOPIC, writer="a", start=51, count=949, size=_SIZE)
+    with pytest.raises(Refused, match=r"SpoolFailed.*File too large"):
+        program.ask("persist", timeout=1.0)
+    program.ask("limit_files", size=None)
+    program.ask("persist")
+    program.kill()
+    assert deliver(broker, puppet, path) == []
+    assert numbers(broker) == list(range(1000))
+
+
+def test_persist_waits_for_fdatasync(broker: FakeKafka, puppet: NewPuppet, tmp_path: Path) -> None:
+    program = knowing(broker, puppet, tmp_path / "spool", fsync=True)
+    for number in range(1, 6):
+        before = program.ask("fdatasyncs")
+        program.ask("send", topic=_TOPIC, writer="a", start=number, count=1)
+        program.ask("persist")
+        assert program.ask("fdatasyncs") > before
+    program.kill()
+    deliver(broker, puppet, tmp_path / "spool")
+    assert numbers(broker) == list(range(6))
+
+
+def test_with_write_ahead_nothing_is_sent_before_fdatasync(
+    broker: FakeKafka, puppet: NewPuppet, tmp_path: Path
+) -> None:
+    program = puppet()
+    program.ask("open", bootstrap=broker.bootstrap, spool=_durable(tmp_path))
+    program.ask("send", topic=_TOPIC, writer="a", start=0, count=1)
+    program.ask("flush")
+    assert program.ask("fdatasyncs") == 1
+    program.ask("fail_fdatasync", times=1_000_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=1)
+    with pytest.raises(Refused, match="TimeoutError"):
+        program.ask("flush", timeout=1.0)
+    assert numbers(broker) == [0]
+    program.ask("fail_fdatasync", times=0)
+    program.ask("flush")
+    assert numbers(broker) == [0, 1]
+
+
+def _durable(tmp_path: Path) -> dict[str, object]:
+    return {"path": str(tmp_path / "spool"), "write_ahead": True, "fsync": True}
+
+
+def test_an_fdatasync_that_fails_once_is_not_believed_the_second_time(
+    broker: FakeKafka, puppet: NewPuppet, tmp_path: Path
+) -> None:
+    path = tmp_path / "spool"
+    program = knowing(broker, puppet, path, fsync=True)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=20, batches=True)
+    program.ask("fail_fdatasync", times=1)
+    program.ask("send", topic=_TOPIC, writer="a", start=21, count=1, size=5000)
+    program.ask("persist")
+    program.kill()
+    # What the failed one may have lost was written a second time, into another file.
+    assert sum(value_of("a", 21, 5000) in file.read_bytes() for file in path.glob("*.log")) == 2
+    assert deliver(broker, puppet, path) == []
+    assert numbers(broker) == list(range(22))
+
+
+def test_persist_does_not_lie_when_the_disk_fails_twice_over(
+    broker: FakeKafka, puppet: NewPuppet, tmp_path: Path
+) -> None:
+    path = tmp_path / "spool"
+    program = knowing(broker, puppet, path, fsync=True)
+    program.ask("fail_fdatasync", times=1, then_limit=1)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=10)
+    for _ in range(2):
+        with pytest.raises(Refused, match="SpoolFailed"):
+            program.ask("persist", timeout=0.7)
+    program.ask("limit_files", size=None)
+    program.ask("persist")
+    program.kill()
+    deliver(broker, puppet, path)
+    assert numbers(broker) == list(range(11))
+
+
+def test_a_flipped_bit_costs_its_batch_and_is_named(broker: FakeKafka, puppet: NewPuppet, tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    program = knowing(broker, puppet, path)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=10, batches=True, size=200)
+    program.kill()
+    (file,) = path.glob("*.log")
+    data = bytearray(file.read_bytes())
+    data[data.index(value_of("a", 5, 200)) + 100] ^= 1
+    file.write_bytes(data)
+    (event,) = deliver(broker, puppet, path)
+    assert event["kind"] == "spool_damaged"
+    assert "1 batch is lost of t-0, 1 records" in str(event["reason"])
+    assert numbers(broker) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert [kept.suffix for kept in path.glob("0*")] == [".damaged"]
