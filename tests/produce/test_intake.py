@@ -21,7 +21,7 @@ import pytest
 
 from ottla.produce import records as checks
 from ottla.produce.delivery import Delivery
-from ottla.produce.intake import CHUNK_RECORDS, SMALL_BYTES, Handover
+from ottla.produce.intake import FIRST_CHUNK_RECORDS, SMALL_BYTES, Handover
 from ottla.produce.producer import Producer
 from ottla.produce.sender import Sender
 from ottla.wire.columns import as_arrow
@@ -197,7 +197,9 @@ def _check(producer: Producer, expected: list[tuple[bytes, Delivery]], collected
         producer._budget.add(-handover.held_bytes)
 
 
-@pytest.mark.parametrize(("way", "filled"), [*((way, 2) for way in WAYS), ("plain", 0), ("plain", CHUNK_RECORDS - 1)])
+@pytest.mark.parametrize(
+    ("way", "filled"), [*((way, 2) for way in WAYS), ("plain", 0), ("plain", FIRST_CHUNK_RECORDS - 1)]
+)
 def test_a_chunk_may_be_taken_away_at_any_instruction_of_a_send(producer: Producer, way: str, filled: int) -> None:
     options = {"value": b"interrupted", **WAYS[way]}
     producer.send("a", b"warm", **({} if way == "large" else WAYS[way]))
@@ -264,11 +266,11 @@ def test_keys_headers_and_partitions_stay_with_their_records(producer: Producer)
 
 
 def test_a_shipment_knows_how_many_records_it_has(producer: Producer) -> None:
-    for number in range(CHUNK_RECORDS + 5):
+    for number in range(FIRST_CHUNK_RECORDS + 5):
         producer.send("a", b"%d" % number)
     handed = taken(producer)
-    assert [handover.shipment.count for handover in handed] == [CHUNK_RECORDS, 5]
-    assert [handover.columns.count for handover in handed] == [CHUNK_RECORDS, 5]
+    assert [handover.shipment.count for handover in handed] == [FIRST_CHUNK_RECORDS, 5]
+    assert [handover.columns.count for handover in handed] == [FIRST_CHUNK_RECORDS, 5]
 
 
 def test_a_list_comes_after_what_its_thread_has_sent_before(producer: Producer) -> None:

@@ -289,7 +289,7 @@ def test_an_unknown_topic_is_refused_with_its_name(kafka: FakeKafka, monkeypatch
 
 
 def test_a_partition_that_does_not_exist_fails_its_own_rows_only(kafka: FakeKafka) -> None:
-    with new(kafka) as producer:
+    with pytest.raises(NotDelivered, match="2 records were not delivered"), new(kafka) as producer:
         good = producer.send("t", b"good")
         bad = producer.send("t", b"bad", partition=9)
         assert good.result(SOON).offset == 0

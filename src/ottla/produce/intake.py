@@ -24,9 +24,12 @@ from ottla.produce.budget import Budget
 from ottla.produce.delivery import Delivery, Shipment
 from ottla.wire.columns import Columns, from_bytes
 
-CHUNK_RECORDS = 1024
 SMALL_BYTES = 1024
 """Values up to this size go the short way: a chunk of them cannot get large unnoticed."""
+FIRST_CHUNK_RECORDS = 1024
+_MOST_CHUNK_RECORDS = 8192
+_LIKELY_CHUNK_BYTES = 1 << 20
+"""How large chunks of small values get, going by the ones before: large ones cost less for each record."""
 _CHUNK_BYTES = 1 << 18
 _TAKEN = -1
 _RECORD_BYTES = 16
@@ -53,12 +56,12 @@ class Chunk(list[Any]):
 
     __slots__ = ("extras", "home", "keys", "limit", "opened", "shipment", "size", "taken", "topic")
 
-    def __init__(self, topic: str, home: dict[str, Chunk]) -> None:
+    def __init__(self, topic: str, home: dict[str, Chunk], records: int = FIRST_CHUNK_RECORDS) -> None:
         self.topic = topic
         self.home = home
         """The chunks of its thread."""
         self.shipment = Shipment(topic)
-        self.limit = CHUNK_RECORDS - 1
+        self.limit = records - 1
         """The index from which on a record must look closer; -1 once the chunk was taken away."""
         self.taken = -1
         """How many records were in it when it was taken away."""
@@ -150,6 +153,8 @@ class Intake:
         self._lock = threading.Lock()
         self._chunks: dict[int, Chunk] = {}
         self._handed: deque[Handover] = deque()
+        self._chunk_records: dict[str, int] = {}
+        """By topic, for the next chunk."""
 
     # Callers
 
@@ -230,7 +235,7 @@ class Intake:
         usable()
         self._budget.wait(usable)
         home = self.open.chunks if self._short_way(topic) else self.open.others
-        chunk = Chunk(topic, home)
+        chunk = Chunk(topic, home, self._chunk_records.get(topic, FIRST_CHUNK_RECORDS))
         with self._lock:
             home[topic] = chunk
             self._chunks[id(chunk)] = chunk
@@ -257,6 +262,8 @@ class Intake:
             del chunk.home[chunk.topic]  # or its thread would keep the values until it sends again
         columns, partitions = chunk.columns()
         chunk.shipment.count = columns.count
+        each = columns.data_bytes // max(1, columns.count) + _RECORD_BYTES
+        self._chunk_records[chunk.topic] = min(_MOST_CHUNK_RECORDS, max(1, _LIKELY_CHUNK_BYTES // each))
         self._queue(Handover(chunk.topic, chunk.shipment, columns, partitions, chunk.opened, time.time()))
 
     def _queue(self, handover: Handover) -> None:

@@ -35,10 +35,13 @@ class Topic:
         *,
         router: Router | None = None,
         failed: Callable[[Outgoing, OttlaError], None] | None = None,
+        refused: Callable[[int, OttlaError], None] = lambda records, error: None,
     ) -> None:
         self.name = name
         self.failed = failed or _failed
         """Told of batches that never get into a line: their hook has failed."""
+        self.refused = refused
+        """Told how many records never got into a batch: their partition does not exist."""
         self.settings = settings
         self.router = router or Router(name, partitioner=settings.partitioner, strategy=settings.strategy)
         self.partitions: Partitions | None = None
@@ -111,6 +114,7 @@ def _refuse(topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32],
         last = topic.partitions.count - 1
         error = InputError(f"topic {topic.name} has no partition {partition}: it has partitions 0 to {last}")
         shipment.placements.append(Placement(Refusal(topic.name, partition, error), rows, 0))
+        topic.refused(len(rows), error)
     shipment.settle(len(wrong))
 
 

@@ -381,6 +381,7 @@ class Sender:
                 self._parts.settings_of(name),
                 router=self._parts.router_of(name),
                 failed=self._parts.outcomes.failed,
+                refused=self._parts.outcomes.count,
             )
             self._apply(self._cluster.known, [topic])
             count = 0 if self._parts.keeper is None else self._parts.keeper.partition_count(name)

@@ -1,0 +1,77 @@
+"""What operators and accidents do to a cluster, beyond what `LocalCluster` does: leaders are moved, all is mended.
+
+A cluster comes in; each function returns when what it did can be seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ottla.cluster import LocalCluster
+from ottla.cluster.process import Life
+from ottla.errors import BrokerError, ErrorCode
+from ottla.net import Cluster, Deadline
+from ottla.net.connection import VersionOf
+from ottla.net.targets import Controller
+from ottla.wire import messages
+
+_ELECT_LEADERS = 43
+_ALTER_REASSIGNMENTS = 45
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
+    """Waits for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def mend(kafka: LocalCluster) -> None:
+    """Frozen brokers go on, dead ones start, and all of them know one another."""
+    lives = {broker.id: broker.life for broker in kafka.status().brokers}
+    frozen = [number for number, life in lives.items() if life is Life.FROZEN]
+    dead = [number for number, life in lives.items() if life is Life.DEAD]
+    if frozen:
+        kafka.thaw(*frozen)
+    if dead:
+        kafka.restart(*dead)
+
+
+def leaders(cluster: Cluster, topic: str) -> dict[int, int]:
+    """The leader of each partition."""
+    found = cluster.metadata([topic], deadline=Deadline.after(30)).topics[topic]
+    return {partition.index: partition.leader for partition in found.partitions}
+
+
+def rotate_leaders(cluster: Cluster, topic: str) -> int:
+    """Moves every partition's leader to its next replica, by reassignment and election; how many moved."""
+    before = leaders(cluster, topic)
+    found = cluster.metadata([topic], deadline=Deadline.after(30)).topics[topic]
+    replicas = {p.index: (*p.replicas[1:], p.replicas[0]) for p in found.partitions}
+    _ask(cluster, _ALTER_REASSIGNMENTS, {"topics": [_reassigned(topic, replicas)]}, "reassigning")
+    _ask(cluster, _ELECT_LEADERS, {"election_type": 0, "topic_partitions": None}, "electing")
+    wanted = {index: order[0] for index, order in replicas.items()}
+    wait_until(lambda: leaders(cluster, topic) == wanted, f"leaders of {topic} at {wanted}")
+    return sum(before[index] != leader for index, leader in wanted.items())
+
+
+def _reassigned(topic: str, replicas: dict[int, tuple[int, ...]]) -> dict[str, Any]:
+    partitions = [{"partition_index": index, "replicas": order} for index, order in replicas.items()]
+    return {"name": topic, "partitions": partitions}
+
+
+def _ask(cluster: Cluster, api: int, fields: dict[str, Any], what: str) -> None:
+    def build(version_of: VersionOf) -> messages.Message:
+        given = fields | {"timeout": timedelta(seconds=10)}
+        message: messages.Message = messages.compose(messages.request_type(api, version_of(api)), given)
+        return message
+
+    def check(response: Any) -> None:
+        if response.error_code is not ErrorCode.none:
+            raise BrokerError(response.error_code, what)
+
+    cluster.call(Controller(), build, check=check, what=what, deadline=Deadline.after(30))

@@ -1,0 +1,45 @@
+"""Topics that no other test uses, and brokers that are whole again after each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.net import Cluster
+
+from .breaking import mend
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
+    """Ours, connected to the brokers of the run."""
+    with Cluster(kafka.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def new_topic(cluster: Cluster) -> NewTopic:
+    """Creates a topic and tells its name."""
+    numbers = itertools.count()
+
+    def create(partitions: int = 6, replicas: int = 3) -> str:
+        name = f"faults-{next(numbers)}"
+        Admin(cluster).create_topic(name, partitions=partitions, replicas=replicas)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def broken(kafka: LocalCluster) -> Iterator[LocalCluster]:
+    """The brokers of the run, for a test that breaks them; they are mended when it ends."""
+    try:
+        yield kafka
+    finally:
+        mend(kafka)
