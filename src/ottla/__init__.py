@@ -10,26 +10,111 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.admin import Admin, NewTopic, OffsetSpec, TopicDescription
-    from ottla.config import OAuthBearer, Plain, Retry, Scram, Security, Timeouts, Tls
-    from ottla.errors import BrokerError, BufferFull, Fenced, KeptInSpool, NotDelivered, OttlaError, TransactionFailed
-    from ottla.events import Events
-    from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
-    from ottla.net.cluster import Cluster
-    from ottla.net.discovery import OnUnknownTopic
-    from ottla.produce.coordinator import GroupMember, PreparedTransaction
-    from ottla.produce.delivery import BulkDelivery, Delivery
-    from ottla.produce.options import Batching, Buffering, Spool, TopicOptions, WhenFull
-    from ottla.produce.partition import PartitionProducer
-    from ottla.produce.producer import Producer
-    from ottla.produce.route import ByColumn, Random, RoundRobin, Sticky
-    from ottla.produce.transaction import end_transaction
+    from ottla.admin import (
+        Admin,
+        NewTopic,
+        OffsetSpec,
+        TopicDescription,
+    )
+    from ottla.config import (
+        OAuthBearer,
+        Plain,
+        Retry,
+        Scram,
+        Security,
+        Timeouts,
+        Tls,
+    )
+    from ottla.errors import (
+        AuthenticationFailed,
+        BrokerError,
+        BufferFull,
+        ConfigError,
+        ConnectFailed,
+        ConnectionLost,
+        CorruptBatch,
+        DeadlineExceeded,
+        Fenced,
+        InputError,
+        KeptInSpool,
+        LocalClusterError,
+        NetworkError,
+        NoBrokerReachable,
+        NotDelivered,
+        OttlaError,
+        RecordTooLarge,
+        RequestTimedOut,
+        SecurityMismatch,
+        SpoolError,
+        SpoolFailed,
+        SpoolFull,
+        SpoolInUse,
+        TransactionFailed,
+        UnsupportedFormat,
+        UsedAfterFork,
+        WireError,
+    )
+    from ottla.events import (
+        Events,
+    )
+    from ottla.model import (
+        Fingerprint,
+        Isolation,
+        OffsetRange,
+        TopicPartition,
+    )
+    from ottla.net.cluster import (
+        Cluster,
+    )
+    from ottla.net.discovery import (
+        OnUnknownTopic,
+    )
+    from ottla.produce.coordinator import (
+        GroupMember,
+        PreparedTransaction,
+    )
+    from ottla.produce.delivery import (
+        BulkDelivery,
+        Decided,
+        Delivery,
+        Sent,
+        SentMany,
+    )
+    from ottla.produce.options import (
+        Batching,
+        Buffering,
+        Oversize,
+        Spool,
+        TopicOptions,
+        WhenFull,
+    )
+    from ottla.produce.outcomes import (
+        FailedBatch,
+    )
+    from ottla.produce.partition import (
+        PartitionAnswer,
+        PartitionProducer,
+    )
+    from ottla.produce.producer import (
+        Producer,
+    )
+    from ottla.produce.route import (
+        ByColumn,
+        Random,
+        RoundRobin,
+        Sticky,
+    )
+    from ottla.produce.transaction import (
+        Transaction,
+        end_transaction,
+    )
 
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "ottla.admin",
+    "AuthenticationFailed": "ottla.errors",
     "Batching": "ottla.produce.options",
     "BrokerError": "ottla.errors",
     "BufferFull": "ottla.errors",
@@ -37,43 +122,70 @@ _HOMES = {
     "BulkDelivery": "ottla.produce.delivery",
     "ByColumn": "ottla.produce.route",
     "Cluster": "ottla.net.cluster",
+    "ConfigError": "ottla.errors",
+    "ConnectFailed": "ottla.errors",
+    "ConnectionLost": "ottla.errors",
+    "CorruptBatch": "ottla.errors",
+    "DeadlineExceeded": "ottla.errors",
+    "Decided": "ottla.produce.delivery",
     "Delivery": "ottla.produce.delivery",
     "Events": "ottla.events",
+    "FailedBatch": "ottla.produce.outcomes",
     "Fenced": "ottla.errors",
     "Fingerprint": "ottla.model",
     "GroupMember": "ottla.produce.coordinator",
+    "InputError": "ottla.errors",
     "Isolation": "ottla.model",
     "KeptInSpool": "ottla.errors",
+    "LocalClusterError": "ottla.errors",
+    "NetworkError": "ottla.errors",
     "NewTopic": "ottla.admin",
+    "NoBrokerReachable": "ottla.errors",
     "NotDelivered": "ottla.errors",
     "OAuthBearer": "ottla.config",
     "OffsetRange": "ottla.model",
     "OffsetSpec": "ottla.admin",
     "OnUnknownTopic": "ottla.net.discovery",
     "OttlaError": "ottla.errors",
+    "Oversize": "ottla.produce.options",
+    "PartitionAnswer": "ottla.produce.partition",
     "PartitionProducer": "ottla.produce.partition",
     "Plain": "ottla.config",
     "PreparedTransaction": "ottla.produce.coordinator",
     "Producer": "ottla.produce.producer",
     "Random": "ottla.produce.route",
+    "RecordTooLarge": "ottla.errors",
+    "RequestTimedOut": "ottla.errors",
     "Retry": "ottla.config",
     "RoundRobin": "ottla.produce.route",
     "Scram": "ottla.config",
     "Security": "ottla.config",
+    "SecurityMismatch": "ottla.errors",
+    "Sent": "ottla.produce.delivery",
+    "SentMany": "ottla.produce.delivery",
     "Spool": "ottla.produce.options",
+    "SpoolError": "ottla.errors",
+    "SpoolFailed": "ottla.errors",
+    "SpoolFull": "ottla.errors",
+    "SpoolInUse": "ottla.errors",
     "Sticky": "ottla.produce.route",
     "Timeouts": "ottla.config",
     "Tls": "ottla.config",
     "TopicDescription": "ottla.admin",
     "TopicOptions": "ottla.produce.options",
     "TopicPartition": "ottla.model",
+    "Transaction": "ottla.produce.transaction",
     "TransactionFailed": "ottla.errors",
+    "UnsupportedFormat": "ottla.errors",
+    "UsedAfterFork": "ottla.errors",
     "WhenFull": "ottla.produce.options",
+    "WireError": "ottla.errors",
     "end_transaction": "ottla.produce.transaction",
 }
 
 __all__ = [
     "Admin",
+    "AuthenticationFailed",
     "Batching",
     "BrokerError",
     "BufferFull",
@@ -81,49 +193,77 @@ __all__ = [
     "BulkDelivery",
     "ByColumn",
     "Cluster",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "CorruptBatch",
+    "DeadlineExceeded",
+    "Decided",
     "Delivery",
     "Events",
+    "FailedBatch",
     "Fenced",
     "Fingerprint",
     "GroupMember",
+    "InputError",
     "Isolation",
     "KeptInSpool",
+    "LocalClusterError",
+    "NetworkError",
     "NewTopic",
+    "NoBrokerReachable",
     "NotDelivered",
     "OAuthBearer",
     "OffsetRange",
     "OffsetSpec",
     "OnUnknownTopic",
     "OttlaError",
+    "Oversize",
+    "PartitionAnswer",
     "PartitionProducer",
     "Plain",
     "PreparedTransaction",
     "Producer",
     "Random",
+    "RecordTooLarge",
+    "RequestTimedOut",
     "Retry",
     "RoundRobin",
     "Scram",
     "Security",
+    "SecurityMismatch",
+    "Sent",
+    "SentMany",
     "Spool",
+    "SpoolError",
+    "SpoolFailed",
+    "SpoolFull",
+    "SpoolInUse",
     "Sticky",
     "Timeouts",
     "Tls",
     "TopicDescription",
     "TopicOptions",
     "TopicPartition",
+    "Transaction",
     "TransactionFailed",
+    "UnsupportedFormat",
+    "UsedAfterFork",
     "WhenFull",
+    "WireError",
     "end_transaction",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ottla' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'ottla' has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

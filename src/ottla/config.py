@@ -6,7 +6,7 @@ Nothing here reads the environment, opens a file or connects; secrets never show
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Literal, NamedTuple
@@ -44,6 +44,8 @@ def parse_address(text: str) -> Address:
 
 def parse_bootstrap(servers: str | Iterable[str | Address]) -> tuple[Address, ...]:
     """One or several bootstrap addresses, from `"a:9092,b:9092"` or a list of such, without repeats."""
+    if isinstance(servers, Mapping):
+        raise ConfigError("bootstrap is a mapping; pass the addresses alone, for example 'localhost:9092'")
     entries = servers.split(",") if isinstance(servers, str) else list(servers or ())
     parsed = [e if isinstance(e, Address) else parse_address(e) for e in entries if isinstance(e, Address) or e.strip()]
     if not parsed:
@@ -127,9 +129,10 @@ PLAINTEXT = Security()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Waiting between attempts: exponential from `initial` to `maximum` seconds, with full jitter downwards.
+    """Waiting between attempts: exponential from `initial` to `maximum` seconds, shortened at random.
 
-    `jitter` is the share of each wait that is random: 0.5 waits between half and all of the exponential value.
+    `jitter` is the share of each wait that is random: 0.5, the default, waits between half and all of the exponential
+    value; 1 is full jitter, 0 none.
     """
 
     initial: float = 0.05

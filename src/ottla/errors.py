@@ -299,13 +299,17 @@ class Fenced(NotDelivered):
 
 
 class BufferFull(OttlaError):
-    """The producer's memory stayed full for as long as a call may wait; `holding` says what holds things up."""
+    """The producer's memory stayed full for as long as a call may wait; `holding` says what holds things up.
+
+    `accepted` is how many rows of this very call were taken over before, from its beginning: 0 but for large tables.
+    """
 
     def __init__(self, *, waiting_bytes: int, limit_bytes: int, seconds: float, holding: str) -> None:
         self.waiting_bytes = waiting_bytes
         self.limit_bytes = limit_bytes
         self.seconds = seconds
         self.holding = holding
+        self.accepted = 0
         super().__init__(
             f"{waiting_bytes:,} bytes wait to be delivered, the buffer holds {limit_bytes:,}, and in {seconds:.1f} s"
             f" no room was made{_hint(holding)}"

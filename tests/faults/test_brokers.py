@@ -17,7 +17,7 @@ import pytest
 
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
-from ottla.errors import BufferFull, NotDelivered, OttlaError
+from ottla.errors import BufferFull, NotDelivered
 from ottla.events import ConnectionDown, Event
 from ottla.net import Cluster
 from ottla.produce.delivery import Delivery
@@ -94,7 +94,7 @@ def test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline(
         assert re.search(r"broker \d \(127.0.0.1:\d+\), away for .* refused", str(error))
 
 
-def _send_late(producer: Producer, topic: str) -> tuple[list[float], list[OttlaError | None]]:
+def _send_late(producer: Producer, topic: str) -> tuple[list[float], list[NotDelivered | None]]:
     """A hundred records to nobody: how long each took to fail, and why."""
     ended: dict[int, float] = {}
     sent: list[tuple[float, Delivery]] = []

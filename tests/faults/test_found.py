@@ -13,7 +13,7 @@ import pytest
 from ottla.errors import NotDelivered
 from ottla.events import Events
 from ottla.produce.budget import Budget
-from ottla.produce.delivery import BulkDelivery, Delivery, Part, Placement, Refusal, Shipment
+from ottla.produce.delivery import BulkDelivery, Delivery, Placement, Refusal, Shipment
 from ottla.produce.intake import Chunk, Handover, Intake
 from ottla.produce.options import Buffering
 from ottla.produce.producer import Producer
@@ -77,7 +77,7 @@ def test_a_batch_whose_failure_was_raised_is_not_kept(bulk: bool) -> None:
         shipment = Shipment("t")
         shipment.count, shipment.unsettled = 1, 0
         shipment.placements.append(Placement(batch, range(1), 0))
-        delivery = BulkDelivery([Part(shipment)]) if bulk else Delivery(shipment, 0)
+        delivery = BulkDelivery([shipment]) if bulk else Delivery(shipment, 0)
         with pytest.raises(NotDelivered):
             delivery.result(0)
         error = delivery.exception(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ottla.errors import InputError, NotDelivered, OttlaError
+from ottla.errors import NotDelivered, OttlaError
 from ottla.produce.delivery import Delivery, Outcome
 from ottla.produce.hook import HookedDraft, cut, decoded
 from ottla.produce.options import BatchHook
@@ -109,7 +109,7 @@ def test_a_hook_that_fails_fails_its_records_and_says_why(hook: BatchHook, text:
     batches, deliveries = made(hook, b"1", b"2")
     assert batches == []
     for delivery in deliveries:
-        with pytest.raises(InputError, match=text) as told:
+        with pytest.raises(NotDelivered, match=text) as told:
             delivery.result(0)
     assert told.value.__cause__ is not None
 
@@ -161,7 +161,7 @@ def test_a_batch_is_cut_without_changing_its_records(codec: Codec) -> None:
     times = pa.array(range(1000, 1050), pa.int64())
     whole = sealed([bytes(50)] * 50, codec, key=keys, headers=headers, timestamp=times)
     before = rows_of(whole)
-    parts = cut(whole, limits=BatchLimits(max_bytes=1000), level=None)
+    parts = cut(whole, level=None)
     assert len(parts) > 1
     assert [row for part in parts for row in rows_of(part)] == before
     assert {part.header.codec for part in parts if part.header} == {codec}
@@ -171,7 +171,7 @@ def test_a_batch_is_cut_without_changing_its_records(codec: Codec) -> None:
 
 def test_a_batch_that_is_cut_is_decided_by_its_parts() -> None:
     whole = sealed([b"%d" % i + bytes(50) for i in range(10)])
-    parts = cut(whole, limits=BatchLimits(max_bytes=300), level=None)
+    parts = cut(whole, level=None)
     for number, part in enumerate(parts):
         assert not whole.decided
         part.decide(Outcome(0, 100 * number, -1))

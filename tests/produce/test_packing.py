@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.errors import InputError
-from ottla.produce.delivery import BulkDelivery, Delivery, Outcome, Part, Shipment
+from ottla.errors import NotDelivered
+from ottla.produce.delivery import BulkDelivery, Delivery, Outcome, Shipment
 from ottla.produce.hook import decoded
 from ottla.produce.intake import Handover
 from ottla.produce.lane import Lane
@@ -99,7 +99,7 @@ def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
     for shipment, values in shipments:
         sent = [Delivery(shipment, row).result(0) for row in range(len(values))]
         assert [content[one.partition, one.offset] for one in sent] == values
-        assert BulkDelivery([Part(shipment)]).result(0).records == len(values)
+        assert BulkDelivery([shipment]).result(0).records == len(values)
 
 
 def test_a_batch_is_due_and_given_up_counted_from_its_first_record() -> None:
@@ -127,9 +127,9 @@ def test_rows_of_partitions_that_do_not_exist_are_refused_alone() -> None:
     packed.seal_all()
     assert [packed.values(p) for p in range(2)] == [[b"0"], [b"1"]]
     assert [Delivery(shipment, row).done for row in range(5)] == [False, True, False, True, True]
-    with pytest.raises(InputError, match="topic t has no partition 9: it has partitions 0 to 1"):
+    with pytest.raises(NotDelivered, match="topic t has no partition 9: it has partitions 0 to 1"):
         Delivery(shipment, 4).result(0)
-    with pytest.raises(InputError, match="topic t has no partition 7"):
+    with pytest.raises(NotDelivered, match="topic t has no partition 7"):
         Delivery(shipment, 3).result(0)
     for partition in range(2):
         packed.topic.lane(partition).line[0].decide(Outcome(0, 0, -1))

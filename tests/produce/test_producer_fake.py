@@ -279,7 +279,7 @@ def test_partition_for_tells_the_choice_without_sending(kafka: FakeKafka) -> Non
 
 
 def test_an_unknown_topic_is_refused_with_its_name(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.produce.sender._UNKNOWN_PATIENCE", 0.2)
+    monkeypatch.setattr("ottla.produce.scout._UNKNOWN_PATIENCE", 0.2)
     producer = new(kafka)
     delivery = producer.send("typo", b"1")
     with pytest.raises(OttlaError, match=r"topic typo: UNKNOWN_TOPIC_OR_PARTITION .*\n.*does not exist"):
@@ -289,15 +289,17 @@ def test_an_unknown_topic_is_refused_with_its_name(kafka: FakeKafka, monkeypatch
 
 
 def test_a_partition_that_does_not_exist_fails_its_own_rows_only(kafka: FakeKafka) -> None:
-    with pytest.raises(NotDelivered, match="2 records were not delivered"), new(kafka) as producer:
-        good = producer.send("t", b"good")
-        bad = producer.send("t", b"bad", partition=9)
-        assert good.result(SOON).offset == 0
-        with pytest.raises(InputError, match="topic t has no partition 9: it has partitions 0 to 0"):
-            bad.result(SOON)
-        table = pa.table({"value": [b"1", b"2"], "partition": [0, 5]})
-        with pytest.raises(InputError, match="has no partition 5"):
-            producer.send_table("t", table).result(SOON)
+    producer = new(kafka)
+    good = producer.send("t", b"good")
+    bad = producer.send("t", b"bad", partition=9)
+    assert good.result(SOON).offset == 0
+    with pytest.raises(NotDelivered, match="topic t has no partition 9: it has partitions 0 to 0"):
+        bad.result(SOON)
+    table = pa.table({"value": [b"1", b"2"], "partition": [0, 5]})
+    with pytest.raises(NotDelivered, match="has no partition 5"):
+        producer.send_table("t", table).result(SOON)
+    with pytest.raises(NotDelivered, match="2 records were not delivered"):
+        producer.close()
     assert values(kafka) == [b"good", b"1"]
 
 
@@ -319,8 +321,9 @@ def test_oversize_records_are_diverted_where_that_is_configured(kafka: FakeKafka
     diverted: list[Oversize] = []
     with new(kafka, max_record_bytes=1000, on_oversize=diverted.append) as producer:
         large = producer.send("t", bytes(1000), b"k")
-        with pytest.raises(RecordTooLarge):
+        with pytest.raises(NotDelivered, match="takes 1,022 bytes") as told:
             large.result(SOON)
+        assert isinstance(told.value.cause, RecordTooLarge)
         producer.send_many("t", [b"1", bytes(2000), (b"k", b"2")]).result(SOON)
         table = pa.table({"value": [bytes(3000), b"3"], "headers": _headers([[], [("h", b"v")]]), "partition": [0, 0]})
         producer.send_table("t", table).result(SOON)
@@ -388,7 +391,7 @@ def test_a_strategy_that_fails_fails_its_records(kafka: FakeKafka) -> None:
         raise ValueError("of the program")
 
     with new(kafka, strategy=strategy) as producer:
-        with pytest.raises(InputError, match="the strategy, asked about 1 records, failed with ValueError"):
+        with pytest.raises(NotDelivered, match="the strategy, asked about 1 records, failed with ValueError"):
             producer.send("many", b"1").result(SOON)
         assert producer.send("many", b"2", b"key").result(SOON).offset == 0
         with pytest.raises(NotDelivered):
@@ -439,7 +442,7 @@ def test_a_hook_may_drop_everything(kafka: FakeKafka) -> None:
 def test_a_hook_that_fails_fails_its_records(kafka: FakeKafka, hook: Any, text: str) -> None:
     failed: list[FailedBatch] = []
     producer = new(kafka, batch_hook=hook, on_failed=failed.append)
-    with pytest.raises(InputError, match=rf"the batch hook of topic t failed on 2 records: .*{text}"):
+    with pytest.raises(NotDelivered, match=rf"the batch hook of topic t failed on 2 records: .*{text}"):
         producer.send_many("t", [b"a", b"b"]).result(SOON)
     with pytest.raises(NotDelivered, match="2 records were not delivered"):
         producer.flush(SOON)
@@ -834,6 +837,54 @@ def test_a_producer_id_that_somebody_else_uses_is_given_up(kafka: FakeKafka) -> 
     assert values(kafka) == [b"1", b"2", b"3"]
 
 
+def _available(producer: Producer, topic: str) -> tuple[int, ...]:
+    known = producer._sender.topic(topic)
+    assert known is not None
+    assert known.partitions is not None
+    return known.partitions.available
+
+
+def test_a_broker_that_comes_back_gets_records_without_key_again() -> None:
+    with FakeKafka(brokers=2, auto_create=None) as kafka:
+        kafka.create_topic("t", 2, replicas=1)
+        with new(kafka, strategy=RoundRobin()) as producer:
+            producer.send_many("t", [b"before"] * 4).result(SOON)
+            kafka.down(kafka.leader("t", 0))
+            eventually(lambda: _available(producer, "t") == (1,), "it is noticed, with nothing to send")
+            kafka.all_up()
+            eventually(lambda: _available(producer, "t") == (0, 1), "it is noticed again")
+            producer.send_many("t", [b"after"] * 4).result(SOON)
+        assert len(values(kafka, "t", 0)) == len(values(kafka, "t", 1)) == 4
+
+
+def test_rows_that_are_handed_in_while_the_producer_closes_are_refused(kafka: FakeKafka) -> None:
+    producer = new(kafka)
+    producer.send("t", b"before").result(SOON)
+
+    def closing() -> Iterator[bytes]:
+        yield b"1"
+        producer.close(SOON)
+        yield b"2"
+
+    with pytest.raises(OttlaError, match="closed"):
+        producer.send_many("t", closing())
+    assert values(kafka) == [b"before"]
+
+
+def test_a_refusal_after_a_lost_answer_says_that_the_records_may_be_written(kafka: FakeKafka) -> None:
+    with new(kafka, retry=Retry(initial=0.5, maximum=0.5, jitter=0)) as producer:
+        producer.send("t", b"0").result(SOON)
+        cut = kafka.cut("Produce", when=When.AFTER_HANDLING)
+        delivery = producer.send("t", b"1")
+        eventually(lambda: cut.hits == 1, "it is stored, and the answer lost")
+        kafka.fail("Produce", ErrorCode.topic_authorization_failed, times=1)
+        error = delivery.exception(SOON)
+        with pytest.raises(NotDelivered):
+            producer.flush(SOON)
+    assert error is not None
+    assert error.maybe_written
+
+
 def test_records_without_key_pass_over_a_broker_that_is_away() -> None:
     with FakeKafka(brokers=2, auto_create=None) as kafka:
         kafka.create_topic("t", 2, replicas=1)
@@ -841,7 +892,8 @@ def test_records_without_key_pass_over_a_broker_that_is_away() -> None:
             producer.send_many("t", [b"before"] * 4).result(SOON)
             kafka.down(kafka.leader("t", 0))
             producer.send("t", b"probe", partition=0)
-            eventually(lambda: producer.partition_for("t") == 1 == producer.partition_for("t"), "it is noticed")
+            eventually(lambda: _available(producer, "t") == (1,), "it is noticed")
+            assert producer.partition_for("t") == 1
             during = producer.send_many("t", [b"during"] * 10).result(SOON)
             assert [one.partition for one in during.ranges] == [1]
             kafka.all_up()

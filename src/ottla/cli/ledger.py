@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +20,10 @@ from ottla.cli.rows import Rows
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError, RecordTooLarge
 from ottla.model import TopicPartition
 from ottla.produce import records as checks
-from ottla.produce.delivery import BulkDelivery, Placement
+from ottla.produce.delivery import BulkDelivery
 from ottla.produce.producer import Producer
 
 _RUNS_A_TEXT = 20
-
-
-class Decided(NamedTuple):
-    """Rows of one delivery that ended in the same way: at `offset` and the following, -1 if nobody knows, or failed."""
-
-    at: TopicPartition
-    rows: npt.NDArray[np.int64]
-    offset: int
-    error: OttlaError | None
 
 
 @dataclass(slots=True)
@@ -170,7 +161,7 @@ class Ledger:
 
     def _book(self, rows: Rows, delivery: BulkDelivery) -> None:
         failures: dict[str, tuple[OttlaError, list[npt.NDArray[np.int64]]]] = {}
-        for at, numbers, offset, error in _decided(delivery):
+        for at, numbers, offset, error in delivery.outcomes(0):
             if error is not None:
                 failures.setdefault(str(error), (error, []))[1].append(numbers)
                 continue
@@ -202,27 +193,6 @@ class Ledger:
         kept = np.setdiff1d(np.arange(len(rows.numbers)), np.array([row for row, _ in large]))
         numbers = np.asarray(rows.numbers, np.int64)[kept]
         return Rows(rows.source, rows.topic, rows.table.take(pa.array(kept)), numbers)
-
-
-def _decided(delivery: BulkDelivery) -> Iterator[Decided]:
-    """What became of the rows of a call, batch by batch; the rows are numbered as in the call."""
-    before = 0
-    for part in delivery._parts:
-        for placement in part.shipment.placements:
-            yield from _of_batch(placement, before)
-        before += part.shipment.count
-
-
-def _of_batch(placement: Placement, before: int) -> Iterator[Decided]:
-    carrier, rows, first = placement
-    at = TopicPartition(carrier.topic, carrier.partition)
-    outcomes = carrier.outcomes
-    for outcome, following in zip(outcomes, [*outcomes[1:], None], strict=True):
-        start = max(first, outcome.first)
-        stop = first + len(rows) if following is None else min(first + len(rows), following.first)
-        if start < stop:
-            numbers = np.asarray(rows[start - first : stop - first], np.int64) + before
-            yield Decided(at, numbers, outcome.offset_of(start), outcome.error)
 
 
 def line_ranges(lines: npt.NDArray[np.int64]) -> Iterator[str]:

@@ -112,7 +112,11 @@ class _Input:
 )
 @click.option("--strip-cr", is_flag=True, help=r"Lines end with \r\n.")
 @click.option(
-    "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who must have a record."
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="Who must have a record before it counts as delivered.",
 )
 @click.option(
     "--compression",

@@ -217,7 +217,10 @@ class BufferFull(Event):
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Event):
-    """Records were given up by the policy of a full spool or buffer; the timestamps are of the oldest and newest."""
+    """Records were given up by the policy of a full spool or buffer; the timestamps are of the oldest and newest.
+
+    `partition` is -1 for records that had none yet.
+    """
 
     topic: str
     partition: int

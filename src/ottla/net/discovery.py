@@ -36,6 +36,7 @@ class OnUnknownTopic(Enum):
     """What a broker does when asked for a topic that does not exist."""
 
     REFUSE = "refuse"
+    """Say that it does not know it."""
     CREATE = "create"
     """Create it, if the brokers run with auto.create.topics.enable."""
 

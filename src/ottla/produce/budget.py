@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ottla import events as happened
 from ottla.errors import BufferFull
 from ottla.events import Events
+from ottla.produce.delivery import is_sender_thread
 from ottla.produce.options import Buffering, WhenFull
 
 
@@ -45,7 +46,11 @@ class Budget:
             return
         options = self.buffering
         started = time.monotonic()
-        limit = started if options.when_full is WhenFull.REFUSE else started + options.wait
+        # A callback runs on the thread that makes room: it would wait for itself.
+        refuses = options.when_full is WhenFull.REFUSE or is_sender_thread()
+        limit = started if refuses else started + options.wait
+        if self._events.active:
+            self._events.emit(happened.BufferFull(self.used, options.bytes, self._holding()))
         with self._changed:
             self.waiting += 1
             try:
@@ -57,7 +62,6 @@ class Budget:
             finally:
                 self.waiting -= 1
         holding = self._holding()
-        self._events.emit(happened.BufferFull(self.used, options.bytes, holding))
         seconds = time.monotonic() - started
         raise BufferFull(waiting_bytes=self.used, limit_bytes=options.bytes, seconds=seconds, holding=holding)
 

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.config import Retry
-from ottla.errors import BrokerError, ErrorCode, Fenced, KeptInSpool, NotDelivered, OttlaError, WireError
-from ottla.events import Dropped, EpochBumped, Events, Flushed, FlushRetried
+from ottla.errors import BrokerError, ErrorCode, Fenced, NotDelivered, OttlaError, WireError
+from ottla.events import EpochBumped, Events, Flushed, FlushRetried
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.net.connection import Pending
 from ottla.net.deadline import Deadline
 from ottla.net.pending import Reply
 from ottla.produce import tail
+from ottla.produce.ends import Ends
 from ottla.produce.errands import Errands
 from ottla.produce.hook import cut
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane, Verdict, verdict_on
+from ottla.produce.lanes import Lanes
 from ottla.produce.links import Link, Links
 from ottla.produce.outcomes import Outcomes
 from ottla.produce.outgoing import Identity, Outgoing
@@ -34,8 +36,6 @@ from ottla.wire import produce as wire
 
 MOST_REQUEST_BYTES = 8 << 20
 _NEVER = math.inf
-_OPEN_SECONDS = 1.0
-"""How long a batch that cannot be sent stays open: all its records have the deadline of the first one."""
 _DISK_SECONDS = 0.1
 """How long a lane waits before it tries a disk again that refused."""
 
@@ -74,52 +74,42 @@ class Courier:
     def __init__(
         self,
         tools: Tools,
+        lanes: Lanes,
         *,
         links: Links,
+        ends: Ends,
         keeper: Keeper | None,
         may_carry: Callable[[Lane], bool],
         doubt: Callable[[str], None],
         transactional_id: str | None = None,
     ) -> None:
         self._tools = tools
+        self._lanes = lanes
         self._links = links
+        self._ends = ends
         self._keeper = keeper
         self._may_carry = may_carry
         self._doubt = doubt
         self._transactional_id = transactional_id
-        self._active: dict[TopicPartition, tuple[Topic, Lane]] = {}
         self._answered: list[Request] = []
-        self.producer: tuple[int, int] | None = None
-        """Producer id and epoch for lanes that have none."""
-        self.needs_identity = False
-        """Whether a lane waits for one."""
-
-    # Lanes
-
-    def activate(self, topic: Topic, lane: Lane) -> None:
-        """The lane has something to send."""
-        self._active[lane.at] = topic, lane
-
-    @property
-    def lanes(self) -> Iterable[tuple[Topic, Lane]]:
-        """Those with something to send or to wait for."""
-        return self._active.values()
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is left to send or to wait for."""
-        return not self._active
 
     # Sending
 
     def dispatch(self, now: float) -> float:
-        """Sends what can be sent; when to look again, if nothing happens before."""
+        """Sends what can be sent, several batches of a lane if there are; when to look again, if nothing happens."""
+        sent = True
+        while sent:
+            look_again, sent = self._dispatch_once(now)
+        return look_again
+
+    def _dispatch_once(self, now: float) -> tuple[float, bool]:
         look_again = _NEVER
+        sent = False
         ready: dict[int, list[tuple[Topic, Lane]]] = {}
-        self.needs_identity = False
-        for at, (topic, lane) in list(self._active.items()):
+        self._lanes.need_identity = False
+        for topic, lane in self._lanes:
             if lane.is_idle:
-                del self._active[at]
+                self._lanes.retire(lane)
                 continue
             if lane.ready_to_check:
                 self._check(topic, lane)
@@ -127,7 +117,7 @@ class Courier:
             if when > now:
                 look_again = min(look_again, when)
                 continue
-            link = self._links.get(topic.leaders.get(at.partition, -1))
+            link = self._links.get(topic.leaders.get(lane.at.partition, -1))
             if link is None:
                 self._doubt(topic.name)
             elif link.has_room:
@@ -138,24 +128,21 @@ class Courier:
         for broker_id, lanes in ready.items():
             link = self._links.get(broker_id)
             assert link is not None
-            self._send_to(link, lanes, now)
-        return look_again
+            sent = self._send_to(link, lanes, now) or sent
+        return look_again, sent
 
     def _when(self, lane: Lane) -> float:
         """When the lane has something to send; never, while it first needs an answer."""
         if lane.checking or lane.must_check or lane.waits or not self._may_carry(lane):
             return _NEVER
-        if lane.needs_identity:
-            if self.producer is not None and lane.may_adopt(*self.producer):
-                lane.adopt(*self.producer)
-            elif not (lane.line and lane.line[0].identity):
-                self.needs_identity = True
-                return _NEVER
+        if not self._lanes.identify(lane) and not (lane.line and lane.line[0].identity):
+            self._lanes.need_identity = True
+            return _NEVER
         if lane.has_unsent:
             return lane.resume_at
         return _NEVER if lane.open is None else max(lane.open.due, lane.resume_at)
 
-    def _send_to(self, link: Link, lanes: list[tuple[Topic, Lane]], now: float) -> None:
+    def _send_to(self, link: Link, lanes: list[tuple[Topic, Lane]], now: float) -> bool:
         by_acks: dict[int, dict[TopicPartition, Carried]] = {}
         size = 0
         # Not always the same ones first: a request has an upper size.
@@ -170,6 +157,7 @@ class Courier:
                 break
         for acks, carried in by_acks.items():
             self._send(Request(link, carried), acks, now)
+        return bool(by_acks)
 
     def _next_batch(self, topic: Topic, lane: Lane, now: float) -> Outgoing | None:
         batch = lane.sendable(now)
@@ -190,7 +178,7 @@ class Courier:
             return None
         except NotDelivered as error:
             lane.given_up(batch)
-            self.fail(batch, error)
+            self._ends.fail(batch, error)
             return None
 
     def _send(self, request: Request, acks: int, now: float) -> None:
@@ -236,6 +224,11 @@ class Courier:
 
     # Answers
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether `collect` has something to do."""
+        return bool(self._answered)
+
     def collect(self, now: float) -> None:
         """Works on the answers that have come since the last call."""
         while self._answered:
@@ -257,15 +250,15 @@ class Courier:
         request.link.requests -= 1
         for _, lane, batch in request.carried.values():
             lane.acknowledged(batch, -1)
-            self.succeed(batch, -1, -1, now)
+            self._ends.succeed(batch, -1, -1, now)
 
     def _read(self, request: Request, pending: Pending, now: float) -> None:
         request.link.requests -= 1
         try:
             answers = {TopicPartition(a.topic, a.partition): a for a in wire.produce_response(pending.result())}
         except WireError as error:
-            assert request.link.connection is not None
-            request.link.connection.close()
+            if request.link.connection is not None:
+                request.link.connection.close()
             request.link.requests += 1
             self._lost(request, error, now)
             return
@@ -277,14 +270,14 @@ class Courier:
                 carried.lane.forgotten(carried.batch)
             elif answer.error_code == 0:
                 carried.lane.acknowledged(carried.batch, answer.base_offset)
-                self.succeed(carried.batch, answer.base_offset, answer.append_time, now)
+                self._ends.succeed(carried.batch, answer.base_offset, answer.append_time, now)
             else:
                 self._refused(carried, answer, now)
 
     def _refused(self, carried: Carried, answer: wire.Produced, now: float) -> None:
         topic, lane, batch = carried
-        records = "; ".join(f"record {i}: {why}" for i, why in answer.record_errors[:3])
-        error = BrokerError(answer.error_code, f"{lane.at}", "; ".join(filter(None, (answer.message, records))) or None)
+        reasons = [answer.message, *(f"record {i}: {why}" for i, why in answer.record_errors[:3])]
+        error = BrokerError(answer.error_code, "the broker answered", "; ".join(filter(None, reasons)) or None)
         batch.error = error
         verdict = verdict_on(answer.error_code, records=batch.count)
         if verdict is Verdict.RETRY:
@@ -300,7 +293,12 @@ class Courier:
             lane.refused(batch)
             kind = Fenced if verdict is Verdict.FENCED or self._is_fenced(error) else NotDelivered
             at, count = lane.at, batch.count
-            self.fail(batch, kind(str(error), topic=at.topic, partition=at.partition, records=count, cause=error))
+            # An earlier attempt may have been stored; and nobody knows what an unknown error has done.
+            maybe = batch.attempts > 1 or batch.inherited or error.code is ErrorCode.unknown_server_error
+            failed = kind(
+                str(error), topic=at.topic, partition=at.partition, records=count, maybe_written=maybe, cause=error
+            )
+            self._ends.fail(batch, failed)
 
     def _may_check(self, lane: Lane, batch: Outgoing, error: BrokerError) -> bool:
         """In a transaction only behind a batch that is sent again: its epochs are not ours to choose."""
@@ -346,7 +344,12 @@ class Courier:
     def _split(self, carried: Carried, error: OttlaError) -> None:
         topic, lane, batch = carried
         shrink(topic, batch)
-        parts = cut(batch, limits=topic.limits, level=topic.settings.level)
+        try:
+            parts = cut(batch, level=topic.settings.level)
+        except OttlaError as failed:
+            lane.refused(batch)
+            self._ends.fail(batch, NotDelivered(f"{error}; and it cannot be cut: {failed}", records=batch.count))
+            return
         hold = self._tools.outcomes.hold
         for part in parts:
             hold(part, part.size_bytes)
@@ -388,179 +391,14 @@ class Courier:
         front = lane.line[0] if lane.line else None
         first_try = lane.is_stale or (front is not None and front.inherited and front.attempts == 0)
         for batch, offset in lane.checked(found):
-            self.succeed(batch, offset, -1, batch.sent_at or 0.0)
+            self._ends.succeed(batch, offset, -1, batch.sent_at or 0.0)
         if first_try:
             return  # first under the identity that they may have been sent with: the broker drops what it has
         lane.number_again()
-        if self.producer is not None and not lane.needs_identity:
+        if not lane.needs_identity:
             self._tools.events.emit(
                 EpochBumped(topic.name, lane.at.partition, lane.producer_id, lane.epoch, "numbers could not go on")
             )
-
-    # Ends
-
-    def succeed(self, batch: Outgoing, base_offset: int, append_time: int, now: float) -> None:
-        """A batch is in the log."""
-        self._tools.outcomes.acknowledged(batch, base_offset, append_time, now)
-        self._done(batch, delivered=True)
-
-    def fail(self, batch: Outgoing, error: OttlaError) -> None:
-        """A batch will not be delivered."""
-        self._tools.outcomes.failed(batch, error)
-        self._done(batch, delivered=False)
-
-    def _done(self, batch: Outgoing, *, delivered: bool) -> None:
-        if self._keeper is not None:
-            whole = None if batch.parent is None else batch.parent[0]
-            decided = [batch] if whole is None or not whole.decided else [batch, whole]
-            self._keeper.done(decided, delivered=delivered)
-
-    # The disk
-
-    def keep(self, *, older_than: float, now: float) -> None:
-        """Puts lanes on disk whose oldest batch has waited since before `older_than`."""
-        for topic, lane in list(self._active.values()):
-            if lane.open is not None and lane.open.opened <= older_than and lane.open.due <= now:
-                seal(topic, lane, self._tools.outcomes.hold)
-            if lane.line and lane.line[0].opened <= older_than:
-                self._keep_lane(lane)
-
-    def keep_all(self) -> OttlaError | None:
-        """Puts everything on disk that is not acknowledged; why not, when that is refused."""
-        for topic, lane in list(self._active.values()):
-            if lane.open is not None:
-                seal(topic, lane, self._tools.outcomes.hold)
-            if not self._keep_lane(lane):
-                assert self._keeper is not None
-                return self._keeper.error
-        assert self._keeper is not None
-        return None if self._keeper.make_durable() else self._keeper.error
-
-    def _keep_lane(self, lane: Lane) -> bool:
-        assert self._keeper is not None
-        if lane.needs_identity and self.producer is not None and lane.may_adopt(*self.producer):
-            lane.adopt(*self.producer)
-        for batch in list(lane.line):
-            # Numbered now, so that the disk says under which identity it may be sent; if not, it is written again.
-            if not lane.needs_identity:
-                lane.number(batch, transactional=self._transactional_id is not None)
-            try:
-                if not self._keeper.keep(batch, lane):
-                    return False
-            except NotDelivered as error:
-                lane.given_up(batch)
-                self.fail(batch, error)
-        return True
-
-    def unload(self) -> None:
-        """Forgets in memory what is on disk and not under way."""
-        assert self._keeper is not None
-        self._keeper.make_durable()
-        for _, lane in self._active.values():
-            for batch in lane.line:
-                if batch.ticket is not None and batch.stored_identity == batch.identity:
-                    self._keeper.unload(batch)
-
-    def leave_behind(self, topic: Topic, lane: Lane, batch: Outgoing) -> bool:
-        """At the end: a batch that is on disk stays there for the next producer; whether it does."""
-        if self._keeper is None or (batch.ticket is None and not self._keeper.keep(batch, lane)):
-            return False
-        reason = f"it is kept in the spool {self._keeper.spool.path}, from which the next producer delivers it"
-        at, maybe = lane.at, batch.attempts > 0 or batch.inherited
-        lane.given_up(batch)
-        self._tools.outcomes.left(
-            batch,
-            KeptInSpool(reason, topic=at.topic, partition=at.partition, records=batch.count, maybe_written=maybe),
-        )
-        return True
-
-    def expire(self, now: float) -> None:
-        """Gives up batches whose time is over."""
-        for topic, lane in list(self._active.values()):
-            limit = topic.settings.delivery_timeout
-            if lane.open is not None and now >= min(lane.open.deadline, lane.open.due + min(_OPEN_SECONDS, limit / 10)):
-                seal(topic, lane, self._tools.outcomes.hold)
-            for batch in [batch for batch in lane.line if batch.deadline <= now]:
-                self.give_up(topic, lane, batch, f"not acknowledged within {limit:g} s")
-
-    def drop_stored(self, size_bytes: int) -> None:
-        """Gives up the oldest batches on disk that are not under way, until so many bytes are free."""
-        stored = [
-            (batch.created, number, topic, lane, batch)
-            for number, (topic, lane) in enumerate(self._active.values())
-            for batch in lane.line
-            if batch.ticket is not None and not batch.flying
-        ]
-        for _, _, topic, lane, batch in sorted(stored, key=lambda entry: entry[:2]):
-            if size_bytes <= 0:
-                return
-            size_bytes -= batch.size_bytes
-            self._drop(topic, lane, batch)
-
-    def drop_oldest(self, size_bytes: int) -> None:
-        """Gives up the oldest batches that were never sent, until so many bytes are free."""
-        unsent = [
-            (batch.opened, number, topic, lane, batch)
-            for number, (topic, lane) in enumerate(self._active.values())
-            for batch in lane.line
-            if batch.attempts == 0 and not batch.inherited
-        ]
-        for _, _, topic, lane, batch in sorted(unsent, key=lambda entry: entry[:2]):
-            if size_bytes <= 0:
-                return
-            size_bytes -= batch.held_bytes
-            self._drop(topic, lane, batch)
-
-    def _drop(self, topic: Topic, lane: Lane, batch: Outgoing) -> None:
-        assert batch.header is not None
-        at, header = lane.at, batch.header
-        times = header.base_timestamp / 1000, header.max_timestamp / 1000
-        reason = "dropped to make room"
-        self._tools.events.emit(
-            Dropped(at.topic, at.partition, batch.count, batch.size_bytes, times[0], times[1], reason)
-        )
-        self.give_up(topic, lane, batch, f"{reason}: they were the oldest that were not sent yet")
-
-    def fail_all(self, error: OttlaError) -> None:
-        """Nothing that is not under way will be delivered."""
-        for topic, lane in list(self._active.values()):
-            if lane.open is not None:
-                seal(topic, lane, self._tools.outcomes.hold)
-            for batch in [batch for batch in lane.line if not batch.flying]:
-                lane.given_up(batch)
-                at, reason = lane.at, getattr(error, "reason", str(error))
-                kind = Fenced if isinstance(error, Fenced) else NotDelivered
-                self.fail(batch, kind(reason, topic=at.topic, partition=at.partition, records=batch.count, cause=error))
-
-    def start_over(self, producer_id: int, epoch: int) -> None:
-        """Everything is numbered anew from here; nothing may be under way."""
-        self.producer = producer_id, epoch
-        for _, lane in self._active.values():
-            lane.start_over()
-
-    @property
-    def flying(self) -> int:
-        """Batches under way."""
-        return sum(lane.flying for _, lane in self._active.values())
-
-    def give_up(self, topic: Topic, lane: Lane, batch: Outgoing, reason: str) -> None:
-        """Nobody waits for this batch any longer."""
-        link = self._links.get(topic.leaders.get(lane.at.partition, -1))
-        cause = batch.error or (None if link is None else link.error)
-        last = f"; last error: {cause}" if cause is not None else ""
-        where = "no leader is known" if link is None else str(link)
-        lane.given_up(batch)
-        self.fail(
-            batch,
-            NotDelivered(
-                f"{reason}, {batch.attempts} attempts; {where}{last}",
-                topic=topic.name,
-                partition=lane.at.partition,
-                records=batch.count,
-                maybe_written=batch.attempts > 0 or batch.inherited,
-                cause=cause,
-            ),
-        )
 
 
 _STALE = {

@@ -13,29 +13,30 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ottla.errors import OttlaError
-from ottla.model import OffsetRange
+from ottla.errors import NotDelivered, OttlaError
+from ottla.model import OffsetRange, TopicPartition
 
 SENDER_THREAD = "ottla-sender"
-E = TypeVar("E", bound=OttlaError)
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 """Guards the lists of watchers, which are short and rarely touched."""
 
 
-def fresh(error: E) -> E:
-    """A copy of an error, to be raised.
+def fresh(error: OttlaError) -> NotDelivered:
+    """What is told of an error: always a NotDelivered, with the reason as its cause, and always a new one.
 
     The error is that of a batch and shared by its records. A traceback on it would grow with each of them, and would
     lead from its frames to deliveries and back: a cycle that is never freed, since the garbage collector does not look
     into deliveries.
     """
+    if not isinstance(error, NotDelivered):
+        return NotDelivered(str(error), cause=error)
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
@@ -112,6 +113,16 @@ class Placement(NamedTuple):
         at = int(np.searchsorted(self.rows, row))
         return self.first + at if at < len(self.rows) and self.rows[at] == row else -1
 
+    def pieces(self) -> Iterator[tuple[range, Outcome]]:
+        """The outcomes, each with the numbers in the batch of those of our records that have it."""
+        outcomes = self.carrier.outcomes
+        for outcome, following in zip(outcomes, [*outcomes[1:], None], strict=True):
+            end = self.first + len(self.rows)
+            stop = end if following is None else min(end, following.first)
+            numbers = range(max(self.first, outcome.first), stop)
+            if numbers:
+                yield numbers, outcome
+
 
 class Shipment:
     """Rows of one topic that were handed over together, and in which batches they are.
@@ -144,6 +155,11 @@ class Shipment:
         # The outcome may have come before the watcher was there; both look, in the opposite order.
         if check():
             self._forget({check})
+
+    def unwatch(self, check: Callable[[], bool]) -> None:
+        """Forgets it: nobody waits any more."""
+        with _lock:
+            self._watchers = [watcher for watcher in self._watchers if watcher is not check]
 
     def outcome_of(self, row: int) -> tuple[Carrier, int, Outcome] | None:
         """Batch, number in the batch and outcome of a row; None while it is open."""
@@ -184,7 +200,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """Where the record is, after waiting for the acknowledgement; raises why it was not delivered.
 
         TimeoutError when there is no outcome after `timeout` seconds; the delivery goes on. Without a timeout, the
-        producer's `delivery_timeout` ends the wait.
+        producer's `delivery_timeout` ends the wait, except for a batch in the spool: that has no deadline.
         """
         _wait(self, timeout)
         carrier, index, outcome = self._decided()
@@ -195,7 +211,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         time = appended / 1000 if appended >= 0 else self._shipment.time_of(self._row)
         return Sent(carrier.topic, carrier.partition, offset, time)
 
-    def exception(self, timeout: float | None = None) -> OttlaError | None:
+    def exception(self, timeout: float | None = None) -> NotDelivered | None:
         """Why the record was not delivered, or None when it was; waits like `result`."""
         _wait(self, timeout)
         error = self._decided()[2].error
@@ -221,48 +237,72 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         yield self._shipment
 
 
-class Part(NamedTuple):
-    """The rows `[start, stop)` of a shipment; `stop` -1 for all of them."""
+class Decided(NamedTuple):
+    """Rows of a list or table that ended in the same way: at `offset` and the following, or with an `error`.
 
-    shipment: Shipment
-    start: int = 0
-    stop: int = -1
+    `offset` is -1 when nobody knows it.
+    """
+
+    at: TopicPartition
+    rows: npt.NDArray[np.int64]
+    """Ascending, counted from the beginning of the call."""
+    offset: int
+    error: OttlaError | None
 
 
 class BulkDelivery:
     """The delivery of the records of one call, all together."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_sent", "_settled")
 
-    def __init__(self, parts: list[Part]) -> None:
-        self._parts = parts
+    def __init__(self, shipments: list[Shipment]) -> None:
+        self._sent = shipments
+        self._settled = 0
+        """How many of them, from the first on, are known to have their outcome."""
 
     @property
     def done(self) -> bool:
         """Whether every record has an outcome."""
-        return all(_is_settled(part) for part in self._parts)
+        while self._settled < len(self._sent) and self._sent[self._settled].unsettled == 0:
+            self._settled += 1
+        return self._settled == len(self._sent)
 
     def result(self, timeout: float | None = None) -> SentMany:
         """The offset ranges, after waiting for every acknowledgement; raises the first reason if any record failed."""
         _wait(self, timeout)
         ranges: list[OffsetRange] = []
         records = 0
-        for part in self._parts:
-            for carrier, rows, outcome in _pieces(part):
+        for placement in self._placements():
+            for numbers, outcome in placement.pieces():
                 if outcome.error is not None:
                     raise fresh(outcome.error)
-                records += len(rows)
+                records += len(numbers)
                 if outcome.base_offset >= 0:
-                    start = outcome.offset_of(rows.start)
-                    stop = start + (len(rows) if outcome.made < 0 else outcome.made)
+                    start = outcome.offset_of(numbers.start)
+                    stop = start + (len(numbers) if outcome.made < 0 else outcome.made)
+                    carrier = placement.carrier
                     ranges.append(OffsetRange(carrier.topic, carrier.partition, start, stop))
         return SentMany(records, tuple(_joined(sorted(ranges))))
 
-    def exception(self, timeout: float | None = None) -> OttlaError | None:
+    def exception(self, timeout: float | None = None) -> NotDelivered | None:
         """The first reason why a record was not delivered, or None; waits like `result`."""
         _wait(self, timeout)
-        errors = (outcome.error for part in self._parts for _, _, outcome in _pieces(part))
+        errors = (outcome.error for placement in self._placements() for _, outcome in placement.pieces())
         return next((fresh(error) for error in errors if error is not None), None)
+
+    def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
+        """What became of which rows, delivered and failed ones alike; waits like `result`."""
+        _wait(self, timeout)
+        before = 0
+        for shipment in self._sent:
+            for placement in shipment.placements:
+                carrier, rows, first = placement
+                at = TopicPartition(carrier.topic, carrier.partition)
+                for numbers, outcome in placement.pieces():
+                    chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64) + before
+                    error = None if outcome.error is None else fresh(outcome.error)
+                    yield Decided(at, chosen, outcome.offset_of(numbers.start), error)
+            before += shipment.count
 
     def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
@@ -275,37 +315,11 @@ class BulkDelivery:
     def __repr__(self) -> str:
         return f"<BulkDelivery, {_state(self)}>"
 
+    def _placements(self) -> Iterator[Placement]:
+        return (placement for shipment in self._sent for placement in shipment.placements)
+
     def _shipments(self) -> Iterator[Shipment]:
-        return (part.shipment for part in self._parts)
-
-
-def _is_settled(part: Part) -> bool:
-    shipment = part.shipment
-    if part.stop < 0:
-        return shipment.unsettled == 0
-    return shipment.unsettled == 0 or all(shipment.outcome_of(row) for row in range(part.start, part.stop))
-
-
-def _pieces(part: Part) -> Iterator[tuple[Carrier, range, Outcome]]:
-    """The batches that hold the rows of a part: each with record numbers that lie next to one another."""
-    for carrier, rows, first in part.shipment.placements:
-        begin, end = 0, len(rows)
-        if part.stop >= 0:
-            begin = _position(rows, part.start)
-            end = _position(rows, part.stop)
-        outcomes = carrier.outcomes
-        for number, outcome in enumerate(outcomes):
-            after = outcomes[number + 1].first if number + 1 < len(outcomes) else 1 << 62
-            numbers = range(max(first + begin, outcome.first), min(first + end, after))
-            if numbers:
-                yield carrier, numbers, outcome
-
-
-def _position(rows: range | npt.NDArray[np.int64], row: int) -> int:
-    """How many of the rows come before `row`."""
-    if isinstance(rows, range):
-        return min(max(0, row - rows.start), len(rows))
-    return int(np.searchsorted(rows, row))
+        return iter(self._sent)
 
 
 def _joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
@@ -322,18 +336,36 @@ def _joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
         yield held
 
 
+def is_sender_thread() -> bool:
+    """Whether this is the thread that delivers, as in callbacks, hooks and event sinks."""
+    return threading.current_thread().name.startswith(SENDER_THREAD)
+
+
+def after_fork() -> None:
+    """In the child: a lock that a thread of the parent held would never be released."""
+    global _lock
+    _lock = threading.Lock()
+
+
+def check_may_wait(what: str) -> None:
+    """Raises on the sender's thread, which would wait for itself."""
+    if is_sender_thread():
+        raise RuntimeError(f"a callback waits for {what}, but it runs on the thread that delivers: it must not wait")
+
+
 def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
     if delivery.done:
         return
-    if threading.current_thread().name.startswith(SENDER_THREAD):
-        raise RuntimeError("a callback waits for a delivery: it runs on the thread that delivers")
+    check_may_wait("a delivery")
     event = threading.Event()
-    _call_when_done(delivery, lambda _: event.set())
-    if not event.wait(timeout):
-        raise TimeoutError(f"not acknowledged after {timeout} s; the delivery goes on")
+    forget = _call_when_done(delivery, lambda _: event.set()) if timeout != 0 else None
+    if forget is None or not event.wait(timeout):
+        if forget is not None:
+            forget()
+        raise TimeoutError(f"no outcome after {timeout:.1f} s; the delivery goes on")
 
 
-def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> None:
+def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
     called = False
 
     def check() -> bool:
@@ -348,11 +380,19 @@ def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> None:
     for shipment in delivery._shipments():
         shipment.watch(check)
 
+    def forget() -> None:
+        nonlocal called
+        called = True
+        for shipment in delivery._shipments():
+            shipment.unwatch(check)
+
+    return forget
+
 
 def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
     try:
         function(delivery)
-    except Exception:
+    except BaseException:  # sys.exit() and the like must not end the sender, nor keep others waiting
         _log.exception("a delivery callback raised; the delivery itself is not touched by that")
 
 

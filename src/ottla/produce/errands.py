@@ -55,7 +55,7 @@ class Errands:
             except OttlaError as error:
                 reason = error
                 back = lambda: failed(reason)  # noqa: E731
-            except Exception as error:  # a bug: it must not stop the loop, nor go unseen
+            except BaseException as error:  # a bug, or a user's function that exits: it must be seen
                 _log.exception("%s: %s failed in a way that it should not", self._name, key)
                 wrapped = OttlaError(f"unexpected {type(error).__name__}: {error}")
                 wrapped.__cause__ = error

@@ -19,7 +19,7 @@ from ottla.produce.outgoing import Outgoing
 from ottla.wire.batch import Batch, BatchHeader, Codec, pack_header
 from ottla.wire.columns import Columns, as_arrow, from_arrow
 from ottla.wire.decode import Decoder
-from ottla.wire.encode import ALL_ROWS, BatchLimits, NewBatch, encode
+from ottla.wire.encode import ALL_ROWS, LARGEST_BATCH, BatchLimits, NewBatch, encode
 
 _COLUMNS = ("key", "value", "headers", "timestamp")
 
@@ -62,7 +62,7 @@ class HookedDraft:
             batches = list(
                 encode(_columns(made), now_ms=int(whole.created * 1000), codec=codec, level=level, limits=self._limits)
             )
-        except Exception as error:
+        except BaseException as error:
             raise _hook_failed(whole, error) from error
         if not batches:  # everything was filtered out: that is what the program wanted
             whole.decide(Outcome(0, -1, -1, made=0))
@@ -82,16 +82,17 @@ def _columns(made: object) -> Columns:
     return from_arrow(made.column("value"), **others)
 
 
-def _hook_failed(whole: Outgoing, error: Exception) -> InputError:
+def _hook_failed(whole: Outgoing, error: BaseException) -> InputError:
     return InputError(f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}")
 
 
-def cut(batch: Outgoing, *, limits: BatchLimits, level: int | None) -> list[Outgoing]:
-    """The records of a sealed batch in smaller ones."""
+def cut(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
+    """The records of a sealed batch in two smaller ones."""
     assert batch.header is not None
     assert batch.records is not None
     rows = decoded(batch.header, batch.records, topic=batch.topic, partition=batch.partition)
-    new = encode(_columns(rows), now_ms=0, codec=batch.header.codec, level=level, limits=limits)
+    half = BatchLimits(max_bytes=LARGEST_BATCH, max_records=(batch.count + 1) // 2)
+    new = encode(_columns(rows), now_ms=0, codec=batch.header.codec, level=level, limits=half)
     return part_out(batch, new, changed=False)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ottla.errors import OttlaError
 from ottla.produce.budget import Budget
 from ottla.produce.delivery import Delivery, Shipment
 from ottla.wire.columns import Columns, from_bytes
@@ -32,6 +33,7 @@ _LIKELY_CHUNK_BYTES = 1 << 20
 """How large chunks of small values get, going by the ones before: large ones cost less for each record."""
 _CHUNK_BYTES = 1 << 18
 _TAKEN = -1
+_LOCK_SECONDS = 0.2
 _RECORD_BYTES = 16
 """What a record adds to the size of its content while it waits."""
 
@@ -54,7 +56,7 @@ class Chunk(list[Any]):
     Values are only ever appended: the sender reads as many as there were when it took the chunk away.
     """
 
-    __slots__ = ("extras", "home", "keys", "limit", "opened", "shipment", "size", "taken", "topic")
+    __slots__ = ("extras", "held_bytes", "home", "keys", "limit", "opened", "shipment", "size", "taken", "topic")
 
     def __init__(self, topic: str, home: dict[str, Chunk], records: int = FIRST_CHUNK_RECORDS) -> None:
         self.topic = topic
@@ -70,6 +72,8 @@ class Chunk(list[Any]):
         self.size = 0
         """Bytes of the records that did not go the short way."""
         self.opened = time.monotonic()
+        self.held_bytes = 0
+        """What was charged to the budget for it."""
 
     def columns(self) -> tuple[Columns, npt.NDArray[np.int32] | None]:
         """The records as columns, and the partitions that were asked for."""
@@ -152,9 +156,10 @@ class Intake:
         """Whether small records of a topic need no look at its settings: no size limit, no partitioner."""
         self._lock = threading.Lock()
         self._chunks: dict[int, Chunk] = {}
-        self._handed: deque[Handover] = deque()
-        self._chunk_records: dict[str, int] = {}
-        """By topic, for the next chunk."""
+        self._handed: deque[Chunk | Handover] = deque()
+        self._each: dict[str, int] = {}
+        """Bytes of a record, by topic, going by the last chunk."""
+        self._shut: OttlaError | None = None
 
     # Callers
 
@@ -168,16 +173,12 @@ class Intake:
             if chunk is None or chunk.limit == _TAKEN:
                 chunk = self._new_chunk(topic, usable)
             index = len(chunk)
-            if key is not None and chunk.keys is None:
-                chunk.keys = [None] * index
-            if chunk.keys is not None:
-                del chunk.keys[index:]
-                chunk.keys += [None] * (index - len(chunk.keys))
-                chunk.keys.append(key)
-            if extras is not None:
-                chunk.extras = {} if chunk.extras is None else chunk.extras
-                chunk.extras[index] = extras
-            chunk.append(value)
+            try:
+                _beside(chunk, index, key, extras)
+                chunk.append(value)
+            finally:
+                if len(chunk) == index:  # Ctrl-C before the record was in: what is beside it belongs to nobody
+                    _beside(chunk, index, None, None)
             chunk.size += size
             looks_closer = chunk.size >= _CHUNK_BYTES or index >= chunk.limit
             if not looks_closer or self._accepted(chunk, index):
@@ -191,11 +192,16 @@ class Intake:
 
     def hand_over(self, handover: Handover) -> None:
         """Rows of one call, after those that the thread has put one by one."""
+        columns = handover.columns
+        handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
         with self._lock:  # the sender may be taking the chunk away: then that comes first, too
+            self._check_open()
             chunk = self.open.get(handover.topic)
             if chunk is not None and chunk.taken < 0:
                 self._close(chunk)
-            self._queue(handover)
+            self._handed.append(handover)
+        self._budget.add(handover.held_bytes)
+        self._wake()
 
     def wait_for_room(self, usable: Callable[[], None]) -> None:
         """Waits until the budget has room."""
@@ -206,18 +212,18 @@ class Intake:
     def take(self, now: float, linger: Callable[[str], float]) -> tuple[list[Handover], float]:
         """What was handed over, with the open chunks that are due; and when the next one will be."""
         next_due = float("inf")
-        due: list[Chunk] = []
         for chunk in list(self._chunks.values()):
             at = chunk.opened + linger(chunk.topic)
-            if at <= now:
-                due.append(chunk)
+            if at <= now or chunk.taken >= 0:
+                self._take_away(chunk)
             else:
                 next_due = min(next_due, at)
-        for chunk in due:
-            self._take_away(chunk)
         taken: list[Handover] = []
         while self._handed:
-            taken.append(self._handed.popleft())
+            item = self._handed.popleft()
+            handover = item if isinstance(item, Handover) else self._as_handover(item)
+            if handover is not None:
+                taken.append(handover)
         return taken, next_due
 
     def idle(self) -> bool:
@@ -229,49 +235,86 @@ class Intake:
         for chunk in list(self._chunks.values()):
             self._take_away(chunk)
 
+    def shut(self, error: OttlaError) -> None:
+        """Nobody takes anything any more: from now on callers get this error. What is open is handed over."""
+        with self._lock:
+            self._shut = error
+        self.take_all()
+
     # Both
 
     def _new_chunk(self, topic: str, usable: Callable[[], None]) -> Chunk:
         usable()
         self._budget.wait(usable)
         home = self.open.chunks if self._short_way(topic) else self.open.others
-        chunk = Chunk(topic, home, self._chunk_records.get(topic, FIRST_CHUNK_RECORDS))
+        each = self._each.get(topic, _LIKELY_CHUNK_BYTES // FIRST_CHUNK_RECORDS)
+        chunk = Chunk(topic, home, min(_MOST_CHUNK_RECORDS, max(1, _LIKELY_CHUNK_BYTES // each)))
         with self._lock:
+            self._check_open()
             home[topic] = chunk
             self._chunks[id(chunk)] = chunk
         self._wake()
         return chunk
+
+    def _check_open(self) -> None:
+        if self._shut is not None:
+            raise self._shut
 
     def _accepted(self, chunk: Chunk, index: int) -> bool:
         """Whether the record at `index` is in the chunk for good; hands the chunk over if nobody has yet."""
         with self._lock:
             if chunk.taken < 0:
                 self._close(chunk)
-            return index < chunk.taken
+        self._wake()
+        return index < chunk.taken
 
     def _take_away(self, chunk: Chunk) -> None:
-        with self._lock:
-            if chunk.taken < 0:
+        # Not for ever: the thread that has the lock may be in a signal handler that waits for the sender.
+        if self._lock.acquire(timeout=_LOCK_SECONDS):
+            try:
                 self._close(chunk)
+            finally:
+                self._lock.release()
 
     def _close(self, chunk: Chunk) -> None:
+        """Under the lock. Short, and in an order that Ctrl-C may cut anywhere: a chunk that is taken stays listed until
+        it is handed over, and one that is handed over twice is dropped the second time."""
         chunk.limit = _TAKEN  # first this, then the length: see the module's text
-        chunk.taken = len(chunk)
-        del self._chunks[id(chunk)]
+        if chunk.taken < 0:
+            chunk.taken = len(chunk)
+        self._handed.append(chunk)
+        self._chunks.pop(id(chunk), None)
         if chunk.home.get(chunk.topic) is chunk:
             del chunk.home[chunk.topic]  # or its thread would keep the values until it sends again
-        columns, partitions = chunk.columns()
-        chunk.shipment.count = columns.count
-        each = columns.data_bytes // max(1, columns.count) + _RECORD_BYTES
-        self._chunk_records[chunk.topic] = min(_MOST_CHUNK_RECORDS, max(1, _LIKELY_CHUNK_BYTES // each))
-        self._queue(Handover(chunk.topic, chunk.shipment, columns, partitions, chunk.opened, time.time()))
+        chunk.held_bytes = max(chunk.size, chunk.taken * self._each.get(chunk.topic, _RECORD_BYTES))
+        self._budget.add(chunk.held_bytes)
 
-    def _queue(self, handover: Handover) -> None:
-        columns = handover.columns
-        handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
-        self._budget.add(handover.held_bytes)
-        self._handed.append(handover)
-        self._wake()
+    def _as_handover(self, chunk: Chunk) -> Handover | None:
+        shipment = chunk.shipment
+        if shipment.count:
+            return None  # it was handed over twice
+        columns, partitions = chunk.columns()
+        shipment.count = columns.count
+        self._each[chunk.topic] = columns.data_bytes // max(1, columns.count) + _RECORD_BYTES
+        held = columns.data_bytes + columns.count * _RECORD_BYTES
+        self._budget.add(held - chunk.held_bytes)
+        return Handover(chunk.topic, shipment, columns, partitions, chunk.opened, time.time(), held)
+
+
+def _beside(chunk: Chunk, index: int, key: bytes | None, extras: Extras | None) -> None:
+    """Puts a record's key and extras into the chunk, or nothing, for the record that comes at `index`."""
+    if key is not None and chunk.keys is None:
+        chunk.keys = [None] * index
+    if chunk.keys is not None:
+        del chunk.keys[index:]
+        chunk.keys += [None] * (index - len(chunk.keys))
+        if key is not None:
+            chunk.keys.append(key)
+    if extras is not None:
+        chunk.extras = {} if chunk.extras is None else chunk.extras
+        chunk.extras[index] = extras
+    elif chunk.extras is not None:
+        chunk.extras.pop(index, None)
 
 
 def _header_bytes(extras: Extras | None) -> int:

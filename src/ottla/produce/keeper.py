@@ -76,6 +76,7 @@ class Keeper:
         self._partition_counts[topic] = partitions
         draft = self._topics_file.with_suffix(".new")
         try:
+            draft.touch(mode=0o600)
             draft.write_text(json.dumps(self._partition_counts))
             os.replace(draft, self._topics_file)
         except OSError as error:
@@ -91,6 +92,7 @@ class Keeper:
         batch = Outgoing(stored.topic, stored.partition, opened=now, created=stored.created)
         batch.header = stored.header
         batch.count = stored.header.count
+        batch.raw_bytes = stored.header.size_bytes
         batch.inherited = True
         batch.deadline = math.inf
         batch.ticket = stored.ticket

@@ -22,7 +22,8 @@ from ottla.produce.errands import Errands
 MOST_REQUESTS = 5
 """In flight on one connection: a broker works on one at a time, the others wait in its socket."""
 LANE = "produce"
-_STILL_DOWN_EVERY = 5.0
+STILL_DOWN_EVERY = 5.0
+"""Seconds."""
 
 
 class Link:
@@ -96,6 +97,10 @@ class Links:
         link.broker = broker
         return link
 
+    def find(self, broker_id: int) -> Link | None:
+        """The link to a broker that was used already; any thread may ask."""
+        return self._links.get(broker_id)
+
     def is_away(self, broker_id: int) -> bool:
         """Whether the broker could not be reached when it was last tried."""
         link = self._links.get(broker_id)
@@ -116,6 +121,10 @@ class Links:
             failed=lambda error: self.lost(link, error),
         )
 
+    def idled(self, link: Link) -> None:
+        """The broker closed a connection that nobody used: no trouble, the next use opens another."""
+        link.connection = None
+
     def lost(self, link: Link, error: OttlaError) -> None:
         """The connection ended, or could not be made."""
         now = time.monotonic()
@@ -127,7 +136,7 @@ class Links:
         if link.down_since is None:
             link.down_since = link.told_at = now
             self._events.emit(ConnectionDown(link.broker.id, str(link.broker.address), reason))
-        elif now - link.told_at >= _STILL_DOWN_EVERY:
+        elif now - link.told_at >= STILL_DOWN_EVERY:
             link.told_at = now
             self._events.emit(StillDown(link.broker.id, str(link.broker.address), now - link.down_since, reason))
         self._changed(link)

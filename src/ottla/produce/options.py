@@ -6,16 +6,18 @@ connects, opens a file or keeps state.
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import pyarrow as pa
 
-from ottla.config import LONGEST, Path
+from ottla.config import LONGEST, Path, Retry, Security, Timeouts
 from ottla.errors import ConfigError
+from ottla.events import Events
 from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Sticky, Strategy
 from ottla.wire.batch import HEADER_BYTES, Codec
@@ -122,8 +124,10 @@ class Spool:
     fsync: bool = False
     """Also survive the loss of power, not only the death of the process."""
     max_bytes: int | None = None
+    """How much the directory may hold; None for as much as the disk has."""
     when_full: WhenFull = WhenFull.WAIT
     after: float = 1.0
+    """Seconds that a batch waits for its acknowledgement before it is put on disk; without `write_ahead`."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -182,6 +186,9 @@ class Settings:
             _seconds("Producer", "delivery_timeout", self.delivery_timeout, lowest=0.001)
         _whole("max_record_bytes", self.max_record_bytes, lowest=1, highest=(1 << 30) - 1)
         _kind("batching", self.batching, Batching)
+        if self.delivery_timeout <= self.batching.linger:
+            wrong = f"{self.delivery_timeout:g} and {self.batching.linger:g} s"
+            raise ConfigError(f"delivery_timeout must be longer than Batching(linger=...), got {wrong}")
         _kind("unknown_topic", self.unknown_topic, OnUnknownTopic)
         _routing(self.partitioner, self.strategy)
         for name in ("batch_hook", "on_oversize"):
@@ -239,9 +246,36 @@ def check_kinds(
         _kind(f"topics[{name!r}]", given, TopicOptions)
 
 
+def check_client(*, security: object, timeouts: object, retry: object, client_id: object, events: object) -> None:
+    """The options that every client has: each is of the kind that it must be."""
+    _kind("security", security, Security)
+    _kind("client_id", client_id, str)
+    for name, value, kind in (("timeouts", timeouts, Timeouts), ("retry", retry, Retry)):
+        if value is not None:
+            _kind(name, value, kind)
+    if not isinstance(events, Events) and not (isinstance(events, Iterable) and all(map(callable, events))):
+        raise ConfigError(f"events must be Events or a list of callables, for example [print], got {events!r}")
+
+
 def settings_from(options: Mapping[str, Any]) -> Settings:
     """The settings for the rest of the topics, from keyword arguments."""
     return Settings(**checked_names("Producer", options))
+
+
+_PRODUCERS_OWN = (
+    "security",
+    "client_id",
+    "timeouts",
+    "retry",
+    "buffering",
+    "spool",
+    "transactional_id",
+    "transaction_timeout",
+    "topics",
+    "events",
+    "on_failed",
+)
+_ELSEWHERE = {"linger": "it is batching=Batching(linger=...); ", "batch_size": "it is batching=Batching(bytes=...); "}
 
 
 def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -249,5 +283,9 @@ def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     known = TopicSettings.__annotations__
     for name in options:
         if name not in known:
-            raise ConfigError(f"{owner} has no option {name!r}; the options of a topic are {', '.join(sorted(known))}")
+            close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name, _PRODUCERS_OWN, 1)
+            hint = f"did you mean {close[0]}? " if close else _ELSEWHERE.get(name, "")
+            raise ConfigError(
+                f"{owner} has no option {name!r}: {hint}the options of a topic are {', '.join(sorted(known))}"
+            )
     return options

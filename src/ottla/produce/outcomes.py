@@ -111,7 +111,8 @@ class Outcomes:
             return
         if isinstance(first, NotDelivered) and first.records == records:
             raise fresh(first)
-        raise NotDelivered(f"first of all, {first}", records=records, cause=first)
+        reason = str(first) if records == 1 else f"the first reason: {first}"
+        raise NotDelivered(reason, records=records, cause=first)
 
     def forget_failures(self) -> None:
         """They were told in another way."""
@@ -124,7 +125,7 @@ class Outcomes:
         failed = FailedBatch(batch.topic, batch.partition, error, batch.header, bytes(batch.records))
         try:
             self._on_failed(failed)
-        except Exception:
+        except BaseException:  # sys.exit() and the like must not end the sender
             _log.exception("on_failed raised for %d records of %s-%d", batch.count, batch.topic, batch.partition)
             return False
         return True

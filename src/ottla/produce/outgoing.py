@@ -179,7 +179,8 @@ class Outgoing:
         outcomes = [outcome for _, _, outcome in self.part_outcomes]
         failed = next((outcome for outcome in outcomes if outcome.error is not None), None)
         begin = failed or min(outcomes, key=lambda outcome: outcome.base_offset)
-        return begin._replace(first=0, made=sum(part.count for _, part, _ in self.part_outcomes))
+        parts = {id(part): part.count for _, part, _ in self.part_outcomes}
+        return begin._replace(first=0, made=sum(parts.values()))
 
     def __repr__(self) -> str:
         state = "decided" if self.decided else "flying" if self.flying else "sealed" if self.sealed else "open"

@@ -6,13 +6,12 @@ at the call; deliveries go out. Encoding and sending happen on the sender's thre
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
@@ -22,14 +21,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
-from ottla.errors import ConfigError, OttlaError, RecordTooLarge, UsedAfterFork
+from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork
 from ottla.events import Event, Events
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
+from ottla.produce import lifetimes
 from ottla.produce import records as checks
 from ottla.produce.bell import Bell
 from ottla.produce.budget import Budget
-from ottla.produce.delivery import BulkDelivery, Delivery, Part, Shipment
+from ottla.produce.bytopic import ByTopic
+from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
 from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
 from ottla.produce.keeper import Keeper
 from ottla.produce.options import (
@@ -40,11 +41,12 @@ from ottla.produce.options import (
     TopicOptions,
     TopicSettings,
     WhenFull,
+    check_client,
     check_kinds,
     settings_from,
 )
 from ottla.produce.outcomes import FailedBatch, Outcomes
-from ottla.produce.route import Partitions, Router
+from ottla.produce.route import Partitions
 from ottla.produce.sender import Parts, Sender
 from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
@@ -59,8 +61,8 @@ _SLICE_BYTES = 8 << 20
 """How much of a table is handed over at once."""
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
-_EXIT_SECONDS = 10.0
-_LARGEST_SMALL = bytes(SMALL_BYTES)
+_ERROR_SECONDS = 10.0
+_INTERRUPT_SECONDS = 1.0
 _SPOOL_CLOSE_SECONDS = 10.0
 _PERSIST_AGAIN = 0.1
 
@@ -94,10 +96,11 @@ class Producer:
     ) -> None:
         rest = settings_from(options)
         check_kinds(topics=topics, buffering=buffering, spool=spool, on_failed=on_failed)
-        self._settings = _SettingsByTopic(rest, {name: given.over(rest) for name, given in topics.items()})
+        check_client(security=security, timeouts=timeouts, retry=retry, client_id=client_id, events=events)
+        self._topics = ByTopic(rest, topics)
         if transactional_id is not None:
             check_settings(transactional_id, transaction_timeout)
-            _check_transactional(self._settings, spool)
+            self._topics.check_transactional(spool)
         self._cluster = Cluster(bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
         self._owned_events = None if isinstance(events, Events) else Events(*events)
         self._events = self._owned_events or events
@@ -106,7 +109,7 @@ class Producer:
         self._bell = Bell()
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
         self._outcomes = Outcomes(self._budget, events=self._events, on_failed=on_failed)
-        self._intake = Intake(self._budget, wake=self._bell.ring, short_way=self._settings.takes_any_small_record)
+        self._intake = Intake(self._budget, wake=self._bell.ring, short_way=self._topics.takes_any_small_record)
         self._open = self._intake.open
         self._spool = spool
         self._keeper: Keeper | None = None
@@ -120,8 +123,8 @@ class Producer:
                 outcomes=self._outcomes,
                 events=self._events,
                 bell=self._bell,
-                settings_of=self._settings.of,
-                router_of=self._settings.router,
+                settings_of=self._topics.settings,
+                router_of=self._topics.router,
                 keeper=self._keeper,
                 retry=self._cluster.retry,
                 transactional_id=transactional_id,
@@ -141,7 +144,7 @@ class Producer:
         self._started = False
         self._closed = False
         self._pid = os.getpid()
-        _alive.add(self)
+        lifetimes.begins(self)
         if self._keeper is not None and self._keeper.inherited():
             self._start()
 
@@ -155,7 +158,8 @@ class Producer:
             self.close()
             return
         try:
-            self.close()
+            # Somebody waits to see the error, or pressed Ctrl-C.
+            self.close(_ERROR_SECONDS if issubclass(kind, Exception) else _INTERRUPT_SECONDS)
         except OttlaError as failed:  # the program's own error is the one to show
             if failed is not error:
                 _log.error("%s", failed)
@@ -171,8 +175,7 @@ class Producer:
         topic: str,
         value: Payload,
         key: Payload = None,
-        *,
-        headers: Headers | None = None,
+        headers: Headers | None = None,  # not keyword-only: the interpreter calls that 25 ns slower
         partition: int | None = None,
         timestamp: float | datetime | None = None,
     ) -> Delivery:
@@ -202,21 +205,22 @@ class Producer:
         checks.items(items)
         columns = from_list(items)
         explicit = None
-        if self._settings.of(topic).partitioner is not None:
+        if self._topics.settings(topic).partitioner is not None:
             listed = as_arrow(columns, now_ms=0)
             explicit = self._custom(topic, listed.column("key"), listed.column("value"), None)
-        return self._hand_in(topic, columns, explicit, what="item")
+        settings = self._topics.settings(topic)
+        return BulkDelivery(self._hand_in(topic, *self._without_oversize(settings, topic, columns, explicit, "item")))
 
     def send_table(self, topic: str | None, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
         """Sends the rows of an Arrow table: column `value`, and if there are any `key`, `headers`, `timestamp`,
         `partition`, and with `topic=None` also `topic`."""
-        parts = [part for name, rows in checks.by_topic(topic, table) for part in self._send_rows(name, rows)]
-        return BulkDelivery(parts)
+        ready = [(name, *self._checked_rows(name, rows)) for name, rows in checks.by_topic(topic, table)]
+        return BulkDelivery([shipment for rows in ready for shipment in self._hand_in(*rows)])
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """Where the next record with this key would go, without sending one."""
         partitions = self._partitions(topic, timeout)
-        router = self._settings.router(topic)
+        router = self._topics.router(topic)
         data = checks.payload("key", key)
         if router.partitioner is not None:
             chosen = router.custom_one(data, None, partitions.count)
@@ -241,6 +245,7 @@ class Producer:
         Raises NotDelivered when records failed since the last flush, whether their deliveries were looked at or not,
         and TimeoutError when some are still open after `timeout` seconds.
         """
+        check_may_wait("flush")
         self._check_usable()
         if not self._started:
             return
@@ -254,6 +259,7 @@ class Producer:
         With a spool only; with `Spool(fsync=True)` a loss of power cannot either. Raises the reason when that is not so
         after `timeout` seconds.
         """
+        check_may_wait("persist")
         self._check_usable()
         if self._keeper is None:
             raise ConfigError(
@@ -279,11 +285,14 @@ class Producer:
         With a spool it stays there instead, for the next producer, and is no error; then `timeout` defaults to 10
         seconds.
         """
+        check_may_wait("close")
+        if os.getpid() != self._pid:
+            return
         with self._life:
-            if self._closed or os.getpid() != self._pid:
+            if self._closed:
                 return
             self._closed = True
-        _alive.discard(self)
+        lifetimes.ends(self)
         if timeout is None and self._keeper is not None:
             timeout = _SPOOL_CLOSE_SECONDS
         deadline = Deadline.after(_seconds(timeout))
@@ -303,16 +312,17 @@ class Producer:
             pass  # what is left is given up, and raised
 
     def _end(self, deadline: Deadline) -> None:
-        if self._started:
-            self._sender.stop(deadline)
-        self._cluster.close()
-        self._bell.close()
-        if self._keeper is not None:
-            self._keeper.close()
-            if self._outcomes.kept:
-                _log.warning("%d records stay in the spool %s", self._outcomes.kept, self._keeper.spool.path)
-        if self._owned_events is not None:
-            self._owned_events.close()
+        with ExitStack() as everything:  # all of it, also when a second Ctrl-C comes
+            if self._owned_events is not None:
+                everything.callback(self._owned_events.close)
+            if self._keeper is not None:
+                everything.callback(self._keeper.close)
+            everything.callback(self._bell.close)
+            everything.callback(self._cluster.close)
+            if self._started:
+                self._sender.stop(deadline)
+        if self._keeper is not None and self._outcomes.kept:
+            _log.warning("records that stay in the spool %s: %d", self._keeper.spool.path, self._outcomes.kept)
 
     # The long way of a record
 
@@ -326,7 +336,7 @@ class Producer:
         timestamp: float | datetime | None,
     ) -> Delivery:
         self._begin(topic)
-        settings = self._settings.of(topic)
+        settings = self._topics.settings(topic)
         body, name = checks.payload("value", value), checks.payload("key", key)
         listed = checks.headers(headers)
         size = checks.record_bytes(body, name, listed)
@@ -335,7 +345,7 @@ class Producer:
         where = checks.partition(partition)
         if settings.partitioner is not None and where < 0:
             partitions = self._partitions(topic, self._budget.buffering.wait)
-            where = self._settings.router(topic).custom_one(name, body, partitions.count)
+            where = self._topics.router(topic).custom_one(name, body, partitions.count)
         when = checks.milliseconds(timestamp)
         extras = None if listed is None and when < 0 and where < 0 else Extras(listed, when, where)
         return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_open)
@@ -349,38 +359,38 @@ class Producer:
 
     # The way of lists and tables
 
-    def _send_rows(self, topic: str, rows: pa.Table) -> list[Part]:
+    def _checked_rows(self, topic: str, rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
         self._begin(topic)
         columns, explicit = checks.columns(rows)
-        settings = self._settings.of(topic)
+        settings = self._topics.settings(topic)
         if settings.partitioner is not None:
             keys = rows.column("key") if "key" in rows.schema.names else None
             explicit = self._custom(topic, keys, rows.column("value"), explicit)
-        return self._hand_in(topic, columns, explicit, what="row")._parts
+        return self._without_oversize(settings, topic, columns, explicit, "row")
 
     def _custom(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int32]:
         """What the partitioner of the topic says; it is asked here, so that its errors come with the call."""
         partitions = self._partitions(topic, self._budget.buffering.wait)
-        router = self._settings.router(topic)
+        router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
-    def _hand_in(
-        self, topic: str, columns: Columns, explicit: npt.NDArray[np.int32] | None, *, what: str
-    ) -> BulkDelivery:
-        settings = self._settings.of(topic)
-        columns, explicit = self._without_oversize(settings, topic, columns, explicit, what)
-        parts: list[Part] = []
+    def _hand_in(self, topic: str, columns: Columns, explicit: npt.NDArray[np.int32] | None) -> list[Shipment]:
+        shipments: list[Shipment] = []
         for rows in checks.slices(columns, _SLICE_BYTES):
-            self._intake.wait_for_room(self._check_open)
+            try:
+                self._intake.wait_for_room(self._check_open)
+            except BufferFull as error:
+                error.accepted = rows.start
+                raise
             shipment = Shipment(topic)
             shipment.count = len(rows)
             piece = columns if len(rows) == columns.count else checks.cut(columns, rows)
             chosen = None if explicit is None else explicit[rows.start : rows.stop]
             self._intake.hand_over(Handover(topic, shipment, piece, chosen, time.monotonic(), time.time()))
-            parts.append(Part(shipment))
-        return BulkDelivery(parts)
+            shipments.append(shipment)
+        return shipments
 
     def _without_oversize(
         self,
@@ -406,6 +416,10 @@ class Producer:
 
     # The rest
 
+    def disinherit(self) -> None:
+        """In a forked child, so that the short way of a record finds no chunk of the parent."""
+        self._open = type(self._open)()
+
     def _begin(self, topic: str) -> None:
         self._check_open()
         checks.topic(topic)
@@ -414,6 +428,8 @@ class Producer:
 
     def _start(self) -> None:
         with self._life:
+            if self._closed:
+                raise OttlaError("this producer was closed")
             if not self._started:
                 self._sender.start()
                 self._started = True  # only now: another thread takes a started sender that does not run for dead
@@ -445,66 +461,5 @@ class Producer:
             raise OttlaError("this producer has stopped on an internal error; see the log")
 
 
-class _SettingsByTopic:
-    """The settings of each topic, and routers for those who ask before anything is sent."""
-
-    def __init__(self, rest: Settings, topics: Mapping[str, Settings]) -> None:
-        self._rest = rest
-        self._topics = topics
-        self._routers: dict[str, Router] = {}
-
-    def all(self) -> list[Settings]:
-        """Of the rest, and of each topic that has its own."""
-        return [self._rest, *self._topics.values()]
-
-    def of(self, topic: str) -> Settings:
-        """Of one topic."""
-        return self._topics.get(topic, self._rest)
-
-    def takes_any_small_record(self, topic: str) -> bool:
-        """Whether a record of up to `SMALL_BYTES` needs no look at the settings: it fits, and nobody is asked."""
-        settings = self.of(topic)
-        return settings.partitioner is None and settings.max_record_bytes >= checks.record_bytes(
-            _LARGEST_SMALL, None, None
-        )
-
-    def router(self, topic: str) -> Router:
-        """The one of a topic: callers ask it where a record would go, the sender sends it there."""
-        router = self._routers.get(topic)
-        if router is None:
-            settings = self.of(topic)
-            made = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
-            router = self._routers.setdefault(topic, made)
-        return router
-
-
-def _check_transactional(settings: _SettingsByTopic, spool: Spool | None) -> None:
-    if spool is not None:
-        raise ConfigError("transactional_id and spool exclude one another: a transaction cannot outlive its producer")
-    if any(one.acks != "all" or not one.idempotent for one in settings.all()):
-        raise ConfigError("transactional_id needs acks='all' and idempotent=True for every topic")
-
-
-_alive: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
 def _seconds(timeout: float | None) -> float:
     return 1e6 if timeout is None else timeout
-
-
-def _after_fork() -> None:
-    """In the child: the short way of a record must not find a chunk of the parent."""
-    for producer in list(_alive):
-        producer._open = type(producer._open)()
-
-
-def _at_exit() -> None:
-    for producer in list(_alive):
-        try:
-            producer.close(_EXIT_SECONDS)
-        except OttlaError as error:
-            _log.error("at exit, a producer that was not closed: %s", error)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)

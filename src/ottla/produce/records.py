@@ -154,7 +154,10 @@ def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
     """The columns of a table, and the partitions that it asks for."""
     names = rows.schema.names
     others = {name: rows.column(name) for name in ("key", "headers", "timestamp") if name in names}
-    return from_arrow(rows.column("value"), **others), _partitions(rows) if "partition" in names else None
+    found = from_arrow(rows.column("value"), **others)
+    if len(found.times) and found.times.max() >= _YEAR_10000 * 1000:
+        raise InputError(f"column timestamp has {found.times.max()}, after the year 9999: int64 means milliseconds")
+    return found, _partitions(rows) if "partition" in names else None
 
 
 def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:

@@ -322,7 +322,7 @@ class _Custom:
         try:
             answer = self._function(count, partitions)
             numbers = np.full(count, answer) if _is_number(answer) else _numbers(answer, count)
-        except Exception as exc:
+        except BaseException as exc:
             raise InputError(f"{who} failed with {type(exc).__name__}: {exc}") from exc
         wrong = np.flatnonzero((numbers < 0) | (numbers >= partitions.count))
         if len(wrong):

@@ -17,35 +17,32 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ottla.config import Retry
-from ottla.errors import BrokerError, ErrorCode, NotDelivered, OttlaError
-from ottla.events import Events
+from ottla.errors import NotDelivered, OttlaError
+from ottla.events import Dropped, Events
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
-from ottla.net.discovery import OnUnknownTopic
-from ottla.net.metadata import Metadata
 from ottla.produce.bell import Bell
 from ottla.produce.budget import Budget
 from ottla.produce.courier import Courier, Tools
-from ottla.produce.delivery import SENDER_THREAD, Part, Placement, Refusal, Shipment
+from ottla.produce.delivery import SENDER_THREAD, Placement, Refusal, Shipment
+from ottla.produce.ends import Ends
 from ottla.produce.errands import Errands
-from ottla.produce.identity import new_producer_id
 from ottla.produce.intake import Handover, Intake
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
+from ottla.produce.lanes import Lanes
 from ottla.produce.links import Link, Links
 from ottla.produce.options import Settings, WhenFull
 from ottla.produce.outcomes import Outcomes
-from ottla.produce.packing import Topic, pack, seal
+from ottla.produce.packing import Topic, pack
 from ottla.produce.route import Partitions, Router
+from ottla.produce.scout import Scout
 
 _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.1
 """How often deadlines are looked at."""
 _LONGEST_NAP = 1.0
 _SHORT_NAP = 0.005
-_FIRST_LOOK_SECONDS = 0.5
-_UNKNOWN_PATIENCE = 5.0
-"""Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,40 +69,50 @@ class Sender:
         self._parts = parts
         self._cluster = parts.cluster
         self._chance = random.Random()
+        self._topics: dict[str, Topic] = {}
         self.errands = Errands(wake=parts.bell.ring, name=name)
-        self._links = Links(
+        self._scout = Scout(
+            parts.cluster,
+            self._topics,
+            errands=self.errands,
+            events=parts.events,
+            retry=parts.retry,
+            chance=self._chance,
+            known=self._known,
+            refused=self._no_such_topic,
+        )
+        self._links = self._scout.links = Links(
             parts.cluster,
             errands=self.errands,
             events=parts.events,
             retry=parts.retry,
             chance=self._chance,
-            changed=self._link_changed,
+            changed=self._scout.link_changed,
         )
-        tools = Tools(parts.cluster, self.errands, parts.outcomes, parts.events, parts.retry, self._chance)
-        self.courier = Courier(
-            tools,
+        self._lanes = Lanes(transactional=parts.transactional_id is not None)
+        self._ends = Ends(
+            self._lanes, links=self._links, keeper=parts.keeper, outcomes=parts.outcomes, events=parts.events
+        )
+        self._courier = Courier(
+            Tools(parts.cluster, self.errands, parts.outcomes, parts.events, parts.retry, self._chance),
+            self._lanes,
             links=self._links,
+            ends=self._ends,
             keeper=parts.keeper,
             may_carry=lambda lane: self.gate is None or self.gate(lane),
-            doubt=self._doubt,
+            doubt=self._scout.doubt,
             transactional_id=parts.transactional_id,
         )
         self.gate: Callable[[Lane], bool] | None = None
         """Asked whether a lane may send now; None when all may."""
         self.settled: Callable[[Shipment], None] | None = None
         """Hears, on the loop's thread, of each shipment that has its outcome, sooner or later."""
-        self._topics: dict[str, Topic] = {}
         self._commands: deque[Callable[[], None]] = deque()
         self._shipments: deque[Shipment] = deque()
-        self._doubted: set[str] = set()
+        self._kept_shipments = 0
         self._hurried: set[str] = set()
         """Topics of which something is to be sent as soon as their partitions are known."""
-        self._look_at = 0.0
-        self._look_failures = 0
-        self._refresh_at = math.inf
-        self._identify_at = 0.0
         self._swept_at = 0.0
-        self._metadata_error: OttlaError | None = None
         self._stopping = False
         self._settled = threading.Event()
         """Never set: for waiting a moment."""
@@ -132,14 +139,14 @@ class Sender:
         self._commands.append(command)
         self._parts.bell.ring()
 
-    def everything(self, deadline: Deadline) -> list[Part]:
+    def everything(self, deadline: Deadline) -> list[Shipment]:
         """All that was handed in so far and has no outcome; it is sent as soon as possible."""
-        found: list[Part] = []
+        found: list[Shipment] = []
         ready = threading.Event()
 
         def collect() -> None:
             self._hurry()
-            found.extend(Part(shipment) for shipment in self._shipments if shipment.unsettled)
+            found.extend(shipment for shipment in self._shipments if shipment.unsettled)
             ready.set()
 
         self.ask(collect)
@@ -152,7 +159,7 @@ class Sender:
         """Batches are numbered under this identity from now on, in every partition."""
 
         def adopt() -> None:
-            self.courier.start_over(producer_id, epoch)
+            self._lanes.start_over(producer_id, epoch)
             for topic in self._topics.values():
                 for lane in topic.lanes.values():
                     lane.start_over()
@@ -168,7 +175,7 @@ class Sender:
             self._hurry()
             self.fail_all(error)
             self._let_go()
-            flying = self.courier.flying
+            flying = self._lanes.flying
 
         self._do(drop)
         while flying and self._is_elsewhere and not (deadline is not None and deadline.expired()):
@@ -178,11 +185,8 @@ class Sender:
     def fail_all(self, error: OttlaError) -> None:
         """On the loop's thread: nothing that is not under way will be delivered."""
         for topic in self._topics.values():
-            while topic.waiting:
-                handover = topic.waiting.popleft()
-                self._refuse(handover, error)
-                self._parts.budget.add(-handover.held_bytes)
-        self.courier.fail_all(error)
+            self._refuse_waiting(topic, error)
+        self._ends.fail_all(error)
 
     def _do(self, command: Callable[[], None]) -> None:
         """Has `command` called by the loop's thread and waits for it."""
@@ -209,9 +213,9 @@ class Sender:
         def keep() -> None:
             self._hurry()
             waiting = next((topic for topic in self._topics.values() if topic.waiting), None)
-            error = self.courier.keep_all()
+            error = self._ends.keep_all()
             if error is None and waiting is not None:
-                error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._metadata_error}")
+                error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._scout.error}")
             result.append(error)
             ready.set()
 
@@ -232,14 +236,14 @@ class Sender:
 
     def holding(self) -> str:
         """What most of the memory waits for, in words."""
-        lanes = [(sum(b.held_bytes for b in list(lane.line)), topic, lane) for topic, lane in list(self.courier.lanes)]
+        lanes = [(sum(b.held_bytes for b in list(lane.line)), topic, lane) for topic, lane in self._lanes]
         waiting = [topic for topic in list(self._topics.values()) if topic.waiting]
-        if waiting and self._metadata_error is not None:
-            return f"the partitions of topic {waiting[0].name} are not known: {self._metadata_error}"
+        if waiting and self._scout.error is not None:
+            return f"the partitions of topic {waiting[0].name} are not known: {self._scout.error}"
         if not lanes:
             return "nothing is under way at the moment: the buffer is small for what one call hands in"
         size, topic, lane = max(lanes, key=lambda entry: entry[0])
-        link = self._links.get(topic.leaders.get(lane.at.partition, -1))
+        link = self._links.find(topic.leaders.get(lane.at.partition, -1))
         error = next((batch.error for batch in list(lane.line) if batch.error is not None), None)
         where = "which has no leader" if link is None else f"led by {link}"
         last = "" if error is None else f"; last error: {error}"
@@ -270,15 +274,16 @@ class Sender:
         while self._commands:
             self._commands.popleft()()
         next_due = self._take(now)
-        next_due = min(next_due, self.courier.dispatch(now))
-        self._look(now)
-        self._identify(now)
+        next_due = min(next_due, self._courier.dispatch(now))
+        self._scout.look(now)
+        if self.gate is None:  # a transactional producer is told its identity
+            self._scout.identify(self._lanes, now)
         if now >= self._swept_at + _SWEEP_SECONDS:
             self._sweep(now)
         if self._parts.keeper is not None:
             self._parts.keeper.settle()
         self._wait(next_due)
-        self.courier.collect(time.monotonic())
+        self._courier.collect(time.monotonic())
 
     def _wait(self, until: float) -> None:
         bell = self._parts.bell
@@ -291,17 +296,32 @@ class Sender:
                 continue
             links[fd] = link
             poller.register(fd, select.POLLIN | (select.POLLOUT if connection.unsent_bytes else 0))
-        nap = min(until, self._swept_at + _SWEEP_SECONDS if self._is_watching else math.inf) - time.monotonic()
-        ready = poller.poll(math.ceil(max(0.0, min(nap, _LONGEST_NAP)) * 1000) if bell.may_sleep() else 0)
+        until = min(until, time.monotonic() + _LONGEST_NAP)
+        if self._is_watching:
+            until = min(until, self._swept_at + _SWEEP_SECONDS)
+        # Room in a socket alone is no reason for a whole turn: a large request leaves in many pieces.
+        while bell.may_sleep():
+            ready = poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))
+            for fd, _ in ready:
+                if fd in links:
+                    self._pump(links[fd])
+            if not all(self._goes_on_sending(poller, links.get(fd), events) for fd, events in ready) or not ready:
+                break
         bell.drain()
-        for fd, _ in ready:
-            if fd in links:
-                self._pump(links[fd])
+
+    def _goes_on_sending(self, poller: select.poll, link: Link | None, events: int) -> bool:
+        """Whether all that happened is that a part of a request has left, and nobody waits for the loop."""
+        connection = None if link is None else link.connection
+        if connection is None or connection.closed or events != select.POLLOUT or self._courier.has_answers:
+            return False
+        if not connection.unsent_bytes:
+            poller.modify(connection.fileno(), select.POLLIN)
+        return True
 
     @property
     def _is_watching(self) -> bool:
         """Whether there are deadlines to look at."""
-        return not self.courier.idle or any(topic.waiting for topic in self._topics.values())
+        return not self._lanes.idle or any(topic.waiting for topic in self._topics.values())
 
     def _pump(self, link: Link) -> None:
         connection = link.connection
@@ -310,7 +330,9 @@ class Sender:
         connection.pump()
         if connection.closed and link.requests == 0:
             # With requests under way, their failure tells of it.
-            self._links.lost(link, OttlaError("the connection was closed by the broker while it was idle"))
+            self._links.idled(link)
+            if self._scout.leads(link):
+                self._links.connect(link, time.monotonic())  # was it idleness, or is the broker gone?
 
     # What was left behind, and what is put on disk
 
@@ -328,17 +350,17 @@ class Sender:
             lane.floor = stored.floor_offset if not lane.line else lane.floor
             lane.add(batch)
             lane.must_check = True
-            self.courier.activate(topic, lane)
+            self._lanes.activate(topic, lane)
 
     def _keep(self, now: float) -> None:
         """With a spool: what waits for too long goes to disk, and leaves the memory when that is short."""
         keeper, budget = self._parts.keeper, self._parts.budget
         assert keeper is not None
-        self.courier.keep(older_than=now - keeper.spool.after, now=now)
+        self._ends.keep(older_than=now - keeper.spool.after, now=now)
         if keeper.is_full and keeper.spool.when_full is WhenFull.DROP_OLDEST:
-            self.courier.drop_stored(self._parts.budget.used)
+            self._ends.drop_stored(self._parts.budget.used)
         if budget.used > budget.buffering.bytes // 2:
-            self.courier.unload()
+            self._ends.unload()
 
     # What came in
 
@@ -358,6 +380,17 @@ class Sender:
             if self.settled is not None:
                 self.settled(shipment)
 
+    def _forget_settled(self) -> None:
+        """The same behind a shipment that waits long, when there are many."""
+        if len(self._shipments) <= 2 * self._kept_shipments + 64:
+            return
+        done = [shipment for shipment in self._shipments if shipment.unsettled == 0]
+        self._shipments = deque(shipment for shipment in self._shipments if shipment.unsettled)
+        for shipment in done:
+            if self.settled is not None:
+                self.settled(shipment)
+        self._kept_shipments = len(self._shipments)
+
     def _linger(self, topic: str) -> float:
         return self._settings(topic).batching.linger
 
@@ -369,7 +402,7 @@ class Sender:
         topic = self._topic(handover.topic)
         if topic.partitions is None:
             topic.waiting.append(handover)
-            self._doubt(topic.name)
+            self._scout.doubt(topic.name)
         else:
             self._pack(topic, handover)
 
@@ -383,11 +416,11 @@ class Sender:
                 failed=self._parts.outcomes.failed,
                 refused=self._parts.outcomes.count,
             )
-            self._apply(self._cluster.known, [topic])
+            self._scout.remember(topic)
             count = 0 if self._parts.keeper is None else self._parts.keeper.partition_count(name)
             if topic.partitions is None and count:
                 topic.partitions = Partitions(count)
-                self._doubt(name)
+                self._scout.doubt(name)
         return topic
 
     def _pack(self, topic: Topic, handover: Handover) -> None:
@@ -396,14 +429,16 @@ class Sender:
                 topic,
                 handover,
                 held=self._parts.outcomes.hold,
-                touched=lambda lane: self.courier.activate(topic, lane),
+                touched=lambda lane: self._lanes.activate(topic, lane),
             )
         except OttlaError as error:
             self._refuse(handover, error)
-        self._parts.budget.add(-handover.held_bytes)
+        else:
+            self._parts.budget.add(-handover.held_bytes)
 
     def _refuse(self, handover: Handover, error: OttlaError) -> None:
         """None of these rows gets into a batch."""
+        self._parts.budget.add(-handover.held_bytes)
         shipment = handover.shipment
         placed = sum(len(placement.rows) for placement in shipment.placements)
         count = handover.columns.count
@@ -418,149 +453,68 @@ class Sender:
         self._parts.intake.take_all()
         now = time.monotonic()
         self._take(now)
-        _make_due((lane for _, lane in self.courier.lanes), now)
+        _make_due((lane for _, lane in self._lanes), now)
         self._hurried |= {topic.name for topic in self._topics.values() if topic.waiting}
 
-    # What the cluster looks like
-
-    def _doubt(self, topic: str) -> None:
-        self._doubted.add(topic)
-
-    def _look(self, now: float) -> None:
-        """Asks for metadata when something is in doubt, or old."""
-        if now < self._look_at or self.errands.busy("metadata"):
-            return
-        names = set(self._doubted)
-        if not names and now >= self._refresh_at:
-            names = set(self._topics)
-        if not names:
-            return
-        self._doubted.clear()
-        create = {n for n in names if self._settings(n).unknown_topic is OnUnknownTopic.CREATE}
-        unknown = OnUnknownTopic.CREATE if create else OnUnknownTopic.REFUSE
-        asked = create or names
-        self._doubted |= names - asked
-        # Short at first, so that the reason is known soon when nobody answers.
-        seconds = min(self._cluster.timeouts.total, _FIRST_LOOK_SECONDS * 2 ** min(self._look_failures, 8))
-        self.errands.run(
-            "metadata",
-            lambda: self._cluster.metadata(asked, deadline=Deadline.after(seconds), unknown=unknown),
-            done=self._learn,
-            failed=lambda error: self._not_learned(asked, error),
-        )
-
-    def _learn(self, metadata: Metadata) -> None:
-        now = time.monotonic()
-        self._metadata_error = None
-        self._look_failures = 0
-        self._look_at = now + self._parts.retry.initial
-        self._refresh_at = now + self._cluster.timeouts.metadata_age
-        topics = [self._topics[name] for name in metadata.topics if name in self._topics]
-        self._apply(metadata, topics)
-        for topic in topics:
-            found = metadata.topics[topic.name]
-            if found.partitions:
-                topic.unknown_since = None
-                if self._parts.keeper is not None:
-                    self._parts.keeper.remember(topic.name, len(found.partitions))
-                self._unpack_waiting(topic)
-                if any(self._links.get(leader) is None for leader in topic.leaders.values()):
-                    self._look_again(topic.name, now)
-            else:
-                self._unknown(topic, found.error, now)
-
-    def _look_again(self, topic: str, now: float) -> None:
-        self._look_failures += 1
-        self._look_at = now + self._parts.retry.wait(self._look_failures, self._chance.random())
-        self._doubt(topic)
-
-    def _not_learned(self, names: set[str], error: OttlaError) -> None:
-        self._metadata_error = error
-        for name in names:
-            self._look_again(name, time.monotonic())
-
-    def _apply(self, metadata: Metadata, topics: list[Topic]) -> None:
-        for topic in topics:
-            found = metadata.topics.get(topic.name)
-            if found is not None and found.partitions:
-                topic.leaders = {p.index: p.leader for p in found.partitions}
-                self._weigh(topic)
-
-    def _weigh(self, topic: Topic) -> None:
-        """Which partitions can take records without a key."""
-        if topic.leaders:
-            up = (p for p, leader in topic.leaders.items() if leader >= 0 and not self._links.is_away(leader))
-            topic.partitions = Partitions(len(topic.leaders), tuple(sorted(up)))
-
-    def _link_changed(self, link: Link) -> None:
-        for topic in self._topics.values():
-            if link.broker.id in topic.leaders.values():
-                self._weigh(topic)
-                if link.is_away:
-                    self._doubt(topic.name)
-
-    def _unpack_waiting(self, topic: Topic) -> None:
+    def _known(self, topic: Topic) -> None:
+        """The partitions of a topic are known: what waited for that goes on."""
+        assert topic.partitions is not None
+        if self._parts.keeper is not None:
+            self._parts.keeper.remember(topic.name, topic.partitions.count)
         while topic.waiting:
             self._pack(topic, topic.waiting.popleft())
         if topic.name in self._hurried:
             self._hurried.discard(topic.name)
             _make_due(topic.lanes.values(), time.monotonic())
 
-    def _unknown(self, topic: Topic, code: ErrorCode, now: float) -> None:
-        """The cluster does not know the topic: records that were never in a partition are refused after a while."""
-        topic.unknown_since = now if topic.unknown_since is None else topic.unknown_since
-        error = BrokerError(code, f"topic {topic.name}")
-        final = not error.retriable or now - topic.unknown_since >= _UNKNOWN_PATIENCE
-        if topic.partitions is None and topic.waiting:
-            self._metadata_error = error
-        if final and topic.partitions is None:
-            for handover in topic.waiting:
-                self._refuse(handover, error)
-                self._parts.budget.add(-handover.held_bytes)
-            topic.waiting.clear()
-            topic.unknown_since = None
-            del self._topics[topic.name]
-        elif topic.waiting or topic.lanes:
-            self._look_again(topic.name, now)
+    def _no_such_topic(self, topic: Topic, error: OttlaError) -> None:
+        self._refuse_waiting(topic, error)
+        del self._topics[topic.name]
 
-    def _identify(self, now: float) -> None:
-        """Asks for a producer id when a lane needs one."""
-        if not self.courier.needs_identity or self.gate is not None or now < self._identify_at:
-            return
-        self.courier.producer = None
-
-        def done(producer_id: int) -> None:
-            self.courier.producer = producer_id, 0
-
-        def failed(error: OttlaError) -> None:
-            self._metadata_error = error
-            self._identify_at = time.monotonic() + self._parts.retry.maximum
-
-        self.errands.run("identity", lambda: new_producer_id(self._cluster), done=done, failed=failed)
+    def _refuse_waiting(self, topic: Topic, error: OttlaError) -> None:
+        while topic.waiting:
+            self._refuse(topic.waiting.popleft(), error)
 
     # Time
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
+        self._forget_settled()
         for link in list(self._links):
             if link.requests:
                 self._pump(link)  # requests that nobody answers run out of time here
+            if link.is_away and self._scout.leads(link):
+                self._links.connect(link, now)  # nobody may have anything for it, as long as it is away
         if self._parts.keeper is not None:
             self._keep(now)
-        self.courier.expire(now)
+        self._ends.expire(now)
         for topic in list(self._topics.values()):
             self._expire_waiting(topic, now)
         if self._parts.budget.buffering.when_full is WhenFull.DROP_OLDEST and self._parts.budget.full:
-            self.courier.drop_oldest(self._parts.budget.used - self._parts.budget.buffering.bytes // 2)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        budget = self._parts.budget
+        self._ends.drop_unsent(budget.used - budget.buffering.bytes // 2)
+        for topic in self._topics.values():
+            while topic.waiting and budget.full:
+                handover = topic.waiting.popleft()
+                count, when = handover.columns.count, handover.created
+                reason = f"dropped to make room: the partitions of the topic are not known: {self._scout.error}"
+                self._parts.events.emit(Dropped(topic.name, -1, count, handover.held_bytes, when, when, reason))
+                self._refuse(handover, NotDelivered(reason, topic=topic.name, records=count, cause=self._scout.error))
 
     def _expire_waiting(self, topic: Topic, now: float) -> None:
         limit = topic.settings.delivery_timeout
         while topic.waiting and topic.waiting[0].opened + limit <= now:
             handover = topic.waiting.popleft()
-            reason = f"the partitions of the topic were not known within {limit:g} s: {self._metadata_error}"
-            error = NotDelivered(reason, topic=topic.name, records=handover.columns.count, cause=self._metadata_error)
+            reason = f"the partitions of the topic were not known within {limit:g} s: {self._scout.error}"
+            error = NotDelivered(reason, topic=topic.name, records=handover.columns.count, cause=self._scout.error)
             self._refuse(handover, error)
-            self._parts.budget.add(-handover.held_bytes)
+
+    def _why_unknown(self) -> str:
+        kept = "" if self._parts.keeper is None else ", or kept: this spool has never seen the topic"
+        return f"{kept}; {self._scout.error}" if self._scout.error is not None else kept
 
     def _why_closed(self) -> str:
         keeper = self._parts.keeper
@@ -570,21 +524,15 @@ class Sender:
     def _abandon(self, error: OttlaError | None) -> None:
         """The loop has ended: nothing is left without an outcome."""
         self._stopping = True
-        self._parts.intake.take_all()
+        self._parts.intake.shut(error or OttlaError("this producer was closed"))
         try:
             handed, _ = self._parts.intake.take(math.inf, lambda _: 0.0)
             waiting = [handover for topic in self._topics.values() for handover in topic.waiting]
             for handover in [*handed, *waiting]:
                 count = handover.columns.count
-                reason = str(error or "the producer was closed before they could be sent")
+                reason = str(error or f"the producer was closed before they could be sent{self._why_unknown()}")
                 self._refuse(handover, NotDelivered(reason, topic=handover.topic, records=count, cause=error))
-            for topic, lane in list(self.courier.lanes):
-                if lane.open is not None:
-                    seal(topic, lane, self._parts.outcomes.hold)
-                for batch in list(lane.line):
-                    if self.courier.leave_behind(topic, lane, batch):
-                        continue
-                    self.courier.give_up(topic, lane, batch, str(error or self._why_closed()))
+            self._ends.end_all(str(error or self._why_closed()))
         except Exception:
             _log.exception("could not tell every delivery that the sender has ended")
         self._parts.budget.wake()

@@ -26,7 +26,7 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
 from ottla.produce.coordinator import GroupMember, PreparedTransaction, fencing
-from ottla.produce.delivery import SENDER_THREAD, BulkDelivery, Part, Shipment
+from ottla.produce.delivery import SENDER_THREAD, BulkDelivery, Shipment
 from ottla.produce.identity import Identified, transactional_producer_id
 from ottla.produce.lane import Lane
 from ottla.produce.outcomes import Outcomes
@@ -239,7 +239,7 @@ class Transactions:
             self._roll_back(None)
         raise failed
 
-    def _everything(self) -> list[Part]:
+    def _everything(self) -> list[Shipment]:
         try:
             return self._sender.everything(Deadline.after(_FOREVER))
         except TimeoutError as error:
@@ -365,7 +365,7 @@ class Transactions:
     def _look_at(self, shipment: Shipment) -> None:
         """A shipment has its outcome: one that failed takes the transaction with it, whoever else was told."""
         if self._reason is None:
-            self._reason = BulkDelivery([Part(shipment)]).exception(0)
+            self._reason = BulkDelivery([shipment]).exception(0)
 
 
 def check_settings(transactional_id: object, timeout: object) -> None:

@@ -236,8 +236,10 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
             "fixed-size and dictionary encoded"
         )
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    _, ends, data = array.buffers()
-    return BinaryIn(_ends(ends, array, np.dtype(np.int64 if wide else np.int32)), _bytes(data), _nulls(array))
+    _, buffer, data = array.buffers()
+    ends, content = _ends(buffer, array, np.dtype(np.int64 if wide else np.int32)), _bytes(data)
+    _check_ends(name, ends, len(content))
+    return BinaryIn(ends, content, _nulls(array))
 
 
 def _has_ends(kind: pa.DataType) -> bool:
@@ -252,6 +254,12 @@ def _ends(buffer: pa.Buffer | None, array: pa.Array, dtype: np.dtype[Any]) -> np
         return _readonly(np.zeros(len(array) + 1, np.int64))
     stored = np.frombuffer(buffer, dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize)
     return _readonly(stored.astype(np.int64, copy=False))
+
+
+def _check_ends(name: str, ends: npt.NDArray[np.int64], size: int) -> None:
+    """The kernels follow these without looking; Arrow itself checks them only when asked to."""
+    if len(ends) and (ends[0] < 0 or ends[-1] > size or not bool((ends[1:] >= ends[:-1]).all())):
+        raise InputError(f"column {name} is damaged: its offsets lead outside its {size} bytes of data, or backwards")
 
 
 def _bytes(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
@@ -277,6 +285,7 @@ def _headers(array: pa.Array) -> HeadersIn:
         return _NO_HEADERS
     keys, values = _entries(array)
     ends = _ends(array.buffers()[1], array, np.dtype(np.int64 if pa.types.is_large_list(kind) else np.int32))
+    _check_ends("headers", ends, len(keys))
     first, count = int(ends[0]), _span_of(ends)
     # Of a slice, only its own entries count: the arrays below it are those of the whole column.
     keys, values = keys.slice(first, count), values.slice(first, count)
