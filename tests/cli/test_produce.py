@@ -201,7 +201,7 @@ def test_records_that_a_broker_refuses_are_named_by_their_lines(kafka: FakeKafka
     said = result.stderr.splitlines()
     assert len(said) == 1
     assert said[0].startswith(
-        f"{file}:1,4,7-11: not delivered: clicks-1: 7 records were not delivered: clicks-1: TOPIC_AUTH"
+        f"{file}:1,4,7-11: not delivered: clicks-1: 7 records were not delivered: the broker answered: TOPIC_AUTH"
     )
     report = json.loads(result.stdout)
     assert (report["delivered"], report["not_delivered"], report["bad_lines"]) == (4, 7, 0)
@@ -216,7 +216,7 @@ def test_a_partition_that_does_not_exist_costs_only_its_lines(kafka: FakeKafka, 
     file = write(tmp_path / "lines", b'{"value": "a"}\n{"value": "b", "partition": 3}\n')
     result = run("produce", "clicks", file, "--format", "json", "--bootstrap", kafka.bootstrap)
     assert result.exit_code == 1
-    assert f"{file}:2: not delivered: topic clicks has no partition 3" in result.stderr
+    assert f"{file}:2: not delivered: 1 record was not delivered: topic clicks has no partition 3" in result.stderr
     assert _values(kafka) == [b"a"]
 
 

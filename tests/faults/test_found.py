@@ -6,7 +6,6 @@ import gc
 import threading
 import time
 import weakref
-from typing import Any
 
 import pytest
 
@@ -23,18 +22,18 @@ from ottla.wire.columns import from_bytes
 
 def test_a_list_stays_behind_the_records_that_the_sender_is_just_taking_away(monkeypatch: pytest.MonkeyPatch) -> None:
     taking = threading.Event()
-    real = Chunk.columns
 
-    def slow(chunk: Chunk) -> Any:
-        taking.set()
-        time.sleep(0.2)
-        return real(chunk)
+    def slow(chunk: Chunk) -> int:
+        if threading.current_thread().name == "taking":  # it has the chunk, and has not handed it over
+            taking.set()
+            time.sleep(0.2)
+        return list.__len__(chunk)
 
-    monkeypatch.setattr(Chunk, "columns", slow)
+    monkeypatch.setattr(Chunk, "__len__", slow)
     with Events() as events:
         intake = Intake(Budget(Buffering(), holding=lambda: "", events=events), wake=lambda: None)
         intake.put("t", b"first", key=None, extras=None, usable=lambda: None)
-        sender = threading.Thread(target=intake.take_all)
+        sender = threading.Thread(target=intake.take_all, name="taking")
         sender.start()
         assert taking.wait(5)
         intake.hand_over(Handover("t", Shipment("t"), from_bytes([b"second", b"third"]), None, 0.0, 0.0))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-PROGRAM_AND_OUTPUT = re.compile(r"```python\n(.*?)```\n+```\n(.*?)```", re.S)
+PROGRAM_AND_OUTPUT = re.compile(r"```python\n((?:(?!```).)*)```\n+```\n(.*?)```", re.S)
 
 
 def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:

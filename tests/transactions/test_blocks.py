@@ -153,7 +153,8 @@ def test_an_unknown_topic_aborts_everything(log: Log, topic: str, new_producer: 
     with failing(TransactionFailed, match="UNKNOWN_TOPIC_OR_PARTITION") as caught, producer.transaction():
         producer.send(topic, b"innocent")
         producer.send("no-such-topic", b"guilty")
-    assert isinstance(caught.value.__cause__, BrokerError)
+    assert isinstance(caught.value.__cause__, NotDelivered)
+    assert isinstance(caught.value.__cause__.cause, BrokerError)
     with producer.transaction():
         producer.send(topic, b"next")
     assert log.committed(topic) == [b"next"]

@@ -286,7 +286,7 @@ class Intake:
         self._chunks.pop(id(chunk), None)
         if chunk.home.get(chunk.topic) is chunk:
             del chunk.home[chunk.topic]  # or its thread would keep the values until it sends again
-        chunk.held_bytes = max(chunk.size, chunk.taken * self._each.get(chunk.topic, _RECORD_BYTES))
+        chunk.held_bytes = max(chunk.size, chunk.taken * self._each.get(chunk.topic, SMALL_BYTES))
         self._budget.add(chunk.held_bytes)
 
     def _as_handover(self, chunk: Chunk) -> Handover | None:
