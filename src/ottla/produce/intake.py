@@ -30,7 +30,7 @@ SMALL_BYTES = 1024
 FIRST_CHUNK_RECORDS = 1024
 _MOST_CHUNK_RECORDS = 8192
 _LIKELY_CHUNK_BYTES = 1 << 20
-"""How large chunks of small values get, going by the ones before: large ones cost less for each record."""
+"""How large chunks of small values get: large ones cost less for each record. They double as long as they fill up."""
 _CHUNK_BYTES = 1 << 18
 _TAKEN = -1
 _LOCK_SECONDS = 0.2
@@ -56,13 +56,27 @@ class Chunk(list[Any]):
     Values are only ever appended: the sender reads as many as there were when it took the chunk away.
     """
 
-    __slots__ = ("extras", "held_bytes", "home", "keys", "limit", "opened", "shipment", "size", "taken", "topic")
+    __slots__ = (
+        "extras",
+        "held_bytes",
+        "home",
+        "keys",
+        "limit",
+        "opened",
+        "records",
+        "shipment",
+        "size",
+        "taken",
+        "topic",
+    )
 
     def __init__(self, topic: str, home: dict[str, Chunk], records: int = FIRST_CHUNK_RECORDS) -> None:
         self.topic = topic
         self.home = home
         """The chunks of its thread."""
         self.shipment = Shipment(topic)
+        self.records = records
+        """How many it takes."""
         self.limit = records - 1
         """The index from which on a record must look closer; -1 once the chunk was taken away."""
         self.taken = -1
@@ -157,8 +171,8 @@ class Intake:
         self._lock = threading.Lock()
         self._chunks: dict[int, Chunk] = {}
         self._handed: deque[Chunk | Handover] = deque()
-        self._each: dict[str, int] = {}
-        """Bytes of a record, by topic, going by the last chunk."""
+        self._records: dict[str, int] = {}
+        """Records of the next chunk, by topic."""
         self._shut: OttlaError | None = None
 
     # Callers
@@ -247,8 +261,7 @@ class Intake:
         usable()
         self._budget.wait(usable)
         home = self.open.chunks if self._short_way(topic) else self.open.others
-        each = self._each.get(topic, _LIKELY_CHUNK_BYTES // FIRST_CHUNK_RECORDS)
-        chunk = Chunk(topic, home, min(_MOST_CHUNK_RECORDS, max(1, _LIKELY_CHUNK_BYTES // each)))
+        chunk = Chunk(topic, home, self._records.get(topic, FIRST_CHUNK_RECORDS))
         with self._lock:
             self._check_open()
             home[topic] = chunk
@@ -286,7 +299,8 @@ class Intake:
         self._chunks.pop(id(chunk), None)
         if chunk.home.get(chunk.topic) is chunk:
             del chunk.home[chunk.topic]  # or its thread would keep the values until it sends again
-        chunk.held_bytes = max(chunk.size, chunk.taken * self._each.get(chunk.topic, SMALL_BYTES))
+        # The most that it can have, until it was looked at: threads may fill many before the sender gets its turn.
+        chunk.held_bytes = chunk.size + chunk.taken * SMALL_BYTES
         self._budget.add(chunk.held_bytes)
 
     def _as_handover(self, chunk: Chunk) -> Handover | None:
@@ -295,7 +309,9 @@ class Intake:
             return None  # it was handed over twice
         columns, partitions = chunk.columns()
         shipment.count = columns.count
-        self._each[chunk.topic] = columns.data_bytes // max(1, columns.count) + _RECORD_BYTES
+        each = columns.data_bytes // max(1, columns.count) + _RECORD_BYTES
+        grown = 2 * chunk.records if chunk.taken >= chunk.records else chunk.records
+        self._records[chunk.topic] = max(1, min(grown, _MOST_CHUNK_RECORDS, _LIKELY_CHUNK_BYTES // each))
         held = columns.data_bytes + columns.count * _RECORD_BYTES
         self._budget.add(held - chunk.held_bytes)
         return Handover(chunk.topic, shipment, columns, partitions, chunk.opened, time.time(), held)
