@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -37,9 +38,14 @@ Ended = subprocess.CompletedProcess[bytes]
 @contextlib.contextmanager
 def program(*arguments: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
     """A program that is spoken to while it runs; killed at the end of the block if it still does."""
-    started = subprocess.Popen(
-        [*PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0
-    )
+    # Where the suite runs in the background, its children would inherit that Ctrl-C is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = subprocess.Popen(
+            [*PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         yield started
     finally:

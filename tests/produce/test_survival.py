@@ -1,0 +1,142 @@
+"""What a program may do to its producer without harm: interrupt it, exit in a callback, hand it damaged columns."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ottla import Batching, BufferFull, Buffering, InputError, NotDelivered, Producer
+from ottla.events import Events
+from ottla.produce.budget import Budget
+from ottla.produce.intake import Chunk, Extras, Intake
+from ottla.testing import FakeKafka
+
+SOON = 20.0
+
+
+def _intake() -> Intake:
+    return Intake(Budget(Buffering(), holding=lambda: "", events=Events()), wake=lambda: None)
+
+
+def _fine() -> None:
+    return None
+
+
+def test_a_chunk_whose_closing_is_interrupted_is_still_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = _intake()
+    intake.put("t", b"1", key=None, extras=None, usable=_fine)
+    chunk = intake.open.chunks["t"]
+
+    def interrupted(size_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(intake._budget, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        intake._accepted(chunk, 0)
+    monkeypatch.undo()
+    handed, _ = intake.take(0.0, lambda _: 0.0)
+    again, _ = intake.take(float("inf"), lambda _: 0.0)
+    assert [handover.columns.count for handover in [*handed, *again]] == [1]
+
+
+def test_a_record_interrupted_on_its_way_leaves_no_key_or_header_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = _intake()
+    intake.put("t", b"0", key=None, extras=None, usable=_fine)
+
+    class Interrupted(Chunk):
+        __slots__ = ()
+
+        def append(self, value: Any) -> None:
+            raise KeyboardInterrupt
+
+    chunk = intake.open.chunks["t"]
+    chunk.__class__ = Interrupted
+    with pytest.raises(KeyboardInterrupt):
+        intake.put("t", b"lost", key=b"key", extras=Extras([("h", b"v")], 5, 1), usable=_fine)
+    chunk.__class__ = Chunk
+    chunk.append(b"plain")  # as the short way does it
+    intake.take_all()
+    (handover,), _ = intake.take(0.0, lambda _: 0.0)
+    assert handover.columns.count == 2
+    assert handover.partitions is None
+    assert handover.columns.header_count == 0
+    assert handover.columns.key.nulls.tolist() == [1, 1]
+
+
+def test_a_callback_that_exits_stops_neither_the_sender_nor_those_who_wait() -> None:
+    with FakeKafka(topics={"t": 1}) as kafka, Producer(kafka.bootstrap) as producer:
+        delivery = producer.send("t", b"1")
+        delivery.add_done_callback(lambda _: sys.exit(3))
+        assert delivery.result(SOON).offset == 0
+        assert producer.send("t", b"2").result(SOON).offset == 1
+
+
+def test_what_would_wait_for_itself_in_a_callback_says_so() -> None:
+    told: list[BaseException] = []
+    done = threading.Event()
+    with FakeKafka(topics={"t": 1}) as kafka, Producer(kafka.bootstrap) as producer:
+
+        def callback(_: object) -> None:
+            for wait in (producer.flush, producer.close):
+                try:
+                    wait()
+                except RuntimeError as error:
+                    told.append(error)
+            done.set()
+
+        producer.send("t", b"1").add_done_callback(callback)
+        assert done.wait(SOON)
+    assert len(told) == 2
+    assert all("must not wait" in str(error) for error in told)
+
+
+@pytest.mark.parametrize("ends", [[0, 200_000, 5, 10], [0, 5, 4, 10]])
+def test_offsets_that_lead_outside_the_data_are_refused(ends: list[int]) -> None:
+    buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(b"0123456789")]
+    damaged = pa.Array.from_buffers(pa.binary(), 3, buffers)
+    with FakeKafka(topics={"t": 1}) as kafka, Producer(kafka.bootstrap) as producer:
+        with pytest.raises(InputError, match="column value is damaged"):
+            producer.send_table("t", pa.table({"value": damaged}))
+        assert kafka.records("t", 0) == []
+
+
+def test_batches_too_large_for_a_small_limit_are_halved_until_they_fit() -> None:
+    with FakeKafka(topics={"t": 1}, max_message_bytes=300) as kafka, Producer(kafka.bootstrap) as producer:
+        sent = producer.send_many("t", [b"%03d" % i + bytes(50) for i in range(40)]).result(SOON)
+        assert sent.records == 40
+        assert [record.value for record in kafka.records("t", 0)] == [b"%03d" % i + bytes(50) for i in range(40)]
+
+
+def test_what_is_delivered_is_not_remembered_behind_a_record_that_is_stuck() -> None:
+    with FakeKafka(topics={"fine": 1}) as kafka:
+        producer = Producer(kafka.bootstrap, batching=Batching(linger=0), delivery_timeout=3)
+        producer.send("unknown-for-a-while", b"stuck")
+        for _ in range(400):
+            producer.send_many("fine", [b"x"])
+        producer.send("fine", b"last").result(SOON)
+        kept: list[int] = []
+        for _ in range(100):
+            producer._sender._do(lambda: kept.append(len(producer._sender._shipments)))
+            if kept[-1] < 200:
+                break
+            threading.Event().wait(0.05)
+        assert kept[-1] < 200
+        with pytest.raises(NotDelivered):
+            producer.close()
+
+
+def test_a_table_that_is_taken_over_in_part_says_how_far() -> None:
+    with FakeKafka(topics={"t": 1}) as kafka:
+        kafka.silence("Produce", times=None)
+        producer = Producer(kafka.bootstrap, buffering=Buffering(bytes=1 << 20, wait=0.5), delivery_timeout=2)
+        table = pa.table({"value": [bytes(1000)] * 40_000})
+        with pytest.raises(BufferFull) as told:
+            producer.send_table("t", table)
+        assert 0 < told.value.accepted < 40_000
+        with pytest.raises(NotDelivered, match=f"{told.value.accepted:,} records"):
+            producer.close(5)
