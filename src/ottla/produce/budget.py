@@ -16,6 +16,9 @@ from ottla.events import Events
 from ottla.produce.delivery import is_sender_thread
 from ottla.produce.options import Buffering, WhenFull
 
+_TELL_EVERY = 1.0
+"""Seconds: a buffer that is always full is a normal way to go as fast as the brokers."""
+
 
 class Budget:
     """Bytes in use, of those allowed."""
@@ -25,6 +28,7 @@ class Budget:
         self.buffering = buffering
         self.used = 0
         self.waiting = 0
+        self._told_at = -_TELL_EVERY
         self._holding = holding
         self._changed = threading.Condition()
 
@@ -49,7 +53,8 @@ class Budget:
         # A callback runs on the thread that makes room: it would wait for itself.
         refuses = options.when_full is WhenFull.REFUSE or is_sender_thread()
         limit = started if refuses else started + options.wait
-        if self._events.active:
+        if self._events.active and started - self._told_at >= _TELL_EVERY:
+            self._told_at = started
             self._events.emit(happened.BufferFull(self.used, options.bytes, self._holding()))
         with self._changed:
             self.waiting += 1
