@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.1
 """How often deadlines are looked at."""
 _LONGEST_NAP = 1.0
+_FORGET_SECONDS = 1.0
+_FEW_SHIPMENTS = 64
 _SHORT_NAP = 0.005
 
 
@@ -109,7 +111,7 @@ class Sender:
         """Hears, on the loop's thread, of each shipment that has its outcome, sooner or later."""
         self._commands: deque[Callable[[], None]] = deque()
         self._shipments: deque[Shipment] = deque()
-        self._kept_shipments = 0
+        self._forgot_at = 0.0
         self._hurried: set[str] = set()
         """Topics of which something is to be sent as soon as their partitions are known."""
         self._swept_at = 0.0
@@ -380,16 +382,16 @@ class Sender:
             if self.settled is not None:
                 self.settled(shipment)
 
-    def _forget_settled(self) -> None:
+    def _forget_settled(self, now: float) -> None:
         """The same behind a shipment that waits long, when there are many."""
-        if len(self._shipments) <= 2 * self._kept_shipments + 64:
+        if len(self._shipments) <= _FEW_SHIPMENTS or now < self._forgot_at + _FORGET_SECONDS:
             return
+        self._forgot_at = now
         done = [shipment for shipment in self._shipments if shipment.unsettled == 0]
         self._shipments = deque(shipment for shipment in self._shipments if shipment.unsettled)
         for shipment in done:
             if self.settled is not None:
                 self.settled(shipment)
-        self._kept_shipments = len(self._shipments)
 
     def _linger(self, topic: str) -> float:
         return self._settings(topic).batching.linger
@@ -479,7 +481,7 @@ class Sender:
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
-        self._forget_settled()
+        self._forget_settled(now)
         for link in list(self._links):
             if link.requests:
                 self._pump(link)  # requests that nobody answers run out of time here
