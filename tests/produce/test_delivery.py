@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +29,8 @@ from ottla.produce.delivery import (
 )
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.records import diverted
+
+from .interrupting import interrupted
 
 SOON = 10.0
 Rows = range | np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -226,28 +226,7 @@ def test_a_callback_may_ask_for_its_own_outcome() -> None:
     assert seen == [9]
 
 
-def _interrupted(work: Callable[[], None], at: int, interruption: Callable[[], None]) -> bool:
-    """Does `work` and calls `interruption` before its instruction number `at`; whether it got that far."""
-    seen = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal seen
-        if not frame.f_code.co_filename.endswith("produce/delivery.py"):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            seen += 1
-            if seen == at:
-                interruption()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return seen >= at
+_FILES = ("produce/delivery.py",)
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -267,7 +246,7 @@ def test_no_callback_is_lost_when_the_outcome_comes_at_any_instruction(others: i
             threads[0].join(0.004)  # it may need the lock that is held here
 
         delivery = Delivery(shipment, others)
-        got_there = _interrupted(partial(delivery.add_done_callback, called.append), at, decide)
+        got_there = interrupted(partial(delivery.add_done_callback, called.append), at, decide, files=_FILES)
         for thread in threads:
             thread.join(SOON)
         if not got_there:

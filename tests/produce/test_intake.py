@@ -10,10 +10,9 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ from ottla.produce.intake import FIRST_CHUNK_RECORDS, SMALL_BYTES, Handover
 from ottla.produce.producer import Producer
 from ottla.produce.sender import Sender
 from ottla.wire.columns import as_arrow
+
+from .interrupting import interrupted
 
 TOPICS = ("a", "b")
 
@@ -164,28 +165,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def _interrupted(work: Callable[[], None], at: int, interruption: Callable[[], None]) -> bool:
-    """Does `work` and calls `interruption` before its instruction number `at`; whether it got that far."""
-    seen = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal seen
-        if not frame.f_code.co_filename.endswith(("produce/intake.py", "produce/producer.py")):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            seen += 1
-            if seen == at:
-                interruption()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return seen >= at
+_FILES = ("produce/intake.py", "produce/producer.py")
 
 
 def _check(producer: Producer, expected: list[tuple[bytes, Delivery]], collected: list[Handover]) -> None:
@@ -217,7 +197,7 @@ def test_a_chunk_may_be_taken_away_at_any_instruction_of_a_send(producer: Produc
         def send(sent: list[tuple[bytes, Delivery]] = expected) -> None:
             sent.append((options["value"], producer.send("a", **options)))
 
-        got_there = _interrupted(send, at, take)
+        got_there = interrupted(send, at, take, files=_FILES)
         for thread in takers:
             thread.join(10)
         expected.append((b"after", producer.send("a", b"after")))
@@ -240,7 +220,7 @@ def test_a_record_may_come_at_any_instruction_of_the_takeover(producer: Producer
                 started.append(caller.submit(producer.send, "a", **options))
                 wait(started, 0.004)  # it may need the lock that the interrupted sender holds
 
-            got_there = _interrupted(producer._intake.take_all, at, send)
+            got_there = interrupted(producer._intake.take_all, at, send, files=_FILES)
             expected += [(options["value"], future.result(10)) for future in sending]
             expected.append((b"after", caller.submit(producer.send, "a", b"after").result()))
             _check(producer, expected, [])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from ottla.produce.budget import Budget
 from ottla.produce.intake import Chunk, Extras, Intake
 from ottla.testing import FakeKafka
 
+from .interrupting import interrupted
+
 SOON = 20.0
 
 
@@ -27,21 +31,25 @@ def _fine() -> None:
     return None
 
 
-def test_a_chunk_whose_closing_is_interrupted_is_still_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    intake = _intake()
-    intake.put("t", b"1", key=None, extras=None, usable=_fine)
-    chunk = intake.open.chunks["t"]
+def _ctrl_c() -> None:
+    raise KeyboardInterrupt
 
-    def interrupted(size_bytes: int) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(intake._budget, "add", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        intake._accepted(chunk, 0)
-    monkeypatch.undo()
-    handed, _ = intake.take(0.0, lambda _: 0.0)
-    again, _ = intake.take(float("inf"), lambda _: 0.0)
-    assert [handover.columns.count for handover in [*handed, *again]] == [1]
+def test_a_chunk_whose_closing_is_interrupted_anywhere_is_handed_over_once() -> None:
+    for at in range(1, 1000):
+        intake = _intake()
+        intake.put("t", b"1", key=None, extras=None, usable=_fine)
+        close = partial(intake._accepted, intake.open.chunks["t"], 0)
+        reached = True
+        with contextlib.suppress(KeyboardInterrupt):
+            reached = interrupted(lambda close=close: close(), at, _ctrl_c, files=("produce/intake.py",))  # type: ignore[misc]
+        handed, _ = intake.take(float("inf"), lambda _: 0.0)
+        again, _ = intake.take(float("inf"), lambda _: 0.0)
+        assert [handover.columns.count for handover in [*handed, *again]] == [1], f"interrupted at instruction {at}"
+        if not reached:
+            assert at > 20, "it was interrupted in many places"
+            return
+    pytest.fail("closing a chunk has no end")
 
 
 def test_a_record_interrupted_on_its_way_leaves_no_key_or_header_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.config import Retry
-from ottla.errors import BrokerError, ErrorCode, Fenced, NotDelivered, OttlaError, WireError
+from ottla.errors import (
+    BrokerError,
+    ConnectionLost,
+    ErrorCode,
+    Fenced,
+    NotDelivered,
+    OttlaError,
+    WireError,
+    error_row,
+)
 from ottla.events import EpochBumped, Events, Flushed, FlushRetried
 from ottla.model import TopicPartition
 from ottla.net import Cluster
@@ -182,8 +191,6 @@ class Courier:
             return None
 
     def _send(self, request: Request, acks: int, now: float) -> None:
-        connection = request.link.connection
-        assert connection is not None
         seconds = self._tools.cluster.timeouts.request
         body = wire.produce_request(
             {at: carried.batch.parts() for at, carried in request.carried.items()},
@@ -200,6 +207,10 @@ class Courier:
             request.pending = pending
             self._answered.append(request)
 
+        connection = request.link.connection
+        if connection is None:  # lost by the request before this one, to the same broker
+            self._lost(request, ConnectionLost(request.link.broker.address, "the connection has just ended"), now)
+            return
         try:
             connection.start(
                 wire.API_KEY,
@@ -320,7 +331,7 @@ class Courier:
         ):
             carried.topic.leaders = {**carried.topic.leaders, at.partition: leader.id}
             carried.lane.resume_at = 0.0
-        elif answer.error_code in _STALE:
+        elif error_row(answer.error_code).refresh:
             self._doubt(at.topic)
 
     def _again(self, carried: Carried, error: OttlaError, now: float) -> None:
@@ -399,17 +410,3 @@ class Courier:
             self._tools.events.emit(
                 EpochBumped(topic.name, lane.at.partition, lane.producer_id, lane.epoch, "numbers could not go on")
             )
-
-
-_STALE = {
-    int(code)
-    for code in (
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.leader_not_available,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.replica_not_available,
-    )
-}

@@ -186,11 +186,6 @@ class Keeper:
         """Writes down what is done."""
         self._store.settle()
 
-    @property
-    def used_bytes(self) -> int:
-        """On disk."""
-        return self._store.used_bytes
-
     def close(self) -> None:
         """Gives the directory back."""
         self._store.close()

@@ -49,9 +49,3 @@ class Lanes:
         if lane.needs_identity and self.producer is not None and lane.may_adopt(*self.producer):
             lane.adopt(*self.producer)
         return not lane.needs_identity
-
-    def start_over(self, producer_id: int, epoch: int) -> None:
-        """Everything is numbered anew from here; nothing may be under way."""
-        self.producer = producer_id, epoch
-        for _, lane in self:
-            lane.start_over()

@@ -58,8 +58,6 @@ class Outcomes:
         self._lock = threading.Lock()
         self._failed_records = 0
         self._first: OttlaError | None = None
-        self.delivered = 0
-        """Records acknowledged so far."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
 
@@ -70,7 +68,6 @@ class Outcomes:
 
     def acknowledged(self, batch: Outgoing, base_offset: int, append_time: int, now: float) -> None:
         """The broker has it."""
-        self.delivered += batch.count
         if self._events.active:
             seconds = now - (now if batch.sent_at is None else batch.sent_at)
             self._events.emit(

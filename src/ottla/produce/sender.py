@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from ottla.config import Retry
+from ottla.config import LONGEST, Retry
 from ottla.errors import NotDelivered, OttlaError
 from ottla.events import Dropped, Events
 from ottla.net import Cluster
@@ -39,6 +40,7 @@ from ottla.produce.route import Partitions, Router
 from ottla.produce.scout import Scout
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 _SWEEP_SECONDS = 0.1
 """How often deadlines are looked at."""
 _LONGEST_NAP = 1.0
@@ -116,7 +118,7 @@ class Sender:
         """Topics of which something is to be sent as soon as their partitions are known."""
         self._swept_at = 0.0
         self._stopping = False
-        self._settled = threading.Event()
+        self._pause = threading.Event()
         """Never set: for waiting a moment."""
         self._thread = threading.Thread(target=self._run, name=f"{SENDER_THREAD}-{name}", daemon=True)
 
@@ -143,25 +145,18 @@ class Sender:
 
     def everything(self, deadline: Deadline) -> list[Shipment]:
         """All that was handed in so far and has no outcome; it is sent as soon as possible."""
-        found: list[Shipment] = []
-        ready = threading.Event()
 
-        def collect() -> None:
+        def collect() -> list[Shipment]:
             self._hurry()
-            found.extend(shipment for shipment in self._shipments if shipment.unsettled)
-            ready.set()
+            return [shipment for shipment in self._shipments if shipment.unsettled]
 
-        self.ask(collect)
-        while not ready.wait(min(1.0, deadline.remaining())):
-            if deadline.expired() or not self.is_running:
-                raise TimeoutError("the sender did not answer")
-        return found
+        return self._do(collect, deadline)
 
     def identify(self, producer_id: int, epoch: int) -> None:
         """Batches are numbered under this identity from now on, in every partition."""
 
         def adopt() -> None:
-            self._lanes.start_over(producer_id, epoch)
+            self._lanes.producer = producer_id, epoch
             for topic in self._topics.values():
                 for lane in topic.lanes.values():
                     lane.start_over()
@@ -170,19 +165,16 @@ class Sender:
 
     def drop_all(self, error: OttlaError, *, deadline: Deadline | None = None) -> None:
         """Gives up everything that was handed in, and returns when nothing is under way any more."""
-        flying = 0
 
-        def drop() -> None:
-            nonlocal flying
+        def drop() -> int:
             self._hurry()
             self.fail_all(error)
             self._let_go()
-            flying = self._lanes.flying
+            return self._lanes.flying
 
-        self._do(drop)
-        while flying and self._is_elsewhere and not (deadline is not None and deadline.expired()):
-            self._settled.wait(_SHORT_NAP)
-            self._do(drop)
+        limit = deadline or Deadline.after(LONGEST)
+        while self._do(drop) and self._is_elsewhere and not limit.expired():
+            self._pause.wait(_SHORT_NAP)
 
     def fail_all(self, error: OttlaError) -> None:
         """On the loop's thread: nothing that is not under way will be delivered."""
@@ -190,42 +182,38 @@ class Sender:
             self._refuse_waiting(topic, error)
         self._ends.fail_all(error)
 
-    def _do(self, command: Callable[[], None]) -> None:
-        """Has `command` called by the loop's thread and waits for it."""
+    def _do(self, command: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """What `command` returns, called by the loop's thread, or by this one when there is no loop any more."""
         if not self._is_elsewhere:
-            command()
-            return
+            return command()
+        results: list[T] = []
         done = threading.Event()
 
         def call() -> None:
-            try:
-                command()
-            finally:
-                done.set()
+            results.append(command())
+            done.set()
 
+        limit = deadline or Deadline.after(LONGEST)
         self.ask(call)
-        while not done.wait(1.0) and self.is_running:
-            pass
+        while not done.wait(min(1.0, limit.remaining())):
+            if not self.is_running:
+                raise OttlaError("this producer has stopped; see the log")
+            if limit.expired():
+                raise TimeoutError("the sender did not answer")
+        return results[0]
 
     def persist(self, deadline: Deadline) -> OttlaError | None:
         """Puts everything that was handed in so far on disk, unless it is acknowledged; why that did not work."""
-        result: list[OttlaError | None] = []
-        ready = threading.Event()
 
-        def keep() -> None:
+        def keep() -> OttlaError | None:
             self._hurry()
             waiting = next((topic for topic in self._topics.values() if topic.waiting), None)
             error = self._ends.keep_all()
             if error is None and waiting is not None:
                 error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._scout.error}")
-            result.append(error)
-            ready.set()
+            return error
 
-        self.ask(keep)
-        while not ready.wait(min(1.0, deadline.remaining())):
-            if deadline.expired() or not self.is_running:
-                raise TimeoutError("the sender did not answer")
-        return result[0]
+        return self._do(keep, deadline)
 
     def stop(self, deadline: Deadline) -> None:
         """Ends the loop; what has no outcome by then is given up, or stays in the spool."""

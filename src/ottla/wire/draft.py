@@ -43,11 +43,6 @@ class Draft:
         """What they take, uncompressed and without the header."""
         return int(self._result[k.SIZE])
 
-    @property
-    def memory_bytes(self) -> int:
-        """What the draft keeps allocated."""
-        return len(self._room)
-
     def append(
         self, columns: Columns, *, rows: npt.NDArray[np.int64] = ALL_ROWS, start: int, stop: int, now_ms: int
     ) -> int:
