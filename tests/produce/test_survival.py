@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ottla import Batching, BufferFull, Buffering, InputError, NotDelivered, Producer
+from ottla import Batching, BufferFull, Buffering, ConnectionLost, InputError, NotDelivered, Producer, TopicOptions
 from ottla.events import Events
+from ottla.net.connection import Connection
 from ottla.produce.budget import Budget
 from ottla.produce.intake import Chunk, Extras, Intake
 from ottla.testing import FakeKafka
@@ -148,3 +149,30 @@ def test_a_table_that_is_taken_over_in_part_says_how_far() -> None:
         assert 0 < told.value.accepted < 40_000
         with pytest.raises(NotDelivered, match=f"{told.value.accepted:,} records"):
             producer.close(5)
+
+
+def test_a_connection_lost_between_two_requests_of_one_turn_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Connection.start
+    refused: list[int] = []
+
+    def start(connection: Connection, api_key: int, *rest: Any, **options: Any) -> Any:
+        if api_key == 0 and len(refused) < 1 and armed.is_set():
+            refused.append(api_key)
+            connection.close()
+            raise ConnectionLost(connection.address, "planted")
+        return real(connection, api_key, *rest, **options)
+
+    armed = threading.Event()
+    monkeypatch.setattr(Connection, "start", start)
+    topics = {"quick": TopicOptions(acks=1)}
+    with (
+        FakeKafka(topics={"safe": 1, "quick": 1}) as kafka,
+        Producer(kafka.bootstrap, batching=Batching(linger=0.3), topics=topics) as producer,
+    ):
+        for topic in ("safe", "quick"):
+            producer.send(topic, b"before").result(SOON)
+        armed.set()
+        deliveries = [producer.send(topic, b"after") for topic in ("safe", "quick")]
+        producer._sender._do(producer._sender._hurry)  # both are due in the same turn
+        assert [delivery.result(SOON).offset for delivery in deliveries] == [1, 1]
+    assert refused
