@@ -133,7 +133,7 @@ _HOMES = {
     "FailedBatch": "ottla.produce.outcomes",
     "Fenced": "ottla.errors",
     "Fingerprint": "ottla.model",
-    "GroupMember": "ottla.produce.coordinator",
+    "GroupMember": "ottla.model",
     "InputError": "ottla.errors",
     "Isolation": "ottla.model",
     "KeptInSpool": "ottla.errors",

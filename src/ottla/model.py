@@ -1,4 +1,4 @@
-"""Plain values that every room shares: partitions, offset ranges, fingerprints.
+"""Plain values that every room shares: partitions, offset ranges, members of groups, fingerprints.
 
 They hold data and nothing else: no sockets, no clocks, no settings. Ranges are half-open, `[start, stop)`.
 """
@@ -55,6 +55,19 @@ class OffsetRange:
     def topic_partition(self) -> TopicPartition:
         """The partition this range belongs to."""
         return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A consumer group whose offsets are committed; with member id and generation, an outdated member is refused.
+
+    `generation` is the member epoch where the group speaks the protocol of KIP-848.
+    """
+
+    group: str
+    member_id: str = ""
+    generation: int = -1
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

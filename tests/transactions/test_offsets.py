@@ -10,8 +10,7 @@ import pytest
 
 from ottla.cluster import LocalCluster
 from ottla.errors import BrokerError, ErrorCode, TransactionFailed
-from ottla.model import TopicPartition
-from ottla.produce.coordinator import GroupMember
+from ottla.model import GroupMember, TopicPartition
 
 from .conftest import NewProducer, NewTopic, failing, wait_until
 from .reading import Log

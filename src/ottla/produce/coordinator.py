@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.errors import BrokerError, ErrorCode, Fenced, NetworkError, OttlaError, TransactionFailed
-from ottla.model import TopicPartition
+from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.net.connection import VersionOf
 from ottla.net.deadline import Deadline
@@ -41,16 +41,6 @@ class PreparedTransaction:
     epoch: int
     empty: bool = False
     """Nothing was sent in it, so that there is nothing to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A consumer group whose offsets are committed; with member id and generation, an outdated member is refused."""
-
-    group: str
-    member_id: str = ""
-    generation: int = -1
-    instance_id: str | None = None
 
 
 def add_partitions(cluster: Cluster, who: PreparedTransaction, partitions: Collection[TopicPartition]) -> None:

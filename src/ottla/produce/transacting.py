@@ -21,11 +21,11 @@ from ottla.errors import (
     OttlaError,
     TransactionFailed,
 )
-from ottla.model import TopicPartition
+from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
-from ottla.produce.coordinator import GroupMember, PreparedTransaction, fencing
+from ottla.produce.coordinator import PreparedTransaction, fencing
 from ottla.produce.delivery import SENDER_THREAD, BulkDelivery, Shipment
 from ottla.produce.identity import Identified, transactional_producer_id
 from ottla.produce.lane import Lane

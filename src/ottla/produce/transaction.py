@@ -13,10 +13,10 @@ from typing import Any
 
 from ottla.config import PLAINTEXT, Address, Security, Timeouts
 from ottla.errors import Fenced, InputError, OttlaError
-from ottla.model import TopicPartition
+from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.produce import coordinator
-from ottla.produce.coordinator import GroupMember, PreparedTransaction
+from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.transacting import Transactions
 
 _log = logging.getLogger(__name__)
