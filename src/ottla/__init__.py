@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from ottla.model import (
         Fingerprint,
+        GroupMember,
         Isolation,
         OffsetRange,
         TopicPartition,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         OnUnknownTopic,
     )
     from ottla.produce.coordinator import (
-        GroupMember,
         PreparedTransaction,
     )
     from ottla.produce.delivery import (
