@@ -173,3 +173,22 @@ class Timeouts:
                 raise ConfigError(
                     f"Timeouts({name}=...) must be positive seconds up to {LONGEST:,.0f}, got {seconds!r}"
                 )
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """A setting must be of this class."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
+        raise ConfigError(f"{name} must be {article} {kind.__name__}, got {value!r}")
+
+
+def check_seconds(owner: str, name: str, value: object, *, lowest: float) -> None:
+    """A setting must be a number of seconds that a clock can count."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= LONGEST:
+        raise ConfigError(f"{owner}({name}=...) must be seconds from {lowest:g} to {LONGEST:,.0f}, got {value!r}")
+
+
+def check_whole(name: str, value: object, *, lowest: int, highest: int) -> None:
+    """A setting must be a whole number in this range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")

@@ -15,6 +15,7 @@
     ├── NoBrokerReachable      every address failed: each with its reason and time
     ├── DeadlineExceeded       a call ran out of time: what it waited for and what went wrong meanwhile
     ├── BrokerError            the broker answered with an error code; carries the row, the context and advice
+    ├── OffsetsLost            records that were to be read are gone: cut off, replaced, or of a topic that is gone
     ├── SpoolError             the spool on disk cannot do what was asked
     │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
     │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
@@ -56,6 +57,7 @@ __all__ = [
     "NetworkError",
     "NoBrokerReachable",
     "NotDelivered",
+    "OffsetsLost",
     "OttlaError",
     "RecordTooLarge",
     "RequestTimedOut",
@@ -328,6 +330,25 @@ class LocalClusterError(OttlaError):
     """Starting or controlling local brokers failed; the text says what to do."""
 
 
+class OffsetsLost(OttlaError):
+    """The records at offsets `[start, stop)` of a partition cannot be read, or are not those that were read before.
+
+    `reason` says why; `resume` is the first offset from which on the log can be read now.
+    """
+
+    def __init__(self, topic: str, partition: int, *, start: int, stop: int, resume: int, reason: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.stop = stop
+        self.resume = resume
+        self.reason = reason
+        super().__init__(
+            f"{topic}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from offset"
+            f" {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
     """What a broker error code means for a client."""
@@ -450,6 +471,30 @@ _ADVICE = {
     ),
     ErrorCode.invalid_producer_epoch: "a newer producer with the same transactional id took over",
     ErrorCode.producer_fenced: "a newer producer with the same transactional id took over: this one must stop",
+    **dict.fromkeys(
+        (
+            ErrorCode.illegal_generation,
+            ErrorCode.unknown_member_id,
+            ErrorCode.stale_member_epoch,
+            ErrorCode.fenced_member_epoch,
+            ErrorCode.rebalance_in_progress,
+        ),
+        "the group moved on without this member: its partitions are, or soon will be, somebody else's, who reads from"
+        " the last commit. Go on with the partitions it is given next. It happens to members that process for longer"
+        " than max_poll_interval, or whose heartbeats do not come through; without a member, the group is in use",
+    ),
+    ErrorCode.fenced_instance_id: (
+        "another consumer joined with the same static instance id and took over: give each consumer its own, or end"
+        " the other one"
+    ),
+    ErrorCode.group_id_not_found: (
+        "no group has this name on this cluster: check its spelling and the bootstrap address; groups without members"
+        " vanish when their offsets expire"
+    ),
+    ErrorCode.non_empty_group: "the group has members: stop them first",
+    ErrorCode.group_subscribed_to_topic: (
+        "members of the group read this topic: stop them, or let them subscribe to others, first"
+    ),
     ErrorCode.topic_deletion_disabled: "the brokers run with delete.topic.enable=false",
     ErrorCode.request_timed_out: (
         "the broker did not get it done in time: it is overloaded, or replicas or the controller are away"

@@ -18,7 +18,7 @@ from kio.serial import entity_reader, entity_writer
 from ottla.errors import InputError, WireError
 from ottla.model import Isolation, TopicPartition
 from ottla.wire import fetch, messages, produce
-from ottla.wire.fetch import Aborted, Fetched, Wanted, fetch_request, fetch_response
+from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted, fetch_request, fetch_response
 from ottla.wire.primitives import Cursor, compact_length, compact_string, unsigned_varint
 from ottla.wire.produce import Leader, Produced, produce_request, produce_response
 
@@ -154,6 +154,7 @@ wants = st.builds(
     max_bytes=st.integers(0, 2**31 - 1),
     leader_epoch=st.integers(-1, 2**31 - 1),
     topic_id=st.none(),
+    last_epoch=st.integers(-1, 2**31 - 1),
 )
 wanted_lists = st.lists(wants, max_size=6, unique_by=lambda want: (want.topic, want.partition))
 
@@ -201,7 +202,13 @@ def test_kio_reads_our_fetch_request(
         for p in topic.partitions
     }
     assert asked == {
-        (w.topic_id if version >= 13 else w.topic, w.partition): (w.offset, w.max_bytes, w.leader_epoch, -1, -1)
+        (w.topic_id if version >= 13 else w.topic, w.partition): (
+            w.offset,
+            w.max_bytes,
+            w.leader_epoch,
+            w.last_epoch,
+            -1,
+        )
         for w in wanted
     }
     assert len(request.topics) == len({want.topic for want in wanted})
@@ -224,6 +231,7 @@ fetched = st.builds(
     preferred_replica=st.integers(-1, 2**31 - 1),
     records=st.none() | st.binary(max_size=200),
     leader=leaders,
+    diverging=st.none() | st.builds(Diverging, st.integers(0, 2**31 - 1), int64),
 )
 fetched_lists = st.lists(fetched, max_size=6, unique_by=lambda answer: (answer.topic, answer.partition))
 
@@ -241,8 +249,9 @@ def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
             else [{"producer_id": one.producer_id, "first_offset": one.first_offset} for one in answer.aborted],
             "preferred_read_replica": answer.preferred_replica,
             "records": answer.records,
-            "diverging_epoch": {"epoch": 3, "end_offset": 9},
         }
+        if answer.diverging is not None:
+            values["diverging_epoch"] = answer.diverging._asdict()
         if answer.leader is not None:
             values["current_leader"] = {"leader_id": answer.leader.id, "leader_epoch": answer.leader.epoch}
         return values

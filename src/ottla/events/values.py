@@ -23,10 +23,12 @@ __all__ = [
     "Dropped",
     "EpochBumped",
     "Event",
+    "FetchRetried",
     "FlushAcknowledged",
     "FlushFailed",
     "FlushRetried",
     "Flushed",
+    "RangeLost",
     "SpoolDamaged",
     "SpoolFailed",
     "StillDown",
@@ -260,6 +262,28 @@ class EpochBumped(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class FetchRetried(Event):
+    """A partition could not be read at `offset`, and will be tried again."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLost(Event):
+    """Offsets `[start, stop)` could not be read, or were replaced; reading goes on at `resume`, as configured."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+    resume: int
+    reason: str
+
+
 EVENTS: tuple[type[Event], ...] = (
     Flushed,
     FlushAcknowledged,
@@ -276,5 +300,7 @@ EVENTS: tuple[type[Event], ...] = (
     SpoolDamaged,
     SpoolFailed,
     EpochBumped,
+    FetchRetried,
+    RangeLost,
 )
 """Every event that Ottla emits."""

@@ -29,15 +29,15 @@ from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.net.connection import Pending
 from ottla.net.deadline import Deadline
+from ottla.net.errands import Errands
+from ottla.net.links import Link, Links
 from ottla.net.pending import Reply
 from ottla.produce import tail
 from ottla.produce.ends import Ends
-from ottla.produce.errands import Errands
 from ottla.produce.hook import cut
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane, Verdict, verdict_on
 from ottla.produce.lanes import Lanes
-from ottla.produce.links import Link, Links
 from ottla.produce.outcomes import Outcomes
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.packing import Topic, seal, shrink

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from ottla.errors import Fenced, KeptInSpool, NotDelivered, OttlaError
 from ottla.events import Dropped, Events
+from ottla.net.links import Links
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
 from ottla.produce.lanes import Lanes
-from ottla.produce.links import Links
 from ottla.produce.outcomes import Outcomes
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import Topic, seal

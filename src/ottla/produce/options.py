@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import pyarrow as pa
 
-from ottla.config import LONGEST, Path, Retry, Security, Timeouts
+from ottla.config import Path, check_kind, check_seconds, check_whole
 from ottla.errors import ConfigError
-from ottla.events import Events
 from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Sticky, Strategy
 from ottla.wire.batch import HEADER_BYTES, Codec
@@ -26,22 +25,6 @@ from ottla.wire.encode import LARGEST_BATCH, BatchLimits
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-
-def _kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
-        raise ConfigError(f"{name} must be {article} {kind.__name__}, got {value!r}")
-
-
-def _seconds(owner: str, name: str, value: object, *, lowest: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= LONGEST:
-        raise ConfigError(f"{owner}({name}=...) must be seconds from {lowest:g} to {LONGEST:,.0f}, got {value!r}")
-
-
-def _whole(name: str, value: object, *, lowest: int, highest: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-        raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
 
 
 def _routing(partitioner: object, strategy: object) -> None:
@@ -82,9 +65,9 @@ class Batching:
     linger: float = 0.005
 
     def __post_init__(self) -> None:
-        _whole("Batching(bytes=...)", self.bytes, lowest=HEADER_BYTES + 1, highest=LARGEST_BATCH)
-        _whole("Batching(records=...)", self.records, lowest=1, highest=(1 << 31) - 1)
-        _seconds("Batching", "linger", self.linger, lowest=0.0)
+        check_whole("Batching(bytes=...)", self.bytes, lowest=HEADER_BYTES + 1, highest=LARGEST_BATCH)
+        check_whole("Batching(records=...)", self.records, lowest=1, highest=(1 << 31) - 1)
+        check_seconds("Batching", "linger", self.linger, lowest=0.0)
 
 
 class WhenFull(Enum):
@@ -108,9 +91,9 @@ class Buffering:
     """Seconds a caller waits for room."""
 
     def __post_init__(self) -> None:
-        _whole("Buffering(bytes=...)", self.bytes, lowest=_ONE_MIB, highest=_LARGEST)
-        _seconds("Buffering", "wait", self.wait, lowest=0.0)
-        _kind("Buffering(when_full=...)", self.when_full, WhenFull)
+        check_whole("Buffering(bytes=...)", self.bytes, lowest=_ONE_MIB, highest=_LARGEST)
+        check_seconds("Buffering", "wait", self.wait, lowest=0.0)
+        check_kind("Buffering(when_full=...)", self.when_full, WhenFull)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +116,9 @@ class Spool:
         if not self.path:
             raise ConfigError("Spool needs the path of a directory")
         if self.max_bytes is not None:
-            _whole("Spool(max_bytes=...)", self.max_bytes, lowest=_ONE_MIB, highest=_LARGEST)
-        _kind("Spool(when_full=...)", self.when_full, WhenFull)
-        _seconds("Spool", "after", self.after, lowest=0.0)
+            check_whole("Spool(max_bytes=...)", self.max_bytes, lowest=_ONE_MIB, highest=_LARGEST)
+        check_kind("Spool(when_full=...)", self.when_full, WhenFull)
+        check_seconds("Spool", "after", self.after, lowest=0.0)
 
 
 class TopicSettings(TypedDict, total=False):
@@ -178,18 +161,18 @@ class Settings:
             raise ConfigError(f"acks must be 'all', 1 or 0, got {self.acks!r}")
         codec = parse_codec(self.compression)
         if self.level is not None:
-            _kind("level", self.level, int)
-        _kind("idempotent", self.idempotent, bool)
+            check_kind("level", self.level, int)
+        check_kind("idempotent", self.idempotent, bool)
         object.__setattr__(self, "compression", codec)
         object.__setattr__(self, "level", check_level(codec, self.level))
         if self.delivery_timeout != math.inf:
-            _seconds("Producer", "delivery_timeout", self.delivery_timeout, lowest=0.001)
-        _whole("max_record_bytes", self.max_record_bytes, lowest=1, highest=(1 << 30) - 1)
-        _kind("batching", self.batching, Batching)
+            check_seconds("Producer", "delivery_timeout", self.delivery_timeout, lowest=0.001)
+        check_whole("max_record_bytes", self.max_record_bytes, lowest=1, highest=(1 << 30) - 1)
+        check_kind("batching", self.batching, Batching)
         if self.delivery_timeout <= self.batching.linger:
             wrong = f"{self.delivery_timeout:g} and {self.batching.linger:g} s"
             raise ConfigError(f"delivery_timeout must be longer than Batching(linger=...), got {wrong}")
-        _kind("unknown_topic", self.unknown_topic, OnUnknownTopic)
+        check_kind("unknown_topic", self.unknown_topic, OnUnknownTopic)
         _routing(self.partitioner, self.strategy)
         for name in ("batch_hook", "on_oversize"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
@@ -236,25 +219,14 @@ def check_kinds(
     on_failed: Callable[..., None] | None,
 ) -> None:
     """The options of a producer as a whole: each is of the kind that it must be."""
-    _kind("buffering", buffering, Buffering)
+    check_kind("buffering", buffering, Buffering)
     if spool is not None:
-        _kind("spool", spool, Spool)
+        check_kind("spool", spool, Spool)
     if on_failed is not None and not callable(on_failed):
         raise ConfigError(f"on_failed must be callable, got {on_failed!r}")
-    _kind("topics", topics, Mapping)
+    check_kind("topics", topics, Mapping)
     for name, given in topics.items():
-        _kind(f"topics[{name!r}]", given, TopicOptions)
-
-
-def check_client(*, security: object, timeouts: object, retry: object, client_id: object, events: object) -> None:
-    """The options that every client has: each is of the kind that it must be."""
-    _kind("security", security, Security)
-    _kind("client_id", client_id, str)
-    for name, value, kind in (("timeouts", timeouts, Timeouts), ("retry", retry, Retry)):
-        if value is not None:
-            _kind(name, value, kind)
-    if not isinstance(events, Events) and not (isinstance(events, Iterable) and all(map(callable, events))):
-        raise ConfigError(f"events must be Events or a list of callables, for example [print], got {events!r}")
+        check_kind(f"topics[{name!r}]", given, TopicOptions)
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:

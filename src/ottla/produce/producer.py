@@ -24,10 +24,11 @@ from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork
 from ottla.events import Event, Events
 from ottla.net import Cluster
+from ottla.net.bell import Bell
+from ottla.net.checks import check_client
 from ottla.net.deadline import Deadline
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
-from ottla.produce.bell import Bell
 from ottla.produce.budget import Budget
 from ottla.produce.bytopic import ByTopic
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
@@ -41,7 +42,6 @@ from ottla.produce.options import (
     TopicOptions,
     TopicSettings,
     WhenFull,
-    check_client,
     check_kinds,
     settings_from,
 )

@@ -17,11 +17,11 @@ from ottla.events import ConnectionDown, Events, StillDown, TimeDown
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import OnUnknownTopic
+from ottla.net.errands import Errands
+from ottla.net.links import STILL_DOWN_EVERY, Link, Links
 from ottla.net.metadata import Metadata
-from ottla.produce.errands import Errands
 from ottla.produce.identity import new_producer_id
 from ottla.produce.lanes import Lanes
-from ottla.produce.links import STILL_DOWN_EVERY, Link, Links
 from ottla.produce.packing import Topic
 from ottla.produce.route import Partitions
 

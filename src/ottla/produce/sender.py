@@ -21,18 +21,18 @@ from ottla.config import LONGEST, Retry
 from ottla.errors import NotDelivered, OttlaError
 from ottla.events import Dropped, Events
 from ottla.net import Cluster
+from ottla.net.bell import Bell
 from ottla.net.deadline import Deadline
-from ottla.produce.bell import Bell
+from ottla.net.errands import Errands
+from ottla.net.links import Link, Links
 from ottla.produce.budget import Budget
 from ottla.produce.courier import Courier, Tools
 from ottla.produce.delivery import SENDER_THREAD, Placement, Refusal, Shipment
 from ottla.produce.ends import Ends
-from ottla.produce.errands import Errands
 from ottla.produce.intake import Handover, Intake
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
 from ottla.produce.lanes import Lanes
-from ottla.produce.links import Link, Links
 from ottla.produce.options import Settings, WhenFull
 from ottla.produce.outcomes import Outcomes
 from ottla.produce.packing import Topic, pack
@@ -41,6 +41,9 @@ from ottla.produce.scout import Scout
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LANE = "produce"
+_MOST_REQUESTS = 5
+"""In flight to one broker."""
 _SWEEP_SECONDS = 0.1
 """How often deadlines are looked at."""
 _LONGEST_NAP = 1.0
@@ -87,6 +90,8 @@ class Sender:
         )
         self._links = self._scout.links = Links(
             parts.cluster,
+            lane=_LANE,
+            most_requests=_MOST_REQUESTS,
             errands=self.errands,
             events=parts.events,
             retry=parts.retry,

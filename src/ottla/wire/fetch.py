@@ -28,7 +28,11 @@ _UNKNOWN = -1
 
 
 class Wanted(NamedTuple):
-    """What to fetch from one partition. `leader_epoch` is what the reader believes, -1 for unknown."""
+    """What to fetch from one partition. `leader_epoch` is what the reader believes, -1 for unknown.
+
+    `last_epoch` is the leader epoch of the record before `offset`, -1 for unknown: a log that has other records there
+    by now answers with the place where it parts (KIP-595).
+    """
 
     topic: str
     partition: int
@@ -36,6 +40,14 @@ class Wanted(NamedTuple):
     max_bytes: int
     leader_epoch: int = _UNKNOWN
     topic_id: uuid.UUID | None = None
+    last_epoch: int = _UNKNOWN
+
+
+class Diverging(NamedTuple):
+    """The log has other records than were read before: what was written in `epoch` ends at `end_offset`."""
+
+    epoch: int
+    end_offset: int
 
 
 class Aborted(NamedTuple):
@@ -59,6 +71,7 @@ class Fetched(NamedTuple):
     preferred_replica: int
     records: memoryview
     leader: Leader | None
+    diverging: Diverging | None = None
 
 
 class FetchAnswer(NamedTuple):
@@ -87,7 +100,9 @@ def fetch_request(
     for identity, partitions in by_topic.items():
         body += identity + compact_length(len(partitions))
         for want in partitions:
-            body += _PARTITION.pack(want.partition, want.leader_epoch, want.offset, _UNKNOWN, _UNKNOWN, want.max_bytes)
+            body += _PARTITION.pack(
+                want.partition, want.leader_epoch, want.offset, want.last_epoch, _UNKNOWN, want.max_bytes
+            )
             body += NO_TAGS
         body += NO_TAGS
     body += compact_length(0) + compact_string(rack) + NO_TAGS  # no forgotten topics: there is no session
@@ -127,9 +142,11 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
     aborted = tuple(cursor.compact_array(_aborted, smallest=17))
     preferred = cursor.int32()
     records = cursor.compact_bytes()
-    leader = None
+    leader = diverging = None
     for tag, content in cursor.tags():
-        if tag == 1:
+        if tag == 0:
+            diverging = Diverging(content.int32(), content.int64())
+        elif tag == 1:
             leader = Leader(content.int32(), content.int32())
     return Fetched(
         topic,
@@ -142,6 +159,7 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
         preferred,
         memoryview(b"") if records is None else records,
         leader,
+        diverging,
     )
 
 

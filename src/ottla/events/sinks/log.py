@@ -20,10 +20,12 @@ from ottla.events.values import (
     Dropped,
     EpochBumped,
     Event,
+    FetchRetried,
     FlushAcknowledged,
     Flushed,
     FlushFailed,
     FlushRetried,
+    RangeLost,
     SpoolDamaged,
     SpoolFailed,
     StillDown,
@@ -48,6 +50,8 @@ LEVELS: Mapping[type[Event], int] = {
     SpoolDamaged: logging.ERROR,
     SpoolFailed: logging.ERROR,
     EpochBumped: logging.WARNING,
+    FetchRetried: logging.INFO,
+    RangeLost: logging.ERROR,
 }
 
 

@@ -1,4 +1,4 @@
-"""Things that block (connecting, asking for metadata, reading a log) done beside the sender's loop, one thread each.
+"""Things that block (connecting, asking for metadata, reading a log) done beside a loop, one thread each.
 
 A function comes in under a key; its result or error goes back to the loop's own thread. Errands are few and rare, and
 no two with the same key run at once.

@@ -1,7 +1,7 @@
-"""The brokers as a sender sees them: a connection or none, what is under way on it, and how long it has been away.
+"""The brokers as a loop sees them: a connection or none, what is under way on it, and how long it has been away.
 
 Brokers come in from metadata, connections are opened beside the loop, and what changes is told as events. It decides
-nothing about batches.
+nothing about requests.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from collections.abc import Callable, Iterator
 from ottla.config import Retry
 from ottla.errors import OttlaError
 from ottla.events import ConnectionDown, ConnectionUp, Events, StillDown, TimeDown
-from ottla.net import Cluster
+from ottla.net.cluster import Cluster
 from ottla.net.connection import Connection
 from ottla.net.deadline import Deadline
+from ottla.net.errands import Errands
 from ottla.net.metadata import Broker
-from ottla.produce.errands import Errands
 
-MOST_REQUESTS = 5
-"""In flight on one connection: a broker works on one at a time, the others wait in its socket."""
-LANE = "produce"
 STILL_DOWN_EVERY = 5.0
 """Seconds."""
 
@@ -29,8 +26,9 @@ STILL_DOWN_EVERY = 5.0
 class Link:
     """One broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, most_requests: int) -> None:
         self.broker = broker
+        self.most_requests = most_requests
         self.connection: Connection | None = None
         self.requests = 0
         """In flight."""
@@ -54,7 +52,7 @@ class Link:
     def has_room(self) -> bool:
         """Whether another request may be sent."""
         connection = self.connection
-        return connection is not None and not connection.closed and self.requests < MOST_REQUESTS
+        return connection is not None and not connection.closed and self.requests < self.most_requests
 
     def __str__(self) -> str:
         if not self.is_away:
@@ -63,12 +61,18 @@ class Link:
 
 
 class Links:
-    """All brokers of the cluster that were needed so far. Used by the sender's thread."""
+    """All brokers of the cluster that were needed so far. Used by the thread of the loop.
+
+    `lane` names the connections of this loop; on each at most `most_requests` are in flight: a broker works on one at a
+    time, the others wait in its socket.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
+        lane: str,
+        most_requests: int,
         errands: Errands,
         events: Events,
         retry: Retry,
@@ -76,6 +80,8 @@ class Links:
         changed: Callable[[Link], None],
     ) -> None:
         self._cluster = cluster
+        self._lane = lane
+        self._most_requests = most_requests
         self._errands = errands
         self._events = events
         self._retry = retry
@@ -93,7 +99,7 @@ class Links:
         if broker is None:
             return link
         if link is None:
-            link = self._links[broker_id] = Link(broker)
+            link = self._links[broker_id] = Link(broker, most_requests=self._most_requests)
         link.broker = broker
         return link
 
@@ -115,7 +121,7 @@ class Links:
         self._errands.run(
             ("connect", broker.id),
             lambda: self._cluster.connection(
-                broker, lane=LANE, deadline=Deadline.after(self._cluster.timeouts.connect)
+                broker, lane=self._lane, deadline=Deadline.after(self._cluster.timeouts.connect)
             ),
             done=lambda connection: self._connected(link, connection, time.monotonic() - started),
             failed=lambda error: self.lost(link, error),
