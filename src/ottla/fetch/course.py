@@ -1,0 +1,222 @@
+"""How far one partition has been read: where the next request begins, where to stop, and what an answer means.
+
+Answers of a broker come in, `Piece` values (batches in order, without gaps that were not told) or what went wrong go
+out. Pure: the loop that owns a course gives it the time and does what it says.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ottla.errors import BrokerError, OttlaError
+from ottla.model import TopicPartition
+from ottla.wire.batch import Batch, split
+from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted
+
+END_OF_LOG = (1 << 63) - 1
+UNKNOWN = -1
+
+
+class Parcel:
+    """The memory of one answer; `pieces` of it are not used up yet."""
+
+    __slots__ = ("pieces", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.pieces = 0
+
+
+class Piece(NamedTuple):
+    """What one answer had for one partition: the records in `[start, stop)` of these batches."""
+
+    course: Course
+    turn: int
+    """Of the course when it was asked for: after a seek, older pieces are void."""
+    batches: Sequence[Batch]
+    start: int
+    stop: int
+    next_offset: int
+    parcel: Parcel
+    high_watermark: int
+    log_start: int
+
+
+class Failed(NamedTuple):
+    """A partition cannot be read on."""
+
+    course: Course
+    turn: int
+    error: OttlaError
+
+
+class OutOfRange(NamedTuple):
+    """The broker has no such offset: find out what it has."""
+
+
+class Parted(NamedTuple):
+    """The log has other records by now than those that were read before this offset."""
+
+    where: Diverging
+
+
+class Course:
+    """One partition that is being read. The loop's thread changes it; `open` and `paused` are its user's."""
+
+    __slots__ = (
+        "at",
+        "epoch",
+        "failures",
+        "is_asked",
+        "is_over",
+        "leader",
+        "leader_epoch",
+        "open",
+        "paused",
+        "position",
+        "resume_at",
+        "stop",
+        "topic_id",
+        "trouble",
+        "trouble_since",
+        "turn",
+        "waiting_since",
+    )
+
+    def __init__(self, at: TopicPartition, start: int, stop: int = END_OF_LOG, *, epoch: int = UNKNOWN) -> None:
+        self.at = at
+        self.position = start
+        """The next offset to ask for."""
+        self.stop = stop
+        self.epoch = epoch
+        """The leader epoch of the record before the position, as far as known."""
+        self.topic_id: uuid.UUID | None = None
+        self.leader = UNKNOWN
+        """The broker to ask; -1 while it must be looked up."""
+        self.leader_epoch = UNKNOWN
+        self.turn = 0
+        self.open = True
+        self.paused = False
+        self.is_over = start >= stop
+        """Nothing more is to be read: the end was reached, or it failed."""
+        self.is_asked = False
+        """A request is under way, or something is being found out."""
+        self.resume_at = 0.0
+        self.failures = 0
+        self.trouble: OttlaError | None = None
+        self.trouble_since = math.inf
+        self.waiting_since = math.inf
+        """Since when the broker has had nothing for us, although there should be something."""
+
+    def __repr__(self) -> str:
+        return f"<Course {self.at} at {self.position}, leader {self.leader}>"
+
+    def may_ask(self, now: float) -> bool:
+        """Whether a request for it may be sent now."""
+        return (
+            self.open
+            and not self.is_asked
+            and not self.paused
+            and not self.is_over
+            and self.leader >= 0
+            and now >= self.resume_at
+        )
+
+    def wanted(self, max_bytes: int) -> Wanted:
+        """What to ask for."""
+        at = self.at
+        return Wanted(at.topic, at.partition, self.position, max_bytes, self.leader_epoch, self.topic_id, self.epoch)
+
+    def move(self, position: int, *, epoch: int = UNKNOWN) -> None:
+        """Goes on elsewhere; what was asked for before is void."""
+        self.position = position
+        self.epoch = epoch
+        self.turn += 1
+        self.is_asked = False
+        self.is_over = position >= self.stop
+        self.recover()
+
+    def recover(self) -> None:
+        """The last trouble is over."""
+        self.failures = 0
+        self.trouble = None
+        self.trouble_since = self.waiting_since = math.inf
+        self.resume_at = 0.0
+
+    def stumble(self, error: OttlaError, now: float, *, resume_at: float) -> None:
+        """Something went wrong that may go by."""
+        self.failures += 1
+        self.trouble = error
+        self.trouble_since = min(self.trouble_since, now)
+        self.resume_at = resume_at
+
+    def take(
+        self, fetched: Fetched, parcel: Parcel, now: float, *, committed_only: bool
+    ) -> Piece | OutOfRange | Parted | BrokerError | None:
+        """What the answer means; None when there is nothing new."""
+        if fetched.error_code == OUT_OF_RANGE:
+            return OutOfRange()
+        if fetched.error_code:
+            return BrokerError(fetched.error_code, f"reading {self.at} at offset {self.position}")
+        if fetched.diverging is not None and fetched.diverging.epoch >= 0:
+            return Parted(fetched.diverging)
+        self.recover_but_wait(now, fetched)
+        batches = list(split(fetched.records)) if len(fetched.records) else []
+        if not batches:
+            return None
+        self.waiting_since = math.inf
+        last = batches[-1].header
+        start, self.position = self.position, max(self.position, last.next_offset)
+        self.epoch = last.leader_epoch
+        self.is_over = self.position >= self.stop
+        kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
+        return Piece(
+            self,
+            self.turn,
+            kept,
+            start,
+            self.stop,
+            self.position,
+            parcel,
+            fetched.high_watermark,
+            fetched.log_start_offset,
+        )
+
+    def recover_but_wait(self, now: float, fetched: Fetched) -> None:
+        """An answer came; whether it has anything is seen next."""
+        waiting = min(self.waiting_since, now)
+        self.recover()
+        self.waiting_since = waiting
+
+
+OUT_OF_RANGE = 1
+
+
+def nothing_more(course: Course) -> Piece:
+    """Tells a reader that the course is over although no records came."""
+    parcel = Parcel(0)
+    parcel.pieces = 1
+    at = course.position
+    return Piece(course, course.turn, (), at, course.stop, at, parcel, UNKNOWN, UNKNOWN)
+
+
+def without_aborted(batches: Iterable[Batch], aborted: Iterable[Aborted]) -> list[Batch]:
+    """The batches that belong to no aborted transaction.
+
+    `aborted` names, for each, the producer and where it began; it ends with that producer's next marker.
+    """
+    coming = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+    active: set[int] = set()
+    kept: list[Batch] = []
+    for batch in batches:
+        header = batch.header
+        while coming and coming[-1].first_offset <= header.last_offset:
+            active.add(coming.pop().producer_id)
+        if header.is_control:
+            active.discard(header.producer_id)
+        if not (header.is_transactional and not header.is_control and header.producer_id in active):
+            kept.append(batch)
+    return kept

@@ -1,0 +1,595 @@
+"""The one thread that fetches ahead: asks the leaders of all courses, hears their answers, fills the shelf.
+
+Courses come in, pieces go onto the shelf, within its memory and in the order of each partition. It waits for sockets,
+timers and its user at once and blocks on nothing else: connecting, metadata and looking for offsets are errands
+beside it. What a piece contains is for others to know.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ottla.errors import (
+    BrokerError,
+    ConnectionLost,
+    DeadlineExceeded,
+    ErrorCode,
+    OffsetsLost,
+    OttlaError,
+    WireError,
+)
+from ottla.events import Events, FetchRetried, RangeLost
+from ottla.fetch.course import END_OF_LOG, Course, Failed, OutOfRange, Parcel, Parted, Piece, nothing_more
+from ottla.fetch.ends import Ends, find_ends
+from ottla.fetch.options import Fetching, OnLost
+from ottla.fetch.shelf import Shelf
+from ottla.model import Isolation, TopicPartition
+from ottla.net import Cluster
+from ottla.net.bell import Bell
+from ottla.net.connection import Pending
+from ottla.net.deadline import Deadline
+from ottla.net.errands import Errands
+from ottla.net.links import Link, Links
+from ottla.net.metadata import Metadata
+from ottla.wire import fetch
+
+_log = logging.getLogger(__name__)
+_LEAST_BYTES = 1 << 16
+"""A request for less is not worth while, unless nothing else is on the shelf."""
+_LEAST_PER_PARTITION = 1 << 16
+_LONGEST_NAP = 1.0
+_STOP_SECONDS = 5.0
+_GROWTH_SECONDS = 30.0
+"""How often new partitions are looked for."""
+_UNKNOWN_TOPIC = frozenset(
+    {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a fetcher goes about it. `patience` is how long a partition may be stuck before that is an error."""
+
+    fetching: Fetching
+    isolation: Isolation
+    on_lost: OnLost
+    patience: float
+
+
+class _Request:
+    """One Fetch under way."""
+
+    __slots__ = ("courses", "link", "pending", "reserved", "turns", "version")
+
+    def __init__(self, link: Link, courses: list[Course], *, reserved: int, version: int) -> None:
+        self.link = link
+        self.courses = courses
+        self.turns = [course.turn for course in courses]
+        self.reserved = reserved
+        self.version = version
+        self.pending: Pending | None = None
+
+
+class Fetcher:
+    """The loop. `start` begins it, `stop` ends it; `lane` names its connections."""
+
+    def __init__(self, cluster: Cluster, manner: Manner, *, lane: str, events: Events) -> None:
+        self.lane = lane
+        self._cluster = cluster
+        self._manner = manner
+        self._events = events
+        self._chance = random.Random()
+        self._bell = Bell()
+        self.shelf = Shelf(manner.fetching.memory_bytes, room=self._bell.ring)
+        self._errands = Errands(wake=self._bell.ring, name=lane)
+        self._links = Links(
+            cluster,
+            lane=lane,
+            most_requests=1,
+            errands=self._errands,
+            events=events,
+            retry=cluster.retry,
+            chance=self._chance,
+            changed=self._link_changed,
+        )
+        self._courses: dict[TopicPartition, Course] = {}
+        self._turns: deque[Course] = deque()
+        """The courses in the order in which they are asked for: whoever got records goes to the end."""
+        self._commands: deque[Callable[[], None]] = deque()
+        self._answered: deque[_Request] = deque()
+        self._doubted: set[str] = set()
+        self._followed: frozenset[str] = frozenset()
+        self._refresh_at = math.inf
+        self._look_at = 0.0
+        self._failures = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"ottla-{lane}", daemon=True)
+        self._started = False
+
+    # Any thread
+
+    def start(self) -> None:
+        """Begins to fetch."""
+        self._started = True
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it; nothing more comes."""
+        self._stopping = True
+        self._bell.ring()
+        if self._started and threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_SECONDS)
+        else:
+            self._bell.close()
+        self.shelf.clear()
+
+    def add(self, courses: Iterable[Course]) -> None:
+        """These are read from now on."""
+        self._do(lambda new=list(courses): self._add(new))  # type: ignore[misc]
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Partitions that these topics get later are read, too, from their beginning."""
+        self._followed = frozenset(topics)
+        self._refresh_at = time.monotonic() + self._refresh_seconds
+        self._bell.ring()
+
+    def remove(self, courses: Iterable[Course]) -> None:
+        """These are read no more; nothing of them is handed out from this moment on."""
+        gone = list(courses)
+        for course in gone:
+            course.open = False
+        self._do(lambda: self._remove(gone))
+
+    def pause(self, course: Course) -> None:
+        """Nothing of it is handed out until `resume`, and what was fetched ahead is given up."""
+        course.paused = True
+        self._do(lambda: self._pause(course))
+
+    def resume(self, course: Course) -> None:
+        """It is read on."""
+        course.paused = False
+        self._bell.ring()
+
+    def check(self) -> None:
+        """Raises when the loop has ended by itself, or its client was closed."""
+        self._cluster.effort("reading")
+        if self._started and not self._thread.is_alive():
+            raise OttlaError("the thread that fetches has ended; see the log for why")
+
+    def _do(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        self._bell.ring()
+
+    # The loop
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except Exception as error:
+            _log.exception("the fetching thread stopped")
+            wrapped = OttlaError(f"fetching stopped: {type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            for course in self._courses.values():
+                self.shelf.put(Failed(course, course.turn, wrapped))
+        finally:
+            for link in self._links:
+                if link.connection is not None:
+                    link.connection.close()
+            self._errands.join(Deadline.after(0.0))
+            self._bell.close()
+
+    def _turn(self) -> None:
+        self._bell.listen()
+        while self._commands:
+            self._commands.popleft()()
+        self._errands.collect()
+        while self._answered:
+            self._hear(self._answered.popleft())
+        now = time.monotonic()
+        self._look(now)
+        self._ask(now)
+        self._give_up(now)
+        if not self._answered:
+            self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        poller = select.poll()
+        poller.register(self._bell.fileno(), select.POLLIN)
+        lines = {}
+        for link in self._links:
+            connection = link.connection
+            if connection is not None and (number := connection.fileno()) >= 0:
+                poller.register(number, select.POLLIN | (select.POLLOUT if connection.unsent_bytes else 0))
+                lines[number] = link
+        seconds = max(0.0, min(self._wake_at(now) - now, _LONGEST_NAP)) if self._bell.may_sleep() else 0.0
+        for number, _ in poller.poll(math.ceil(seconds * 1000)):
+            if number == self._bell.fileno():
+                self._bell.drain()
+            else:
+                self._pump(lines[number])
+        for link in self._links:
+            if link.connection is not None and link.requests:
+                self._pump(link)
+
+    def _pump(self, link: Link) -> None:
+        connection = link.connection
+        if connection is None:
+            return
+        connection.pump()
+        if connection.closed and not link.requests and link.connection is connection:
+            self._links.idled(link)
+
+    def _wake_at(self, now: float) -> float:
+        resumes = (course.resume_at for course in self._courses.values() if course.resume_at > now)
+        links = (link.resume_at for link in self._links if link.resume_at > now)
+        looks = (self._look_at,) if self._doubted else (self._refresh_at,)
+        return min((*resumes, *links, *looks), default=math.inf)
+
+    # What the user wants
+
+    def _add(self, courses: list[Course]) -> None:
+        for course in courses:
+            before = self._courses.get(course.at)
+            if before is not None:
+                self._remove([before])
+            self._courses[course.at] = course
+            self._turns.append(course)
+            self._learn_course(course, self._cluster.known)
+
+    def _remove(self, courses: list[Course]) -> None:
+        for course in courses:
+            self.shelf.discard(course)
+            course.open = False
+            if self._courses.get(course.at) is course:
+                del self._courses[course.at]
+        self._turns = deque(course for course in self._turns if course.open)
+
+    def _pause(self, course: Course) -> None:
+        first = self.shelf.discard(course)
+        if course.open and (first is not None or course.is_asked):
+            course.move(course.position if first is None else first)
+
+    # Whom to ask
+
+    @property
+    def _refresh_seconds(self) -> float:
+        return min(_GROWTH_SECONDS, self._cluster.timeouts.metadata_age)
+
+    def _link_changed(self, link: Link) -> None:
+        if link.is_away:
+            for course in self._courses.values():
+                if course.leader == link.broker.id:
+                    self._doubt(course)
+
+    def _doubt(self, course: Course) -> None:
+        course.leader = -1
+        self._doubted.add(course.at.topic)
+
+    def _look(self, now: float) -> None:
+        if self._followed and now >= self._refresh_at:
+            self._refresh_at = now + self._refresh_seconds
+            self._doubted |= self._followed
+        if not self._doubted or now < self._look_at or self._errands.busy("metadata"):
+            return
+        names, self._doubted = self._doubted & ({at.topic for at in self._courses} | self._followed), set()
+        if not names:
+            return
+        limit = Deadline.after(self._cluster.timeouts.request)
+
+        def failed(error: OttlaError) -> None:
+            self._look_again(names, error)
+
+        self._errands.run(
+            "metadata", lambda: self._cluster.metadata(names, deadline=limit), done=self._learn, failed=failed
+        )
+
+    def _look_again(self, names: set[str], error: OttlaError) -> None:
+        now = time.monotonic()
+        self._failures += 1
+        self._look_at = now + self._cluster.retry.wait(self._failures, self._chance.random())
+        for course in self._courses.values():
+            if course.at.topic in names and course.leader < 0:
+                self._stumble(course, error, now)
+                self._doubted.add(course.at.topic)
+
+    def _learn(self, metadata: Metadata) -> None:
+        now = time.monotonic()
+        self._add(
+            [
+                Course(TopicPartition(name, partition.index), 0)
+                for name in self._followed & metadata.topics.keys()
+                for partition in metadata.topics[name].partitions
+                if TopicPartition(name, partition.index) not in self._courses
+            ]
+        )
+        missing: dict[str, OttlaError] = {}
+        for course in list(self._courses.values()):
+            if course.at.topic in metadata.topics:
+                error = self._learn_course(course, metadata)
+                if error is not None:
+                    missing[course.at.topic] = error
+        if missing:
+            for topic, error in missing.items():
+                self._look_again({topic}, error)
+        else:
+            self._failures = 0
+            self._look_at = now + self._cluster.retry.initial
+
+    def _learn_course(self, course: Course, metadata: Metadata) -> OttlaError | None:
+        """Who leads the partition; the reason when that cannot be told."""
+        at = course.at
+        topic = metadata.topics.get(at.topic)
+        partition = topic.partition(at.partition) if topic is not None else None
+        if topic is None or partition is None:
+            self._doubted.add(at.topic)
+            code = ErrorCode.unknown_topic_or_partition if topic is None or not topic.error else topic.error
+            return BrokerError(int(code), f"reading {at}")
+        if course.topic_id is None:
+            course.topic_id = topic.id
+        elif topic.id is not None and topic.id != course.topic_id:
+            course.topic_id = topic.id
+            self._find_ends(course, "the topic was deleted and created again under the same name")
+        if partition.leader < 0:
+            self._doubted.add(at.topic)
+            return BrokerError(int(partition.error) or int(ErrorCode.leader_not_available), f"reading {at}")
+        course.leader, course.leader_epoch = partition.leader, partition.leader_epoch
+        return None
+
+    # Asking
+
+    def _ask(self, now: float) -> None:
+        ready: dict[int, list[Course]] = {}
+        for course in self._turns:
+            if course.may_ask(now):
+                ready.setdefault(course.leader, []).append(course)
+        for leader, courses in ready.items():
+            link = self._links.get(leader)
+            if link is None:
+                for course in courses:
+                    self._doubt(course)
+            elif not link.is_up:
+                self._links.connect(link, now)
+            elif link.has_room:
+                self._send(link, courses)
+
+    def _send(self, link: Link, courses: list[Course]) -> None:
+        fetching = self._manner.fetching
+        reserved = self.shelf.reserve(fetching.request_bytes, least=_LEAST_BYTES)
+        connection = link.connection
+        if not reserved or connection is None:
+            return
+        try:
+            version = connection.version(fetch.API_KEY, highest=fetch.HIGHEST_VERSION)
+        except OttlaError as error:
+            self.shelf.settle(reserved, None)
+            for course in courses:
+                self._fail(course, error)
+            return
+        if version > fetch.LOWEST_VERSION and any(course.topic_id is None for course in courses):
+            version = fetch.LOWEST_VERSION
+        each = max(reserved // len(courses), min(_LEAST_PER_PARTITION, reserved))
+        request = _Request(link, courses, reserved=reserved, version=version)
+        body = fetch.fetch_request(
+            [course.wanted(each) for course in courses],
+            version=version,
+            max_wait_ms=int(fetching.max_wait * 1000),
+            min_bytes=fetching.min_bytes,
+            max_bytes=reserved,
+            isolation=self._manner.isolation,
+        )
+        for course in courses:
+            course.is_asked = True
+        link.requests += 1
+
+        def answered(pending: Pending) -> None:
+            request.pending = pending
+            self._answered.append(request)
+
+        limit = Deadline.after(self._cluster.timeouts.request + fetching.max_wait)
+        try:
+            connection.start(fetch.API_KEY, version, body, deadline=limit, answered=answered)
+        except OttlaError as error:
+            self._lost(request, error)
+
+    # Hearing
+
+    def _hear(self, request: _Request) -> None:
+        assert request.pending is not None
+        try:
+            body = request.pending.result()
+            answer = fetch.fetch_response(body, version=request.version)
+        except OttlaError as lost:
+            self._lost(request, lost)
+            return
+        request.link.requests -= 1
+        now = time.monotonic()
+        asked = {
+            (course.topic_id if request.version >= 13 else course.at.topic, course.at.partition): (course, turn)
+            for course, turn in zip(request.courses, request.turns, strict=True)
+        }
+        parcel = Parcel(len(body))
+        pieces: list[Piece] = []
+        for course, turn in asked.values():
+            if course.turn == turn:
+                course.is_asked = False
+        if answer.error_code:
+            error = BrokerError(answer.error_code, f"Fetch from {request.link.broker}")
+            self.shelf.settle(request.reserved, None)
+            for course, _ in asked.values():
+                self._trouble(course, error, now)
+            return
+        for fetched in answer.partitions:
+            course, turn = asked.get((fetched.topic, fetched.partition), _NOBODY)
+            if course.open and course.turn == turn and not course.paused:
+                piece = self._judge(course, fetched, parcel, now)
+                if piece is not None:
+                    pieces.append(piece)
+        parcel.pieces = len(pieces)
+        self.shelf.settle(request.reserved, parcel)
+        for piece in pieces:
+            self.shelf.put(piece)
+        if pieces:
+            self._rotate({piece.course for piece in pieces})
+
+    def _rotate(self, served: set[Course]) -> None:
+        if len(self._turns) > len(served):
+            first = [course for course in self._turns if course not in served]
+            self._turns = deque([*first, *(course for course in self._turns if course in served)])
+
+    def _judge(self, course: Course, fetched: fetch.Fetched, parcel: Parcel, now: float) -> Piece | None:
+        committed_only = self._manner.isolation is Isolation.READ_COMMITTED
+        try:
+            found = course.take(fetched, parcel, now, committed_only=committed_only)
+        except WireError as error:
+            self._fail(course, error)
+            return None
+        match found:
+            case Piece():
+                return found
+            case OutOfRange():
+                self._find_ends(course, None)
+            case Parted(where):
+                self._parted(course, where)
+            case BrokerError():
+                self._refused(course, fetched, found, now)
+            case None:
+                pass
+        return None
+
+    def _refused(self, course: Course, fetched: fetch.Fetched, error: BrokerError, now: float) -> None:
+        leader = fetched.leader
+        known = leader is not None and self._cluster.leader_moved(*course.at, leader=leader.id, epoch=leader.epoch)
+        if known and leader is not None:
+            course.leader, course.leader_epoch = leader.id, leader.epoch
+            return
+        if error.row.refresh or error.code in _UNKNOWN_TOPIC:
+            self._doubt(course)
+        self._trouble(course, error, now)
+
+    def _lost(self, request: _Request, error: OttlaError) -> None:
+        link, now = request.link, time.monotonic()
+        link.requests -= 1
+        self.shelf.settle(request.reserved, None)
+        for course, turn in zip(request.courses, request.turns, strict=True):
+            if course.turn == turn:
+                course.is_asked = False
+            if course.open:
+                self._stumble(course, error, now)
+        if not (isinstance(error, ConnectionLost) and link.connection is None):
+            self._links.lost(link, error)
+
+    # Trouble
+
+    def _trouble(self, course: Course, error: BrokerError, now: float) -> None:
+        if error.retriable:
+            self._stumble(course, error, now)
+        else:
+            self._fail(course, error)
+
+    def _stumble(self, course: Course, error: OttlaError, now: float) -> None:
+        wait = self._cluster.retry.wait(course.failures + 1, self._chance.random())
+        course.stumble(error, now, resume_at=now + wait)
+        self._events.emit(FetchRetried(*course.at, course.position, error))
+
+    def _fail(self, course: Course, error: OttlaError) -> None:
+        course.is_over = True
+        if isinstance(error, WireError) and not getattr(error, "topic", None):
+            wrapped = WireError(f"{course.at} at offset {course.position}: {error}")
+            wrapped.__cause__ = error
+            error = wrapped
+        self.shelf.put(Failed(course, course.turn, error))
+
+    def _give_up(self, now: float) -> None:
+        """Whoever is stuck for too long fails."""
+        patience = self._manner.patience
+        if patience == math.inf:
+            return
+        for course in self._courses.values():
+            since = min(course.trouble_since, course.waiting_since if course.stop < END_OF_LOG else math.inf)
+            if course.is_over or not course.open or course.paused or now - since < patience:
+                continue
+            what = f"reading {course.at} at offset {course.position}"
+            if course.trouble is not None:
+                causes: tuple[str, ...] = (str(course.trouble).partition("\n")[0],)
+            else:
+                causes = (f"the log has nothing there yet, and offset {course.stop} was to be reached",)
+            self._fail(course, DeadlineExceeded(what, now - since, causes))
+
+    def _find_ends(self, course: Course, reason: str | None) -> None:
+        """The offset asked for does not exist, or means another record: look at what there is."""
+        course.turn += 1
+        course.is_asked = True
+        turn = course.turn
+
+        def failed(error: OttlaError) -> None:
+            if not course.open or course.turn != turn or course.is_over:
+                return
+            if isinstance(error, BrokerError) and not error.retriable:
+                self._fail(course, error)
+            else:  # it tried for long enough itself
+                self._stumble(course, error, time.monotonic())
+                self._find_ends(course, reason)
+
+        def done(ends: Ends) -> None:
+            if course.open and course.turn == turn:
+                course.is_asked = False
+                self._misplaced(course, ends, reason)
+
+        self._errands.run(
+            ("ends", course.at),
+            lambda: find_ends(self._cluster, course.at, isolation=self._manner.isolation),
+            done=done,
+            failed=failed,
+        )
+
+    def _misplaced(self, course: Course, ends: Ends, reason: str | None) -> None:
+        position = course.position
+        if reason is None and ends.first <= position <= ends.last:
+            self._stumble(
+                course,
+                BrokerError(int(ErrorCode.offset_out_of_range), f"reading {course.at} at offset {position}"),
+                time.monotonic(),
+            )
+            return
+        if reason is not None:
+            lost = (position, min(course.stop, max(position + 1, ends.last)))
+        elif position < ends.first:
+            reason = "they are older than what the topic keeps"
+            lost = (position, min(course.stop, ends.first))
+        else:
+            reason = f"the log ends at {ends.last}: it was cut back, or the offset was never written"
+            lost = (ends.last, position)
+        self._report(course, lost, ends, reason)
+
+    def _parted(self, course: Course, where: fetch.Diverging) -> None:
+        reason = (
+            f"the log was cut back to offset {where.end_offset} and written anew after an unclean leader election:"
+            " these offsets have other records than were read"
+        )
+        start = max(0, min(where.end_offset, course.position))
+        self._report(course, (start, course.position), Ends(start, start), reason)
+
+    def _report(self, course: Course, lost: tuple[int, int], ends: Ends, reason: str) -> None:
+        start, stop = lost
+        resume = ends.last if self._manner.on_lost is OnLost.LATEST else ends.first
+        if self._manner.on_lost is OnLost.ERROR:
+            self._fail(course, OffsetsLost(*course.at, start=start, stop=stop, resume=ends.first, reason=reason))
+            return
+        self._events.emit(RangeLost(*course.at, start, stop, resume, reason))
+        _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
+        course.move(resume)
+        if course.is_over:
+            self.shelf.put(nothing_more(course))
+
+
+_NOBODY = (Course(TopicPartition("", -1), 0), -1)
+"""Whose answer it is that nobody asked for."""

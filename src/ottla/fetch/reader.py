@@ -1,0 +1,349 @@
+"""`Reader`: offset ranges in, Arrow out; or raw batches, a fold over them, or what their headers tell.
+
+A topic with a start and a stop, or ranges, come in; they are fetched ahead on a thread of their own and handed out
+piece by piece in the order of each partition, complete or with an error. Nothing is committed: a reader has no group.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind
+from ottla.errors import InputError, OttlaError
+from ottla.events import Event, Events
+from ottla.fetch import places
+from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
+from ottla.fetch.fetcher import Fetcher, Manner
+from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
+from ottla.fetch.places import Place
+from ottla.fetch.profile import PartitionProfile, Tally
+from ottla.model import Isolation, OffsetRange, TopicPartition
+from ottla.net import Cluster
+from ottla.net.checks import check_client
+from ottla.net.deadline import Deadline
+from ottla.wire.batch import Batch
+from ottla.wire.decode import COLUMNS, Decoder
+
+T = TypeVar("T")
+What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
+"""Topics by name, or offset ranges."""
+Sink = Callable[[Event], None]
+
+_FETCHING = Fetching()
+_NAP = 1.0
+"""Seconds between two looks of a reader that waits whether its thread is still there."""
+
+
+class RawBatch(NamedTuple):
+    """A batch as the broker stores it, and where it is from."""
+
+    topic: str
+    partition: int
+    batch: Batch
+
+
+class ReadFailure(NamedTuple):
+    """A partition that could not be read on from `offset`."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: OttlaError
+
+
+class Reader:
+    """Reads offset ranges. Threads may share one; constructing it connects nothing; `with` closes it."""
+
+    def __init__(
+        self,
+        cluster: Cluster | str | Iterable[str | Address],
+        *,
+        security: Security = PLAINTEXT,
+        client_id: str = "ottla-reader",
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+        fetching: Fetching = _FETCHING,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        on_lost: OnLost | str = OnLost.ERROR,
+        events: Events | Iterable[Sink] = (),
+    ) -> None:
+        check_client(security=security, timeouts=timeouts, retry=retry, client_id=client_id, events=events)
+        check_kind("fetching", fetching, Fetching)
+        self._isolation = parse_isolation(isolation)
+        self._owns_cluster = not isinstance(cluster, Cluster)
+        if isinstance(cluster, Cluster):
+            self.cluster = cluster
+        else:
+            self.cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self._fetching = fetching
+        self._on_lost = parse_on_lost(on_lost)
+        self._owned_events = None if isinstance(events, Events) else Events(*events)
+        self._events = self._owned_events or events
+        assert isinstance(self._events, Events)
+        self._lanes: list[str] = []
+        self._made = 0
+        self._closed = False
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Reader {','.join(map(str, self.cluster.bootstrap))}>"
+
+    def close(self) -> None:
+        """Ends it. Iterators that are still open raise at their next step."""
+        self._closed = True
+        if self._owns_cluster:
+            self.cluster.close()
+        if self._owned_events is not None:
+            self._owned_events.close()
+
+    def offsets(self, topic: str, at: Place = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Where a place is in each partition: an offset, for a time that of the first record at or after it."""
+        places.check(at, "at")
+        deadline = self._deadline(timeout)
+        return self._resolve(self._partitions([topic], None, at, deadline), at, deadline)
+
+    def ranges(
+        self,
+        topics: str | Iterable[str],
+        start: Place = "earliest",
+        stop: Place = "latest",
+        *,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[OffsetRange]:
+        """What lies between two places, as they are now: a range for each partition, empty ones too."""
+        places.check(start, "start")
+        places.check(stop, "stop")
+        if isinstance(start, int) and isinstance(stop, int) and stop < start:
+            raise InputError(f"stop {stop} lies before start {start}")
+        deadline = self._deadline(timeout)
+        names = [topics] if isinstance(topics, str) else list(topics)
+        wanted = self._partitions(names, partitions, start, deadline)
+        return places.span(self._resolve(wanted, start, deadline), self._resolve(wanted, stop, deadline))
+
+    def read(
+        self,
+        what: What,
+        start: Place = "earliest",
+        stop: Place | None = "latest",
+        *,
+        columns: Collection[str] = COLUMNS,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records as Arrow, each `RecordBatch` of one partition and in order; `columns` says which of them.
+
+        `"latest"` is where the log ended when the call was made; `stop=None` reads on for ever. Everything that can be
+        wrong with the arguments is told by the call itself; `close()` on the iterator ends it early.
+        """
+        decoder = self._decoder(columns)
+        return self._records(self._courses(what, start, stop, partitions, timeout), decoder)
+
+    def batches(
+        self,
+        what: What,
+        start: Place = "earliest",
+        stop: Place | None = "latest",
+        *,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[RawBatch]:
+        """The batches as they are stored, still compressed, control batches too; those at the ends may hold more
+        than was asked for."""
+        return self._raw(self._courses(what, start, stop, partitions, timeout))
+
+    def fold(
+        self,
+        function: Callable[[T, pa.RecordBatch | ReadFailure], T],
+        initial: T,
+        what: What,
+        start: Place = "earliest",
+        stop: Place = "latest",
+        *,
+        columns: Collection[str] = COLUMNS,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Calls `function` with what it returned last and the next records, or with a `ReadFailure`: that partition is
+        then given up, and the others are read on."""
+        decoder = self._decoder(columns)
+        state = initial
+        for item in self._items(self._courses(what, start, stop, partitions, timeout)):
+            if isinstance(item, Failed):
+                state = function(state, _failure(item, item.course.position, item.error))
+                continue
+            reached = item.start
+            try:
+                for records in self._decode(decoder, item):
+                    state = function(state, records)
+                    reached = -1
+            except OttlaError as error:
+                item.course.open = False
+                state = function(state, _failure(item, reached, error))
+        return state
+
+    def count(
+        self,
+        what: What,
+        start: Place = "earliest",
+        stop: Place = "latest",
+        *,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """How many records there are, from the headers of their batches; nothing is decompressed."""
+        profiles = self.profile(what, start, stop, partitions=partitions, timeout=timeout)
+        return sum(one.records for one in profiles)
+
+    def profile(
+        self,
+        what: What,
+        start: Place = "earliest",
+        stop: Place = "latest",
+        *,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[PartitionProfile]:
+        """Records, bytes, codecs, times and producers of each partition, from the headers of batches alone."""
+        courses = self._courses(what, start, stop, partitions, timeout)
+        tallies = {course.at: Tally(OffsetRange(*course.at, course.position, course.stop)) for course in courses}
+        for piece in self._pieces(courses):
+            tallies[piece.course.at].add(piece.batches)
+        return [tally.profile() for _, tally in sorted(tallies.items())]
+
+    # What to read
+
+    def _courses(
+        self,
+        what: What,
+        start: Place,
+        stop: Place | None,
+        partitions: Collection[int] | None,
+        timeout: float | None,
+    ) -> list[Course]:
+        given = [what] if isinstance(what, str | OffsetRange) else list(what)
+        ranges = [one for one in given if isinstance(one, OffsetRange)]
+        names = [one for one in given if isinstance(one, str)]
+        if len(ranges) == len(given):
+            if (start, stop, partitions) != ("earliest", "latest", None):
+                raise InputError("ranges say where to start and stop themselves: leave out start, stop and partitions")
+            return _apart(ranges)
+        if len(names) != len(given):
+            raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
+        if stop is not None:
+            return _apart(self.ranges(names, start, stop, partitions=partitions, timeout=timeout))
+        places.check(start, "start")
+        deadline = self._deadline(timeout)
+        wanted = self._partitions(names, partitions, start, deadline)
+        return [Course(at, offset) for at, offset in self._resolve(wanted, start, deadline).items()]
+
+    def _partitions(
+        self, topics: Iterable[str], only: Collection[int] | None, place: Place, deadline: Deadline
+    ) -> list[TopicPartition]:
+        named = places.mentioned(place)
+        found: list[TopicPartition] = []
+        for name in topics:
+            there = [partition.index for partition in self.cluster.topic(name, deadline=deadline).partitions]
+            missing = sorted(set(only or ()) - set(there))
+            if missing:
+                raise InputError(f"topic {name} has no partition {', '.join(map(str, missing))}; it has {len(there)}")
+            found += [TopicPartition(name, index) for index in there if only is None or index in only]
+        return [at for at in found if named is None or at in named or at.partition in named]
+
+    def _resolve(
+        self, wanted: Collection[TopicPartition], place: Place, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        return places.resolve(self.cluster, wanted, place, isolation=self._isolation, deadline=deadline)
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
+
+    def _decoder(self, columns: Collection[str]) -> Decoder:
+        return Decoder(
+            [columns] if isinstance(columns, str) else columns, max_batch_bytes=self._fetching.max_batch_bytes
+        )
+
+    # Reading
+
+    def _records(self, courses: list[Course], decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces(courses):
+            yield from self._decode(decoder, piece)
+
+    def _decode(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch]:
+        topic, partition = piece.course.at
+        chunks = decoder.decode(piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop)
+        return (decoded.records for decoded in chunks)
+
+    def _raw(self, courses: list[Course]) -> Iterator[RawBatch]:
+        for piece in self._pieces(courses):
+            for batch in piece.batches:
+                if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
+                    yield RawBatch(*piece.course.at, batch)
+
+    def _pieces(self, courses: list[Course]) -> Iterator[Piece]:
+        for item in self._items(courses):
+            if isinstance(item, Failed):
+                raise item.error
+            yield item
+
+    def _items(self, courses: list[Course]) -> Iterator[Piece | Failed]:
+        """What comes of the courses, until all are over; a failure ends its course."""
+        ahead = {course for course in courses if not course.is_over}
+        if not ahead:
+            return
+        fetcher = self._fetcher(ahead)
+        try:
+            fetcher.start()
+            while ahead:
+                item = fetcher.shelf.take(Deadline.after(_NAP))
+                if item is None:
+                    fetcher.check()
+                    continue
+                yield item
+                if isinstance(item, Piece):
+                    fetcher.shelf.used_up(item)
+                if isinstance(item, Failed) or item.next_offset >= item.course.stop or not item.course.open:
+                    ahead.discard(item.course)
+        finally:
+            fetcher.stop()
+            self._lanes.append(fetcher.lane)
+
+    def _fetcher(self, courses: Collection[Course]) -> Fetcher:
+        endless = all(course.stop == END_OF_LOG for course in courses)
+        patience = math.inf if endless else self.cluster.timeouts.total
+        manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            self._made += 1
+            lane = f"read-{self._made}"
+        assert isinstance(self._events, Events)
+        fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._events)
+        fetcher.add(sorted(courses, key=lambda course: course.at))
+        return fetcher
+
+
+def _failure(item: Piece | Failed, offset: int, error: OttlaError) -> ReadFailure:
+    return ReadFailure(*item.course.at, offset, error)
+
+
+def _apart(ranges: Iterable[OffsetRange]) -> list[Course]:
+    """A course for each range; two ranges of one partition would have to be one course after the other."""
+    courses = [Course(one.topic_partition, one.start, one.stop) for one in sorted(ranges)]
+    for before, after in itertools.pairwise(courses):
+        if before.at == after.at:
+            raise InputError(f"{before.at} is named twice: read its ranges one after the other, or as one range")
+    return courses

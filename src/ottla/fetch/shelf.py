@@ -1,0 +1,146 @@
+"""Where fetched pieces wait for whoever reads them, and the memory that they may take.
+
+A loop puts pieces on the shelf and asks before it fetches more; a reader takes them off, in the order in which they
+came, and says when it has used one up. Threads may share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from ottla.fetch.course import Course, Failed, Parcel, Piece
+from ottla.net.deadline import Deadline
+
+Item = Piece | Failed
+
+
+class Shelf:
+    """Holds at most about `limit_bytes`; `room` is called when there is some again."""
+
+    def __init__(self, limit_bytes: int, *, room: Callable[[], None]) -> None:
+        self._limit = limit_bytes
+        self._room = room
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._used = 0
+        self._wants_room = False
+        self._rung = False
+        self.on_item: Callable[[], None] | None = None
+        """Called when something was put on an empty shelf, or a waiting reader is to look again."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What is on the shelf, in use, or on its way."""
+        return self._used
+
+    def reserve(self, wanted: int, *, least: int) -> int:
+        """How many bytes may be fetched now: up to `wanted`, 0 when there is less room than `least`.
+
+        Whoever got any gives them back through `settle`.
+        """
+        with self._changed:
+            free = self._limit - self._used
+            if free < min(least, wanted) and self._used:
+                self._wants_room = True
+                return 0
+            taken = max(min(wanted, free), min(least, wanted))
+            self._used += taken
+            return taken
+
+    def settle(self, reserved: int, parcel: Parcel | None) -> None:
+        """What was reserved has come: it takes what the parcel takes, if any piece of that was kept."""
+        kept = parcel.size_bytes if parcel is not None and parcel.pieces else 0
+        self._add(kept - reserved)
+
+    def put(self, item: Item) -> None:
+        """At the end."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify()
+        if self.on_item is not None:
+            self.on_item()
+
+    def take(self, deadline: Deadline | None = None) -> Item | None:
+        """The first item, after waiting for one until the deadline; None when none came, or somebody rang.
+
+        Without a deadline it does not wait.
+        """
+        with self._changed:
+            while not self._items and not self._rung:
+                if deadline is None or not (left := deadline.remaining()):
+                    return None
+                self._changed.wait(left)
+            self._rung = False
+            return self._first()
+
+    def put_back(self, item: Item) -> None:
+        """It is the first again."""
+        with self._changed:
+            self._items.appendleft(item)
+
+    def ring(self) -> None:
+        """A reader that waits looks at other things."""
+        with self._changed:
+            self._rung = True
+            self._changed.notify_all()
+        if self.on_item is not None:
+            self.on_item()
+
+    def used_up(self, piece: Piece) -> None:
+        """The reader has no more use for the bytes of the piece."""
+        with self._changed:
+            self._drop(piece)
+
+    def discard(self, course: Course) -> int | None:
+        """Takes all pieces of a course off; the offset of the first of them that counted, None when there were none."""
+        first: int | None = None
+        with self._changed:
+            kept: deque[Item] = deque()
+            for item in self._items:
+                if item.course is not course:
+                    kept.append(item)
+                    continue
+                if isinstance(item, Piece) and item.turn == course.turn and first is None:
+                    first = item.start
+                self._drop(item)
+            self._items = kept
+        return first
+
+    def clear(self) -> None:
+        """Nothing is left."""
+        with self._changed:
+            while self._items:
+                self._drop(self._items.popleft())
+
+    def _first(self) -> Item | None:
+        """The first item that counts; those of paused courses stay."""
+        paused: list[Item] = []
+        found: Item | None = None
+        while self._items and found is None:
+            item = self._items.popleft()
+            if not item.course.open or item.turn != item.course.turn:
+                self._drop(item)
+            elif item.course.paused:
+                paused.append(item)
+            else:
+                found = item
+        self._items.extendleft(reversed(paused))
+        return found
+
+    def _drop(self, item: Item) -> None:
+        if isinstance(item, Piece):
+            item.parcel.pieces -= 1
+            if item.parcel.pieces == 0:
+                self._used -= item.parcel.size_bytes
+                if self._wants_room:
+                    self._wants_room = False
+                    self._room()
+
+    def _add(self, size_bytes: int) -> None:
+        with self._changed:
+            self._used += size_bytes
+            if size_bytes < 0 and self._wants_room:
+                self._wants_room = False
+                self._room()
