@@ -15,6 +15,7 @@
     ├── NoBrokerReachable      every address failed: each with its reason and time
     ├── DeadlineExceeded       a call ran out of time: what it waited for and what went wrong meanwhile
     ├── BrokerError            the broker answered with an error code; carries the row, the context and advice
+    ├── CommitFailed           offsets were not committed: the group moved on, or has no such member
     ├── OffsetsLost            records that were to be read are gone: cut off, replaced, or of a topic that is gone
     ├── SpoolError             the spool on disk cannot do what was asked
     │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
@@ -43,6 +44,7 @@ __all__ = [
     "AuthenticationFailed",
     "BrokerError",
     "BufferFull",
+    "CommitFailed",
     "ConfigError",
     "ConnectFailed",
     "ConnectionLost",
@@ -330,6 +332,23 @@ class LocalClusterError(OttlaError):
     """Starting or controlling local brokers failed; the text says what to do."""
 
 
+class CommitFailed(OttlaError):
+    """Offsets were not committed, and trying again would not help: `group` has moved on without this member.
+
+    What was read since the last commit is read again, by whoever has the partitions now.
+    """
+
+    def __init__(self, group: str, partitions: tuple[str, ...], reason: str) -> None:
+        self.group = group
+        self.partitions = partitions
+        self.reason = reason
+        named = ", ".join(partitions[:5]) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
+        super().__init__(
+            f"group {group}: the offsets of {named} were not committed: {reason}; what was read since the last commit"
+            " will be read again by the members that have these partitions now"
+        )
+
+
 class OffsetsLost(OttlaError):
     """The records at offsets `[start, stop)` of a partition cannot be read, or are not those that were read before.
 
@@ -494,6 +513,20 @@ _ADVICE = {
     ErrorCode.non_empty_group: "the group has members: stop them first",
     ErrorCode.group_subscribed_to_topic: (
         "members of the group read this topic: stop them, or let them subscribe to others, first"
+    ),
+    ErrorCode.unreleased_instance_id: (
+        "another live member has this instance_id: give each member one of its own, or end the other one first"
+    ),
+    ErrorCode.group_max_size_reached: "the group has as many members as the brokers allow (group.max.size)",
+    ErrorCode.inconsistent_group_protocol: (
+        "the members of a classic group must have an assignor in common, and all be consumers: set assignors to what"
+        " the others offer, or choose another group"
+    ),
+    ErrorCode.invalid_session_timeout: (
+        "session_timeout must lie between group.min.session.timeout.ms and group.max.session.timeout.ms of the brokers"
+    ),
+    ErrorCode.unsupported_assignor: (
+        "server_assignor must be one of group.consumer.assignors of the brokers; usual are uniform and range"
     ),
     ErrorCode.topic_deletion_disabled: "the brokers run with delete.topic.enable=false",
     ErrorCode.request_timed_out: (

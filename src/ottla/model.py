@@ -22,6 +22,19 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Record(NamedTuple):
+    """One record, for programs that take them one by one."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    """Seconds since 1970."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
 class Isolation(IntEnum):
     """Which records of transactions a reader sees; the value is the protocol's."""
 

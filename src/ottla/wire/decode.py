@@ -59,6 +59,8 @@ class Decoded(NamedTuple):
     rows: int
     """How many records these are, also when no column was asked for."""
     fingerprint: Fingerprint | None
+    next_offset: int = -1
+    """The first offset after the batches of which these records are."""
 
 
 class Decoder:
@@ -176,7 +178,9 @@ class Decoder:
             for field in self.schema
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return Decoded(records, room.rows, room.fingerprint() if self._want & k.FINGERPRINT else None)
+        fingerprint = room.fingerprint() if self._want & k.FINGERPRINT else None
+        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
+        return Decoded(records, room.rows, fingerprint, min(stop, reached))
 
 
 class _FaultyRecords(Exception):

@@ -1,0 +1,1 @@
+"""Consumer groups: membership in both protocols, and the consumer that reads what its group gives it."""

@@ -1,0 +1,341 @@
+"""Membership by the classic protocol: members join, one of them assigns, everybody gets his share, until the next time.
+
+Time, answers and metadata come in; requests to send, lookups and rests go out, and what the group decides goes into
+the holdings. Pure: no socket, no clock, no thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from enum import Enum
+from math import inf
+from typing import Any
+
+from ottla.consume import assignors
+from ottla.consume.holdings import NOTHING, Holdings
+from ottla.consume.options import GroupOptions
+from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, refusal
+from ottla.consume.subscriptions import (
+    Subscription,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from ottla.errors import BrokerError, ErrorCode, OttlaError, WireError
+from ottla.net import Refresh, Topic
+
+JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
+_PROTOCOL_TYPE = "consumer"
+_MARGIN = 0.1
+"""The share of the rebalance timeout that is left for the request itself, when partitions are not let go of."""
+
+
+class _Phase(Enum):
+    OUT = "no member, and not trying to be one"
+    LEAVING = "saying goodbye"
+    JOIN = "must join, as soon as what has to be given up is given up"
+    LEAD = "leader: must find out about the topics and assign"
+    SYNC = "must ask for its share"
+    STABLE = "has its share, sends heartbeats"
+
+
+class Classic:
+    """A member of a classic group."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        options: GroupOptions,
+        holdings: Holdings,
+        waits: Waits,
+        seconds: float,
+        metadata_age: float,
+    ) -> None:
+        self.member_id = ""
+        self.notes: list[str] = []
+        self._group = group
+        self._options = options
+        self._holdings = holdings
+        self._seconds = seconds
+        self._metadata_age = metadata_age
+        self._pace = Pace(waits, session_timeout=options.session_timeout)
+        self._phase = _Phase.OUT
+        self._polled_before = -inf
+        self._generation = -1
+        self._protocol = ""
+        self._reason = "new member"
+        self._joined_with: frozenset[str] = frozenset()
+        self._joining_with: frozenset[str] = frozenset()
+        self._must_release_by: float | None = None
+        self._due = -inf
+        self._led: Mapping[str, Subscription] | None = None  # the members, for the leader of this generation
+        self._counts: Mapping[str, int] | None = None
+        self._shares: Mapping[str, bytes] = {}
+        self._look_at = inf
+        self._claimed = NOTHING
+        self._gives_up = False
+
+    @property
+    def generation(self) -> int:
+        """-1 while it is no member."""
+        return self._generation
+
+    def step(self, now: float, *, topics: frozenset[str], polled: float) -> Step:
+        """What to do next."""
+        poll_over = polled + self._options.max_poll_interval
+        if self._phase is _Phase.OUT:
+            if not topics or polled <= self._polled_before:
+                return Rest()
+            self._join_again("new member")
+        elif now >= poll_over:
+            return self._expire(polled)
+        elif self._generation >= 0 and now >= self._pace.session_over:
+            self._lose("the coordinator was not heard for as long as a session lasts")
+        if not topics:
+            self._holdings.assign(NOTHING)
+            if not self._holdings.claimed:
+                return self._leave()
+        if now < self._pace.not_before:
+            return Rest(min(self._pace.not_before, poll_over))
+        return self._next(now, topics, poll_over)
+
+    def _next(self, now: float, topics: frozenset[str], poll_over: float) -> Step:
+        if self._phase is _Phase.STABLE:
+            self._reconsider(topics)
+        if self._phase is _Phase.JOIN and topics:
+            return self._release(now, poll_over) or self._join(topics, now, poll_over)
+        if self._phase is _Phase.LEAD:
+            return Look(self._topics_led(), Refresh.NOW)
+        if self._phase is _Phase.SYNC:
+            return self._sync(now, poll_over)
+        return self._stay(now, poll_over)
+
+    def answered(self, ask: Ask, response: Any, now: float) -> None:
+        """Takes in what the coordinator said."""
+        if self._phase is _Phase.LEAVING:
+            self._out()
+            return
+        error = refusal(ask, response)
+        if error is not None:
+            self._refused(ask, error, response, now)
+            return
+        self._pace.succeeded(now)
+        if ask.api == JOIN:
+            self._joined(response)
+        elif ask.api == SYNC:
+            self._synced(response, now)
+        self._due = now + self._options.heartbeat_interval
+
+    def learned(self, topics: Collection[Topic], now: float) -> None:
+        """Takes in how many partitions topics have; the leader assigns, or joins again because there are others."""
+        counts = {topic.name: len(topic.partitions) for topic in topics if topic.partitions}
+        self._look_at = now + self._metadata_age
+        if self._phase is _Phase.LEAD:
+            assert self._led is not None
+            self._counts = counts
+            shares = assignors.assign(self._protocol, self._led, counts)
+            self._shares = {member: write_assignment(share) for member, share in shares.items()}
+            self._phase = _Phase.SYNC
+        elif self._counts is None:
+            self._counts = counts
+        elif counts != self._counts and self._phase is _Phase.STABLE:
+            self._join_again("the topics' partitions have changed")
+
+    def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
+        """Tries again later, unless that would only repeat the error."""
+        if self._phase is _Phase.LEAVING:
+            self._out()
+            return
+        self._pace.failed(error, now)
+
+    def farewell(self) -> Ask | None:
+        """A static member does not leave: it may come back before its session is over (KIP-345)."""
+        if self._phase in (_Phase.OUT, _Phase.LEAVING) or not self.member_id or self._options.instance_id is not None:
+            return None
+        member = {"member_id": self.member_id, "group_instance_id": None, "reason": "the consumer was closed"}
+        return self._ask(LEAVE, "leaving", {"member_id": self.member_id, "members": [member]}, PATIENCE)
+
+    # -- going out
+
+    def _expire(self, polled: float) -> Step:
+        limit = self._options.max_poll_interval
+        self.notes.append(f"no records were asked for in {limit:g} s (max_poll_interval): leaving until they are")
+        self._holdings.lose()
+        self._polled_before = polled
+        return self._leave()
+
+    def _leave(self) -> Step:
+        goodbye = self.farewell()
+        if goodbye is None:
+            self._out()
+            return Rest()
+        self._phase = _Phase.LEAVING
+        return goodbye
+
+    def _out(self) -> None:
+        self._phase = _Phase.OUT
+        self.member_id, self._generation = "", -1
+
+    def _lose(self, why: str) -> None:
+        self.notes.append(f"{why}: {len(self._holdings.claimed)} partitions are lost, joining again")
+        self._holdings.lose()
+        self._generation = -1
+        self._join_again("lost its place")
+
+    # -- joining
+
+    def _join_again(self, reason: str) -> None:
+        self._phase = _Phase.JOIN
+        self._reason = reason
+        self._must_release_by = None
+
+    def _release(self, now: float, poll_over: float) -> Step | None:
+        """Heartbeats until everything is given up that must be before joining; None when it is time to join."""
+        if self._options.keeps_while_joining:
+            return None
+        self._holdings.assign(NOTHING)
+        if not self._holdings.claimed:
+            return None
+        if self._must_release_by is None:
+            share = self._options.max_poll_interval * (1 - _MARGIN)
+            self._must_release_by = now + max(0.0, share - self._options.heartbeat_interval)
+        if now >= self._must_release_by:
+            self.notes.append(f"{len(self._holdings.claimed)} partitions were not let go of in time and are lost")
+            self._holdings.lose()
+            return None
+        if self._generation >= 0 and now >= self._due:
+            return self._heartbeat()
+        due = self._due if self._generation >= 0 else inf
+        return Rest(min(due, self._must_release_by, poll_over))
+
+    def _join(self, topics: frozenset[str], now: float, poll_over: float) -> Ask:
+        self._joining_with = topics
+        claimed = self._claimed = self._holdings.claimed
+        # Who claims nothing says the same every time: a broker may then answer without disturbing the others.
+        generation = self._generation if claimed else -1
+        metadata = write_subscription(Subscription(topics, claimed, generation, self._options.rack))
+        fields = {
+            "session_timeout": timedelta(seconds=self._options.session_timeout),
+            "rebalance_timeout": timedelta(seconds=self._options.max_poll_interval),
+            "member_id": self.member_id,
+            "group_instance_id": self._options.instance_id,
+            "protocol_type": _PROTOCOL_TYPE,
+            "protocols": [{"name": name, "metadata": metadata} for name in self._options.assignors],
+            "reason": self._reason,
+        }
+        return self._wait_for_others(JOIN, "joining", fields, poll_over - now)
+
+    def _joined(self, response: Any) -> None:
+        self.member_id = response.member_id
+        self._generation = int(response.generation_id)
+        self._protocol = response.protocol_name or ""
+        self._joined_with = self._joining_with
+        self._shares = {}
+        self._led = self._counts = None
+        self._look_at = inf
+        self._phase = _Phase.SYNC
+        if response.leader == self.member_id:
+            self._led = {member.member_id: self._read(member) for member in response.members}
+            if getattr(response, "skip_assignment", False):  # KIP-814: a static leader came back, all stays as it is
+                self._look_at = -inf
+            else:
+                self._phase = _Phase.LEAD
+
+    def _read(self, member: Any) -> Subscription:
+        try:
+            return read_subscription(bytes(member.metadata))
+        except WireError as error:
+            self.notes.append(f"member {member.member_id} gets no partitions, what it says cannot be read: {error}")
+            return Subscription(frozenset())
+
+    def _topics_led(self) -> frozenset[str]:
+        members = self._led or {}
+        return frozenset(topic for subscription in members.values() for topic in subscription.topics)
+
+    # -- the share
+
+    def _sync(self, now: float, poll_over: float) -> Ask:
+        fields = {
+            "protocol_type": _PROTOCOL_TYPE,
+            "protocol_name": self._protocol,
+            "assignments": [{"member_id": member, "assignment": share} for member, share in self._shares.items()],
+        }
+        fields |= self._who()
+        return self._wait_for_others(SYNC, "getting a share in", fields, poll_over - now)
+
+    def _synced(self, response: Any, now: float) -> None:
+        given = read_assignment(bytes(response.assignment))
+        meant = frozenset(partition for partition in given if partition.topic in self._joined_with)
+        self._holdings.assign(meant)
+        self._phase = _Phase.STABLE
+        role = "leader" if self._led is not None else "member"
+        count = len(self._holdings.assigned)
+        where = f"generation {self._generation} ({self._protocol})"
+        self.notes.append(f"{role} {self.member_id} has {count} partitions in {where}")
+        # Also what was claimed and never in use: whoever is to have it waits until it is claimed no more.
+        self._gives_up = bool(self._claimed - meant)
+        if meant != given:  # a static member came back with other topics
+            self._join_again("got partitions of other topics")
+            self._pace.stumbled(now)
+
+    # -- in between
+
+    def _reconsider(self, topics: frozenset[str]) -> None:
+        if topics and topics != self._joined_with:
+            self._join_again("other topics")
+        elif self._gives_up and not self._holdings.unreleased:
+            self._join_again("let go of what others are to have")
+
+    def _stay(self, now: float, poll_over: float) -> Step:
+        if now >= self._due:
+            return self._heartbeat()
+        look_at = self._look_at if self._led is not None else inf
+        if now >= look_at:
+            return Look(self._topics_led(), Refresh.NOW)
+        return Rest(min(self._due, look_at, poll_over))
+
+    def _heartbeat(self) -> Ask:
+        return self._ask(HEARTBEAT, "heartbeat in", self._who(), self._seconds)
+
+    # -- refusals
+
+    def _refused(self, ask: Ask, error: BrokerError, response: Any, now: float) -> None:
+        match error.code:
+            case ErrorCode.member_id_required:
+                self.member_id = response.member_id  # KIP-394: come again with this name
+            case ErrorCode.rebalance_in_progress:
+                self._pace.succeeded(now)
+                self._due = now + self._options.heartbeat_interval
+                if self._phase is not _Phase.JOIN:
+                    self._join_again("the group is changing")
+                if ask.api == JOIN:
+                    self._pace.stumbled(now)
+            case ErrorCode.unknown_member_id:
+                self.member_id = ""
+                self._lose("the coordinator does not know this member any more")
+                self._pace.stumbled(now)
+            case ErrorCode.illegal_generation:
+                self._lose("the group went on without this member")
+            case _:
+                self.failed(ask, error, now)
+
+    # -- requests
+
+    def _who(self) -> dict[str, Any]:
+        return {
+            "generation_id": self._generation,
+            "member_id": self.member_id,
+            "group_instance_id": self._options.instance_id,
+        }
+
+    def _wait_for_others(self, api: int, verb: str, fields: dict[str, Any], seconds: float) -> Ask:
+        """A request that is answered when the others have joined or the leader has assigned, which may take as long as
+        the slowest member may stay away; this one waits until its own program has stayed away for too long."""
+        return replace(self._ask(api, verb, fields, seconds), patient=True)
+
+    def _ask(self, api: int, verb: str, fields: dict[str, Any], seconds: float) -> Ask:
+        return Ask(api, f"{verb} group {self._group}", {"group_id": self._group} | fields, seconds)
