@@ -16,6 +16,9 @@ if TYPE_CHECKING:
         OffsetSpec,
         TopicDescription,
     )
+    from ottla.admin.committed import (
+        Committed,
+    )
     from ottla.config import (
         OAuthBearer,
         Plain,
@@ -25,10 +28,21 @@ if TYPE_CHECKING:
         Timeouts,
         Tls,
     )
+    from ottla.consume.consumer import (
+        Consumer,
+    )
+    from ottla.consume.listening import (
+        Listener,
+    )
+    from ottla.consume.options import (
+        GroupOptions,
+        Protocol,
+    )
     from ottla.errors import (
         AuthenticationFailed,
         BrokerError,
         BufferFull,
+        CommitFailed,
         ConfigError,
         ConnectFailed,
         ConnectionLost,
@@ -78,6 +92,7 @@ if TYPE_CHECKING:
         GroupMember,
         Isolation,
         OffsetRange,
+        Record,
         TopicPartition,
     )
     from ottla.net.cluster import (
@@ -138,10 +153,13 @@ _HOMES = {
     "BulkDelivery": "ottla.produce.delivery",
     "ByColumn": "ottla.produce.route",
     "Cluster": "ottla.net.cluster",
+    "CommitFailed": "ottla.errors",
+    "Committed": "ottla.admin.committed",
     "CommittedBy": "ottla.fetch.places",
     "ConfigError": "ottla.errors",
     "ConnectFailed": "ottla.errors",
     "ConnectionLost": "ottla.errors",
+    "Consumer": "ottla.consume.consumer",
     "CorruptBatch": "ottla.errors",
     "DeadlineExceeded": "ottla.errors",
     "Decided": "ottla.produce.delivery",
@@ -152,9 +170,11 @@ _HOMES = {
     "Fetching": "ottla.fetch.options",
     "Fingerprint": "ottla.model",
     "GroupMember": "ottla.model",
+    "GroupOptions": "ottla.consume.options",
     "InputError": "ottla.errors",
     "Isolation": "ottla.model",
     "KeptInSpool": "ottla.errors",
+    "Listener": "ottla.consume.listening",
     "LocalClusterError": "ottla.errors",
     "NetworkError": "ottla.errors",
     "NewTopic": "ottla.admin",
@@ -174,10 +194,12 @@ _HOMES = {
     "Plain": "ottla.config",
     "PreparedTransaction": "ottla.produce.coordinator",
     "Producer": "ottla.produce.producer",
+    "Protocol": "ottla.consume.options",
     "Random": "ottla.produce.route",
     "RawBatch": "ottla.fetch.reader",
     "ReadFailure": "ottla.fetch.reader",
     "Reader": "ottla.fetch.reader",
+    "Record": "ottla.model",
     "RecordTooLarge": "ottla.errors",
     "RequestTimedOut": "ottla.errors",
     "Retry": "ottla.config",
@@ -217,10 +239,13 @@ __all__ = [
     "BulkDelivery",
     "ByColumn",
     "Cluster",
+    "CommitFailed",
+    "Committed",
     "CommittedBy",
     "ConfigError",
     "ConnectFailed",
     "ConnectionLost",
+    "Consumer",
     "CorruptBatch",
     "DeadlineExceeded",
     "Decided",
@@ -231,9 +256,11 @@ __all__ = [
     "Fetching",
     "Fingerprint",
     "GroupMember",
+    "GroupOptions",
     "InputError",
     "Isolation",
     "KeptInSpool",
+    "Listener",
     "LocalClusterError",
     "NetworkError",
     "NewTopic",
@@ -253,10 +280,12 @@ __all__ = [
     "Plain",
     "PreparedTransaction",
     "Producer",
+    "Protocol",
     "Random",
     "RawBatch",
     "ReadFailure",
     "Reader",
+    "Record",
     "RecordTooLarge",
     "RequestTimedOut",
     "Retry",
