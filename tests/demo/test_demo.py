@@ -11,24 +11,6 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from ottla.cli.reading import read
-from ottla.errors import DeadlineExceeded
-from ottla.model import OffsetRange
-from ottla.net.cluster import Cluster
-from ottla.produce.producer import Producer
-from ottla.testing import FakeKafka
-
-TOPIC = "moved"
-
-
-def test_a_range_that_the_log_does_not_have_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.reading._STUCK_SECONDS", 1.0)
-    with FakeKafka(topics={TOPIC: 1}, auto_create=None) as kafka, Cluster(kafka.bootstrap) as cluster:
-        with Producer(kafka.bootstrap) as producer:
-            producer.send_many(TOPIC, [b"value"] * 10)
-        with pytest.raises(DeadlineExceeded, match=r"reading moved-0\[0, 11\) .*\n.*has nothing at offset 10"):
-            read(cluster, [OffsetRange(TOPIC, 0, 0, 11)], progress=lambda done: None)
-
 
 @pytest.mark.broker
 def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -39,6 +21,10 @@ def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) ->
     assert written == seen
     assert written.startswith("50000:")
     assert done.stdout.count("killed with SIGKILL") == 2, "a broker and a producing program"
+    assert "the members of group demo-readers read each of them once" in done.stdout
+    shares = [int(share) for share in re.findall(r"member \d: .* (\d+) partitions", done.stdout)]
+    assert sum(shares) == 6
+    assert all(shares), "both members had some"
     assert "how to go on" in done.stdout
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
     assert not list(tmp_path.iterdir())

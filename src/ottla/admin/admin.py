@@ -1,4 +1,4 @@
-"""`Admin`: creates, deletes and describes topics and lists offsets, on a cluster of its own or a shared one.
+"""`Admin`: creates, changes, describes and deletes topics and lists offsets, on a cluster of its own or a shared one.
 
 Calls come in with plain values and an optional timeout in seconds; they return when the whole cluster has caught
 up, or raise within the timeout. What the requests contain is decided in the pure modules beside this one.
@@ -6,22 +6,26 @@ up, or raise within the timeout. What the requests contain is decided in the pur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ottla.admin import offsets, topics
-from ottla.admin.lookup import find_offsets
+from ottla.admin import offsets, settings, topics
+from ottla.admin.everywhere import await_everywhere
+from ottla.admin.group_admin import GroupAdmin
+from ottla.admin.lookup import find_offsets, find_ranges
 from ottla.admin.offsets import At, OffsetAt, OffsetSpec
-from ottla.admin.topics import BROKER_DEFAULT, NewTopic, TopicDescription
+from ottla.admin.settings import Changes, Settings
+from ottla.admin.sizes import ReplicaSizes, find_sizes
+from ottla.admin.topics import BROKER_DEFAULT, Apply, NewTopic, TopicDescription
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
-from ottla.errors import BrokerError, ConnectionLost, ErrorCode, NetworkError, OttlaError, RequestTimedOut
-from ottla.model import Isolation, TopicPartition
-from ottla.net.cluster import Cluster
+from ottla.errors import BrokerError, ConnectionLost, ErrorCode, OttlaError, RequestTimedOut
+from ottla.model import Isolation, OffsetRange, TopicPartition
+from ottla.net.cluster import Cluster, Refresh
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import Question, metadata_request
-from ottla.net.metadata import Broker, Metadata, from_response
-from ottla.net.targets import Controller
+from ottla.net.metadata import from_response
+from ottla.net.targets import AnyBroker, Controller
 
 
 class _Doubt:
@@ -55,6 +59,8 @@ class Admin:
             self.cluster = cluster
         else:
             self.cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self.groups = GroupAdmin(self.cluster)
+        """What can be done with consumer groups and their offsets."""
 
     def __enter__(self) -> Admin:
         return self
@@ -115,15 +121,55 @@ class Admin:
             deadline=deadline,
             retrying=doubt.note,
         )
-        self._await_everywhere(names, topics.unready, what="waiting for new topics", deadline=deadline)
-        # A leader may know that it leads a moment before it does; one that answers this is ready for records.
-        find_offsets(
-            self.cluster,
-            self._partitions(names, deadline),
-            at=OffsetSpec.LATEST,
-            isolation=Isolation.READ_UNCOMMITTED,
+        self._await_metadata(names, topics.unready, what="waiting for new topics", deadline=deadline)
+        self._await_leaders(names, deadline)
+
+    def check_topic(self, new: NewTopic, *, timeout: float | None = None) -> Settings:
+        """The settings that a topic would have if it were created: nothing is, but what is wrong is refused.
+
+        They are empty when the user may not see them.
+        """
+        deadline = self._deadline(timeout)
+
+        def check(response: Any) -> Settings:
+            topics.check_create(response)
+            return settings.from_created(getattr(response.topics[0], "configs", None))
+
+        return self.cluster.call(
+            Controller(),
+            lambda version_of: topics.build_create(
+                version_of, [new], seconds=self._broker_seconds(deadline), apply=Apply.CHECK
+            ),
+            check=check,
+            what=f"checking topic {new.name}",
             deadline=deadline,
         )
+
+    def add_partitions(self, topic: str, total: int, *, apply: Apply = Apply.NOW, timeout: float | None = None) -> None:
+        """Gives a topic more partitions, `total` in all; returns when they can be written to through any broker.
+
+        Records stay where they are: from now on a key may go to another partition than before.
+        """
+        deadline = self._deadline(timeout)
+        doubt = _Doubt(ErrorCode.invalid_partitions)
+        self.cluster.call(
+            Controller(),
+            lambda version_of: topics.build_add_partitions(
+                version_of, topic, total, seconds=self._broker_seconds(deadline), apply=apply
+            ),
+            check=lambda response: topics.check_add_partitions(response, accept=doubt.accept),
+            what=f"adding partitions to topic {topic}",
+            deadline=deadline,
+            retrying=doubt.note,
+        )
+        if apply is Apply.NOW:
+            self._await_metadata(
+                [topic],
+                lambda metadata, _: topics.fewer_than(metadata, topic, total),
+                what="waiting for new partitions",
+                deadline=deadline,
+            )
+            self._await_leaders([topic], deadline)
 
     def delete_topics(self, names: Collection[str] | str, *, timeout: float | None = None) -> None:
         """Deletes topics and returns when no broker knows them any more."""
@@ -147,7 +193,7 @@ class Admin:
         )
         if unknown and doubt.accept is ErrorCode.none:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"deleting {_named('topic', unknown)}")
-        self._await_everywhere(wanted, topics.still_there, what="waiting for deleted topics", deadline=deadline)
+        self._await_metadata(wanted, topics.still_there, what="waiting for deleted topics", deadline=deadline)
         self.cluster.invalidate(*wanted)
 
     def describe_topics(
@@ -179,6 +225,69 @@ class Admin:
         wanted = self._partitions([partitions], deadline) if isinstance(partitions, str) else list(partitions)
         return find_offsets(self.cluster, wanted, at=at, isolation=isolation, deadline=deadline)
 
+    def log_ranges(
+        self, partitions: str | Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetRange]:
+        """Where each log begins and ends. Its length estimates the records: compaction and transactions leave holes."""
+        deadline = self._deadline(timeout)
+        wanted = self._partitions([partitions], deadline) if isinstance(partitions, str) else list(partitions)
+        first = self.list_offsets(wanted, OffsetSpec.EARLIEST, timeout=deadline.remaining())
+        last = self.list_offsets(wanted, OffsetSpec.LATEST, timeout=deadline.remaining())
+        return {
+            part: OffsetRange(*part, first[part].offset, max(first[part].offset, last[part].offset)) for part in wanted
+        }
+
+    def visible_log_ranges(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetRange]:
+        """`log_ranges`, but for partitions of which nobody can tell for some seconds: they are absent."""
+        deadline = self._deadline(timeout)
+        wanted = list(partitions)
+        self.cluster.metadata({part.topic for part in wanted}, deadline=deadline, refresh=Refresh.IF_STALE)
+        return find_ranges(self.cluster, wanted, deadline=deadline)
+
+    def settings(self, names: Collection[str] | str, *, timeout: float | None = None) -> dict[str, Settings]:
+        """All settings of topics, by topic and name; BrokerError when a topic does not exist."""
+        wanted = [names] if isinstance(names, str) else list(names)
+        return self.cluster.call(
+            AnyBroker(),
+            lambda version_of: settings.build_describe(version_of, wanted),
+            check=settings.read_describe,
+            what=f"describing the settings of {_named('topic', wanted)}",
+            deadline=self._deadline(timeout),
+        )
+
+    def alter_settings(
+        self, topic: str, changes: Changes, *, apply: Apply = Apply.NOW, timeout: float | None = None
+    ) -> None:
+        """Changes some settings of a topic, None for "as the brokers say", and leaves the others as they are.
+
+        Returns when every broker has heard of it.
+        """
+        deadline = self._deadline(timeout)
+        self.cluster.call(
+            Controller(),
+            lambda version_of: settings.build_alter(version_of, topic, changes, apply=apply),
+            check=settings.check_alter,
+            what=f"altering settings of topic {topic}",
+            deadline=deadline,
+        )
+        if apply is Apply.NOW:
+            await_everywhere(
+                self.cluster,
+                lambda version_of: settings.build_describe(version_of, [topic], only=changes),
+                judge=lambda response: settings.not_yet(response, topic, changes),
+                what=f"waiting for altered settings of topic {topic}",
+                deadline=deadline,
+            )
+
+    def replica_sizes(
+        self, names: Collection[str] | str | None = None, *, timeout: float | None = None
+    ) -> ReplicaSizes:
+        """Bytes of each copy of each partition of the named topics (None: all), and which brokers did not tell."""
+        deadline = self._deadline(timeout)
+        return find_sizes(self.cluster, self.describe_topics(names, timeout=deadline.remaining()), deadline=deadline)
+
     def _partitions(self, names: Collection[str], deadline: Deadline) -> list[TopicPartition]:
         return [
             TopicPartition(name, partition.index)
@@ -186,41 +295,25 @@ class Admin:
             for partition in self.cluster.topic(name, deadline=deadline).partitions
         ]
 
-    def _await_everywhere(
-        self,
-        names: Collection[str],
-        judge: Callable[[Metadata, Collection[str]], BrokerError | None],
-        *,
-        what: str,
-        deadline: Deadline,
-    ) -> None:
+    def _await_metadata(self, names: Collection[str], judge: topics.Judge, *, what: str, deadline: Deadline) -> None:
         """Waits until the metadata of every broker passes `judge`."""
-        effort = self.cluster.effort(what, deadline)
-        while (objection := self._objection(names, judge, deadline)) is not None:
-            effort.failed(objection)
+        await_everywhere(
+            self.cluster,
+            lambda version_of: metadata_request(version_of, Question(frozenset(names))),
+            judge=lambda response: judge(from_response(response), names),
+            what=what,
+            deadline=deadline,
+        )
 
-    def _objection(
-        self,
-        names: Collection[str],
-        judge: Callable[[Metadata, Collection[str]], BrokerError | None],
-        deadline: Deadline,
-    ) -> OttlaError | None:
-        """The first broker's view that does not pass; a broker that is gone is not listed for long."""
-        for broker in self.cluster.metadata(deadline=deadline).brokers.values():
-            try:
-                objection = judge(self._view(broker, names, deadline), names)
-            except NetworkError as exc:
-                return exc
-            if objection is not None:
-                return objection
-        return None
-
-    def _view(self, broker: Broker, names: Collection[str], deadline: Deadline) -> Metadata:
-        """What this one broker believes."""
-        connection = self.cluster.connection(broker, deadline=deadline)
-        message = metadata_request(connection.version, Question(frozenset(names)))
-        limit = deadline.sooner(self.cluster.timeouts.request)
-        return from_response(connection.request(message, deadline=limit))
+    def _await_leaders(self, names: Collection[str], deadline: Deadline) -> None:
+        """A leader may know that it leads a moment before it does; one that answers this is ready for records."""
+        find_offsets(
+            self.cluster,
+            self._partitions(names, deadline),
+            at=OffsetSpec.LATEST,
+            isolation=Isolation.READ_UNCOMMITTED,
+            deadline=deadline,
+        )
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)

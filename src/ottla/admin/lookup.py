@@ -6,12 +6,13 @@ others not. What the requests contain is decided in `offsets`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 
 from ottla.admin import offsets
-from ottla.admin.offsets import At, OffsetAt
+from ottla.admin.offsets import At, OffsetAt, OffsetSpec
 from ottla.errors import BrokerError, NetworkError, OttlaError
-from ottla.model import Isolation, TopicPartition
+from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, Refresh
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker
@@ -21,6 +22,11 @@ from ottla.net.targets import LeaderOf
 Found = dict[TopicPartition, OffsetAt]
 Errors = dict[TopicPartition, OttlaError]
 Epochs = dict[TopicPartition, int]
+Ranges = dict[TopicPartition, OffsetRange]
+
+_PATIENCE = 4.0
+"""Seconds: longer than an election takes."""
+_log = logging.getLogger(__name__)
 
 
 def find_offsets(
@@ -32,9 +38,47 @@ def find_offsets(
     deadline: Deadline,
 ) -> Found:
     """Where `at` is in each of the partitions, or an error within the deadline."""
+    found: Found = {}
+    _search(cluster, wanted, found, at=at, isolation=isolation, deadline=deadline)
+    return {partition: found[partition] for partition in dict.fromkeys(wanted)}
+
+
+def find_ranges(cluster: Cluster, wanted: Collection[TopicPartition], *, deadline: Deadline) -> Ranges:
+    """Where logs begin and end, as far as that is told soon: a partition without it is absent.
+
+    Without a leader nobody can tell, nor when fewer replicas are in sync than min.insync.replicas asks for after a
+    change of leaders: its end is then unknown for as long as the others are away.
+    """
+    led = [key for key in wanted if _is_led(cluster, key)]
+    limit = deadline.sooner(min(_PATIENCE, deadline.remaining() / 2))
+    first, last = Found(), Found()
+    for at, found in ((OffsetSpec.EARLIEST, first), (OffsetSpec.LATEST, last)):
+        try:
+            _search(cluster, led, found, at=at, isolation=Isolation.READ_UNCOMMITTED, deadline=limit)
+        except OttlaError as exc:
+            _log.debug("not every end is known: %s", exc)
+    told = [key for key in led if key in first and key in last]
+    return {key: OffsetRange(*key, first[key].offset, max(first[key].offset, last[key].offset)) for key in told}
+
+
+def _is_led(cluster: Cluster, key: TopicPartition) -> bool:
+    topic = cluster.known.topics.get(key.topic)
+    partition = None if topic is None else topic.partition(key.partition)
+    return partition is not None and partition.leader in cluster.known.brokers
+
+
+def _search(
+    cluster: Cluster,
+    wanted: Collection[TopicPartition],
+    found: Found,
+    *,
+    at: At,
+    isolation: Isolation,
+    deadline: Deadline,
+) -> None:
+    """Adds to `found` until all are there; what was found before an error stays in it."""
     effort = cluster.effort(f"listing offsets of {_some(wanted)}", deadline)
     missing = list(dict.fromkeys(wanted))
-    found: Found = {}
     while missing:
         there, errors = _ask_leaders(cluster, _by_leader(cluster, missing, deadline), at, isolation, deadline)
         found.update(there)
@@ -42,7 +86,6 @@ def find_offsets(
         if errors:
             _doubt_leaders(cluster, errors)
             effort.failed(_gravest(errors))
-    return {partition: found[partition] for partition in dict.fromkeys(wanted)}
 
 
 def _by_leader(cluster: Cluster, wanted: Collection[TopicPartition], deadline: Deadline) -> dict[Broker, Epochs]:

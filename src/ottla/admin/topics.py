@@ -1,4 +1,4 @@
-"""Creating, deleting and describing topics: the requests and what their answers mean.
+"""Creating, growing, deleting and describing topics: the requests and what their answers mean.
 
 Topics come in as values, kio requests go out; answers come in, and an error for one topic is raised as a BrokerError
 that names it and repeats what the broker said. Pure: `Admin` does the sending and waiting.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 from ottla.errors import BrokerError, ErrorCode, InputError
@@ -18,8 +19,12 @@ from ottla.net.connection import VersionOf
 from ottla.net.metadata import Metadata, Partition, Topic
 from ottla.wire import messages
 
+Judge = Callable[[Metadata, Collection[str]], BrokerError | None]
+"""What is still wrong with the named topics in the eyes of one broker, or None."""
+
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
+CREATE_PARTITIONS = 37
 BROKER_DEFAULT = -1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST = {"partitions": (1 << 31) - 1, "replicas": (1 << 15) - 1}
@@ -32,6 +37,13 @@ def is_topic_name(name: object) -> bool:
 
 def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and (1 <= value <= most or value == BROKER_DEFAULT)
+
+
+class Apply(Enum):
+    """Whether a change is made, or only looked at by the broker, which refuses it as it would if it were meant."""
+
+    NOW = "now"
+    CHECK = "check"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +87,14 @@ class TopicDescription:
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
 
-def build_create(version_of: VersionOf, topics: Collection[NewTopic], *, seconds: float) -> messages.Message:
+def build_create(
+    version_of: VersionOf, topics: Collection[NewTopic], *, seconds: float, apply: Apply = Apply.NOW
+) -> messages.Message:
     """A CreateTopics request that the broker may take `seconds` for."""
     fields = {
         "topics": [_new_topic(topic) for topic in topics],
         "timeout": timedelta(seconds=seconds),
-        "validate_only": False,
+        "validate_only": apply is Apply.CHECK,
     }
     message: messages.Message = messages.compose(
         messages.request_type(CREATE_TOPICS, version_of(CREATE_TOPICS)), fields
@@ -112,6 +126,30 @@ def check_create(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
     for topic in response.topics:
         if topic.error_code not in (ErrorCode.none, accept):
             raise BrokerError(topic.error_code, f"creating topic {topic.name}", topic.error_message)
+
+
+def build_add_partitions(
+    version_of: VersionOf, topic: str, total: int, *, seconds: float, apply: Apply
+) -> messages.Message:
+    """A CreatePartitions request after which the topic has `total` partitions."""
+    if not _is_count(total, _MOST["partitions"]) or total < 1:
+        raise InputError(f"topic {topic}: {total!r} partitions; 1 to {_MOST['partitions']} is accepted")
+    fields = {
+        "topics": [{"name": topic, "count": total, "assignments": None}],
+        "timeout": timedelta(seconds=seconds),
+        "validate_only": apply is Apply.CHECK,
+    }
+    message: messages.Message = messages.compose(
+        messages.request_type(CREATE_PARTITIONS, version_of(CREATE_PARTITIONS)), fields
+    )
+    return message
+
+
+def check_add_partitions(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
+    """Raises the topic's error; `accept` is an error that counts as success."""
+    for topic in response.results:
+        if topic.error_code not in (ErrorCode.none, accept):
+            raise BrokerError(topic.error_code, f"adding partitions to topic {topic.name}", topic.error_message)
 
 
 def build_delete(version_of: VersionOf, names: Collection[str], *, seconds: float) -> messages.Message:
@@ -158,6 +196,13 @@ def unready(metadata: Metadata, names: Collection[str]) -> BrokerError | None:
             if partition.leader not in metadata.brokers:
                 return BrokerError(ErrorCode.leader_not_available, f"partition {name}-{partition.index}")
     return None
+
+
+def fewer_than(metadata: Metadata, name: str, total: int) -> BrokerError | None:
+    """That a broker knows fewer partitions of the topic than `total`, or None when it knows them all."""
+    if name in metadata.topics and len(metadata.topics[name].partitions) < total:
+        return BrokerError(ErrorCode.leader_not_available, f"new partitions of topic {name} are not known everywhere")
+    return unready(metadata, [name])
 
 
 def still_there(metadata: Metadata, names: Collection[str]) -> BrokerError | None:

@@ -47,15 +47,18 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "consume": Entry("ottla.cli.consume", "Records of topics to standard output or a file."),
     "demo": Entry(
         "ottla.cli.demo",
         "A million records over three brokers, one killed on the way, and the proof that none was lost.",
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "groups": Entry("ottla.cli.groups", "Consumer groups: list, describe, reset, delete."),
     "produce": Entry("ottla.cli.produce", "Lines or JSON from files or standard input to a topic."),
+    "query": Entry("ottla.cli.query", "Offsets, counts and contents of topics, without printing records."),
     "spool": Entry("ottla.cli.spool", "What a producer left on disk: list, replay, export."),
-    "topics": Entry("ottla.cli.topics", "Topics of a cluster: list, describe, create, delete."),
+    "topics": Entry("ottla.cli.topics", "Topics of a cluster: list, describe, create, alter, delete."),
 }
 
 

@@ -7,7 +7,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -15,13 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.admin import Admin, OffsetSpec
+from ottla.admin import Admin
 from ottla.cli import Failure
-from ottla.cli.reading import Moved, read
 from ottla.cli.reporting import JarProgress
 from ottla.cluster import LocalCluster
+from ottla.consume.consumer import Consumer
+from ottla.consume.listening import Listener
+from ottla.errors import OttlaError
 from ottla.events import ConnectionDown, Event, FlushAcknowledged, FlushRetried
-from ottla.model import Fingerprint, OffsetRange, TopicPartition
+from ottla.fetch.reader import Reader
+from ottla.model import Fingerprint, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.produce.options import Batching, Spool
 from ottla.produce.producer import Producer
@@ -33,6 +37,8 @@ PARTITIONS = 6
 _SLICE = 20_000
 _KEPT = 20_000
 """Records of the program that is killed."""
+_GROUP = "demo-readers"
+_MEMBERS = 2
 
 # A program that sends, makes sure that a kill cannot take the records away any more, and is then killed.
 _VICTIM = """
@@ -49,16 +55,21 @@ sys.stdin.read()
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
-    moved: Moved
+class _Moved:
+    """What was moved, how long that took, and what went wrong on the way."""
+
+    fingerprint: Fingerprint
     seconds: float
+    failures: int = 0
+    first_failure: str | None = None
+    longest_pause: float = 0.0
 
     def line(self, verb: str) -> str:
-        count, pause = self.moved.fingerprint.count, self.moved.longest_pause
-        return (
-            f"{verb} {count:>10,} records in {self.seconds:5.1f} s ({count / self.seconds:,.0f}/s;"
-            f" failures on the way: {self.moved.failures}, longest pause {pause:.1f} s)"
+        count = self.fingerprint.count
+        trouble = (
+            f"; {self.failures} batches sent again, longest pause {self.longest_pause:.1f} s" if self.failures else ""
         )
+        return f"{verb} {count:>10,} records in {self.seconds:5.1f} s ({count / self.seconds:,.0f}/s{trouble})"
 
 
 @click.command()
@@ -80,28 +91,68 @@ def demo(records: int) -> None:
         started = time.monotonic()
         with LocalCluster("demo", brokers=3, dir=Path(folder) / "cluster", progress=progress) as brokers:
             _say(f"  up after {time.monotonic() - started:.1f} s at {brokers.bootstrap}")
-            written, read_back = _move(brokers, records, Path(folder) / "spool")
-    _report(records, written, read_back)
+            written, read_back, grouped = _move(brokers, records, Path(folder) / "spool")
+    _report(records, written, read_back, grouped)
 
 
-def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Timed, _Timed]:
-    with Cluster(brokers.bootstrap) as cluster, Admin(cluster) as admin:
+def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Moved, _Moved, int]:
+    with Cluster(brokers.bootstrap) as cluster, Admin(cluster) as admin, Reader(cluster) as reader:
         admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=3, settings={"min.insync.replicas": "2"})
         _say(f"created topic {TOPIC}: {PARTITIONS} partitions, 3 replicas, at least 2 in sync")
         _say(f"writing {records:,} records of 100 bytes, lz4, acknowledged by all in-sync replicas")
         kept = min(_KEPT, records // 2)
         written = _write(brokers, records - kept, cluster.leader(TOPIC, 0).id)
         _kill_a_producer(brokers, spool, records - kept, kept)
-        written = _Timed(written.moved + Moved(_fingerprint(demo_rows(records - kept, kept))), written.seconds)
+        written = replace(written, fingerprint=written.fingerprint + _fingerprint(demo_rows(records - kept, kept)))
         _say("reading everything back and adding up the fingerprint")
-        ranges = _everything(admin)
         with _Counter(records) as counter:
             started = time.monotonic()
-            moved = read(cluster, ranges, progress=counter.show)
-            return written, _Timed(moved, time.monotonic() - started)
+            seen = reader.fingerprint(TOPIC, progress=counter.show)
+            read_back = _Moved(seen, time.monotonic() - started)
+        return written, read_back, _read_as_group(brokers, records)
 
 
-def _write(brokers: LocalCluster, count: int, victim: int) -> _Timed:
+def _read_as_group(brokers: LocalCluster, records: int) -> int:
+    """Two members of a consumer group share the partitions; how many records they got together."""
+    _say(f"reading it once more as consumer group {_GROUP}, whose {_MEMBERS} members share the partitions")
+    counts: Counter[int] = Counter()
+    shares: dict[int, int] = {}
+    failed: list[OttlaError] = []
+
+    def run(member: int) -> None:
+        try:
+            with Consumer(
+                brokers.bootstrap, group=_GROUP, topics=[TOPIC], columns=("value",), listener=_Patience()
+            ) as consumer:
+                while counts.total() < records and not failed:
+                    batch = consumer.poll(0.2)
+                    counts[member] += 0 if batch is None else batch.num_rows
+                    shares[member] = len(consumer.assignment)
+                    if consumer.paused and len(shares) == _MEMBERS and all(shares.values()):
+                        consumer.resume(*consumer.paused)
+        except OttlaError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(member,)) for member in range(1, _MEMBERS + 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    for member, count in sorted(counts.items()):
+        _say(f"  member {member}: {count:,} records of {shares[member]} partitions")
+    return counts.total()
+
+
+class _Patience(Listener):
+    """Nobody begins before every member has something: the first would be through before the second has joined."""
+
+    def assigned(self, consumer: Consumer, partitions: frozenset[TopicPartition]) -> None:
+        consumer.pause(*partitions)
+
+
+def _write(brokers: LocalCluster, count: int, victim: int) -> _Moved:
     """Sends the rows with a producer, and kills a leader when 40 % of them are handed in."""
     watch = _Watch()
     total = Fingerprint()
@@ -121,8 +172,8 @@ def _write(brokers: LocalCluster, count: int, victim: int) -> _Timed:
                 counter.note(f"  broker {victim}, a leader, killed with SIGKILL: {watch.records:,} acknowledged so far")
             counter.show(watch.records)
         producer.flush()
-    moved = Moved(total, watch.failures, watch.first_failure, watch.longest_pause)
-    return _Timed(moved, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return _Moved(total, seconds, watch.failures, watch.first_failure, watch.longest_pause)
 
 
 def _kill_a_producer(brokers: LocalCluster, spool: Path, first: int, count: int) -> None:
@@ -153,30 +204,27 @@ def _fingerprint(rows: pa.Table) -> Fingerprint:
     return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
 
 
-def _everything(admin: Admin) -> list[OffsetRange]:
-    partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
-    first = admin.list_offsets(partitions, OffsetSpec.EARLIEST)
-    last = admin.list_offsets(partitions, OffsetSpec.LATEST)
-    return [OffsetRange(tp.topic, tp.partition, first[tp].offset, last[tp].offset) for tp in partitions]
-
-
-def _report(records: int, written: _Timed, read_back: _Timed) -> None:
-    sent, seen = written.moved.fingerprint, read_back.moved.fingerprint
+def _report(records: int, written: _Moved, read_back: _Moved, grouped: int) -> None:
+    sent, seen = written.fingerprint, read_back.fingerprint
     _say("")
     _say(written.line("wrote"))
     _say(read_back.line("read "))
-    if written.moved.first_failure:
-        _say(f"first failure on the way: {written.moved.first_failure}")
+    if written.first_failure:
+        _say(f"first failure on the way: {written.first_failure}")
     _say(f"fingerprint written  {sent}")
     _say(f"fingerprint read     {seen}")
     if not (sent == seen and sent.count == records):
         raise Failure(f"the log differs from what was written: {seen.count - sent.count:+,} records")
     _say("equal: every record is in the log exactly once")
+    if grouped != records:
+        raise Failure(f"the group read {grouped:,} records, not {records:,}")
+    _say(f"the members of group {_GROUP} read each of them once")
     _say("")
     _say("how to go on:")
     command = sys.argv[0] if sys.argv[0].endswith("/ottla") else "ottla"
     _say(f"  {command} cluster up --brokers 3 --topic clicks:6")
     _say(f"  echo hello | {command} produce clicks")
+    _say(f"  {command} consume clicks --exit-at-end")
     _say(f"  {command} topics describe clicks")
     _say("  README.md, DESIGN.md and docs/ say how it works")
 

@@ -1,4 +1,5 @@
-"""Records as JSON, one object a line: what `ottla produce --format json` reads and `ottla spool export` writes.
+"""Records as JSON, one object a line: what `ottla produce --format json` reads, and what `ottla spool export` and
+`ottla consume --json` write (the latter from whole columns, in `showing`).
 
 Pure. Text stands for its UTF-8 bytes, `{"base64": "..."}` for any others, null for nothing at all, so that every record
 has a form and comes back as it was. A line that is not such an object gets an `InputError` that names the field.
@@ -37,6 +38,9 @@ class JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Seconds since 1970, or ISO 8601 with a time zone."""
     partition: Annotated[int, msgspec.Meta(ge=0, le=_LAST_PARTITION)] | None = None
     topic: str | None = None
+    offset: int | None = None
+    timestamp_type: str | None = None
+    """What a log knows of a record that was read, like its offset; nothing that could be sent."""
 
 
 _decoder = msgspec.json.Decoder(JsonRecord)

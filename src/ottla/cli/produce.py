@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import click
 
 from ottla.cli import Misuse
 from ottla.cli.bootstrap import bootstrap_option
+from ottla.cli.escapes import unescaped
 from ottla.cli.ledger import Counts, Ledger
 from ottla.cli.lines import Block, TooLong, blocks, check_input
 from ottla.cli.options import json_option
@@ -36,8 +36,6 @@ from ottla.produce.options import Acks, Batching, Buffering, Spool
 from ottla.produce.producer import Producer, Sink
 
 _EACH_ITS_OWN = "-"
-_ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|([tnr0\\]))")
-_PLAIN_ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 _ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
 _WAIT_SECONDS = 0.2
 _STOP_NOTICE = "stopping: what was read is still being delivered; once more to give that up"
@@ -45,9 +43,7 @@ _STOP_NOTICE = "stopping: what was read is still being delivered; once more to g
 
 def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
     """As the shell gave it, with `\\t`, `\\n`, `\\r`, `\\0`, `\\\\` and `\\xNN` replaced."""
-    if value is None:
-        return None
-    return _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]) if m[1] else _PLAIN_ESCAPES[m[2]], os.fsencode(value))
+    return None if value is None else unescaped(value)
 
 
 def _separator(context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:

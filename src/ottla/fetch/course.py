@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ottla.errors import BrokerError, OttlaError
+from ottla.errors import BrokerError, CorruptBatch, OttlaError, WireError
 from ottla.model import TopicPartition
 from ottla.wire.batch import Batch, split
 from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted
@@ -70,6 +70,7 @@ class Course:
         "at",
         "epoch",
         "failures",
+        "inquiry",
         "is_asked",
         "is_over",
         "leader",
@@ -98,6 +99,8 @@ class Course:
         """The broker to ask; -1 while it must be looked up."""
         self.leader_epoch = UNKNOWN
         self.turn = 0
+        self.inquiry = 0
+        """Counts what was asked: answers to an older question are void, pieces that were fetched before are not."""
         self.open = True
         self.paused = False
         self.is_over = start >= stop
@@ -131,10 +134,10 @@ class Course:
         return Wanted(at.topic, at.partition, self.position, max_bytes, self.leader_epoch, self.topic_id, self.epoch)
 
     def move(self, position: int, *, epoch: int = UNKNOWN) -> None:
-        """Goes on elsewhere; what was asked for before is void."""
+        """Goes on elsewhere; what was asked for before is void, what was fetched before is not."""
         self.position = position
         self.epoch = epoch
-        self.turn += 1
+        self.inquiry += 1
         self.is_asked = False
         self.is_over = position >= self.stop
         self.recover()
@@ -145,6 +148,11 @@ class Course:
         self.trouble = None
         self.trouble_since = self.waiting_since = math.inf
         self.resume_at = 0.0
+
+    def postpone(self, seconds: float) -> None:
+        """For so long nobody could ask for it: its patience begins later."""
+        self.trouble_since += seconds
+        self.waiting_since += seconds
 
     def stumble(self, error: OttlaError, now: float, *, resume_at: float) -> None:
         """Something went wrong that may go by."""
@@ -164,12 +172,12 @@ class Course:
         if fetched.diverging is not None and fetched.diverging.epoch >= 0:
             return Parted(fetched.diverging)
         self.recover_but_wait(now, fetched)
-        batches = list(split(fetched.records)) if len(fetched.records) else []
+        batches = _in_order(fetched.records, self.position) if len(fetched.records) else []
         if not batches:
             return None
         self.waiting_since = math.inf
         last = batches[-1].header
-        start, self.position = self.position, max(self.position, last.next_offset)
+        start, self.position = self.position, last.next_offset
         self.epoch = last.leader_epoch
         self.is_over = self.position >= self.stop
         kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
@@ -193,6 +201,32 @@ class Course:
 
 
 OUT_OF_RANGE = 1
+
+
+def _in_order(records: memoryview, position: int) -> list[Batch]:
+    """The whole batches of an answer: they must follow one another, and lead beyond the position.
+
+    Those before a damaged one are good: the damaged one is the first of the next answer.
+    """
+    batches: list[Batch] = []
+    reached = 0
+    try:
+        for batch in split(records):
+            base_offset = batch.header.base_offset
+            if base_offset < reached:
+                raise CorruptBatch(
+                    f"it lies behind a batch that ends at {reached}", base_offset=base_offset, position=0
+                )
+            batches.append(batch)
+            reached = batch.header.next_offset
+    except WireError:
+        if reached <= position:
+            raise
+    if batches and reached <= position:
+        # Taken as progress it would be asked for again and again.
+        reason = f"it ends at {reached}, and offset {position} was asked for"
+        raise CorruptBatch(reason, base_offset=batches[-1].header.base_offset, position=0)
+    return batches
 
 
 def nothing_more(course: Course) -> Piece:

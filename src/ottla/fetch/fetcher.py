@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ottla.errors import (
     BrokerError,
     ConnectionLost,
+    CorruptBatch,
     DeadlineExceeded,
     ErrorCode,
     OffsetsLost,
@@ -67,12 +68,12 @@ class Manner:
 class _Request:
     """One Fetch under way."""
 
-    __slots__ = ("courses", "link", "pending", "reserved", "turns", "version")
+    __slots__ = ("courses", "inquiries", "link", "pending", "reserved", "version")
 
     def __init__(self, link: Link, courses: list[Course], *, reserved: int, version: int) -> None:
         self.link = link
         self.courses = courses
-        self.turns = [course.turn for course in courses]
+        self.inquiries = [course.inquiry for course in courses]
         self.reserved = reserved
         self.version = version
         self.pending: Pending | None = None
@@ -110,6 +111,8 @@ class Fetcher:
         self._refresh_at = math.inf
         self._look_at = 0.0
         self._failures = 0
+        self._held_since = math.inf
+        """Since when the shelf is full, so that nobody is asked."""
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"ottla-{lane}", daemon=True)
         self._started = False
@@ -125,7 +128,7 @@ class Fetcher:
         """Ends it; nothing more comes."""
         self._stopping = True
         self._bell.ring()
-        if self._started and threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_STOP_SECONDS)
         else:
             self._bell.close()
@@ -157,6 +160,7 @@ class Fetcher:
         """It is read on."""
         course.paused = False
         self._bell.ring()
+        self.shelf.ring()
 
     def check(self) -> None:
         """Raises when the loop has ended by itself, or its client was closed."""
@@ -256,6 +260,7 @@ class Fetcher:
     def _pause(self, course: Course) -> None:
         first = self.shelf.discard(course)
         if course.open and (first is not None or course.is_asked):
+            course.turn += 1
             course.move(course.position if first is None else first)
 
     # Whom to ask
@@ -265,10 +270,14 @@ class Fetcher:
         return min(_GROWTH_SECONDS, self._cluster.timeouts.metadata_age)
 
     def _link_changed(self, link: Link) -> None:
-        if link.is_away:
-            for course in self._courses.values():
-                if course.leader == link.broker.id:
-                    self._doubt(course)
+        if not link.is_away:
+            return
+        now = time.monotonic()
+        for course in self._courses.values():
+            if course.leader == link.broker.id and not course.is_over:
+                self._doubt(course)
+                if link.error is not None and course.trouble_since > now:
+                    self._stumble(course, link.error, now)
 
     def _doubt(self, course: Course) -> None:
         course.leader = -1
@@ -335,7 +344,7 @@ class Fetcher:
             return BrokerError(int(code), f"reading {at}")
         if course.topic_id is None:
             course.topic_id = topic.id
-        elif topic.id is not None and topic.id != course.topic_id:
+        elif topic.id is not None and topic.id != course.topic_id and not course.is_over:
             course.topic_id = topic.id
             self._find_ends(course, "the topic was deleted and created again under the same name")
         if partition.leader < 0:
@@ -359,14 +368,18 @@ class Fetcher:
             elif not link.is_up:
                 self._links.connect(link, now)
             elif link.has_room:
-                self._send(link, courses)
+                self._send(link, courses, now)
 
-    def _send(self, link: Link, courses: list[Course]) -> None:
+    def _send(self, link: Link, courses: list[Course], now: float) -> None:
         fetching = self._manner.fetching
-        reserved = self.shelf.reserve(fetching.request_bytes, least=_LEAST_BYTES)
         connection = link.connection
-        if not reserved or connection is None:
+        if connection is None:
             return
+        reserved = self.shelf.reserve(fetching.request_bytes, least=_LEAST_BYTES)
+        if not reserved:
+            self._held_since = min(self._held_since, now)
+            return
+        self._let_go(now)
         try:
             version = connection.version(fetch.API_KEY, highest=fetch.HIGHEST_VERSION)
         except OttlaError as error:
@@ -400,6 +413,13 @@ class Fetcher:
         except OttlaError as error:
             self._lost(request, error)
 
+    def _let_go(self, now: float) -> None:
+        """There is room again: the time without any was nobody's fault."""
+        if self._held_since < math.inf:
+            for course in self._courses.values():
+                course.postpone(now - self._held_since)
+            self._held_since = math.inf
+
     # Hearing
 
     def _hear(self, request: _Request) -> None:
@@ -413,13 +433,13 @@ class Fetcher:
         request.link.requests -= 1
         now = time.monotonic()
         asked = {
-            (course.topic_id if request.version >= 13 else course.at.topic, course.at.partition): (course, turn)
-            for course, turn in zip(request.courses, request.turns, strict=True)
+            (course.topic_id if request.version >= 13 else course.at.topic, course.at.partition): (course, inquiry)
+            for course, inquiry in zip(request.courses, request.inquiries, strict=True)
         }
         parcel = Parcel(len(body))
         pieces: list[Piece] = []
-        for course, turn in asked.values():
-            if course.turn == turn:
+        for course, inquiry in asked.values():
+            if course.inquiry == inquiry:
                 course.is_asked = False
         if answer.error_code:
             error = BrokerError(answer.error_code, f"Fetch from {request.link.broker}")
@@ -428,8 +448,8 @@ class Fetcher:
                 self._trouble(course, error, now)
             return
         for fetched in answer.partitions:
-            course, turn = asked.get((fetched.topic, fetched.partition), _NOBODY)
-            if course.open and course.turn == turn and not course.paused:
+            course, inquiry = asked.get((fetched.topic, fetched.partition), _NOBODY)
+            if course.open and course.inquiry == inquiry and not course.paused and not course.is_over:
                 piece = self._judge(course, fetched, parcel, now)
                 if piece is not None:
                     pieces.append(piece)
@@ -479,8 +499,8 @@ class Fetcher:
         link, now = request.link, time.monotonic()
         link.requests -= 1
         self.shelf.settle(request.reserved, None)
-        for course, turn in zip(request.courses, request.turns, strict=True):
-            if course.turn == turn:
+        for course, inquiry in zip(request.courses, request.inquiries, strict=True):
+            if course.inquiry == inquiry:
                 course.is_asked = False
             if course.open:
                 self._stumble(course, error, now)
@@ -502,8 +522,10 @@ class Fetcher:
 
     def _fail(self, course: Course, error: OttlaError) -> None:
         course.is_over = True
-        if isinstance(error, WireError) and not getattr(error, "topic", None):
-            wrapped = WireError(f"{course.at} at offset {course.position}: {error}")
+        if isinstance(error, CorruptBatch):
+            error.topic, error.partition = course.at
+        elif isinstance(error, WireError):
+            wrapped = type(error)(f"{course.at} at offset {course.position}: {error}")
             wrapped.__cause__ = error
             error = wrapped
         self.shelf.put(Failed(course, course.turn, error))
@@ -511,7 +533,7 @@ class Fetcher:
     def _give_up(self, now: float) -> None:
         """Whoever is stuck for too long fails."""
         patience = self._manner.patience
-        if patience == math.inf:
+        if patience == math.inf or self._held_since < math.inf:
             return
         for course in self._courses.values():
             since = min(course.trouble_since, course.waiting_since if course.stop < END_OF_LOG else math.inf)
@@ -526,12 +548,12 @@ class Fetcher:
 
     def _find_ends(self, course: Course, reason: str | None) -> None:
         """The offset asked for does not exist, or means another record: look at what there is."""
-        course.turn += 1
+        course.inquiry += 1
         course.is_asked = True
-        turn = course.turn
+        inquiry = course.inquiry
 
         def failed(error: OttlaError) -> None:
-            if not course.open or course.turn != turn or course.is_over:
+            if not course.open or course.inquiry != inquiry or course.is_over:
                 return
             if isinstance(error, BrokerError) and not error.retriable:
                 self._fail(course, error)
@@ -540,12 +562,12 @@ class Fetcher:
                 self._find_ends(course, reason)
 
         def done(ends: Ends) -> None:
-            if course.open and course.turn == turn:
+            if course.open and course.inquiry == inquiry and not course.is_over:
                 course.is_asked = False
                 self._misplaced(course, ends, reason)
 
         self._errands.run(
-            ("ends", course.at),
+            ("ends", course.at, inquiry),  # an older one may still be under way, and its answer be void
             lambda: find_ends(self._cluster, course.at, isolation=self._manner.isolation),
             done=done,
             failed=failed,

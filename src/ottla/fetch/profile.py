@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.model import OffsetRange
-from ottla.wire.batch import Batch
+from ottla.wire.batch import Batch, TimestampType
 from ottla.wire.decode import Decoder
 
 
@@ -20,7 +20,7 @@ class PartitionProfile:
     """What is in a range of one partition. Times are milliseconds since 1970, None when there is no record.
 
     `bytes` and `codecs` (batches by codec) count whole batches, as they are stored; `producers` is the number of
-    producer ids; `first_offset` and `last_offset` are those of the outermost batches within the range.
+    producer ids. `first_timestamp` is the least of those that batches begin with.
     """
 
     range: OffsetRange
@@ -66,7 +66,9 @@ class Tally:
             if header.producer_id >= 0:
                 self._producers.add(header.producer_id)
             if count:
-                first, last = header.base_timestamp, header.max_timestamp
+                last = header.max_timestamp
+                # Where the broker sets the time, the base is still what the producer said.
+                first = last if header.timestamp_type is TimestampType.LOG_APPEND else header.base_timestamp
                 self._first = first if self._first is None else min(self._first, first)
                 self._last = last if self._last is None else max(self._last, last)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind
-from ottla.errors import InputError, OttlaError
+from ottla.errors import InputError, OttlaError, WireError
 from ottla.events import Event, Events
 from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
@@ -23,12 +23,13 @@ from ottla.fetch.fetcher import Fetcher, Manner
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
 from ottla.fetch.profile import PartitionProfile, Tally
-from ottla.model import Isolation, OffsetRange, TopicPartition
+from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster
 from ottla.net.checks import check_client
 from ottla.net.deadline import Deadline
+from ottla.net.interrupt import client_closed
 from ottla.wire.batch import Batch
-from ottla.wire.decode import COLUMNS, Decoder
+from ottla.wire.decode import COLUMNS, Decoded, Decoder
 
 T = TypeVar("T")
 What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
@@ -55,6 +56,13 @@ class ReadFailure(NamedTuple):
     partition: int
     offset: int
     error: OttlaError
+
+
+class _Plan(NamedTuple):
+    """What a call reads. Of the topics that are `followed`, partitions that are added later, too."""
+
+    courses: list[Course]
+    followed: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -87,7 +95,8 @@ class Reader:
         self._events = self._owned_events or events
         assert isinstance(self._events, Events)
         self._lanes: list[str] = []
-        self._made = 0
+        self._numbers = itertools.count(1)
+        self._fetchers: set[Fetcher] = set()
         self._closed = False
 
     def __enter__(self) -> Reader:
@@ -104,6 +113,8 @@ class Reader:
     def close(self) -> None:
         """Ends it. Iterators that are still open raise at their next step."""
         self._closed = True
+        for fetcher in list(self._fetchers):
+            fetcher.stop()
         if self._owns_cluster:
             self.cluster.close()
         if self._owned_events is not None:
@@ -143,14 +154,14 @@ class Reader:
         columns: Collection[str] = COLUMNS,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """The records as Arrow, each `RecordBatch` of one partition and in order; `columns` says which of them.
 
         `"latest"` is where the log ended when the call was made; `stop=None` reads on for ever. Everything that can be
         wrong with the arguments is told by the call itself; `close()` on the iterator ends it early.
         """
         decoder = self._decoder(columns)
-        return self._records(self._courses(what, start, stop, partitions, timeout), decoder)
+        return self._records(self._plan(what, start, stop, partitions, timeout), decoder)
 
     def batches(
         self,
@@ -160,10 +171,10 @@ class Reader:
         *,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
-    ) -> Iterator[RawBatch]:
+    ) -> Generator[RawBatch, None, None]:
         """The batches as they are stored, still compressed, control batches too; those at the ends may hold more
         than was asked for."""
-        return self._raw(self._courses(what, start, stop, partitions, timeout))
+        return self._raw(self._plan(what, start, stop, partitions, timeout))
 
     def fold(
         self,
@@ -180,19 +191,14 @@ class Reader:
         """Calls `function` with what it returned last and the next records, or with a `ReadFailure`: that partition is
         then given up, and the others are read on."""
         decoder = self._decoder(columns)
+        places.check(stop, "stop")
         state = initial
-        for item in self._items(self._courses(what, start, stop, partitions, timeout)):
+        for item in self._items(self._plan(what, start, stop, partitions, timeout)):
             if isinstance(item, Failed):
-                state = function(state, _failure(item, item.course.position, item.error))
+                state = function(state, ReadFailure(*item.course.at, item.course.position, item.error))
                 continue
-            reached = item.start
-            try:
-                for records in self._decode(decoder, item):
-                    state = function(state, records)
-                    reached = -1
-            except OttlaError as error:
-                item.course.open = False
-                state = function(state, _failure(item, reached, error))
+            for result in self._tried(decoder, item):
+                state = function(state, result)
         return state
 
     def count(
@@ -218,42 +224,68 @@ class Reader:
         timeout: float | None = None,
     ) -> list[PartitionProfile]:
         """Records, bytes, codecs, times and producers of each partition, from the headers of batches alone."""
-        courses = self._courses(what, start, stop, partitions, timeout)
-        tallies = {course.at: Tally(OffsetRange(*course.at, course.position, course.stop)) for course in courses}
-        for piece in self._pieces(courses):
+        places.check(stop, "stop")
+        plan = self._plan(what, start, stop, partitions, timeout)
+        tallies = {course.at: Tally(OffsetRange(*course.at, course.position, course.stop)) for course in plan.courses}
+        for piece in self._pieces(plan):
             tallies[piece.course.at].add(piece.batches)
         return [tally.profile() for _, tally in sorted(tallies.items())]
 
+    def fingerprint(
+        self,
+        what: What,
+        start: Place = "earliest",
+        stop: Place = "latest",
+        *,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Fingerprint:
+        """How many records there are, and the sum of their content, whatever their order: equal to that of what was
+        written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
+        decoder = Decoder((), fingerprint=True, max_batch_bytes=self._fetching.max_batch_bytes)
+        total = Fingerprint()
+        for piece in self._pieces(self._plan(what, start, stop, partitions, timeout)):
+            for decoded in self._decoded(decoder, piece):
+                total += decoded.fingerprint or Fingerprint()
+            if progress is not None:
+                progress(total.count)
+        return total
+
     # What to read
 
-    def _courses(
+    def _plan(
         self,
         what: What,
         start: Place,
         stop: Place | None,
         partitions: Collection[int] | None,
         timeout: float | None,
-    ) -> list[Course]:
-        given = [what] if isinstance(what, str | OffsetRange) else list(what)
+    ) -> _Plan:
+        given = [what] if isinstance(what, str | OffsetRange) or not isinstance(what, Iterable) else list(what)
         ranges = [one for one in given if isinstance(one, OffsetRange)]
         names = [one for one in given if isinstance(one, str)]
         if len(ranges) == len(given):
             if (start, stop, partitions) != ("earliest", "latest", None):
                 raise InputError("ranges say where to start and stop themselves: leave out start, stop and partitions")
-            return _apart(ranges)
+            return _Plan(_apart(ranges))
         if len(names) != len(given):
             raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
         if stop is not None:
-            return _apart(self.ranges(names, start, stop, partitions=partitions, timeout=timeout))
+            return _Plan(_apart(self.ranges(names, start, stop, partitions=partitions, timeout=timeout)))
         places.check(start, "start")
         deadline = self._deadline(timeout)
         wanted = self._partitions(names, partitions, start, deadline)
-        return [Course(at, offset) for at, offset in self._resolve(wanted, start, deadline).items()]
+        courses = [Course(at, offset) for at, offset in self._resolve(wanted, start, deadline).items()]
+        whole = partitions is None and places.mentioned(start) is None
+        return _Plan(courses, frozenset(names) if whole else frozenset())
 
     def _partitions(
         self, topics: Iterable[str], only: Collection[int] | None, place: Place, deadline: Deadline
     ) -> list[TopicPartition]:
         named = places.mentioned(place)
+        if only is not None and not isinstance(only, Collection):
+            raise InputError(f"partitions is {only!r}; accepted is a collection of numbers, for example [0, 1]")
         found: list[TopicPartition] = []
         for name in topics:
             there = [partition.index for partition in self.cluster.topic(name, deadline=deadline).partitions]
@@ -261,7 +293,12 @@ class Reader:
             if missing:
                 raise InputError(f"topic {name} has no partition {', '.join(map(str, missing))}; it has {len(there)}")
             found += [TopicPartition(name, index) for index in there if only is None or index in only]
-        return [at for at in found if named is None or at in named or at.partition in named]
+        if named is None:
+            return found
+        unknown = sorted(map(str, named - {*found, *(at.partition for at in found)}))
+        if unknown:
+            raise InputError(f"offsets are given for {', '.join(unknown)}, which is no partition of what is read")
+        return [at for at in found if at in named or at.partition in named]
 
     def _resolve(
         self, wanted: Collection[TopicPartition], place: Place, deadline: Deadline
@@ -278,36 +315,49 @@ class Reader:
 
     # Reading
 
-    def _records(self, courses: list[Course], decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        for piece in self._pieces(courses):
+    def _records(self, plan: _Plan, decoder: Decoder) -> Generator[pa.RecordBatch, None, None]:
+        for piece in self._pieces(plan):
             yield from self._decode(decoder, piece)
 
-    def _decode(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch]:
-        topic, partition = piece.course.at
-        chunks = decoder.decode(piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop)
-        return (decoded.records for decoded in chunks)
+    def _tried(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch | ReadFailure]:
+        """The records of a piece, up to what cannot be decoded; then its partition is given up."""
+        try:
+            yield from self._decode(decoder, piece)
+        except WireError as error:
+            piece.course.open = False
+            damaged = getattr(error, "base_offset", None) or 0
+            yield ReadFailure(*piece.course.at, max(piece.start, damaged), error)
 
-    def _raw(self, courses: list[Course]) -> Iterator[RawBatch]:
-        for piece in self._pieces(courses):
+    def _decode(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch]:
+        return (decoded.records for decoded in self._decoded(decoder, piece))
+
+    def _decoded(self, decoder: Decoder, piece: Piece) -> Iterator[Decoded]:
+        topic, partition = piece.course.at
+        return decoder.decode(piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop)
+
+    def _raw(self, plan: _Plan) -> Generator[RawBatch, None, None]:
+        for piece in self._pieces(plan):
             for batch in piece.batches:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
                     yield RawBatch(*piece.course.at, batch)
 
-    def _pieces(self, courses: list[Course]) -> Iterator[Piece]:
-        for item in self._items(courses):
+    def _pieces(self, plan: _Plan) -> Iterator[Piece]:
+        for item in self._items(plan):
             if isinstance(item, Failed):
                 raise item.error
             yield item
 
-    def _items(self, courses: list[Course]) -> Iterator[Piece | Failed]:
+    def _items(self, plan: _Plan) -> Iterator[Piece | Failed]:
         """What comes of the courses, until all are over; a failure ends its course."""
-        ahead = {course for course in courses if not course.is_over}
+        ahead = {course for course in plan.courses if not course.is_over}
         if not ahead:
             return
-        fetcher = self._fetcher(ahead)
+        fetcher = self._fetcher(ahead, plan.followed)
         try:
+            self._fetchers.add(fetcher)
             fetcher.start()
             while ahead:
+                self._check_open()
                 item = fetcher.shelf.take(Deadline.after(_NAP))
                 if item is None:
                     fetcher.check()
@@ -319,25 +369,28 @@ class Reader:
                     ahead.discard(item.course)
         finally:
             fetcher.stop()
+            self._fetchers.discard(fetcher)
             self._lanes.append(fetcher.lane)
 
-    def _fetcher(self, courses: Collection[Course]) -> Fetcher:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise client_closed()
+        self.cluster.effort("reading")  # raises in a forked child, which must not touch locks of the parent
+
+    def _fetcher(self, courses: Collection[Course], followed: Collection[str]) -> Fetcher:
         endless = all(course.stop == END_OF_LOG for course in courses)
         patience = math.inf if endless else self.cluster.timeouts.total
         manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
         try:
             lane = self._lanes.pop()
         except IndexError:
-            self._made += 1
-            lane = f"read-{self._made}"
+            lane = f"read-{next(self._numbers)}"
         assert isinstance(self._events, Events)
         fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._events)
         fetcher.add(sorted(courses, key=lambda course: course.at))
+        if followed:
+            fetcher.follow(followed)
         return fetcher
-
-
-def _failure(item: Piece | Failed, offset: int, error: OttlaError) -> ReadFailure:
-    return ReadFailure(*item.course.at, offset, error)
 
 
 def _apart(ranges: Iterable[OffsetRange]) -> list[Course]:

@@ -68,12 +68,12 @@ class Shelf:
         Without a deadline it does not wait.
         """
         with self._changed:
-            while not self._items and not self._rung:
+            while (found := self._first()) is None and not self._rung:
                 if deadline is None or not (left := deadline.remaining()):
                     return None
                 self._changed.wait(left)
             self._rung = False
-            return self._first()
+            return found
 
     def put_back(self, item: Item) -> None:
         """It is the first again."""
@@ -94,15 +94,18 @@ class Shelf:
             self._drop(piece)
 
     def discard(self, course: Course) -> int | None:
-        """Takes all pieces of a course off; the offset of the first of them that counted, None when there were none."""
+        """Takes all pieces of a course off; the offset of the first of them that counted, None when there were none.
+
+        That it failed stays: it would not be told again.
+        """
         first: int | None = None
         with self._changed:
             kept: deque[Item] = deque()
             for item in self._items:
-                if item.course is not course:
+                if item.course is not course or isinstance(item, Failed):
                     kept.append(item)
                     continue
-                if isinstance(item, Piece) and item.turn == course.turn and first is None:
+                if item.turn == course.turn and first is None:
                     first = item.start
                 self._drop(item)
             self._items = kept

@@ -1,0 +1,28 @@
+"""The options of every command that looks after a cluster; the command gets one open `admin: Admin`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ottla.admin import Admin
+from ottla.cli.bootstrap import bootstrap_option
+from ottla.cli.options import timeout_option
+from ottla.cli.security import security_options
+from ottla.config import Security, Timeouts
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def with_admin(command: _Command) -> _Command:
+    """Give a command the options of a connection, and the argument `admin: Admin`, open while it runs."""
+
+    @functools.wraps(command)
+    def connected(*args: Any, bootstrap: str, security: Security, timeout: float, **given: Any) -> Any:
+        with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout)) as admin:
+            return command(*args, admin=admin, **given)
+
+    wrapped: Any = bootstrap_option(security_options(timeout_option(connected)))
+    found: _Command = wrapped
+    return found

@@ -1,0 +1,215 @@
+"""Where `ottla consume` puts records: standard output, or a file of Parquet, Arrow or JSON lines.
+
+Records come in as `pyarrow.RecordBatch`. A file is written under another name beside its own and takes its place only
+when it is whole, so that a file under that name is always a valid one; when something fails, nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from ottla.cli import Failure, Misuse
+from ottla.cli.showing import JsonObjects, Look, blocks
+from ottla.wire.decode import COLUMNS, SCHEMA
+
+_GROUP_BYTES = 64 << 20
+_GROUP_ROWS = 1 << 20
+
+
+class Output(Protocol):
+    """Takes records, after another; leaving the block completes it."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it needs of records."""
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """Some more; what standard output gets is out when this returns."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class StandardOutput:
+    """Text or bytes for pipes and people. Nothing is buffered here, so nothing can be left when the reader goes."""
+
+    def __init__(self, look: Look) -> None:
+        if sys.stdout is None:
+            raise Misuse("standard output is closed: name a file with --output")
+        self._look = look
+        self._file = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+
+    def __enter__(self) -> Self:
+        sys.stdout.flush()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it needs of records."""
+        return self._look.columns
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """All of it is in the hands of the system afterwards."""
+        for block in blocks(self._look, records):
+            rest = block
+            while rest:
+                rest = rest[self._file.write(rest) :]
+
+
+class _Writer(Protocol):
+    def write(self, records: pa.RecordBatch) -> None: ...
+    def finish(self) -> None: ...
+    def drop(self) -> None: ...
+
+
+class FileOutput:
+    """A file; its suffix says of which kind."""
+
+    columns = frozenset(COLUMNS)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._make = WRITERS[path.suffix]
+        self.is_complete = False
+        self._file: BinaryIO | None = None
+        self._writer: _Writer | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = open(self._part, "xb")
+            self._writer = self._make(self._file)
+        except OSError as error:
+            raise self._failure(error) from error
+        return self
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """Some more."""
+        assert self._writer is not None
+        try:
+            self._writer.write(records.select(list(COLUMNS)))
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._drop()
+            return
+        try:
+            self._finish()
+        except BaseException as failed:
+            self._drop()
+            if isinstance(failed, OSError):
+                raise self._failure(failed) from failed
+            raise
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        assert self._file is not None
+        self._writer.finish()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._part, self._path)
+        self.is_complete = True
+
+    def _drop(self) -> None:
+        if self._writer is not None:
+            self._writer.drop()
+        with suppress(OSError):  # it may still hold what the disk had no room for
+            if self._file is not None:
+                self._file.close()
+        with suppress(OSError):
+            self._part.unlink()
+
+    def _failure(self, error: OSError) -> Failure:
+        reason = error.strerror or str(error)
+        return Failure(f"cannot write {self._path}: {reason}; there is no part of it under that name")
+
+
+class _Parquet:
+    """Row groups of bounded size, so that memory stays bounded here and for whoever reads them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._writer = pa.parquet.ParquetWriter(
+            file,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=["topic", "partition", "timestampType", "key"],
+            column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def write(self, records: pa.RecordBatch) -> None:
+        self._waiting.append(records)
+        self._rows += records.num_rows
+        self._bytes += records.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        self._writer.write_table(pa.Table.from_batches(self._waiting, SCHEMA), row_group_size=self._rows)
+        self._waiting.clear()
+        self._rows = self._bytes = 0
+
+    def finish(self) -> None:
+        if self._waiting:
+            self._write_group()
+        self._writer.close()
+
+    def drop(self) -> None:
+        self._writer.is_open = False  # or it would try once more to write its end when it is collected
+
+
+class _Arrow:
+    def __init__(self, file: BinaryIO) -> None:
+        self._writer = pa.ipc.new_file(file, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+
+    def write(self, records: pa.RecordBatch) -> None:
+        self._writer.write_batch(records)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+    def drop(self) -> None:
+        return None
+
+
+class _JsonLines:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._look = JsonObjects()
+
+    def write(self, records: pa.RecordBatch) -> None:
+        for block in blocks(self._look, records):
+            self._file.write(block)
+
+    def finish(self) -> None:
+        return None
+
+    def drop(self) -> None:
+        return None
+
+
+WRITERS: dict[str, Callable[[BinaryIO], _Writer]] = {".parquet": _Parquet, ".arrow": _Arrow, ".jsonl": _JsonLines}

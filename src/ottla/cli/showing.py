@@ -1,0 +1,109 @@
+"""Records as the bytes that `ottla consume` writes: values in lines, keys and values, JSON lines.
+
+A `pyarrow.RecordBatch` comes in, one block of bytes goes out; what a `--format` text makes of it is in `template`.
+Pure, and without a loop over records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.cli import texts
+from ottla.wire.decode import COLUMNS
+
+_LINE_END = texts.text(b"\n")
+_TIMESTAMP_TYPES = pa.array([b"CreateTime", b"LogAppendTime"], pa.binary())
+_BLOCK_BYTES = 32 << 20
+"""About how much is turned into text at once: one Arrow column holds 2 GiB, and escapes make data larger."""
+
+
+class Look(Protocol):
+    """How records look."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it needs of them."""
+
+    def block(self, records: pa.RecordBatch) -> memoryview:
+        """All of them, behind one another."""
+
+
+def blocks(look: Look, records: pa.RecordBatch) -> Iterator[memoryview]:
+    """The records in blocks of bounded size, but for single records that are larger."""
+    rows = records.num_rows
+    step = max(1, rows * _BLOCK_BYTES // max(records.nbytes, 1))
+    for start in range(0, rows, step):
+        yield look.block(records.slice(start, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Each value, or key, separator and value, in a line. A record without key has no separator either.
+
+    That is what `ottla produce` reads, with the same separator and the same text for null.
+    """
+
+    separator: bytes | None = None
+    null: bytes = b""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it needs of records."""
+        return frozenset({"value"} if self.separator is None else {"key", "value"})
+
+    def block(self, records: pa.RecordBatch) -> memoryview:
+        """Lines."""
+        values = pc.fill_null(records.column("value"), texts.text(self.null))
+        if self.separator is None:
+            return texts.contents(texts.join(values, _LINE_END))
+        keys = pc.fill_null(texts.join(records.column("key"), texts.text(self.separator)), texts.EMPTY)
+        return texts.contents(texts.join(keys, values, _LINE_END))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObjects:
+    """Each record as a JSON object in a line, with everything that is known of it: see `jsonl` for the form."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """All."""
+        return frozenset(COLUMNS)
+
+    def block(self, records: pa.RecordBatch) -> memoryview:
+        """Lines."""
+        column = records.column
+        times = texts.iso_times(column("timestamp"), quote=b'"')
+        fields = {
+            b'{"topic":': _fixed(column("topic"), topics),
+            b',"partition":': _fixed(column("partition"), texts.numbers),
+            b',"offset":': texts.numbers(column("offset")),
+            b',"timestamp":': pc.fill_null(times, texts.text(b"null")),
+            b',"timestamp_type":"': _fixed(column("timestampType"), timestamp_types),
+            b'","key":': texts.json_texts(column("key")),
+            b',"value":': texts.json_texts(column("value")),
+            b',"headers":': texts.json_headers(column("headers")),
+        }
+        parts = (part for name, field in fields.items() for part in (texts.text(name), field))
+        return texts.contents(texts.join(*parts, texts.text(b"}\n")))
+
+
+def _fixed(column: pa.Array, written: Callable[[pa.Array], pa.Array]) -> texts.Texts:
+    """What is the same for all records, as it is for those of one partition, is written once."""
+    if len(column) and pc.all(pc.equal(column, column[0])).as_py():
+        return written(column.slice(0, 1))[0]
+    return written(column)
+
+
+def topics(column: pa.Array) -> pa.Array:
+    """Names as JSON."""
+    return texts.json_texts(column.cast(pa.binary()))
+
+
+def timestamp_types(column: pa.Array) -> pa.Array:
+    """Kafka's names."""
+    return _TIMESTAMP_TYPES.take(column)

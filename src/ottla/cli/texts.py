@@ -1,0 +1,180 @@
+"""Columns of records as text, a whole column at a time: numbers, times, hexadecimal, base64, JSON.
+
+Arrow arrays of records come in; arrays of bytes go out, which `join` puts together to lines. Pure; no loop over
+records but where bytes are not UTF-8 or times are out of the ordinary.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Texts: TypeAlias = "pa.Array | pa.Scalar"
+"""A text for each record, or one for all of them."""
+
+_BINARY = pa.binary()
+_MILLISECONDS = pa.timestamp("ms")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_10000 = 253_402_300_800_000
+"""Milliseconds. Years of more than four digits are not ISO 8601, and other programs do not read them."""
+_ISO_BYTES = len("2026-01-31T12:00:00.000")
+_NO_TIME = -1
+"""Kafka's timestamp of a record that has none."""
+_json = msgspec.json.Encoder()
+
+
+def text(content: bytes) -> pa.Scalar:
+    """The same for every record."""
+    return pa.scalar(content, _BINARY)
+
+
+EMPTY, _QUOTE, _NULL, _COMMA, _OPEN, _CLOSE = map(text, (b"", b'"', b"null", b",", b"[", b"]"))
+
+
+def join(*parts: Texts) -> pa.Array:
+    """The texts of each record behind one another, null where one of them is; one part at least is an array."""
+    return pc.binary_join_element_wise(*parts, EMPTY)
+
+
+def contents(column: pa.Array) -> memoryview:
+    """The bytes of all records of a binary column, behind one another, without a copy."""
+    if not len(column):
+        return memoryview(b"")
+    _, ends, data = column.buffers()
+    used = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    return memoryview(b"") if data is None else memoryview(data)[used[0] : used[-1]]
+
+
+def numbers(column: pa.Array) -> pa.Array:
+    """In decimal."""
+    return column.cast(pa.string()).cast(_BINARY)
+
+
+def sizes(column: pa.Array) -> pa.Array:
+    """Bytes of each, -1 for null."""
+    return numbers(pc.fill_null(pc.binary_length(column), -1))
+
+
+def hexadecimal(column: pa.Array) -> pa.Array:
+    """Two digits a byte."""
+    return _each(column, lambda data: data.hex().encode())
+
+
+def base64(column: pa.Array) -> pa.Array:
+    """As `{"base64": ...}` in JSON has it."""
+    return _each(column, lambda data: b2a_base64(data, newline=False))
+
+
+def _each(column: pa.Array, written: Any) -> pa.Array:
+    return pa.array([None if data is None else written(data) for data in column.to_pylist()], _BINARY)
+
+
+def json_texts(column: pa.Array) -> pa.Array:
+    """Bytes as JSON: a string where they are UTF-8, `{"base64": "..."}` where not, null for null."""
+    try:
+        column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_json_text(data) for data in column.to_pylist()], _BINARY)
+    escaped = column
+    for special in _specials(np.frombuffer(contents(column), np.uint8)):
+        written = _json.encode(chr(special))[1:-1]
+        escaped = pc.replace_substring(escaped, pattern=bytes([special]), replacement=written)
+    quoted = join(_QUOTE, escaped, _QUOTE)
+    return pc.fill_null(quoted, _NULL) if quoted.null_count else quoted
+
+
+def _json_text(data: bytes | None) -> bytes:
+    if data is None:
+        return b"null"
+    try:
+        return _json.encode(data.decode())
+    except UnicodeDecodeError:
+        return b'{"base64":"' + b2a_base64(data, newline=False) + b'"}'
+
+
+def _specials(data: npt.NDArray[np.uint8]) -> list[int]:
+    """What JSON wants escaped of what is there; the backslash first, since the others bring new ones."""
+    found = [special for special in (ord("\\"), ord('"')) if (data == special).any()]
+    return found + cast("list[int]", np.unique(data[data < 32]).tolist())
+
+
+def json_headers(column: pa.Array) -> Texts:
+    """Lists of pairs."""
+    if column.null_count == len(column):
+        return text(b"[]")
+    pairs = column.flatten()
+    names, values = json_texts(pc.struct_field(pairs, "key").cast(_BINARY)), json_texts(pc.struct_field(pairs, "value"))
+    return join(_OPEN, _listed(column, join(_OPEN, names, _COMMA, values, _CLOSE)), _CLOSE)
+
+
+def plain_headers(column: pa.Array) -> Texts:
+    """As `name=value,name=value`; a name alone has no value, not even an empty one."""
+    if column.null_count == len(column):
+        return EMPTY
+    pairs = column.flatten()
+    names, values = pc.struct_field(pairs, "key").cast(_BINARY), pc.struct_field(pairs, "value")
+    return _listed(column, join(names, pc.fill_null(join(text(b"="), values), EMPTY)))
+
+
+def _listed(column: pa.Array, elements: pa.Array) -> pa.Array:
+    """The elements of each record's list with commas between them."""
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(list_ends(column)), elements), _COMMA)
+
+
+def list_ends(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Where the elements of each record begin and end in `column.flatten()`."""
+    ends = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), out=ends[1:])
+    return ends
+
+
+def header(column: pa.Array, name: str) -> pa.Array:
+    """The value of the last header of this name, null where there is none."""
+    pairs = column.flatten()
+    found = np.flatnonzero(pc.equal(pc.struct_field(pairs, "key"), name).to_numpy(zero_copy_only=False))
+    last = np.full(len(column), -1, np.int64)
+    last[np.searchsorted(list_ends(column), found, side="right") - 1] = found
+    return pc.struct_field(pairs, "value").take(pa.array(last, mask=last < 0))
+
+
+def milliseconds(column: pa.Array) -> pa.Array:
+    """Timestamps as Kafka has them."""
+    return pc.cast(column.cast(_MILLISECONDS, safe=False), pa.int64())
+
+
+def iso_times(column: pa.Array, *, quote: bytes = b"") -> pa.Array:
+    """ISO 8601 in UTC with milliseconds; null where a record has none, seconds since 1970 where ISO has no form."""
+    since_1970 = milliseconds(column)
+    bounds = pc.min_max(since_1970).as_py()
+    if not len(column) or bounds["min"] < 0 or bounds["max"] >= _YEAR_10000:
+        return pa.array([_moment(when, quote) for when in since_1970.to_pylist()], _BINARY)
+    shown = contents(since_1970.cast(_MILLISECONDS).cast(pa.string()))
+    marked = np.frombuffer(shown, np.uint8).reshape(-1, _ISO_BYTES).copy()
+    marked[:, len("2026-01-31")] = ord("T")
+    fixed = pa.Array.from_buffers(pa.binary(_ISO_BYTES), len(column), [None, pa.py_buffer(marked)])
+    return join(text(quote), fixed.cast(_BINARY), text(b"Z" + quote))
+
+
+def _moment(when: int, quote: bytes) -> bytes | None:
+    shown = show_time(when)
+    if shown is None:
+        return None
+    return quote + shown.encode() + quote if shown.endswith("Z") else shown.encode()
+
+
+def show_time(when: int | None) -> str | None:
+    """A timestamp of Kafka, in milliseconds, as ISO 8601; None for none, seconds since 1970 where ISO has no form."""
+    if when is None or when == _NO_TIME:
+        return None
+    try:
+        moment = _EPOCH + timedelta(milliseconds=when)
+    except OverflowError:
+        return f"{'-' if when < 0 else ''}{abs(when) // 1000}.{abs(when) % 1000:03}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,266 @@
+"""How topics look: as tables for people, and as JSON that loses nothing for programs.
+
+What `Admin` found out about a topic comes in as one `TopicView`; text or plain values for JSON go out. It asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.admin import ReplicaSizes, Setting, SettingSource, TopicDescription
+from ottla.cli.tables import table
+from ottla.cli.topic_settings import show_meaning, show_setting, show_value
+from ottla.cli.units import show_size
+from ottla.model import OffsetRange, TopicPartition
+from ottla.net.metadata import Partition
+
+_SOURCES = {
+    SettingSource.TOPIC: "this topic",
+    SettingSource.BROKER: "a broker",
+    SettingSource.ALL_BROKERS: "the brokers",
+    SettingSource.FILE: "the brokers' files",
+    SettingSource.DEFAULT: "Kafka's default",
+    SettingSource.UNKNOWN: "unknown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic with everything that is shown of it. Logs whose end nobody can tell are not in `ranges`."""
+
+    topic: TopicDescription
+    ranges: Mapping[TopicPartition, OffsetRange]
+    sizes: ReplicaSizes
+    alive: frozenset[int]
+    """The ids of the brokers that are up."""
+    settings: Mapping[str, Setting] | None = None
+    """None where they were not asked for, or the user may not see them."""
+
+    def log(self, partition: Partition) -> OffsetRange | None:
+        """Where the log begins and ends."""
+        return self.ranges.get(TopicPartition(self.topic.name, partition.index))
+
+    def size(self, partition: Partition) -> int | None:
+        """Bytes of one copy."""
+        return self.sizes.largest(TopicPartition(self.topic.name, partition.index))
+
+    @property
+    def records(self) -> int:
+        """The estimate: offsets between start and end of all logs."""
+        found = (self.log(partition) for partition in self.topic.partitions)
+        return sum(len(log) for log in found if log is not None)
+
+    def faults(self, partition: Partition) -> list[str]:
+        """What is not as it should be with a partition."""
+        found = []
+        if partition.leader not in self.alive:
+            found.append("no leader")
+        else:
+            found += self._faults_of_leader(partition)
+        missing = [node for node in partition.replicas if node not in partition.isr]
+        if missing:
+            found.append(f"under-replicated: {_ids(missing)} not in sync")
+        return found
+
+    def _faults_of_leader(self, partition: Partition) -> Iterator[str]:
+        if partition.replicas and partition.leader != partition.replicas[0]:
+            yield f"leader is not the preferred {partition.replicas[0]}"
+        if self.log(partition) is None:
+            yield "nobody can tell its end now"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on all brokers together, as far as they told."""
+        return sum(self.sizes.together(TopicPartition(self.topic.name, part.index)) for part in self.topic.partitions)
+
+    @property
+    def away(self) -> dict[int, str]:
+        """Brokers with copies of it that did not tell their sizes, and why."""
+        holders = {node for partition in self.topic.partitions for node in partition.replicas}
+        return {node: reason for node, reason in sorted(self.sizes.away.items()) if node in holders}
+
+    @property
+    def under_replicated(self) -> int:
+        """Partitions with fewer copies in sync than there should be."""
+        return sum(len(partition.isr) < len(partition.replicas) for partition in self.topic.partitions)
+
+    @property
+    def leaderless(self) -> int:
+        """Partitions that cannot be read or written."""
+        return sum(partition.leader not in self.alive for partition in self.topic.partitions)
+
+
+def as_dict(view: TopicView) -> dict[str, Any]:
+    """A topic for JSON."""
+    topic = view.topic
+    return {
+        "name": topic.name,
+        "id": str(topic.id) if topic.id else None,
+        "internal": topic.internal,
+        "replicas": topic.replicas,
+        "records_estimate": view.records,
+        "size_bytes": view.size_bytes,
+        "under_replicated": view.under_replicated,
+        "leaderless": view.leaderless,
+        "brokers_away": {str(node): reason for node, reason in view.away.items()},
+        "settings": None if view.settings is None else [setting_dict(one) for one in view.settings.values()],
+        "partitions": [_partition_dict(view, partition) for partition in topic.partitions],
+    }
+
+
+def setting_dict(setting: Setting) -> dict[str, Any]:
+    """A setting for JSON."""
+    return {
+        "name": setting.name,
+        "value": setting.value,
+        "source": setting.source.name.lower(),
+        "is_default": setting.is_default,
+        "type": setting.type.name.lower(),
+        "sensitive": setting.sensitive,
+        "read_only": setting.read_only,
+        "inherited": setting.inherited,
+        "default": setting.default,
+        "documentation": setting.documentation,
+    }
+
+
+def _partition_dict(view: TopicView, partition: Partition) -> dict[str, Any]:
+    key = TopicPartition(view.topic.name, partition.index)
+    log = view.log(partition)
+    return {
+        "partition": partition.index,
+        "leader": partition.leader if partition.leader in view.alive else None,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replicas),
+        "in_sync": list(partition.isr),
+        "offline": list(partition.offline),
+        "faults": view.faults(partition),
+        "start": None if log is None else log.start,
+        "stop": None if log is None else log.stop,
+        "size_bytes": view.size(partition),
+        "copies": [
+            {
+                "broker": one.broker,
+                "size_bytes": one.size_bytes,
+                "offset_lag": one.offset_lag,
+                "directory": one.directory,
+                "moving": one.moving,
+            }
+            for one in view.sizes.copies.get(key, ())
+        ],
+    }
+
+
+def as_text(view: TopicView, *, width: int | None) -> str:
+    """A topic for people."""
+    parts = [headline(view)]
+    if view.settings is not None:
+        parts.append(_settings_table(view.settings, width) or "  all settings have their defaults")
+    parts.append(_partitions_table(view, width))
+    return "\n".join(parts)
+
+
+def headline(view: TopicView) -> str:
+    """What there is to say in a line or two."""
+    topic = view.topic
+    counted = f"{len(topic.partitions)} partition{'s' if len(topic.partitions) != 1 else ''}"
+    copies = f"{topic.replicas} replica{'s' if topic.replicas != 1 else ''}"
+    size = show_size(view.size_bytes)
+    internal = ", internal" if topic.internal else ""
+    holds = f"about {view.records:,} records, {size} on disk"
+    lines = [f"{topic.name}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
+    if view.settings:
+        lines.append(f"  {', '.join(_keeping(view.settings))}")
+    for node, reason in view.away.items():
+        lines.append(f"  broker {node} did not tell its sizes: {reason}")
+    return "\n".join(lines)
+
+
+def _keeping(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """How records are cleaned up, also where it is as always: it is what is asked for most."""
+    labels = {"cleanup.policy": "cleanup", "retention.ms": "retention", "retention.bytes": "retention by size"}
+    for name, label in labels.items():
+        if name in settings:
+            value = settings[name].value or ""
+            yield f"{label}: {show_meaning(name, value) or value}"
+
+
+def overview(views: Sequence[TopicView], *, width: int | None) -> str:
+    """Several topics, one line each."""
+    rows = [
+        (
+            view.topic.name,
+            str(len(view.topic.partitions)),
+            str(view.topic.replicas),
+            f"{view.records:,}",
+            show_size(view.size_bytes),
+            _troubles(view),
+        )
+        for view in views
+    ]
+    return table(("topic", "partitions", "replicas", "records", "on disk", "state"), rows, width=width)
+
+
+def changes_table(rows: Sequence[tuple[str, str | None, str | None]], *, width: int | None) -> str:
+    """Settings before and after, by name."""
+    shown = [(name, _side(name, before), _side(name, after)) for name, before, after in rows]
+    return table(("setting", "before", "after"), shown, width=width, indent=2)
+
+
+def _side(name: str, value: str | None) -> str:
+    return "what the brokers say" if value is None else show_value(name, value)
+
+
+def _troubles(view: TopicView) -> str:
+    found = []
+    if view.leaderless:
+        found.append(f"{view.leaderless} without leader")
+    if view.under_replicated:
+        found.append(f"{view.under_replicated} under-replicated")
+    return ", ".join(found) or "ok"
+
+
+def _settings_table(settings: Mapping[str, Setting], width: int | None) -> str:
+    rows = [
+        (
+            one.name,
+            show_setting(one),
+            show_value(one.name, one.default) if one.default is not None else "",
+            _SOURCES[one.source],
+        )
+        for one in settings.values()
+        if not one.is_default
+    ]
+    return table(("setting", "value", "default", "set by"), rows, width=width, indent=2) if rows else ""
+
+
+def _default(setting: Setting) -> str:
+    return "" if setting.default is None else show_value(setting.name, setting.default)
+
+
+def _partitions_table(view: TopicView, width: int | None) -> str:
+    rows = [_partition_row(view, partition) for partition in view.topic.partitions]
+    headings = ("partition", "leader", "replicas", "in sync", "start", "stop", "records", "size", "state")
+    return table(headings, rows, width=width, indent=2)
+
+
+def _partition_row(view: TopicView, partition: Partition) -> tuple[str, ...]:
+    log = view.log(partition)
+    size = view.size(partition)
+    return (
+        str(partition.index),
+        str(partition.leader) if partition.leader in view.alive else "-",
+        _ids(partition.replicas),
+        _ids(partition.isr) or "none",
+        "-" if log is None else str(log.start),
+        "-" if log is None else str(log.stop),
+        "-" if log is None else f"{len(log):,}",
+        "-" if size is None else show_size(size),
+        "; ".join(view.faults(partition)) or "ok",
+    )
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ",".join(map(str, ids))
