@@ -163,8 +163,8 @@ class Course:
 
     def take(
         self, fetched: Fetched, parcel: Parcel, now: float, *, committed_only: bool
-    ) -> Piece | OutOfRange | Parted | BrokerError | None:
-        """What the answer means; None when there is nothing new."""
+    ) -> Piece | OutOfRange | Parted | BrokerError | CorruptBatch | None:
+        """What the answer means; None when there is nothing new. An error that it returns may go by."""
         if fetched.error_code == OUT_OF_RANGE:
             return OutOfRange()
         if fetched.error_code:
@@ -174,7 +174,7 @@ class Course:
         self.recover_but_wait(now, fetched)
         batches = _in_order(fetched.records, self.position) if len(fetched.records) else []
         if not batches:
-            return None
+            return _cut_short(fetched.records)
         self.waiting_since = math.inf
         last = batches[-1].header
         start, self.position = self.position, last.next_offset
@@ -201,6 +201,14 @@ class Course:
 
 
 OUT_OF_RANGE = 1
+
+
+def _cut_short(records: memoryview) -> CorruptBatch | None:
+    """Brokers send the first batch whole, whatever its size (KIP-74), or nothing."""
+    if not len(records):
+        return None
+    reason = f"the answer ends within its first batch, after {len(records)} bytes"
+    return CorruptBatch(reason, base_offset=None, position=len(records))
 
 
 def _in_order(records: memoryview, position: int) -> list[Batch]:

@@ -46,8 +46,12 @@ _log = logging.getLogger(__name__)
 _LEAST_BYTES = 1 << 16
 """A request for less is not worth while, unless nothing else is on the shelf."""
 _LEAST_PER_PARTITION = 1 << 16
+_DECODING_BYTES = 24 << 20
+"""Of the memory, what the columns of the piece that is being handed out take, and those that the program still has."""
 _LONGEST_NAP = 1.0
 _STOP_SECONDS = 5.0
+_ERRAND_SECONDS = 0.5
+"""What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
 _GROWTH_SECONDS = 30.0
 """How often new partitions are looked for."""
 _UNKNOWN_TOPIC = frozenset(
@@ -89,7 +93,8 @@ class Fetcher:
         self._events = events
         self._chance = random.Random()
         self._bell = Bell()
-        self.shelf = Shelf(manner.fetching.memory_bytes, room=self._bell.ring)
+        memory = manner.fetching.memory_bytes
+        self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._bell.ring)
         self._errands = Errands(wake=self._bell.ring, name=lane)
         self._links = Links(
             cluster,
@@ -188,7 +193,7 @@ class Fetcher:
             for link in self._links:
                 if link.connection is not None:
                     link.connection.close()
-            self._errands.join(Deadline.after(0.0))
+            self._errands.join(Deadline.after(_ERRAND_SECONDS))
             self._bell.close()
 
     def _turn(self) -> None:
@@ -424,8 +429,12 @@ class Fetcher:
 
     def _hear(self, request: _Request) -> None:
         assert request.pending is not None
+        pending, request.pending = (
+            request.pending,
+            None,
+        )  # a circle, and it holds the answer
         try:
-            body = request.pending.result()
+            body = pending.result()
             answer = fetch.fetch_response(body, version=request.version)
         except OttlaError as lost:
             self._lost(request, lost)
@@ -481,6 +490,8 @@ class Fetcher:
                 self._parted(course, where)
             case BrokerError():
                 self._refused(course, fetched, found, now)
+            case CorruptBatch():
+                self._stumble(course, found, now)
             case None:
                 pass
         return None

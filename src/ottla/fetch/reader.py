@@ -243,6 +243,7 @@ class Reader:
     ) -> Fingerprint:
         """How many records there are, and the sum of their content, whatever their order: equal to that of what was
         written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
+        places.check(stop, "stop")
         decoder = Decoder((), fingerprint=True, max_batch_bytes=self._fetching.max_batch_bytes)
         total = Fingerprint()
         for piece in self._pieces(self._plan(what, start, stop, partitions, timeout)):
