@@ -7,28 +7,19 @@ the holdings. Pure: no socket, no clock, no thread.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from datetime import timedelta
 from enum import Enum
 from math import inf
 from typing import Any
 
-from ottla.consume import assignors
 from ottla.consume.holdings import NOTHING, Holdings
+from ottla.consume.leading import Leading
+from ottla.consume.letters import JOIN, SYNC, Letters
 from ottla.consume.options import GroupOptions
-from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, refusal
-from ottla.consume.subscriptions import (
-    Subscription,
-    read_assignment,
-    read_subscription,
-    write_assignment,
-    write_subscription,
-)
-from ottla.errors import BrokerError, ErrorCode, OttlaError, WireError
+from ottla.consume.steps import Ask, Look, Pace, Rest, Step, Waits, refusal
+from ottla.consume.subscriptions import Subscription, read_assignment
+from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.net import Refresh, Topic
 
-JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
-_PROTOCOL_TYPE = "consumer"
 _MARGIN = 0.1
 """The share of the rebalance timeout that is left for the request itself, when partitions are not let go of."""
 
@@ -57,7 +48,7 @@ class Classic:
     ) -> None:
         self.member_id = ""
         self.notes: list[str] = []
-        self._group = group
+        self._letters = Letters(group, options)
         self._options = options
         self._holdings = holdings
         self._seconds = seconds
@@ -72,8 +63,7 @@ class Classic:
         self._joining_with: frozenset[str] = frozenset()
         self._must_release_by: float | None = None
         self._due = -inf
-        self._led: Mapping[str, Subscription] | None = None  # the members, for the leader of this generation
-        self._counts: Mapping[str, int] | None = None
+        self._leading: Leading | None = None
         self._shares: Mapping[str, bytes] = {}
         self._look_at = inf
         self._claimed = NOTHING
@@ -109,9 +99,9 @@ class Classic:
         if self._phase is _Phase.JOIN and topics:
             return self._release(now, poll_over) or self._join(topics, now, poll_over)
         if self._phase is _Phase.LEAD:
-            return Look(self._topics_led(), Refresh.NOW)
+            return self._look()
         if self._phase is _Phase.SYNC:
-            return self._sync(now, poll_over)
+            return self._sync(poll_over - now)
         return self._stay(now, poll_over)
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:
@@ -132,17 +122,12 @@ class Classic:
 
     def learned(self, topics: Collection[Topic], now: float) -> None:
         """Takes in how many partitions topics have; the leader assigns, or joins again because there are others."""
-        counts = {topic.name: len(topic.partitions) for topic in topics if topic.partitions}
+        assert self._leading is not None
         self._look_at = now + self._metadata_age
         if self._phase is _Phase.LEAD:
-            assert self._led is not None
-            self._counts = counts
-            shares = assignors.assign(self._protocol, self._led, counts)
-            self._shares = {member: write_assignment(share) for member, share in shares.items()}
+            self._shares = self._leading.shares(topics)
             self._phase = _Phase.SYNC
-        elif self._counts is None:
-            self._counts = counts
-        elif counts != self._counts and self._phase is _Phase.STABLE:
+        elif self._leading.differs(topics):
             self._join_again("the topics' partitions have changed")
 
     def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
@@ -156,8 +141,7 @@ class Classic:
         """A static member does not leave: it may come back before its session is over (KIP-345)."""
         if self._phase in (_Phase.OUT, _Phase.LEAVING) or not self.member_id or self._options.instance_id is not None:
             return None
-        member = {"member_id": self.member_id, "group_instance_id": None, "reason": "the consumer was closed"}
-        return self._ask(LEAVE, "leaving", {"member_id": self.member_id, "members": [member]}, PATIENCE)
+        return self._letters.leave(self.member_id, reason="the consumer was closed, or asked for no records")
 
     # -- going out
 
@@ -217,17 +201,9 @@ class Classic:
         claimed = self._claimed = self._holdings.claimed
         # Who claims nothing says the same every time: a broker may then answer without disturbing the others.
         generation = self._generation if claimed else -1
-        metadata = write_subscription(Subscription(topics, claimed, generation, self._options.rack))
-        fields = {
-            "session_timeout": timedelta(seconds=self._options.session_timeout),
-            "rebalance_timeout": timedelta(seconds=self._options.max_poll_interval),
-            "member_id": self.member_id,
-            "group_instance_id": self._options.instance_id,
-            "protocol_type": _PROTOCOL_TYPE,
-            "protocols": [{"name": name, "metadata": metadata} for name in self._options.assignors],
-            "reason": self._reason,
-        }
-        return self._wait_for_others(JOIN, "joining", fields, poll_over - now)
+        said = Subscription(topics, claimed, generation, self._options.rack)
+        # No longer than its own program may stay away, however slow the others are.
+        return self._letters.join(self.member_id, said, reason=self._reason, seconds=poll_over - now)
 
     def _joined(self, response: Any) -> None:
         self.member_id = response.member_id
@@ -235,44 +211,34 @@ class Classic:
         self._protocol = response.protocol_name or ""
         self._joined_with = self._joining_with
         self._shares = {}
-        self._led = self._counts = None
+        self._leading = None
         self._look_at = inf
         self._phase = _Phase.SYNC
         if response.leader == self.member_id:
-            self._led = {member.member_id: self._read(member) for member in response.members}
+            self._leading = Leading(self._protocol, response.members)
+            self.notes += self._leading.notes
             if getattr(response, "skip_assignment", False):  # KIP-814: a static leader came back, all stays as it is
                 self._look_at = -inf
             else:
                 self._phase = _Phase.LEAD
 
-    def _read(self, member: Any) -> Subscription:
-        try:
-            return read_subscription(bytes(member.metadata))
-        except WireError as error:
-            self.notes.append(f"member {member.member_id} gets no partitions, what it says cannot be read: {error}")
-            return Subscription(frozenset())
-
-    def _topics_led(self) -> frozenset[str]:
-        members = self._led or {}
-        return frozenset(topic for subscription in members.values() for topic in subscription.topics)
+    def _look(self) -> Look:
+        assert self._leading is not None
+        return Look(self._leading.topics, Refresh.NOW)
 
     # -- the share
 
-    def _sync(self, now: float, poll_over: float) -> Ask:
-        fields = {
-            "protocol_type": _PROTOCOL_TYPE,
-            "protocol_name": self._protocol,
-            "assignments": [{"member_id": member, "assignment": share} for member, share in self._shares.items()],
-        }
-        fields |= self._who()
-        return self._wait_for_others(SYNC, "getting a share in", fields, poll_over - now)
+    def _sync(self, seconds: float) -> Ask:
+        return self._letters.sync(
+            self.member_id, self._generation, protocol=self._protocol, shares=self._shares, seconds=seconds
+        )
 
     def _synced(self, response: Any, now: float) -> None:
         given = read_assignment(bytes(response.assignment))
         meant = frozenset(partition for partition in given if partition.topic in self._joined_with)
         self._holdings.assign(meant)
         self._phase = _Phase.STABLE
-        role = "leader" if self._led is not None else "member"
+        role = "leader" if self._leading is not None else "member"
         count = len(self._holdings.assigned)
         where = f"generation {self._generation} ({self._protocol})"
         self.notes.append(f"{role} {self.member_id} has {count} partitions in {where}")
@@ -293,13 +259,13 @@ class Classic:
     def _stay(self, now: float, poll_over: float) -> Step:
         if now >= self._due:
             return self._heartbeat()
-        look_at = self._look_at if self._led is not None else inf
+        look_at = self._look_at if self._leading is not None else inf
         if now >= look_at:
-            return Look(self._topics_led(), Refresh.NOW)
+            return self._look()
         return Rest(min(self._due, look_at, poll_over))
 
     def _heartbeat(self) -> Ask:
-        return self._ask(HEARTBEAT, "heartbeat in", self._who(), self._seconds)
+        return self._letters.heartbeat(self.member_id, self._generation, seconds=self._seconds)
 
     # -- refusals
 
@@ -322,20 +288,3 @@ class Classic:
                 self._lose("the group went on without this member")
             case _:
                 self.failed(ask, error, now)
-
-    # -- requests
-
-    def _who(self) -> dict[str, Any]:
-        return {
-            "generation_id": self._generation,
-            "member_id": self.member_id,
-            "group_instance_id": self._options.instance_id,
-        }
-
-    def _wait_for_others(self, api: int, verb: str, fields: dict[str, Any], seconds: float) -> Ask:
-        """A request that is answered when the others have joined or the leader has assigned, which may take as long as
-        the slowest member may stay away; this one waits until its own program has stayed away for too long."""
-        return replace(self._ask(api, verb, fields, seconds), patient=True)
-
-    def _ask(self, api: int, verb: str, fields: dict[str, Any], seconds: float) -> Ask:
-        return Ask(api, f"{verb} group {self._group}", {"group_id": self._group} | fields, seconds)

@@ -1,7 +1,11 @@
 """Commits of one consumer: waiting ones, and ones in the background that call back, in the order in which they came.
 
 Offsets come in; they are in the group's log afterwards, or there is an error that says whether the group moved on. A
-member whose generation changes while a commit is under way tries again with the new one.
+member whose generation changes while a commit is under way tries again with the new one, for what it has kept.
+
+A broker looks at the generation of a commit, not at whose the partitions are. So that no commit can overwrite that of
+the next owner, every attempt first reads the generation and then leaves out what has been let go of or lost: whatever
+is taken away after that look is given to somebody else in a later generation, and the broker refuses the older one.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ottla.admin.committed import GROUP_MOVED_ON, Committed, commit
 from ottla.errors import BrokerError, CommitFailed, ErrorCode, OttlaError
@@ -19,6 +23,7 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
+Partitions = frozenset[TopicPartition]
 Offsets = Mapping[TopicPartition, Committed]
 Done = Callable[[Offsets, OttlaError | None], None]
 """Called with the offsets, and the error or None, on the thread that commits."""
@@ -26,46 +31,73 @@ Done = Callable[[Offsets, OttlaError | None], None]
 _PASSING = frozenset({ErrorCode.rebalance_in_progress, ErrorCode.stale_member_epoch, ErrorCode.illegal_generation})
 """The group is changing, and this member may still be part of it in a moment."""
 _PAUSE = 0.05
+NOT_OURS = "they were lost or let go of before, and may be another member's by now"
+
+
+class _Job:
+    """One commit. `gone` are those of its partitions that this consumer has let go of since."""
+
+    __slots__ = ("done", "gone", "offsets")
+
+    def __init__(self, offsets: Offsets, done: Done | None) -> None:
+        self.offsets = offsets
+        self.done = done
+        self.gone: Partitions = frozenset()
 
 
 class Commits:
-    """Made for a group; `member` tells who this consumer is in it at the moment."""
+    """Made for a group; `member` tells who this consumer is in it, `keeps` which of some partitions it still has."""
 
-    def __init__(self, cluster: Cluster, *, member: Callable[[], GroupMember], name: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        member: Callable[[], GroupMember],
+        keeps: Callable[[Partitions], Partitions],
+        name: str,
+    ) -> None:
         self._cluster = cluster
         self._member = member
+        self._keeps = keeps
         self._name = name
-        self._queue: deque[tuple[Offsets, Done | None]] = deque()
+        self._queue: deque[_Job] = deque()
+        self._current: _Job | None = None
         self._changed = threading.Condition()
-        self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
     @property
     def idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._queue and not self._busy
+        return not self._queue and self._current is None
 
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
         """Returns when they are committed, after all that were begun before."""
         self.wait(deadline)
-        self._commit(offsets, deadline)
+        self._carry_out(_Job(offsets, None), deadline)
 
     def commit_soon(self, offsets: Offsets, done: Done | None) -> None:
         """Returns at once; `done` hears how it ended."""
         with self._changed:
-            self._queue.append((offsets, done))
+            self._queue.append(_Job(offsets, done))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"ottla-commit-{self._name}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """They are not this consumer's any more: what is under way for them is not tried again."""
+        with self._changed:
+            for job in (*self._queue, self._current):
+                if job is not None:
+                    job.gone |= job.offsets.keys() & partitions
 
     def wait(self, deadline: Deadline) -> None:
         """Returns when nothing is under way any more, or the deadline has passed."""
         if self._thread is threading.current_thread():
             return
         with self._changed:
-            while (self._queue or self._busy) and (left := deadline.remaining()):
+            while not self.idle and (left := deadline.remaining()):
                 self._changed.wait(left)
 
     def close(self, deadline: Deadline) -> None:
@@ -84,44 +116,57 @@ class Commits:
                     self._changed.wait()
                 if not self._queue:
                     return
-                offsets, done = self._queue.popleft()
-                self._busy = True
-            error: OttlaError | None = None
-            try:
-                self._commit(offsets, Deadline.after(self._cluster.timeouts.total))
-            except OttlaError as failed:
-                error = failed
-            self._call_back(offsets, done, error)
+                job = self._current = self._queue.popleft()
+            self._call_back(job, self._try(job))
             with self._changed:
-                self._busy = False
+                self._current = None
                 self._changed.notify_all()
 
-    def _call_back(self, offsets: Offsets, done: Done | None, error: OttlaError | None) -> None:
-        if done is None:
+    def _try(self, job: _Job) -> OttlaError | None:
+        try:
+            self._carry_out(job, Deadline.after(self._cluster.timeouts.total))
+        except OttlaError as error:
+            return error
+        except Exception as error:  # a bug: whoever waits must hear of it
+            _log.exception("a commit failed in a way that it should not")
+            wrapped = OttlaError(f"committing failed: {type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            return wrapped
+        return None
+
+    def _call_back(self, job: _Job, error: OttlaError | None) -> None:
+        if job.done is None:
             if error is not None:
                 _log.warning("%s", error)
             return
         try:
-            done(offsets, error)
+            job.done(job.offsets, error)
         except Exception:
             _log.exception("the callback of a commit failed")
 
-    def _commit(self, offsets: Offsets, deadline: Deadline) -> None:
-        if not offsets:
-            return
+    def _carry_out(self, job: _Job, deadline: Deadline) -> None:
         while True:
-            member = self._member()
+            member = self._member()  # before the look at what is kept
+            kept = self._keeps(frozenset(job.offsets)) - job.gone
             try:
-                commit(self._cluster, member, offsets, deadline=deadline)
-                return
+                commit(self._cluster, member, {at: job.offsets[at] for at in kept}, deadline=deadline)
+                break
             except BrokerError as error:
                 if error.code not in GROUP_MOVED_ON:
                     raise
-                # Another epoch by now: the refusal was about the old one. Else it may come with the next heartbeat.
-                changed = self._member() != member
-                patient = error.code in _PASSING and deadline.remaining() > _PAUSE
-                if not changed and not patient:
-                    names = tuple(str(at) for at in sorted(offsets))
-                    raise CommitFailed(member.group, names, f"{error.row.name}: {error.row.advice}") from error
-                if not changed:
-                    time.sleep(_PAUSE)  # until the next heartbeat tells who we are now
+                self._refused(error, member, kept, deadline)
+        lost = job.offsets.keys() - kept
+        if lost:
+            raise CommitFailed(member.group, _names(lost), NOT_OURS)
+
+    def _refused(self, error: BrokerError, member: GroupMember, kept: Partitions, deadline: Deadline) -> None:
+        """Returns when it may be tried again."""
+        if self._member() != member:
+            return  # the refusal was about the generation before
+        if error.code not in _PASSING or deadline.remaining() <= _PAUSE:
+            raise CommitFailed(member.group, _names(kept), f"{error.row.name}: {error.row.advice}") from error
+        time.sleep(_PAUSE)  # until the next heartbeat tells who we are now
+
+
+def _names(partitions: Collection[TopicPartition]) -> tuple[str, ...]:
+    return tuple(str(at) for at in sorted(partitions))

@@ -1,6 +1,6 @@
 """Hands out the records of the partitions that a consumer has, and keeps count of how far it is.
 
-Partitions with a place to begin come in, `RecordBatch` values go out, each of one partition and in its order. Nothing
+Partitions with a place to begin come in, `Portion` values go out, each of one partition and in its order. Nothing
 of a partition is handed out after `stop`. It knows nothing of groups.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import pyarrow as pa
-
-from ottla.consume.positions import Positions
+from ottla.consume.positions import Portion, Positions
 from ottla.errors import OttlaError
 from ottla.fetch.course import Course, Failed, Piece
 from ottla.fetch.fetcher import Fetcher
@@ -31,8 +29,6 @@ class Handing:
         self._failed: dict[TopicPartition, OttlaError] = {}
         self._piece: Piece | None = None
         self._chunks: Iterator[Decoded] = iter(())
-        self.last: TopicPartition | None = None
-        """Of which the last records were."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -44,21 +40,34 @@ class Handing:
         """What is not handed out for now."""
         return frozenset(self._paused)
 
+    @property
+    def failed(self) -> frozenset[TopicPartition]:
+        """What cannot be read, until somebody says where to go on."""
+        return frozenset(self._failed)
+
     def begin(self, at: TopicPartition, offset: int, *, epoch: int = -1, committed: int = -1) -> None:
         """Reads this partition from this offset on, whatever was before."""
-        self.stop([at])
         self.positions.begin(at, offset, epoch=epoch, committed=committed)
-        course = self._courses[at] = Course(at, offset, epoch=epoch)
-        course.paused = at in self._paused
-        self._fetcher.add([course])
+        self._restart(at)
+
+    def begin_again(self) -> None:
+        """Ctrl-C may have come between any two steps: what was fetched and is not with the program is fetched anew."""
+        self._close_piece()
+        for at in self.positions:
+            self._restart(at)
+
+    def fail(self, at: TopicPartition, error: OttlaError) -> None:
+        """It cannot be read, and says so every time, until it is begun anew or let go."""
+        self._failed[at] = error
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing more of these is handed out; how far they are is still known."""
-        gone = [self._courses.pop(at) for at in partitions if at in self._courses]
-        for course in gone:
-            self._failed.pop(course.at, None)
-        if gone:
-            self._fetcher.remove(gone)
+        gone = list(partitions)
+        self._fetcher.remove([self._courses[at] for at in gone if at in self._courses])
+        for at in gone:
+            self.positions.take_back(at)
+            self._courses.pop(at, None)
+            self._failed.pop(at, None)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """They are somebody else's."""
@@ -68,13 +77,11 @@ class Handing:
         self._paused -= gone
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing of these is handed out until `resume`."""
+        """Nothing of these is handed out until `resume`. What was fetched ahead is fetched again then."""
         for at in partitions:
             self._paused.add(at)
-            course = self._courses.get(at)
-            if course is not None:
-                # What was fetched ahead and not handed out is fetched again.
-                self.begin(at, self.positions.handed(at) or 0, epoch=course.epoch)
+            if at in self._courses:
+                self._restart(at)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """They go on."""
@@ -84,39 +91,59 @@ class Handing:
             if course is not None:
                 self._fetcher.resume(course)
 
-    def next(self, deadline: Deadline) -> pa.RecordBatch | None:
+    def next(self, deadline: Deadline) -> Portion | None:
         """The next records; None when there are none until the deadline, or somebody rang.
 
         A partition that cannot be read raises its error, now and every time, until it is begun anew or let go.
         """
-        for error in self._failed.values():
-            raise error
+        portion = self._still_underway()
+        if portion is not None:
+            return portion
+        for at, error in self._failed.items():
+            if at not in self._paused:
+                raise error.with_traceback(None)  # else each time would add to it
         while True:
-            records = self._next_chunk()
-            if records is not None:
-                return records
+            portion = self._next_chunk()
+            if portion is not None:
+                return portion
             item = self._fetcher.shelf.take(deadline)
             if item is None:
                 self._fetcher.check()
                 return None
-            if isinstance(item, Failed):
-                self._failed[item.course.at] = item.error
-                raise item.error
             self._open(item)
 
-    def _open(self, piece: Piece) -> None:
-        topic, partition = piece.course.at
-        self._piece = piece
+    def _restart(self, at: TopicPartition) -> None:
+        self.stop([at])
+        course = Course(at, self.positions.handed(at) or 0, epoch=self.positions.epoch(at))
+        course.paused = at in self._paused
+        self._courses[at] = course
+        self._fetcher.add([course])
+
+    def _still_underway(self) -> Portion | None:
+        """What was handed out and did not get to the program."""
+        portion = self.positions.underway
+        if portion is not None and portion.is_over:
+            portion = self.positions.underway = None
+        return portion
+
+    def _open(self, item: Piece | Failed) -> None:
+        at = item.course.at
+        if self._courses.get(at) is not item.course:
+            return
+        if isinstance(item, Failed):
+            self._failed[at] = item.error
+            raise item.error
+        self._piece = item
         self._chunks = self._decoder.decode(
-            piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop
+            item.batches, topic=at.topic, partition=at.partition, start=item.start, stop=item.stop
         )
 
-    def _next_chunk(self) -> pa.RecordBatch | None:
+    def _next_chunk(self) -> Portion | None:
         piece = self._piece
         if piece is None:
             return None
         at = piece.course.at
-        if piece.course.open and piece.course.turn == piece.turn:
+        if self._courses.get(at) is piece.course and piece.course.turn == piece.turn:
             epoch = piece.batches[-1].header.leader_epoch if piece.batches else -1
             try:
                 decoded = next(self._chunks, None)
@@ -126,10 +153,11 @@ class Handing:
                 self._failed[at] = error
                 raise
             if decoded is not None:
-                self.last = at
-                self.positions.hand_out(at, decoded.next_offset, epoch=epoch)
-                return decoded.records
-            self.positions.hand_out(at, piece.next_offset, epoch=epoch)
+                start = self.positions.handed(at) or 0
+                portion = Portion(piece.course, decoded.records, start=start, stop=decoded.next_offset)
+                self.positions.hand_out(portion, epoch=epoch)
+                return portion
+            self.positions.pass_over(at, piece.next_offset)
         self._close_piece()
         return None
 

@@ -48,6 +48,11 @@ class Holdings:
         return (self._held | self._seen | self._assigned) - self._lost
 
     @property
+    def kept(self) -> Partitions:
+        """What the consumer holds and nobody else can have."""
+        return self._held - self._lost
+
+    @property
     def unreleased(self) -> Partitions:
         """What is not this member's any more, but may still be in use here."""
         return self.claimed - self._assigned
@@ -61,11 +66,11 @@ class Holdings:
 
     def hold(self, partitions: Partitions) -> None:
         """The consumer holds exactly these."""
-        before = self._assigned - self._lost
+        before = self._lost
         unasked = partitions - self._held - self._seen - self._assigned
         self._held = partitions
         self._lost = (self._lost & (partitions | self._seen)) | unasked
-        if unasked or self._assigned - self._lost != before:
+        if self._lost != before:
             self.version += 1
 
     def assign(self, partitions: Partitions) -> None:

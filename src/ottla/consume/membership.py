@@ -50,6 +50,7 @@ class Membership:
         self._polled = time.monotonic()
         self._is_dormant = True  # nothing but the program wakes it up
         self._stopping: Deadline | None = None
+        self._in_trouble = False
         self._error: OttlaError | None = None
         self._seconds = min(cluster.timeouts.request, options.session_timeout * _SESSION_SHARE)
         self._talk = Talk(cluster, group, seconds=self._seconds)
@@ -93,6 +94,11 @@ class Membership:
         with self._wake:
             self._holdings.hold(partitions)
             self._wake.notify()
+
+    def keeps(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those of these that the program's side holds and the group cannot have given to others."""
+        with self._wake:
+            return partitions & self._holdings.kept
 
     def polled(self) -> None:
         """The program asked for records."""
@@ -176,6 +182,7 @@ class Membership:
         except OttlaError as error:
             self._failed(step, error)
             return
+        self._in_trouble = False
         if isinstance(step, Ask):
             refused = refusal(step, found)
             if refused is not None and refused.row.refresh:
@@ -193,7 +200,9 @@ class Membership:
         self._talk.check_usable()
         if isinstance(step, Ask):
             self._talk.doubt()
-        _log.info("group %s: %s", self._group, _headline(error))
+        # Once: while a coordinator is away, this happens several times a second.
+        _log.log(logging.DEBUG if self._in_trouble else logging.INFO, "group %s: %s", self._group, _headline(error))
+        self._in_trouble = True
         with self._wake:
             self._machine.failed(step, error, time.monotonic())
 

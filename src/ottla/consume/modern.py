@@ -26,6 +26,9 @@ _LEAVING, _LEAVING_TO_RETURN = -1, -2
 _FENCED = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.stale_member_epoch}
 _FIRST_INTERVAL = 5.0
 """Seconds; what brokers have by default, until one says otherwise."""
+_IMPATIENT_INTERVAL, _IMPATIENT_TIMES = 0.5, 10
+"""A new member that got nothing asks again soon, a few times: brokers put off an assignment by about a second when they
+have just made another."""
 
 
 class _Phase(Enum):
@@ -78,6 +81,8 @@ class Modern:
         self._ids: dict[str, UUID] = {}  # under which id the partitions of a name were given
         self._looks = 0
         self._look_at = -inf
+        self._waited = 0  # answers in a row that gave it nothing
+        self._had_some = False
         self._taken_since: float | None = None
 
     @property
@@ -162,6 +167,7 @@ class Modern:
         self._epoch = 0
         self._target = {}
         self._told = self._telling = None
+        self._waited, self._had_some = 0, False
 
     def _start_over(self, why: str) -> None:
         self.notes.append(f"{why}: {len(self._holdings.claimed)} partitions are lost, joining again")
@@ -213,12 +219,15 @@ class Modern:
         self._taken_since = None
         self._epoch = int(response.member_epoch)
         self._interval = response.heartbeat_interval.total_seconds()
-        self._due = now + self._interval
         if response.assignment is not None:
             topics = response.assignment.topic_partitions
             self._target = {topic.topic_id: frozenset(map(int, topic.partitions)) for topic in topics}
             self._looks, self._look_at = 0, -inf
             self._resolve()
+        self._waited = 0 if self._target else self._waited + 1
+        impatient = 0 < self._waited <= _IMPATIENT_TIMES and not self._had_some
+        self._had_some |= bool(self._target)
+        self._due = now + (min(self._interval, _IMPATIENT_INTERVAL) if impatient else self._interval)
 
     def _may_be_released(self, now: float) -> bool:
         """The member that has this instance id may just have died: it is out when its session is over."""

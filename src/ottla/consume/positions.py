@@ -5,12 +5,43 @@ The consumer says what it hands out, and when the program comes back for more; o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
 
 from ottla.admin.committed import Committed
+from ottla.fetch.course import Course
 from ottla.model import TopicPartition
 
 UNKNOWN = -1
+
+
+class Portion:
+    """Records of one partition on their way to the program, which has got the first `used` of them."""
+
+    __slots__ = ("course", "records", "start", "stop", "used")
+
+    def __init__(self, course: Course, records: pa.RecordBatch, *, start: int, stop: int) -> None:
+        self.course = course
+        self.records = records
+        self.start = start
+        """The offset after the last record that the program has got."""
+        self.stop = stop
+        self.used = 0
+
+    @property
+    def at(self) -> TopicPartition:
+        """Whose they are."""
+        return self.course.at
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the program has got all of them."""
+        return self.used >= self.records.num_rows
+
+    def rest(self) -> pa.RecordBatch:
+        """Those that the program has not got."""
+        return self.records.slice(self.used) if self.used else self.records
 
 
 class _Place:
@@ -18,7 +49,7 @@ class _Place:
 
     def __init__(self, offset: int, epoch: int, committed: int) -> None:
         self.handed = offset
-        """The offset after the last record that the program got."""
+        """The offset after the last record that was handed out."""
         self.done = offset
         """The offset after the last record that the program is through with, as far as can be told."""
         self.epoch = epoch
@@ -30,46 +61,69 @@ class Positions:
 
     def __init__(self) -> None:
         self._places: dict[TopicPartition, _Place] = {}
+        self.underway: Portion | None = None
+        """Handed out, and not with the program yet. One store ends that: Ctrl-C comes before it or after it, and what
+        the program has not got is neither passed over nor committed."""
 
     def __contains__(self, at: TopicPartition) -> bool:
         return at in self._places
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(list(self._places))
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     def begin(self, at: TopicPartition, offset: int, *, epoch: int = UNKNOWN, committed: int = UNKNOWN) -> None:
         """Reading begins, or goes on, at this offset."""
         before = self._places.get(at)
         self._places[at] = _Place(offset, epoch, before.committed if before is not None else committed)
+        if self.underway is not None and self.underway.at == at:
+            self.underway = None
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """They are somebody else's."""
         for at in partitions:
+            self.take_back(at)
             self._places.pop(at, None)
 
-    def hand_out(self, at: TopicPartition, next_offset: int, *, epoch: int = UNKNOWN) -> None:
-        """The program gets, or will never get, everything before this offset."""
-        place = self._places[at]
-        place.handed = max(place.handed, next_offset)
+    def hand_out(self, portion: Portion, *, epoch: int = UNKNOWN) -> None:
+        """These are for the program, which has them when they are `underway` no more."""
+        place = self._places[portion.at]
+        self.underway = portion
+        place.handed = max(place.handed, portion.stop)
         if epoch != UNKNOWN:
             place.epoch = epoch
 
-    def rewind(self, at: TopicPartition, next_offset: int) -> None:
-        """Of what was handed out, only the records before this offset are with the program by now."""
-        place = self._places.get(at)
-        if place is not None:
-            place.handed = next_offset
+    def pass_over(self, at: TopicPartition, next_offset: int) -> None:
+        """Up to this offset there is nothing more for the program."""
+        place = self._places[at]
+        place.handed = max(place.handed, next_offset)
+
+    def take_back(self, at: TopicPartition) -> None:
+        """What is underway does not get to the program."""
+        portion = self.underway
+        if portion is not None and portion.at == at:
+            self._places[at].handed = portion.start
+            self.underway = None
 
     def came_back(self) -> None:
         """The program asks for more: it is through with what it got."""
-        for place in self._places.values():
-            place.done = place.handed
+        for at, place in list(self._places.items()):
+            place.done = self._handed(at, place)
 
     def handed(self, at: TopicPartition) -> int | None:
         """The offset of the next record that the program gets; None while that is not known."""
         place = self._places.get(at)
-        return None if place is None else place.handed
+        return None if place is None else self._handed(at, place)
+
+    def epoch(self, at: TopicPartition) -> int:
+        """The leader epoch of what was handed out last, as far as known."""
+        return self._places[at].epoch
 
     def all_handed(self) -> dict[TopicPartition, Committed]:
-        """Everything that was handed out, as offsets to commit."""
-        return {at: Committed(place.handed, place.epoch) for at, place in self._places.items()}
+        """Everything that the program got, as offsets to commit."""
+        return {at: Committed(self._handed(at, place), place.epoch) for at, place in list(self._places.items())}
 
     def all_done(self) -> dict[TopicPartition, Committed]:
         """What the program is through with and is not committed yet."""
@@ -85,3 +139,7 @@ class Positions:
             place = self._places.get(at)
             if place is not None:
                 place.committed = told.offset
+
+    def _handed(self, at: TopicPartition, place: _Place) -> int:
+        portion = self.underway
+        return portion.start if portion is not None and portion.at == at else place.handed

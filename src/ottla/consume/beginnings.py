@@ -1,0 +1,130 @@
+"""Finds out where a consumer begins in partitions that are new to it: where its group is, or else at `start`.
+
+Partitions without a place come in; they are begun, or fail with what is to be said about them. Brokers are asked
+beside the program, which may get records of other partitions meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection
+from datetime import datetime
+
+from ottla.admin.committed import GROUP_MOVED_ON, Committed, fetch_committed
+from ottla.consume.handing import Handing
+from ottla.errors import BrokerError, DeadlineExceeded, InputError, NetworkError, NoBrokerReachable, OttlaError
+from ottla.fetch import places
+from ottla.model import GroupMember, Isolation, TopicPartition
+from ottla.net import Cluster
+from ottla.net.deadline import Deadline
+from ottla.net.errands import Errands
+
+_log = logging.getLogger(__name__)
+Partitions = frozenset[TopicPartition]
+Start = str | datetime
+_ERROR = "error"
+
+
+class Beginnings:
+    """`start` is for partitions of which the group has committed nothing; without a group, for all."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        handing: Handing,
+        *,
+        errands: Errands,
+        member: Callable[[], GroupMember] | None,
+        start: Start,
+        isolation: Isolation,
+    ) -> None:
+        self._cluster = cluster
+        self._handing = handing
+        self._errands = errands
+        self._member = member
+        self._start = start
+        self._isolation = isolation
+        self._numbers = itertools.count()
+        self._searches: dict[int, Partitions] = {}
+        self._failures = 0
+        self._not_before = 0.0
+
+    def look(self, held: Partitions) -> None:
+        """Begins what has a place by now, and searches for those that have none."""
+        if len(self._handing.positions) == len(held) or time.monotonic() < self._not_before:
+            return
+        self._searches = {n: these for n, these in self._searches.items() if self._errands.busy(("places", n))}
+        searched = frozenset[TopicPartition]().union(*self._searches.values())
+        missing = frozenset(at for at in held if at not in self._handing.positions)
+        missing -= searched | self._handing.failed
+        if missing:
+            self._search(missing)
+
+    def forget(self, partitions: Partitions) -> None:
+        """What is being found out about these does not count any more."""
+        self._searches = {number: these - partitions for number, these in self._searches.items()}
+
+    def _search(self, missing: Partitions) -> None:
+        number = next(self._numbers)
+        self._searches[number] = missing
+        self._errands.run(
+            ("places", number),
+            lambda: self._find(missing),
+            done=lambda found: self._found(number, *found),
+            failed=lambda error: self._failed(number, error),
+        )
+
+    def _found(
+        self, number: int, committed: dict[TopicPartition, Committed], begun: dict[TopicPartition, int]
+    ) -> None:
+        self._failures = 0
+        for at in sorted(self._searches.pop(number, frozenset())):
+            if at in self._handing.positions:
+                continue  # the program went elsewhere meanwhile
+            if at in committed:
+                told = committed[at]
+                self._handing.begin(at, told.offset, epoch=told.leader_epoch, committed=told.offset)
+            elif at in begun:
+                self._handing.begin(at, begun[at])
+            else:
+                reason = f"group {self._group} has committed nothing for {at}, and start is 'error'"
+                self._handing.fail(at, InputError(f"{reason}: seek to where it should begin"))
+
+    def _failed(self, number: int, error: OttlaError) -> None:
+        these = self._searches.pop(number, frozenset())
+        if _may_go_by(error):
+            self._failures += 1
+            self._not_before = time.monotonic() + self._cluster.retry.wait(self._failures, 1.0)
+            _log.warning("where to begin could not be found out, and is tried again: %s", error)
+            return
+        for at in these:
+            if at not in self._handing.positions:
+                self._handing.fail(at, error)
+
+    @property
+    def _group(self) -> str | None:
+        return None if self._member is None else self._member().group
+
+    def _find(self, new: Collection[TopicPartition]) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, int]]:
+        """What the group has committed, and where the others begin."""
+        deadline = Deadline.after(self._cluster.timeouts.total)
+        committed: dict[TopicPartition, Committed] = {}
+        if self._member is not None:
+            # A transaction that is about to change an offset is waited for (KIP-447).
+            committed = fetch_committed(
+                self._cluster, self._member(), new, isolation=Isolation.READ_COMMITTED, deadline=deadline
+            )
+        missing = [at for at in new if at not in committed]
+        if not missing or self._start == _ERROR:
+            return committed, {}
+        return committed, places.resolve(
+            self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline
+        )
+
+
+def _may_go_by(error: OttlaError) -> bool:
+    if isinstance(error, BrokerError):
+        return error.retriable or error.code in GROUP_MOVED_ON
+    return isinstance(error, NetworkError | NoBrokerReachable | DeadlineExceeded)

@@ -1,0 +1,22 @@
+"""A program that joins a group, says so, and is killed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+
+from .members import Stage, wait_until
+from .test_membership_real import WAYS
+
+
+def main(bootstrap: str, group: str, topic: str, way: str) -> None:
+    with ExitStack() as stack:
+        member = Stage(bootstrap, stack).join(group, topic, name="doomed", **WAYS[way])
+        wait_until(lambda: bool(member.held))
+        print("has some", flush=True)
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

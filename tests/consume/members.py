@@ -1,0 +1,161 @@
+"""Members of groups whose program does nothing but hold what it should, and a ledger that no two hold the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+from ottla.consume.membership import GroupOptions, Membership, Wanted
+from ottla.model import TopicPartition
+from ottla.net import Cluster
+
+Partitions = frozenset[TopicPartition]
+
+
+class Ledger:
+    """Who holds what. Noted before a member says that it holds something, and until after it has let go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders: dict[TopicPartition, str] = {}
+        self.trouble: list[str] = []
+
+    def take(self, member: str, partitions: Partitions) -> None:
+        with self._lock:
+            for partition in partitions:
+                other = self._holders.get(partition)
+                if other is not None:
+                    self.trouble.append(f"{member} takes {partition}, which {other} still holds")
+                self._holders[partition] = member
+
+    def let_go(self, member: str, partitions: Partitions) -> None:
+        with self._lock:
+            for partition in partitions:
+                if self._holders.get(partition) == member:
+                    del self._holders[partition]
+
+
+class Holder:
+    """The user's side of a membership: a thread that lets go and takes over, and writes down what it saw."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, topics: set[str], *, name: str, ledger: Ledger, options: GroupOptions
+    ) -> None:
+        self.name = name
+        self.held: Partitions = frozenset()
+        self.lost: list[Partitions] = []
+        self.revoked: list[Partitions] = []
+        self.taken: list[Partitions] = []
+        self.polls = True
+        self._ledger = ledger
+        self._woken = threading.Event()
+        self._stop = False
+        self.membership = Membership(cluster, group, options=options, changed=self._woken.set)
+        self.membership.subscribe(frozenset(topics))
+        self._thread = threading.Thread(target=self._run, name=f"holder-{name}", daemon=True)
+
+    def start(self) -> Holder:
+        self.membership.start()
+        self._thread.start()
+        return self
+
+    def check(self) -> None:
+        self.membership.check()
+
+    def stop_holding(self) -> None:
+        self._stop = True
+        self._woken.set()
+        self._thread.join(10)
+
+    def leave(self, timeout: float = 5.0) -> float:
+        """Lets go of everything and leaves; tells how many seconds leaving took."""
+        self.stop_holding()
+        self._ledger.let_go(self.name, self.held)
+        self.held = frozenset()
+        begun = time.monotonic()
+        self.membership.leave(timeout)
+        return time.monotonic() - begun
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._woken.wait(0.02)
+            self._woken.clear()
+            if self.polls:
+                self.membership.polled()
+                self._act(self.membership.wanted())
+
+    def _act(self, wanted: Wanted) -> None:
+        gone = self.held & wanted.lost
+        revoked = self.held - wanted.partitions - wanted.lost
+        new = wanted.partitions - self.held
+        if gone or revoked:
+            self.held -= gone | revoked
+            self.lost += [gone] if gone else []
+            self.revoked += [revoked] if revoked else []
+            self._ledger.let_go(self.name, gone | revoked)
+            self.membership.holding(self.held)
+        if new:
+            self._ledger.take(self.name, new)
+            self.held |= new
+            self.taken.append(new)
+            self.membership.holding(self.held)
+
+
+class Stage:
+    """Makes holders that are taken down at the end, and waits for what they should come to hold."""
+
+    def __init__(self, bootstrap: str, stack: ExitStack) -> None:
+        self.bootstrap = bootstrap
+        self.ledger = Ledger()
+        self._stack = stack
+
+    def cluster(self, **settings: object) -> Cluster:
+        return self._stack.enter_context(Cluster(self.bootstrap, **settings))  # type: ignore[arg-type]
+
+    def join(self, group: str, *topics: str, name: str, cluster: Cluster | None = None, **options: object) -> Holder:
+        holder = Holder(
+            cluster or self.cluster(),
+            group,
+            set(topics),
+            name=name,
+            ledger=self.ledger,
+            options=GroupOptions(**options),  # type: ignore[arg-type]
+        )
+        self._stack.callback(holder.leave)
+        return holder.start()
+
+
+class Holding(Protocol):
+    """Somebody who holds partitions, ours or not."""
+
+    name: str
+    held: Partitions
+
+    def check(self) -> None: ...
+
+
+def settled(holders: Sequence[Holding], whole: Partitions, *, seconds: float = 20.0) -> None:
+    """Waits until the holders have everything between them, each his even share."""
+
+    def is_settled() -> bool:
+        for holder in holders:
+            holder.check()
+        sizes = [len(holder.held) for holder in holders]
+        together = frozenset[TopicPartition]().union(*(holder.held for holder in holders))
+        return together == whole and sum(sizes) == len(whole) and max(sizes) - min(sizes) <= 1
+
+    wait_until(is_settled, lambda: f"{ {h.name: sorted(map(str, h.held)) for h in holders} }", seconds=seconds)
+
+
+def all_of(topic: str, count: int) -> Partitions:
+    return frozenset(TopicPartition(topic, index) for index in range(count))
+
+
+def wait_until(condition: Callable[[], bool], shown: Callable[[], str] = str, *, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {shown()}"
+        time.sleep(0.005)
