@@ -46,8 +46,9 @@ from ottla.produce.options import (
     settings_from,
 )
 from ottla.produce.outcomes import FailedBatch, Outcomes
+from ottla.produce.parts import Parts
 from ottla.produce.route import Partitions
-from ottla.produce.sender import Parts, Sender
+from ottla.produce.sender import Sender
 from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
 from ottla.produce.transaction import Transaction

@@ -13,30 +13,23 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TypeVar
 
-from ottla.config import LONGEST, Retry
+from ottla.config import LONGEST
 from ottla.errors import NotDelivered, OttlaError
-from ottla.events import Dropped, Events
-from ottla.net import Cluster
-from ottla.net.bell import Bell
 from ottla.net.deadline import Deadline
 from ottla.net.errands import Errands
 from ottla.net.links import Link, Links
-from ottla.produce.budget import Budget
 from ottla.produce.courier import Courier, Tools
-from ottla.produce.delivery import SENDER_THREAD, Placement, Refusal, Shipment
+from ottla.produce.delivery import SENDER_THREAD, Shipment
 from ottla.produce.ends import Ends
-from ottla.produce.intake import Handover, Intake
-from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
 from ottla.produce.lanes import Lanes
-from ottla.produce.options import Settings, WhenFull
-from ottla.produce.outcomes import Outcomes
-from ottla.produce.packing import Topic, pack
-from ottla.produce.route import Partitions, Router
+from ottla.produce.options import WhenFull
+from ottla.produce.packing import Topic
+from ottla.produce.parts import Parts
+from ottla.produce.reception import Reception
 from ottla.produce.scout import Scout
 
 _log = logging.getLogger(__name__)
@@ -47,26 +40,7 @@ _MOST_REQUESTS = 5
 _SWEEP_SECONDS = 0.1
 """How often deadlines are looked at."""
 _LONGEST_NAP = 1.0
-_FORGET_SECONDS = 1.0
-_FEW_SHIPMENTS = 64
 _SHORT_NAP = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a sender is put together from."""
-
-    cluster: Cluster
-    intake: Intake
-    budget: Budget
-    outcomes: Outcomes
-    events: Events
-    bell: Bell
-    settings_of: Callable[[str], Settings]
-    router_of: Callable[[str], Router]
-    keeper: Keeper | None
-    retry: Retry
-    transactional_id: str | None = None
 
 
 class Sender:
@@ -76,17 +50,18 @@ class Sender:
         self._parts = parts
         self._cluster = parts.cluster
         self._chance = random.Random()
-        self._topics: dict[str, Topic] = {}
+        self._lanes = Lanes(transactional=parts.transactional_id is not None)
+        self.reception = Reception(parts, self._lanes)
         self.errands = Errands(wake=parts.bell.ring, name=name)
-        self._scout = Scout(
+        self._scout = self.reception.scout = Scout(
             parts.cluster,
-            self._topics,
+            self.reception.topics,
             errands=self.errands,
             events=parts.events,
             retry=parts.retry,
             chance=self._chance,
-            known=self._known,
-            refused=self._no_such_topic,
+            known=self.reception.known,
+            refused=self.reception.no_such_topic,
         )
         self._links = self._scout.links = Links(
             parts.cluster,
@@ -98,7 +73,6 @@ class Sender:
             chance=self._chance,
             changed=self._scout.link_changed,
         )
-        self._lanes = Lanes(transactional=parts.transactional_id is not None)
         self._ends = Ends(
             self._lanes, links=self._links, keeper=parts.keeper, outcomes=parts.outcomes, events=parts.events
         )
@@ -114,13 +88,7 @@ class Sender:
         )
         self.gate: Callable[[Lane], bool] | None = None
         """Asked whether a lane may send now; None when all may."""
-        self.settled: Callable[[Shipment], None] | None = None
-        """Hears, on the loop's thread, of each shipment that has its outcome, sooner or later."""
         self._commands: deque[Callable[[], None]] = deque()
-        self._shipments: deque[Shipment] = deque()
-        self._forgot_at = 0.0
-        self._hurried: set[str] = set()
-        """Topics of which something is to be sent as soon as their partitions are known."""
         self._swept_at = 0.0
         self._stopping = False
         self._pause = threading.Event()
@@ -152,8 +120,8 @@ class Sender:
         """All that was handed in so far and has no outcome; it is sent as soon as possible."""
 
         def collect() -> list[Shipment]:
-            self._hurry()
-            return [shipment for shipment in self._shipments if shipment.unsettled]
+            self.reception.hurry()
+            return self.reception.unsettled()
 
         return self._do(collect, deadline)
 
@@ -162,7 +130,7 @@ class Sender:
 
         def adopt() -> None:
             self._lanes.producer = producer_id, epoch
-            for topic in self._topics.values():
+            for topic in self.reception.topics.values():
                 for lane in topic.lanes.values():
                     lane.start_over()
 
@@ -172,9 +140,9 @@ class Sender:
         """Gives up everything that was handed in, and returns when nothing is under way any more."""
 
         def drop() -> int:
-            self._hurry()
+            self.reception.hurry()
             self.fail_all(error)
-            self._let_go()
+            self.reception.let_go()
             return self._lanes.flying
 
         limit = deadline or Deadline.after(LONGEST)
@@ -183,8 +151,7 @@ class Sender:
 
     def fail_all(self, error: OttlaError) -> None:
         """On the loop's thread: nothing that is not under way will be delivered."""
-        for topic in self._topics.values():
-            self._refuse_waiting(topic, error)
+        self.reception.refuse_all(error)
         self._ends.fail_all(error)
 
     def _do(self, command: Callable[[], T], deadline: Deadline | None = None) -> T:
@@ -211,8 +178,8 @@ class Sender:
         """Puts everything that was handed in so far on disk, unless it is acknowledged; why that did not work."""
 
         def keep() -> OttlaError | None:
-            self._hurry()
-            waiting = next((topic for topic in self._topics.values() if topic.waiting), None)
+            self.reception.hurry()
+            waiting = next((topic for topic in self.reception.topics.values() if topic.waiting), None)
             error = self._ends.keep_all()
             if error is None and waiting is not None:
                 error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._scout.error}")
@@ -232,7 +199,7 @@ class Sender:
     def holding(self) -> str:
         """What most of the memory waits for, in words."""
         lanes = [(sum(b.held_bytes for b in list(lane.line)), topic, lane) for topic, lane in self._lanes]
-        waiting = [topic for topic in list(self._topics.values()) if topic.waiting]
+        waiting = [topic for topic in list(self.reception.topics.values()) if topic.waiting]
         if waiting and self._scout.error is not None:
             return f"the partitions of topic {waiting[0].name} are not known: {self._scout.error}"
         if not lanes:
@@ -246,14 +213,14 @@ class Sender:
 
     def topic(self, name: str) -> Topic | None:
         """What is known of a topic in use."""
-        return self._topics.get(name)
+        return self.reception.topics.get(name)
 
     # The loop
 
     def _run(self) -> None:
         try:
             if self._parts.keeper is not None:
-                self._inherit(self._parts.keeper)
+                self.reception.inherit(self._parts.keeper)
             while not self._stopping:
                 self._turn()
         except BaseException as error:
@@ -268,7 +235,7 @@ class Sender:
         self.errands.collect()
         while self._commands:
             self._commands.popleft()()
-        next_due = self._take(now)
+        next_due = self.reception.take(now)
         next_due = min(next_due, self._courier.dispatch(now))
         self._scout.look(now)
         if self.gate is None:  # a transactional producer is told its identity
@@ -316,7 +283,7 @@ class Sender:
     @property
     def _is_watching(self) -> bool:
         """Whether there are deadlines to look at."""
-        return not self._lanes.idle or any(topic.waiting for topic in self._topics.values())
+        return not self._lanes.idle or self.reception.waiting
 
     def _pump(self, link: Link) -> None:
         connection = link.connection
@@ -329,24 +296,6 @@ class Sender:
             if self._scout.leads(link):
                 self._links.connect(link, time.monotonic())  # was it idleness, or is the broker gone?
 
-    # What was left behind, and what is put on disk
-
-    def _inherit(self, keeper: Keeper) -> None:
-        """The batches that a program which ended has left: they come before anything new in their partitions."""
-        for stored in keeper.inherited():
-            batch = keeper.adopt(stored)
-            shipment = Shipment(stored.topic)
-            shipment.count = shipment.unsettled = batch.count
-            shipment.placements.append(Placement(batch, range(batch.count), 0))
-            batch.shipments.append((shipment, batch.count))
-            self._shipments.append(shipment)
-            topic = self._topic(stored.topic)
-            lane = topic.lane(stored.partition)
-            lane.floor = stored.floor_offset if not lane.line else lane.floor
-            lane.add(batch)
-            lane.must_check = True
-            self._lanes.activate(topic, lane)
-
     def _keep(self, now: float) -> None:
         """With a spool: what waits for too long goes to disk, and leaves the memory when that is short."""
         keeper, budget = self._parts.keeper, self._parts.budget
@@ -357,124 +306,11 @@ class Sender:
         if budget.used > budget.buffering.bytes // 2:
             self._ends.unload()
 
-    # What came in
-
-    def _take(self, now: float) -> float:
-        handed, next_due = self._parts.intake.take(now, self._linger)
-        if handed:
-            for handover in handed:
-                self._let_go()
-                self._shipments.append(handover.shipment)
-                self._accept(handover)
-        return next_due
-
-    def _let_go(self) -> None:
-        """Forgets the shipments that have their outcome."""
-        while self._shipments and self._shipments[0].unsettled == 0:
-            shipment = self._shipments.popleft()
-            if self.settled is not None:
-                self.settled(shipment)
-
-    def _forget_settled(self, now: float) -> None:
-        """The same behind a shipment that waits long, when there are many."""
-        if len(self._shipments) <= _FEW_SHIPMENTS or now < self._forgot_at + _FORGET_SECONDS:
-            return
-        self._forgot_at = now
-        done = [shipment for shipment in self._shipments if shipment.unsettled == 0]
-        self._shipments = deque(shipment for shipment in self._shipments if shipment.unsettled)
-        for shipment in done:
-            if self.settled is not None:
-                self.settled(shipment)
-
-    def _linger(self, topic: str) -> float:
-        return self._settings(topic).batching.linger
-
-    def _settings(self, topic: str) -> Settings:
-        known = self._topics.get(topic)
-        return known.settings if known is not None else self._parts.settings_of(topic)
-
-    def _accept(self, handover: Handover) -> None:
-        topic = self._topic(handover.topic)
-        if topic.partitions is None:
-            topic.waiting.append(handover)
-            self._scout.doubt(topic.name)
-        else:
-            self._pack(topic, handover)
-
-    def _topic(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = Topic(
-                name,
-                self._parts.settings_of(name),
-                router=self._parts.router_of(name),
-                failed=self._parts.outcomes.failed,
-                refused=self._parts.outcomes.count,
-            )
-            self._scout.remember(topic)
-            count = 0 if self._parts.keeper is None else self._parts.keeper.partition_count(name)
-            if topic.partitions is None and count:
-                topic.partitions = Partitions(count)
-                self._scout.doubt(name)
-        return topic
-
-    def _pack(self, topic: Topic, handover: Handover) -> None:
-        try:
-            pack(
-                topic,
-                handover,
-                held=self._parts.outcomes.hold,
-                touched=lambda lane: self._lanes.activate(topic, lane),
-            )
-        except OttlaError as error:
-            self._refuse(handover, error)
-        else:
-            self._parts.budget.add(-handover.held_bytes)
-
-    def _refuse(self, handover: Handover, error: OttlaError) -> None:
-        """None of these rows gets into a batch."""
-        self._parts.budget.add(-handover.held_bytes)
-        shipment = handover.shipment
-        placed = sum(len(placement.rows) for placement in shipment.placements)
-        count = handover.columns.count
-        if not placed:
-            shipment.unsettled = count
-            shipment.placements.append(Placement(Refusal(handover.topic, -1, error), range(count), 0))
-            self._parts.outcomes.count(count, error)
-            shipment.settle(count)
-
-    def _hurry(self) -> None:
-        """Everything that waits for company goes now."""
-        self._parts.intake.take_all()
-        now = time.monotonic()
-        self._take(now)
-        _make_due((lane for _, lane in self._lanes), now)
-        self._hurried |= {topic.name for topic in self._topics.values() if topic.waiting}
-
-    def _known(self, topic: Topic) -> None:
-        """The partitions of a topic are known: what waited for that goes on."""
-        assert topic.partitions is not None
-        if self._parts.keeper is not None:
-            self._parts.keeper.remember(topic.name, topic.partitions.count)
-        while topic.waiting:
-            self._pack(topic, topic.waiting.popleft())
-        if topic.name in self._hurried:
-            self._hurried.discard(topic.name)
-            _make_due(topic.lanes.values(), time.monotonic())
-
-    def _no_such_topic(self, topic: Topic, error: OttlaError) -> None:
-        self._refuse_waiting(topic, error)
-        del self._topics[topic.name]
-
-    def _refuse_waiting(self, topic: Topic, error: OttlaError) -> None:
-        while topic.waiting:
-            self._refuse(topic.waiting.popleft(), error)
-
     # Time
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
-        self._forget_settled(now)
+        self.reception.forget_settled(now)
         for link in list(self._links):
             if link.requests:
                 self._pump(link)  # requests that nobody answers run out of time here
@@ -483,29 +319,11 @@ class Sender:
         if self._parts.keeper is not None:
             self._keep(now)
         self._ends.expire(now)
-        for topic in list(self._topics.values()):
-            self._expire_waiting(topic, now)
-        if self._parts.budget.buffering.when_full is WhenFull.DROP_OLDEST and self._parts.budget.full:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
+        self.reception.expire(now)
         budget = self._parts.budget
-        self._ends.drop_unsent(budget.used - budget.buffering.bytes // 2)
-        for topic in self._topics.values():
-            while topic.waiting and budget.full:
-                handover = topic.waiting.popleft()
-                count, when = handover.columns.count, handover.created
-                reason = f"dropped to make room: the partitions of the topic are not known: {self._scout.error}"
-                self._parts.events.emit(Dropped(topic.name, -1, count, handover.held_bytes, when, when, reason))
-                self._refuse(handover, NotDelivered(reason, topic=topic.name, records=count, cause=self._scout.error))
-
-    def _expire_waiting(self, topic: Topic, now: float) -> None:
-        limit = topic.settings.delivery_timeout
-        while topic.waiting and topic.waiting[0].opened + limit <= now:
-            handover = topic.waiting.popleft()
-            reason = f"the partitions of the topic were not known within {limit:g} s: {self._scout.error}"
-            error = NotDelivered(reason, topic=topic.name, records=handover.columns.count, cause=self._scout.error)
-            self._refuse(handover, error)
+        if budget.buffering.when_full is WhenFull.DROP_OLDEST and budget.full:
+            self._ends.drop_unsent(budget.used - budget.buffering.bytes // 2)
+            self.reception.drop_waiting()
 
     def _why_unknown(self) -> str:
         kept = "" if self._parts.keeper is None else ", or kept: this spool has never seen the topic"
@@ -522,18 +340,12 @@ class Sender:
         self._parts.intake.shut(error or OttlaError("this producer was closed"))
         try:
             handed, _ = self._parts.intake.take(math.inf, lambda _: 0.0)
-            waiting = [handover for topic in self._topics.values() for handover in topic.waiting]
+            waiting = [handover for topic in self.reception.topics.values() for handover in topic.waiting]
             for handover in [*handed, *waiting]:
                 count = handover.columns.count
                 reason = str(error or f"the producer was closed before they could be sent{self._why_unknown()}")
-                self._refuse(handover, NotDelivered(reason, topic=handover.topic, records=count, cause=error))
+                self.reception.refuse(handover, NotDelivered(reason, topic=handover.topic, records=count, cause=error))
             self._ends.end_all(str(error or self._why_closed()))
         except Exception:
             _log.exception("could not tell every delivery that the sender has ended")
         self._parts.budget.wake()
-
-
-def _make_due(lanes: Iterable[Lane], now: float) -> None:
-    for lane in lanes:
-        if lane.open is not None:
-            lane.open.due = min(lane.open.due, now)

@@ -85,7 +85,7 @@ class Transactions:
         self._refusal: OttlaError | None = None
         """Why the coordinator let a partition not take part."""
         sender.gate = self._may_send
-        sender.settled = self._look_at
+        sender.reception.settled = self._look_at
 
     @property
     def who(self) -> PreparedTransaction:
