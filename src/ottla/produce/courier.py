@@ -244,7 +244,7 @@ class Courier:
         """Works on the answers that have come since the last call."""
         while self._answered:
             for request in self._answered_now():
-                pending = request.pending
+                pending, request.pending = request.pending, None  # a circle, and it holds batches and answer
                 assert pending is not None
                 if pending.error is not None:
                     self._lost(request, pending.error, now)
