@@ -154,7 +154,7 @@ def test_json_lines_without_a_topic_of_their_own_use_the_option_defaults(kafka: 
         (b"plain text", "JSON is malformed"),
         (b"[1]", "Expected `object`, got `array`"),
         (b"{}", "missing required field `value`"),
-        (b'{"value": "a", "offset": 3}', "unknown field `offset`; known are value, key, headers"),
+        (b'{"value": "a", "ofset": 3}', "unknown field `ofset`; known are value, key, headers"),
         (
             b'{"value": 3}',
             'Expected `str | object | null`, got `int` - at `$.value`; a key or value is a text, null or {"',

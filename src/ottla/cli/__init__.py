@@ -125,6 +125,7 @@ def cli() -> None:
       ottla cluster up --brokers 3 --topic clicks:6   three real brokers on this machine
       ottla topics describe clicks                    leaders, replicas, offsets
       ottla produce clicks access.log                 each line a record
+      ottla consume clicks --from -10 --json          the last ten of each partition, and what comes
       ottla cluster down
 
     Commands that connect take --bootstrap HOST:PORT,... Without it they use OTTLA_BOOTSTRAP, else the local cluster

@@ -18,7 +18,7 @@ from ottla.cli import Misuse, template
 from ottla.cli.bootstrap import bootstrap_option
 from ottla.cli.escapes import literal, unescaped
 from ottla.cli.flow import Flow, Progress, Source
-from ottla.cli.interrupting import Interruption
+from ottla.cli.interrupting import Interruption, output_pipe
 from ottla.cli.outputs import WRITERS, FileOutput, Output, StandardOutput
 from ottla.cli.places import Fixed, Place
 from ottla.cli.reading_options import (
@@ -174,7 +174,7 @@ def consume(
         commit_every = COMMIT_SECONDS if output is None else None
         source = _member(wanted, group, bootstrap, commit_every=commit_every, **client)
     is_shown = output is not None or (wanted.stop is not None and not sys.stdout.isatty())
-    with Interruption() as interruption:
+    with Interruption(output_pipe() if output is None else None) as interruption:
         flow = Flow(
             source=source,
             selection=selection,
@@ -186,7 +186,8 @@ def consume(
         )
         _run(flow)
     if isinstance(target, FileOutput) and target.is_complete:
-        click.echo(f"{flow.progress.records:,} records written to {output}", err=True)
+        count = flow.progress.records
+        click.echo(f"{count:,} record{'s' if count != 1 else ''} written to {output}", err=True)
     context.exit(interruption.exit_code)
 
 

@@ -26,14 +26,14 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Catches the signals while the block runs."""
+    """Catches the signals while the block runs, and watches the pipe, if one is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipe: int | None = None) -> None:
         self.asked = 0
         """The number of the first signal, 0 while there was none."""
         self._waits = False
         self._before: dict[signal.Signals, Any] = {}
-        self._watch = _PipeWatch()
+        self._watch = _PipeWatch(pipe)
 
     @property
     def exit_code(self) -> int:
@@ -60,13 +60,15 @@ class Interruption:
     def wait(self, step: Callable[[], _Result]) -> _Result:
         """What `step` returns, or `Interrupted` as soon as a signal comes."""
         try:
-            self._waits = True
-            self.check()
-            return step()
+            try:
+                self._waits = True
+                self.check()
+                return step()
+            finally:
+                self._waits = False
         except KeyboardInterrupt as error:
+            self._waits = False  # it may have come just before the line above
             raise Interrupted from error
-        finally:
-            self._waits = False
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         # A second Ctrl-C ends work, too; a broken pipe says so by itself there.
@@ -77,19 +79,19 @@ class Interruption:
 
 
 class _PipeWatch:
-    """Sends this process SIGPIPE as soon as nobody reads its standard output any more, if that is a pipe."""
+    """Sends this process SIGPIPE as soon as nobody reads the pipe any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipe: int | None) -> None:
+        self._pipe = pipe
         self._thread: threading.Thread | None = None
         self._ends: tuple[int, int] | None = None
 
     def start(self) -> None:
-        output = _pipe()
-        if output is None:
+        if self._pipe is None:
             return
         self._ends = os.pipe()
         self._thread = threading.Thread(
-            target=_watch, args=(output, self._ends[0]), name="ottla-pipe-watch", daemon=True
+            target=_watch, args=(self._pipe, self._ends[0]), name="ottla-pipe-watch", daemon=True
         )
         self._thread.start()
 
@@ -100,7 +102,8 @@ class _PipeWatch:
             os.close(self._ends[0])
 
 
-def _pipe() -> int | None:
+def output_pipe() -> int | None:
+    """Standard output, if it is a pipe or a socket."""
     try:
         output = sys.stdout.fileno()
         mode = os.fstat(output).st_mode
@@ -109,9 +112,9 @@ def _pipe() -> int | None:
     return output if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
 
 
-def _watch(output: int, end: int) -> None:
+def _watch(pipe: int, end: int) -> None:
     poll = select.poll()
-    poll.register(output, 0)  # errors alone, and those are always reported
+    poll.register(pipe, 0)  # errors alone, and those are always reported
     poll.register(end, select.POLLIN)
     if end not in dict(poll.poll()):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)

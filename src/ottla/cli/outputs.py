@@ -69,9 +69,16 @@ class StandardOutput:
     def write(self, records: pa.RecordBatch) -> None:
         """All of it is in the hands of the system afterwards."""
         for block in blocks(self._look, records):
-            rest = block
+            self._write(block)
+
+    def _write(self, rest: memoryview) -> None:
+        try:
             while rest:
                 rest = rest[self._file.write(rest) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failure(f"cannot write to standard output: {error.strerror}") from error
 
 
 class _Writer(Protocol):

@@ -9,26 +9,28 @@ import socket
 
 
 class Bell:
-    """One loop listens, anybody rings."""
+    """One loop listens, anybody rings. It opens its sockets when the loop first asks for one to poll."""
 
     def __init__(self) -> None:
-        self._hear, self._ring = socket.socketpair()
-        self._hear.setblocking(False)
-        self._ring.setblocking(False)
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._asleep = False
         self._rung = False
 
     def fileno(self) -> int:
-        """To poll."""
-        return self._hear.fileno()
+        """To poll, before `may_sleep`."""
+        if self._sockets is None:
+            self._sockets = socket.socketpair()
+            for one in self._sockets:
+                one.setblocking(False)
+        return self._sockets[0].fileno()
 
     def ring(self) -> None:
         """The loop looks again."""
         self._rung = True  # first this: the loop looks at it after it has said that it sleeps
-        if self._asleep:
+        if self._asleep and self._sockets is not None:
             self._asleep = False
             try:
-                self._ring.send(b"!")
+                self._sockets[1].send(b"!")
             except OSError:
                 pass  # full: it wakes anyway; or closed: nobody is there
 
@@ -45,12 +47,12 @@ class Bell:
         """Takes what made the descriptor readable."""
         self._asleep = False
         try:
-            while self._hear.recv(64):
+            while self._sockets is not None and self._sockets[0].recv(64):
                 pass
         except OSError:
             pass
 
     def close(self) -> None:
         """Nobody listens any more."""
-        self._hear.close()
-        self._ring.close()
+        for one in self._sockets or ():
+            one.close()
