@@ -41,8 +41,11 @@ warm: $(STAMP)
 demo: java $(STAMP) warm
 	@$(BIN)/ottla demo
 
+# Most tests wait for brokers: two at a time, by file, each worker with brokers of its own.
+WORKERS ?= 2
+
 test: java $(STAMP) warm
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 check: $(STAMP)
 	@$(BIN)/ruff check .
@@ -53,6 +56,7 @@ check: $(STAMP)
 bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire
 	@$(BIN)/python -m bench produce
+	@$(BIN)/python -m bench consume
 
 soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.fuzz --inputs 10000000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cli import template
-from ottla.cli.showing import Values
+from ottla.cli.reading import template
+from ottla.cli.reading.showing import Values
 
 from .columns import Row, batch, values
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli import jsonl
-from ottla.cli.showing import JsonObjects, blocks
+from ottla.cli.reading.showing import JsonObjects, blocks
+from ottla.cli.values import jsonl
 
 from .columns import Row, batch, rows
 
@@ -91,7 +91,7 @@ def test_what_is_written_is_read_back_by_produce(records: list[Row], first: int)
 
 
 def test_a_large_batch_is_written_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.showing._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("ottla.cli.reading.showing._BLOCK_BYTES", 1000)
     records = batch(*(Row(b"x" * 100, offset=offset) for offset in range(50)))
     written = [bytes(block) for block in blocks(JsonObjects(), records)]
     assert len(written) > 5

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from ottla.cli import Failure
-from ottla.cli.outputs import FileOutput
+from ottla.cli.reading.outputs import FileOutput
 from ottla.wire.decode import SCHEMA
 
 from .columns import Row, batch
@@ -67,7 +67,7 @@ def test_a_file_without_records_is_valid(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_parquet_file_has_row_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.outputs._GROUP_ROWS", 4)
+    monkeypatch.setattr("ottla.cli.reading.outputs._GROUP_ROWS", 4)
     path = tmp_path / "records.parquet"
     with FileOutput(path) as output:
         for offset in range(5):

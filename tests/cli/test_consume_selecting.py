@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.escapes import literal
-from ottla.cli.selecting import HasHeader, Selection, pattern
+from ottla.cli.reading.selecting import HasHeader, Selection, pattern
+from ottla.cli.values.escapes import literal
 
 from .columns import Row, batch, rows
 

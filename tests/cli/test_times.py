@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.times import parse_time
+from ottla.cli.values.times import parse_time
 
 NOW = datetime(2025, 3, 1, 12, 0, tzinfo=timezone(timedelta(hours=1)))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.units import parse_duration, parse_size, show_duration, show_size
+from ottla.cli.values.units import parse_duration, parse_size, show_duration, show_size
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ottla.cli.bootstrap import DIR_VARIABLE
-from ottla.cli.options import json_option, settings_option
-from ottla.cli.reporting import JarProgress, announce_library, describe, overview
+from ottla.cli.options.bootstrap import DIR_VARIABLE
+from ottla.cli.options.general import json_option, settings_option
+from ottla.cli.views.cluster import JarProgress, announce_library, describe, overview
 from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
 from ottla.cluster.jars import DEFAULT_VERSION, versions
 from ottla.errors import ConfigError

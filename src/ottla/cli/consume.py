@@ -14,14 +14,9 @@ from typing import Any
 
 import click
 
-from ottla.cli import Misuse, template
-from ottla.cli.bootstrap import bootstrap_option
-from ottla.cli.escapes import literal, unescaped
-from ottla.cli.flow import Flow, Progress, Source
-from ottla.cli.interrupting import Interruption, output_pipe
-from ottla.cli.outputs import WRITERS, FileOutput, Output, StandardOutput
-from ottla.cli.places import Fixed, Place
-from ottla.cli.reading_options import (
+from ottla.cli import Misuse
+from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.reading import (
     from_option,
     isolation_option,
     parsed,
@@ -29,11 +24,17 @@ from ottla.cli.reading_options import (
     topics_argument,
     until_option,
 )
-from ottla.cli.resolving import Wanted
-from ottla.cli.security import security_options
-from ottla.cli.selecting import HasHeader, Selection, pattern
-from ottla.cli.showing import JsonObjects, Look, Values
-from ottla.cli.sources import COMMIT_SECONDS, FromGroup, FromReader
+from ottla.cli.options.security import security_options
+from ottla.cli.reading import template
+from ottla.cli.reading.flow import Flow, Progress, Source
+from ottla.cli.reading.outputs import WRITERS, FileOutput, Output, StandardOutput
+from ottla.cli.reading.resolving import Wanted
+from ottla.cli.reading.selecting import HasHeader, Selection, pattern
+from ottla.cli.reading.showing import JsonObjects, Look, Values
+from ottla.cli.reading.sources import COMMIT_SECONDS, FromGroup, FromReader
+from ottla.cli.terminal.interrupting import Interruption, output_pipe
+from ottla.cli.values.escapes import literal, unescaped
+from ottla.cli.values.places import Fixed, Place
 from ottla.config import Security
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.admin import Admin
 from ottla.cli import Failure
-from ottla.cli.reporting import JarProgress
+from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
 from ottla.consume.consumer import Consumer
 from ottla.consume.listening import Listener

@@ -15,9 +15,8 @@ import click
 from ottla.admin import Admin, OffsetSpec
 from ottla.admin.groups import in_use
 from ottla.cli import Misuse
-from ottla.cli.connecting import with_admin
-from ottla.cli.group_views import as_dict, as_text, listed_dict, listed_text, move_dict, moves_text
-from ottla.cli.options import json_option
+from ottla.cli.options.connecting import with_admin
+from ottla.cli.options.general import json_option
 from ottla.cli.resetting import (
     Goal,
     Move,
@@ -29,8 +28,9 @@ from ottla.cli.resetting import (
     plan,
     refuse_missing,
 )
-from ottla.cli.tables import terminal_width
-from ottla.cli.times import parse_time
+from ottla.cli.values.times import parse_time
+from ottla.cli.views.groups import as_dict, as_text, listed_dict, listed_text, move_dict, moves_text
+from ottla.cli.views.tables import terminal_width
 from ottla.errors import BrokerError, ErrorCode
 from ottla.model import TopicPartition
 

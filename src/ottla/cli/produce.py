@@ -18,15 +18,15 @@ from typing import Any
 import click
 
 from ottla.cli import Misuse
-from ottla.cli.bootstrap import bootstrap_option
-from ottla.cli.escapes import unescaped
-from ottla.cli.ledger import Counts, Ledger
-from ottla.cli.lines import Block, TooLong, blocks, check_input
-from ottla.cli.options import json_option
-from ottla.cli.progress import LiveLine
-from ottla.cli.rows import BadLine, Format, Header, JsonLines, PlainLines
-from ottla.cli.security import security_options
-from ottla.cli.stopping import Stopping
+from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.general import json_option
+from ottla.cli.options.security import security_options
+from ottla.cli.sending.ledger import Counts, Ledger
+from ottla.cli.sending.lines import Block, TooLong, blocks, check_input
+from ottla.cli.sending.rows import BadLine, Format, Header, JsonLines, PlainLines
+from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.stopping import Stopping
+from ottla.cli.values.escapes import unescaped
 from ottla.config import LONGEST, Security
 from ottla.errors import InputError, NotDelivered
 from ottla.events import Event, FlushAcknowledged

@@ -16,10 +16,9 @@ from click.core import ParameterSource
 
 from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Failure, Misuse
-from ottla.cli.bootstrap import bootstrap_option
-from ottla.cli.options import json_option, timeout_option
-from ottla.cli.places import Fixed, Place
-from ottla.cli.reading_options import (
+from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.general import json_option, timeout_option
+from ottla.cli.options.reading import (
     from_option,
     isolation_option,
     parsed,
@@ -27,12 +26,13 @@ from ottla.cli.reading_options import (
     topics_argument,
     until_option,
 )
-from ottla.cli.resolving import Wanted
-from ottla.cli.security import security_options
-from ottla.cli.tables import table, terminal_width
-from ottla.cli.texts import show_time
-from ottla.cli.times import parse_time
-from ottla.cli.units import show_size
+from ottla.cli.options.security import security_options
+from ottla.cli.reading.resolving import Wanted
+from ottla.cli.reading.texts import show_time
+from ottla.cli.values.places import Fixed, Place
+from ottla.cli.values.times import parse_time
+from ottla.cli.values.units import show_size
+from ottla.cli.views.tables import table, terminal_width
 from ottla.config import Security, Timeouts
 from ottla.fetch.options import parse_isolation
 from ottla.fetch.profile import PartitionProfile

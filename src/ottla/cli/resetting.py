@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ottla.admin import Committed, OffsetAt, OffsetSpec
-from ottla.cli.places import parse_partitions
+from ottla.cli.values.places import parse_partitions
 from ottla.errors import InputError
 from ottla.model import OffsetRange, TopicPartition
 

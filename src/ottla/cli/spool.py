@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 import click
 import pyarrow as pa
 
-from ottla.cli.bootstrap import bootstrap_option
-from ottla.cli.jsonl import line_of
-from ottla.cli.options import json_option
-from ottla.cli.progress import LiveLine
-from ottla.cli.security import security_options
-from ottla.cli.stopping import Stopping
+from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.general import json_option
+from ottla.cli.options.security import security_options
+from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.stopping import Stopping
+from ottla.cli.values.jsonl import line_of
 from ottla.config import Security
 from ottla.errors import CorruptBatch, NotDelivered, SpoolInUse
 from ottla.events import DowntimeReplayed, Event

@@ -14,11 +14,11 @@ import click
 from ottla.admin import Admin, Apply, NewTopic, Setting, TopicDescription
 from ottla.admin.settings import Changes, Settings, refuse_unknown
 from ottla.cli import Misuse
-from ottla.cli.connecting import with_admin
-from ottla.cli.options import json_option
-from ottla.cli.tables import terminal_width
-from ottla.cli.topic_settings import topic_settings_options
-from ottla.cli.topic_views import TopicView, as_dict, as_text, changes_table, overview, setting_dict
+from ottla.cli.options.connecting import with_admin
+from ottla.cli.options.general import json_option
+from ottla.cli.options.topic_settings import topic_settings_options
+from ottla.cli.views.tables import terminal_width
+from ottla.cli.views.topics import TopicView, as_dict, as_text, changes_table, overview, setting_dict
 from ottla.errors import BrokerError, ErrorCode
 from ottla.model import TopicPartition
 

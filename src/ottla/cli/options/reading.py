@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from ottla.cli import places
-from ottla.cli.places import Fixed, LastRecords, Place
+from ottla.cli.values import places
+from ottla.cli.values.places import Fixed, LastRecords, Place
 from ottla.produce import records as checks
 
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]

@@ -19,7 +19,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from ottla.cli import Failure, Misuse
-from ottla.cli.showing import JsonObjects, Look, blocks
+from ottla.cli.reading.showing import JsonObjects, Look, blocks
 from ottla.wire.decode import COLUMNS, SCHEMA
 
 _GROUP_BYTES = 64 << 20

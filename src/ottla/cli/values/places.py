@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from ottla.cli import times
+from ottla.cli.values import times
 from ottla.fetch.places import CommittedBy
 
 _LAST_OFFSET = (1 << 63) - 1

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.cli.texts import list_ends
+from ottla.cli.reading.texts import list_ends
 
 
 @dataclass(frozen=True, slots=True)

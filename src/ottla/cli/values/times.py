@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from ottla.cli.units import parse_duration
+from ottla.cli.values.units import parse_duration
 
 ACCEPTED = (
     "accepted are ISO 8601 with a zone (2025-03-01T12:00:00Z, 2025-03-01T13:00+01:00), a time ago (-90s, -2h, '2h ago',"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.admin import ReplicaSizes, Setting, SettingSource, TopicDescription
-from ottla.cli.tables import table
-from ottla.cli.topic_settings import show_meaning, show_setting, show_value
-from ottla.cli.units import show_size
+from ottla.cli.options.topic_settings import show_meaning, show_setting, show_value
+from ottla.cli.values.units import show_size
+from ottla.cli.views.tables import table
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net.metadata import Partition
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.cli import Failure
-from ottla.cli.places import Fixed, LastRecords, Place
+from ottla.cli.values.places import Fixed, LastRecords, Place
 from ottla.fetch import places as fetch
 from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, TopicPartition

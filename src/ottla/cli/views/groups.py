@@ -11,7 +11,7 @@ from typing import Any
 from ottla.admin import DescribedMember, GroupDescription, ListedGroup, PartitionLag
 from ottla.admin.committed import by_topic
 from ottla.cli.resetting import Move
-from ottla.cli.tables import table
+from ottla.cli.views.tables import table
 from ottla.model import TopicPartition
 
 

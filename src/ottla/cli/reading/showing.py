@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.cli import texts
+from ottla.cli.reading import texts
 from ottla.wire.decode import COLUMNS
 
 _LINE_END = texts.text(b"\n")

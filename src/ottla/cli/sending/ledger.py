@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.cli.rows import Rows
+from ottla.cli.sending.rows import Rows
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError, RecordTooLarge
 from ottla.model import TopicPartition
 from ottla.produce import records as checks

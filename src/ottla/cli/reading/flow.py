@@ -15,10 +15,10 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from ottla.cli.interrupting import Interrupted, Interruption
-from ottla.cli.outputs import Output
-from ottla.cli.progress import LiveLine
-from ottla.cli.selecting import Selection
+from ottla.cli.reading.outputs import Output
+from ottla.cli.reading.selecting import Selection
+from ottla.cli.terminal.interrupting import Interrupted, Interruption
+from ottla.cli.terminal.progress import LiveLine
 from ottla.model import OffsetRange, TopicPartition
 from ottla.wire.decode import COLUMNS
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ottla.admin import Admin
-from ottla.cli.bootstrap import bootstrap_option
-from ottla.cli.options import timeout_option
-from ottla.cli.security import security_options
+from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.general import timeout_option
+from ottla.cli.options.security import security_options
 from ottla.config import Security, Timeouts
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

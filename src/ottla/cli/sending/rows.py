@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.cli import jsonl
-from ottla.cli.lines import Block
+from ottla.cli.sending.lines import Block
+from ottla.cli.values import jsonl
 from ottla.errors import InputError
 from ottla.produce import records as checks
 

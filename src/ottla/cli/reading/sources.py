@@ -13,9 +13,9 @@ from typing import Any, Self
 import click
 import pyarrow as pa
 
-from ottla.cli.flow import end_of
-from ottla.cli.interrupting import Interruption
-from ottla.cli.resolving import Wanted
+from ottla.cli.reading.flow import end_of
+from ottla.cli.reading.resolving import Wanted
+from ottla.cli.terminal.interrupting import Interruption
 from ottla.consume.consumer import Consumer
 from ottla.events import Event, RangeLost
 from ottla.fetch.reader import Reader

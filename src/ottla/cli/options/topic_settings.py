@@ -14,8 +14,8 @@ import click
 
 from ottla.admin import Setting
 from ottla.cli import Misuse
-from ottla.cli.options import settings_option
-from ottla.cli.units import DURATIONS, SIZES, parse_duration, parse_size, show_duration, show_size
+from ottla.cli.options.general import settings_option
+from ottla.cli.values.units import DURATIONS, SIZES, parse_duration, parse_size, show_duration, show_size
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NO_LIMIT = -1

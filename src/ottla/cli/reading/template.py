@@ -14,9 +14,9 @@ from string import Formatter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.cli import texts
-from ottla.cli.escapes import unescaped
-from ottla.cli.showing import timestamp_types
+from ottla.cli.reading import texts
+from ottla.cli.reading.showing import timestamp_types
+from ottla.cli.values.escapes import unescaped
 
 _Written = Callable[[pa.Array], texts.Texts]
 _HEADER = "header."

@@ -1,0 +1,1 @@
+"""The live line on stderr, and signals."""

@@ -1,0 +1,1 @@
+"""How topics, groups and clusters look: tables for people, JSON for programs."""
