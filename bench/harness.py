@@ -50,6 +50,27 @@ class Sample:
     cpu: int
 
 
+class Stopwatch:
+    """Wall and CPU time of this process, all of its threads, from its making to `stop`."""
+
+    def __init__(self) -> None:
+        self._cpu, self._wall = time.process_time_ns(), time.perf_counter_ns()
+
+    def stop(self) -> Sample:
+        """The time since it was made."""
+        return Sample(time.perf_counter_ns() - self._wall, time.process_time_ns() - self._cpu)
+
+
+def paced(count: int, per_second: int, act: Callable[[], None]) -> None:
+    """Call `act` at an even pace, sleeping in between; one that is late does not delay those after it."""
+    began = time.perf_counter()
+    for i in range(count):
+        wait = began + i / per_second - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        act()
+
+
 def measure(call: Callable[[], object], effort: Effort) -> list[Sample]:
     """Time `call` again and again, after one call that is not counted; garbage is collected between the calls."""
     call()

@@ -9,19 +9,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-
 from bench import harness
+from bench.figures import Findings, latency_row, verdicts
 from bench.harness import Effort
 from bench.peers.produce import Job
-from bench.produce_figures import Cell, latency_row, lines, ratios, ratios_by_cell, row, verdicts
+from bench.produce_figures import GOALS, Cell, lines, ratios, ratios_by_cell, row
 from bench.records import Case, values
-from bench.stage import Peer, PeerFailed, Stage, java_version
-from ottla.cluster.jars import DEFAULT_VERSION
+from bench.stage import Peer, PeerFailed, Stage, versions
 
 MODULE = "bench.peers.produce"
 CELLS = tuple(Cell(size, acks, codec) for codec in ("none", "zstd") for acks in ("all", "1") for size in (100, 1000))
@@ -86,7 +84,7 @@ PACED = (("ottla", "send"), ("confluent", "produce"), ("wire_limit", "one record
 def run(effort: Effort) -> dict[str, Any]:
     """Measure everything; about twelve minutes with full effort."""
     machine = harness.machine()
-    found = _Findings()
+    found: Findings[tuple[Cell, Contender]] = Findings()
     with Stage.open() as stage:
         payloads = {size: _payload(stage.folder, size) for size in _VALUES}
         for turn in range(effort.rounds):
@@ -101,7 +99,7 @@ def run(effort: Effort) -> dict[str, Any]:
                     measure.rates(cell, turn)
                 harness.progress(f"round {turn + 1} of {effort.rounds}: latency")
                 measure.latencies()
-    return {"bench": "produce", "date": harness.today(), "machine": machine, "versions": _versions()} | {
+    return {"bench": "produce", "date": harness.today(), "machine": machine, "versions": versions()} | {
         "effort": asdict(effort),
         **_judged(found),
     }
@@ -116,16 +114,6 @@ def _payload(folder: Path, size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Findings:
-    """What the peers answered, by place, over all rounds."""
-
-    rates: dict[tuple[Cell, Contender], list[dict[str, Any]]] = field(default_factory=dict)
-    seconds: dict[tuple[str, str], list[list[float]]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Why something has no figure, by its name."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Round:
     """One turn of every peer, in processes that live as long as the round."""
 
@@ -133,7 +121,7 @@ class _Round:
     peers: Mapping[str, Peer]
     payloads: Mapping[int, str]
     scale: float
-    found: _Findings
+    found: Findings[tuple[Cell, Contender]]
 
     def warm_broker(self) -> None:
         """Its compiler needs some seconds of work; without them the first peer would pay."""
@@ -202,7 +190,7 @@ def _objection(answer: dict[str, Any], asked: int, in_topic: int) -> str | None:
     return None if in_topic == counted else f"{counted} records were sent, the broker has {in_topic}"
 
 
-def _judged(found: _Findings) -> dict[str, Any]:
+def _judged(found: Findings[tuple[Cell, Contender]]) -> dict[str, Any]:
     rows = [
         row(cell, c.peer, c.variant, found.rates[cell, c])
         for cell in CELLS
@@ -216,17 +204,8 @@ def _judged(found: _Findings) -> dict[str, Any]:
         "latency": latency,
         "skipped": found.skipped,
         "ratios": quoted,
-        "goals": verdicts(quoted),
+        "goals": verdicts(quoted, GOALS),
         "ratios_by_cell": ratios_by_cell(rows, CELLS),
-    }
-
-
-def _versions() -> dict[str, str]:
-    packages = ("ottla", "numba", "numpy", "pyarrow", "cramjam", "confluent-kafka", "aiokafka", "kafka-python")
-    return harness.versions(*packages) | {
-        "librdkafka": confluent_kafka.libversion()[0],
-        "kafka": DEFAULT_VERSION,
-        "java": java_version(),
     }
 
 

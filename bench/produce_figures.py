@@ -5,14 +5,23 @@ Comes in: what each run wrote and how long it took. Goes out: plain dictionaries
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Row = dict[str, Any]
+from bench.figures import (
+    Compared,
+    Goals,
+    Row,
+    compare,
+    heading_lines,
+    latency_lines,
+    rate_figures,
+    rate_lines,
+    ratio_lines,
+)
 
-GOALS = {
+GOALS: Goals = {
     "send_cpu_vs_confluent_produce_100": ("<=", 0.35),
     "table_cpu_vs_confluent_produce_batch_100": ("<=", 0.2),
     "table_rate_vs_java_100": (">=", 3.0),
@@ -30,7 +39,7 @@ _SEND_BATCH = ("aiokafka", "send_batch")
 _JAVA = (("java", "default batches"), ("java", "large batches"))
 _LIMIT = (("wire_limit", "same batch"),)
 
-_COMPARED = {
+_COMPARED: Compared = {
     "send_cpu_vs_confluent_produce": ("cpu_ns", _SEND, (_PRODUCE,)),
     "send_cpu_vs_confluent_on_delivery": ("cpu_ns", _SEND, (_ON_DELIVERY,)),
     "send_many_cpu_vs_confluent_produce_batch": ("cpu_ns", _MANY, (_PRODUCE_BATCH,)),
@@ -44,7 +53,6 @@ _COMPARED = {
     "table_rate_vs_wire_limit": ("records_per_second", _TABLE, _LIMIT),
     "write_ahead_rate_vs_without": ("records_per_second", _WRITE_AHEAD, (_TABLE,)),
 }
-"""Ours divided by the best of theirs, for a name: the figure, which of ours, which of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +75,8 @@ class Cell:
 
 
 def row(cell: Cell, peer: str, variant: str, answers: Sequence[Mapping[str, Any]]) -> Row:
-    """The median and spread over all rounds; without processor time where a peer does not know it."""
-    rates = [answer["records"] / answer["time"]["wall"] * 1e9 for answer in answers]
-    cpu = [answer["time"]["cpu"] / answer["records"] for answer in answers]
-    result = {"peer": peer, "variant": variant, **asdict(cell), "records": answers[0]["records"]}
-    result |= {
-        "records_per_second": round(statistics.median(rates)),
-        "records_per_second_spread": {"min": round(min(rates)), "max": round(max(rates))},
-        "mb_per_second": round(statistics.median(rates) * cell.record_bytes / 1e6, 1),
-    }
-    if all(cpu):
-        result["cpu_ns"] = round(statistics.median(cpu), 1)
-        result["cpu_ns_spread"] = {"min": round(min(cpu), 1), "max": round(max(cpu), 1)}
-    return result | {"samples": len(answers)}
-
-
-def latency_row(peer: str, variant: str, rounds: Sequence[Sequence[float]]) -> Row:
-    """Milliseconds: the medians of the rounds' percentiles, and the worst record of all."""
-    percentiles = [statistics.quantiles(seconds, n=100, method="inclusive") for seconds in rounds]
-    return {
-        "peer": peer,
-        "variant": variant,
-        "p50_ms": round(statistics.median(p[49] for p in percentiles) * 1000, 3),
-        "p99_ms": round(statistics.median(p[98] for p in percentiles) * 1000, 3),
-        "p99_ms_of_rounds": [round(p[98] * 1000, 3) for p in percentiles],
-        "max_ms": round(max(map(max, rounds)) * 1000, 3),
-        "samples": sum(map(len, rounds)),
-    }
+    """What one way to send reached in one workload."""
+    return {"peer": peer, "variant": variant, **asdict(cell), **rate_figures(answers, cell.record_bytes)}
 
 
 def ratios(rows: Sequence[Row], latency: Sequence[Row]) -> dict[str, float]:
@@ -116,59 +99,13 @@ def ratios_by_cell(rows: Sequence[Row], cells: Iterable[Cell]) -> dict[str, dict
 
 
 def _of_cell(rows: Sequence[Row], cell: Cell) -> dict[str, float]:
-    found = {(row["peer"], row["variant"]): row for row in rows if asdict(cell).items() <= row.items()}
-    result = {}
-    for name, (figure, ours, theirs) in _COMPARED.items():
-        best = max if figure == "records_per_second" else min
-        others = [found[one][figure] for one in theirs if figure in found.get(one, {})]
-        if others and figure in found.get(ours, {}):
-            result[name] = round(found[ours][figure] / best(others), 3)
-    return result
-
-
-def verdicts(quoted: Mapping[str, float]) -> dict[str, Row]:
-    """Each goal with what was reached: met, missed or not measured."""
-    result = {}
-    for name, (relation, goal) in GOALS.items():
-        value = quoted.get(name)
-        if value is None:
-            verdict = "not measured"
-        else:
-            verdict = "met" if (value <= goal if relation == "<=" else value >= goal) else "missed"
-        result[name] = {"goal": f"{relation} {goal}", "value": value, "verdict": verdict}
-    return result
+    return compare((row for row in rows if asdict(cell).items() <= row.items()), _COMPARED)
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """The table, line by line."""
-    machine = result["machine"]
-    yield f"produce, {result['date']}, {machine['cpu']}, {machine['usable_cores']} cores, {machine['system']}"
-    yield ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    yield f"load before: {', '.join(map(str, machine['load_before']))}"
-    yield from _rate_lines(result["rows"])
-    yield f"\n{'latency, 1,000 records a second, 100 B, acks=all':<52}{'p50 ms':>10}{'p99 ms':>10}{'max ms':>10}"
-    for row in result["latency"]:
-        name = f"  {row['peer']}, {row['variant']}"
-        yield f"{name:<52}{row['p50_ms']:>10.2f}{row['p99_ms']:>10.2f}{row['max_ms']:>10.1f}"
-    yield f"\n{'acks=all, uncompressed':<52}{'reached':>10}{'goal':>10}"
-    for name, verdict in result["goals"].items():
-        value = "-" if verdict["value"] is None else f"{verdict['value']:.2f}"
-        yield f"  {name:<50}{value:>10}{verdict['goal']:>10}  {verdict['verdict']}"
-    for name, value in result["ratios"].items():
-        if name not in result["goals"]:
-            yield f"  {name:<50}{value:>10.2f}"
-    for name, why in result["skipped"].items():
-        yield f"not measured: {name}: {why.splitlines()[-1]}"
-
-
-def _rate_lines(rows: Sequence[Row]) -> Iterator[str]:
-    heading = ""
-    for row in rows:
-        cell = Cell(row["record_bytes"], row["acks"], row["codec"])
-        if cell.name != heading:
-            heading = cell.name
-            yield f"\n{heading:<36}{'records/s':>12}{'of rounds':>24}{'MB/s':>8}{'CPU ns a record':>18}"
-        spread = "{min:,} - {max:,}".format(**row["records_per_second_spread"])
-        cpu = f"{row['cpu_ns']:,.0f}" if "cpu_ns" in row else "-"
-        name = f"  {row['peer']}, {row['variant']}"
-        yield f"{name:<36}{row['records_per_second']:>12,}{spread:>24}{row['mb_per_second']:>8,.0f}{cpu:>18}"
+    rows = result["rows"]
+    yield from heading_lines(result)
+    yield from rate_lines(rows, (Cell(row["record_bytes"], row["acks"], row["codec"]).name for row in rows))
+    yield from latency_lines(result["latency"], "latency, 1,000 records a second, 100 B, acks=all")
+    yield from ratio_lines(result, "acks=all, uncompressed")

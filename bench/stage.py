@@ -1,7 +1,7 @@
 """What benchmarks with a real broker stand on: the broker, a new topic for each run, peers in processes of their own.
 
-Nothing here knows what is measured. A topic is gone from the disk before the next one begins, so that a whole run never
-holds more than the records of one job.
+Nothing here knows what is measured. A topic is gone from the disk when its block ends, so that a run never holds more
+than what is in use.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import confluent_kafka
+
+from bench import harness
 from bench.harness import ROOT
 from ottla.admin import Admin, OffsetSpec
 from ottla.cluster import LocalCluster
+from ottla.cluster.jars import DEFAULT_VERSION
 from ottla.cluster.java import find_java
 from ottla.model import TopicPartition
 
@@ -61,25 +65,26 @@ class Stage:
                 yield cls(cluster, admin, folder)
 
     @contextmanager
-    def topic(self) -> Iterator[str]:
-        """A new topic with one partition, deleted at the end of the block."""
+    def topic(self, partitions: int = 1) -> Iterator[str]:
+        """A new topic, deleted at the end of the block."""
         self._number += 1
         name = f"bench-{self._number}"
-        self._admin.create_topic(name, partitions=1, replicas=1)
+        self._admin.create_topic(name, partitions=partitions, replicas=1)
         try:
             yield name
         finally:
             self._admin.delete_topics(name)
             self._await_removal(name)
 
-    def records(self, topic: str) -> int:
+    def records(self, topic: str, partitions: int = 1) -> int:
         """How many records the broker has in a topic."""
-        partition = TopicPartition(topic, 0)
-        return self._admin.list_offsets([partition], at=OffsetSpec.LATEST)[partition].offset
+        wanted = [TopicPartition(topic, index) for index in range(partitions)]
+        found = self._admin.list_offsets(wanted, at=OffsetSpec.LATEST)
+        return sum(found[at].offset for at in wanted)
 
     def _await_removal(self, topic: str) -> None:
         deadline = time.monotonic() + _DELETE_SECONDS
-        while any(self.folder.glob(f"clusters/**/{topic}-0*")):
+        while any(self.folder.glob(f"clusters/**/{topic}-[0-9]*")):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the broker has not removed the files of {topic} after {_DELETE_SECONDS:.0f} s")
             time.sleep(_PAUSE)
@@ -164,7 +169,17 @@ class Peer:
         return f"the process of {self.name} ended with {code}: {said}"
 
 
-def java_version() -> str:
-    """The version of the Java that runs the broker and the Java client."""
+def versions() -> dict[str, str]:
+    """Of the clients that are compared, of the broker, and of what ours stands on."""
+    packages = ("ottla", "numba", "numpy", "pyarrow", "cramjam", "confluent-kafka", "aiokafka", "kafka-python")
+    return harness.versions(*packages) | {
+        "librdkafka": confluent_kafka.libversion()[0],
+        "kafka": DEFAULT_VERSION,
+        "java": _java_version(),
+    }
+
+
+def _java_version() -> str:
+    """The Java that runs the broker and the Java client."""
     done = subprocess.run([find_java(os.environ), "-version"], capture_output=True, text=True, check=True)
     return done.stderr.partition('"')[2].partition('"')[0]

@@ -8,8 +8,7 @@ Each function makes its producer, sends a few records that do not count, and onl
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, islice
@@ -61,17 +60,6 @@ class Sent:
     time: Sample
 
 
-class Stopwatch:
-    """Wall and CPU time of this process from its making to `stop`."""
-
-    def __init__(self) -> None:
-        self._cpu, self._wall = time.process_time_ns(), time.perf_counter_ns()
-
-    def stop(self) -> Sample:
-        """The time since it was made."""
-        return Sample(time.perf_counter_ns() - self._wall, time.process_time_ns() - self._cpu)
-
-
 @cache
 def values(payload: str) -> list[bytes]:
     """The values in a file."""
@@ -83,13 +71,3 @@ def _lists(payload: str, size: int) -> list[list[bytes]]:
     pool = values(payload)
     source = cycle(pool)
     return [list(islice(source, size)) for _ in range(max(1, len(pool) // size))]
-
-
-def paced(count: int, per_second: int, send: Callable[[], None]) -> None:
-    """Call `send` at an even pace, sleeping in between; one that is late does not delay those after it."""
-    began = time.perf_counter()
-    for i in range(count):
-        wait = began + i / per_second - time.perf_counter()
-        if wait > 0:
-            time.sleep(wait)
-        send()

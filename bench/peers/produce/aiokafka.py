@@ -8,7 +8,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from bench.peers.produce import BATCH_BYTES, LINGER, Job, Sent, Stopwatch
+from bench.harness import Stopwatch
+from bench.peers.produce import BATCH_BYTES, LINGER, Job, Sent
 
 Send = Callable[[Any, Job, list[list[bytes]]], Coroutine[Any, Any, None]]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from bench.peers.produce import BATCH_BYTES, CHUNK, FLUSH_SECONDS, LINGER, Job, Sent, Stopwatch, paced, values
+from bench.harness import Stopwatch, paced
+from bench.peers.produce import BATCH_BYTES, CHUNK, FLUSH_SECONDS, LINGER, Job, Sent, values
 
 _MOST_QUEUED = 500_000
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from bench.peers.produce import FLUSH_SECONDS, LINGER, Job, Sent, Stopwatch
+from bench.harness import Stopwatch
+from bench.peers.produce import FLUSH_SECONDS, LINGER, Job, Sent
 
 
 def _send(job: Job) -> Sent:

@@ -9,7 +9,8 @@ from functools import cache
 import pyarrow as pa
 
 import ottla
-from bench.peers.produce import BATCH_BYTES, CHUNK, FLUSH_SECONDS, LINGER, Job, Sent, Stopwatch, paced, values
+from bench.harness import Stopwatch, paced
+from bench.peers.produce import BATCH_BYTES, CHUNK, FLUSH_SECONDS, LINGER, Job, Sent, values
 
 _ROWS = 100_000
 

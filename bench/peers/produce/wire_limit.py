@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.peers.produce import BATCH_BYTES, Job, Sent, Stopwatch, paced, values
+from bench.harness import Stopwatch, paced
+from bench.peers.produce import BATCH_BYTES, Job, Sent, values
 from ottla.errors import BrokerError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster

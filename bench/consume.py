@@ -1,0 +1,290 @@
+"""The consumer benchmark: reading what a real broker has, against other clients.
+
+Every workload has a topic that is written once; every peer gets a process of its own in each round, and must receive
+every record. See README.md for what is read, what the clock covers and whom it favours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+import ottla
+from bench import harness
+from bench.consume_figures import GOALS, SMALL_BATCH, Cell, lines, ratios, ratios_by_cell, row
+from bench.figures import Findings, latency_row, verdicts
+from bench.harness import Effort
+from bench.peers.consume import Job
+from bench.records import Case, values
+from bench.stage import Peer, PeerFailed, Stage, versions
+
+MODULE = "bench.peers.consume"
+CELLS = (
+    *(Cell(parts, size, codec) for codec in ("none", "zstd") for size in (100, 1000) for parts in (1, 6)),
+    Cell(1, 100, "none", SMALL_BATCH),
+)
+QUOTED = tuple(cell for cell in CELLS if cell.quoted)
+
+_FEW_CELLS = (*(cell for cell in QUOTED if cell != Cell(6, 1000, "none")), Cell(1, 100, "zstd"))
+_VALUES = {100: 60_000, 1000: 12_000}
+# All of the topics are there at the same time: 2.9 GB.
+_RECORDS = {100: 4_000_000, 1000: 600_000}
+_RECORDS_IN_SMALL_BATCHES = 2_000_000
+_MOST_RUNS = 2
+_FEWEST_RECORDS = 60_000
+_FLUSH_SECONDS = 120.0
+_PACED_RECORDS = 8_500
+_PACED_WARMUP = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to read. `rates` is what to expect in records a second, of 100 and of 1,000 bytes: it decides how many
+    records of the topic are read, and how often, and nothing else. Without it, all are, once."""
+
+    peer: str
+    variant: str
+    rates: tuple[int, int] | None
+    cells: tuple[Cell, ...] = CELLS
+
+    def records(self, cell: Cell, available: int) -> int:
+        """Of one run: about a second and a half, but not more than there are; as many of each partition."""
+        if self.rates is None:
+            return available
+        wanted = min(max(_FEWEST_RECORDS, self._wanted(cell)), available)
+        return wanted // cell.partitions * cell.partitions
+
+    def runs(self, cell: Cell, available: int) -> int:
+        """In one round: several where the topic is too small for one."""
+        if self.rates is None or not cell.quoted or available < _RECORDS[cell.record_bytes]:
+            return 1
+        return min(_MOST_RUNS, max(1, round(self._wanted(cell) / available)))
+
+    def _wanted(self, cell: Cell) -> int:
+        assert self.rates is not None
+        return self.rates[0 if cell.record_bytes == 100 else 1] * 3 // 2
+
+
+CONTENDERS = (
+    Contender("wire_limit", "one connection", (12_000_000, 1_500_000)),
+    Contender("wire_limit", "two connections", (12_000_000, 1_500_000)),
+    Contender("ottla", "read", (8_000_000, 1_200_000)),
+    Contender("ottla", "read value", (8_000_000, 1_200_000)),
+    Contender("ottla", "read value, as bytes", (4_000_000, 600_000)),
+    Contender("ottla", "count", (12_000_000, 1_500_000)),
+    Contender("ottla", "Consumer", (5_000_000, 800_000)),
+    Contender("ottla", "Consumer.records", (500_000, 300_000)),
+    Contender("confluent", "consume", (1_500_000, 600_000)),
+    Contender("confluent", "consume, 10,000 at once", (600_000, 250_000), QUOTED),
+    Contender("aiokafka", "getmany", (500_000, 200_000)),
+    Contender("kafka_python", "poll", (120_000, 90_000)),
+    # A Java process takes some seconds to start and to join. With six partitions its default fetches are large, too.
+    Contender("java", "default fetches", None, tuple(cell for cell in QUOTED if cell.partitions == 1)),
+    Contender("java", "large fetches", None),
+)
+PACED = (("ottla", "Consumer"), ("ottla", "Reader, following"), ("confluent", "poll"))
+
+
+def run(effort: Effort) -> dict[str, Any]:
+    """Measure everything; about twelve minutes with full effort."""
+    machine = harness.machine()
+    found: Findings[tuple[Cell, Contender]] = Findings()
+    cells = CELLS if effort.scale >= 1.0 else _FEW_CELLS
+    with Stage.open() as stage, _written(stage, cells, effort.scale) as library:
+        for turn in range(effort.rounds):
+            with ExitStack() as stack:
+                names = dict.fromkeys(contender.peer for contender in CONTENDERS)
+                peers = {name: stack.enter_context(Peer(MODULE, name)) for name in names}
+                measure = _Round(library, peers, found)
+                for cell in cells:
+                    harness.progress(f"round {turn + 1} of {effort.rounds}: {cell.name}")
+                    measure.rates(cell, turn)
+                harness.progress(f"round {turn + 1} of {effort.rounds}: latency")
+                measure.latencies(effort.scale)
+        stored = library.stored_bytes()
+    return {"bench": "consume", "date": harness.today(), "machine": machine, "versions": versions()} | {
+        "effort": asdict(effort),
+        "stored_bytes": stored,
+        **_judged(found),
+    }
+
+
+# What is read
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """The topics that are read: one for each workload, and a small one for each codec."""
+
+    stage: Stage
+    topics: Mapping[Cell, str]
+    available: Mapping[Cell, int]
+    """How many records they have."""
+    small_topics: Mapping[str, str]
+    small_records: int
+
+    def job(self, cell: Cell, records: int) -> Job:
+        """The last `records` of the topic of a workload."""
+        start = (self.available[cell] - records) // cell.partitions
+        return self._job(self.topics[cell], cell, start=start, records=records)
+
+    @contextmanager
+    def empty(self, records: int) -> Iterator[Job]:
+        """A new topic for so many records that are still to come."""
+        with self.stage.topic() as topic:
+            yield self._job(topic, Cell(1, 100, "none"), start=0, records=records)
+
+    def stored_bytes(self) -> dict[str, dict[str, int]]:
+        """What the topics have, by name of the workload."""
+        with ottla.Reader(self.stage.bootstrap) as reader:
+            return {cell.name: _stored(reader, topic) for cell, topic in self.topics.items()}
+
+    def _job(self, topic: str, cell: Cell, *, start: int, records: int) -> Job:
+        return Job(
+            bootstrap=self.stage.bootstrap,
+            topic=topic,
+            partitions=cell.partitions,
+            start=start,
+            records=records,
+            small_topic=self.small_topics[cell.codec],
+            small_records=self.small_records,
+        )
+
+
+def _stored(reader: ottla.Reader, topic: str) -> dict[str, int]:
+    profiles = reader.profile(topic)
+    names = ("records", "batches", "bytes")
+    return {name: sum(getattr(profile, name) for profile in profiles) for name in names}
+
+
+@contextmanager
+def _written(stage: Stage, cells: tuple[Cell, ...], scale: float) -> Iterator[_Library]:
+    """All topics, written by our producer; they are deleted at the end of the block."""
+    with ExitStack() as stack:
+        topics, available, small_records = {}, {}, 0
+        for cell in cells:
+            harness.progress(f"writing: {cell.name}")
+            topics[cell] = stack.enter_context(stage.topic(cell.partitions))
+            available[cell] = _write(stage, topics[cell], cell, _wanted_records(cell, scale))
+        small = {}
+        for codec in dict.fromkeys(cell.codec for cell in cells):
+            small[codec] = stack.enter_context(stage.topic())
+            small_records = _write(stage, small[codec], Cell(1, 100, codec), _FEWEST_RECORDS)
+        os.sync()  # or the system would write it to the disk while somebody is measured
+        yield _Library(stage, topics, available, small, small_records)
+
+
+def _wanted_records(cell: Cell, scale: float) -> int:
+    whole = _RECORDS[cell.record_bytes] if cell.batch_bytes != SMALL_BATCH else _RECORDS_IN_SMALL_BATCHES
+    return max(_FEWEST_RECORDS, int(whole * scale))
+
+
+def _write(stage: Stage, topic: str, cell: Cell, records: int) -> int:
+    """How many records the topic has then: at least as many as asked for, and the same number in each partition."""
+    table = _table(cell.record_bytes, cell.partitions)
+    batching = ottla.Batching(bytes=cell.batch_bytes, linger=1.0)  # only the last batch of a partition is not full
+    times = -(-records // len(table))
+    with ottla.Producer(stage.bootstrap, acks=1, compression=cell.codec, batching=batching) as producer:
+        for _ in range(times):
+            producer.send_table(topic, table)
+        producer.flush(_FLUSH_SECONDS)
+    written = stage.records(topic, cell.partitions)
+    if written != times * len(table):
+        raise AssertionError(f"{times * len(table)} records were written, the broker has {written}")
+    return written
+
+
+@cache
+def _table(record_bytes: int, partitions: int) -> pa.Table:
+    """Different values, and neighbours in different partitions."""
+    count = _VALUES[record_bytes]
+    case = Case(record_bytes=record_bytes, codec="none", batch_bytes=0, shape="value", records=count)
+    numbers = pa.array([i % partitions for i in range(count)], pa.int32())
+    return pa.table({"value": pa.array(values(case), pa.binary()), "partition": numbers})
+
+
+# Who reads it
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One turn of every peer, in processes that live as long as the round."""
+
+    library: _Library
+    peers: Mapping[str, Peer]
+    found: Findings[tuple[Cell, Contender]]
+
+    def rates(self, cell: Cell, turn: int) -> None:
+        """Everybody once; who begins is another one in each round."""
+        taking_part = [contender for contender in CONTENDERS if cell in contender.cells]
+        first = turn * len(taking_part) // 3
+        available = self.library.available[cell]
+        for contender in taking_part[first:] + taking_part[:first]:
+            job = self.library.job(cell, contender.records(cell, available))
+            for _ in range(contender.runs(cell, available)):
+                answer = self._ask(job, contender.peer, contender.variant, f"rate, {cell.name}")
+                if answer is not None:
+                    self.found.rates.setdefault((cell, contender), []).append(answer)
+
+    def latencies(self, scale: float) -> None:
+        """Everybody once, a thousand records a second."""
+        records = max(2 * _PACED_WARMUP, int(_PACED_RECORDS * scale))
+        for peer, variant in PACED:
+            with self.library.empty(records) as job:
+                answer = self._ask(job, peer, variant, "latency")
+            if answer is not None:
+                self.found.seconds.setdefault((peer, variant), []).append(answer["seconds"][_PACED_WARMUP:])
+
+    def _ask(self, job: Job, peer: str, variant: str, what: str) -> dict[str, Any] | None:
+        kind = what.partition(",")[0]
+        try:
+            answer = self.peers[peer].ask({"kind": kind, "variant": variant, "job": asdict(job)})
+            wrong = _objection(answer, peer, job.records)
+        except PeerFailed as failure:
+            wrong = str(failure)
+        if wrong is None:
+            return answer
+        name = f"{what}, {peer}, {variant}"
+        harness.progress(f"no figure for {name}: {wrong.splitlines()[-1]}")
+        self.found.skipped[name] = wrong
+        return None
+
+
+def _objection(answer: dict[str, Any], peer: str, asked: int) -> str | None:
+    """Why an answer does not count, or None."""
+    if "skipped" in answer:
+        return str(answer["skipped"])
+    received = len(answer["seconds"]) if "seconds" in answer else answer["records"]
+    if peer == "java":
+        return None  # it has read them all, or it fails; its figure is about a part of them
+    return None if received == asked else f"{asked} records were asked for, {received} were received"
+
+
+def _judged(found: Findings[tuple[Cell, Contender]]) -> dict[str, Any]:
+    rows = [
+        row(cell, c.peer, c.variant, found.rates[cell, c])
+        for cell in CELLS
+        for c in CONTENDERS
+        if (cell, c) in found.rates
+    ]
+    latency = [latency_row(peer, variant, rounds) for (peer, variant), rounds in found.seconds.items()]
+    quoted = ratios(rows, latency)
+    return {
+        "rows": rows,
+        "latency": latency,
+        "skipped": found.skipped,
+        "ratios": quoted,
+        "goals": verdicts(quoted, GOALS),
+        "ratios_by_cell": ratios_by_cell(rows, CELLS),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """For people: rates, processor time, latency, and the ratios with their goals."""
+    return "\n".join(lines(result))
