@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from ottla import Producer
+from ottla import Isolation, Producer, TopicPartition
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.testing import FakeKafka
@@ -294,6 +294,9 @@ def test_an_aborted_transaction_is_seen_only_on_request(kafka: LocalCluster) -> 
             raise RuntimeError("changed its mind")
         with producer.transaction():
             producer.send("cli-aborted", b"real", partition=0)
+    with Admin(kafka.bootstrap) as admin:  # the marker of a commit is written a moment after the commit
+        at = TopicPartition("cli-aborted", 0)
+        eventually(lambda: admin.list_offsets([at], isolation=Isolation.READ_COMMITTED)[at].offset == 4)
     asked = ["cli-aborted", "--bootstrap", kafka.bootstrap]
     assert run("consume", *asked, "--exit-at-end").stdout == "real\n"
     everything = run("consume", *asked, "--exit-at-end", "--isolation", "read_uncommitted")
