@@ -296,7 +296,7 @@ def test_an_aborted_transaction_is_seen_only_on_request(kafka: LocalCluster) -> 
             producer.send("cli-aborted", b"real", partition=0)
     with Admin(kafka.bootstrap) as admin:  # the marker of a commit is written a moment after the commit
         at = TopicPartition("cli-aborted", 0)
-        eventually(lambda: admin.list_offsets([at], isolation=Isolation.READ_COMMITTED)[at].offset == 4)
+        eventually(lambda: admin.list_offsets([at], isolation=Isolation.READ_COMMITTED)[at].offset == 4, "the marker")
     asked = ["cli-aborted", "--bootstrap", kafka.bootstrap]
     assert run("consume", *asked, "--exit-at-end").stdout == "real\n"
     everything = run("consume", *asked, "--exit-at-end", "--isolation", "read_uncommitted")
