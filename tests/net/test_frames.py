@@ -6,6 +6,7 @@ import random
 import struct
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,3 +99,54 @@ def test_http_and_tls_are_recognised() -> None:
         feed(Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES), b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(TlsAnswered, match=r"Security\(tls="):
         feed(Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES), b"\x15\x03\x03\x00\x02\x02\x50")
+
+
+def large(frames: Frames, byte: int, size: int = 3_000_000) -> memoryview:
+    """Receives one frame of so many equal bytes."""
+    stream = memoryview(framed(bytes([byte]) * size))
+    while True:
+        space = frames.space()
+        count = min(len(space), len(stream))
+        space[:count] = stream[:count]
+        stream = stream[count:]
+        for frame in frames.received(count):
+            return frame
+
+
+def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
+    frames = Frames()
+    frames.buffers.keep(16_000_000)
+    first = large(frames, 1)
+    part = first[10:20]
+    del first
+    array = np.frombuffer(large(frames, 2), np.uint8)
+    assert set(large(frames, 3)) == {3}
+    assert set(part) == {1}
+    assert set(array.tolist()) == {2}
+
+
+def test_memory_that_nobody_looks_at_is_used_again() -> None:
+    frames = Frames()
+    frames.buffers.keep(16_000_000)
+    places = set()
+    for byte in range(20):
+        frame = large(frames, byte)
+        places.add(np.frombuffer(frame, np.uint8).ctypes.data)
+        del frame
+    assert len(places) == 1
+
+
+def test_no_more_memory_is_kept_than_allowed() -> None:
+    frames = Frames()
+    frames.buffers.keep(8_000_000)
+    held = [large(frames, byte) for byte in range(5)]
+    assert sum(map(len, frames.buffers._kept)) <= 8_000_000
+    assert [set(frame) for frame in held] == [{byte} for byte in range(5)]
+    frames.buffers.keep(0)
+    assert not frames.buffers._kept
+
+
+def test_nothing_is_kept_unless_asked_for() -> None:
+    frames = Frames()
+    large(frames, 1)
+    assert not frames.buffers._kept

@@ -192,6 +192,7 @@ class Fetcher:
         finally:
             for link in self._links:
                 if link.connection is not None:
+                    link.connection.keep_buffers(0)
                     link.connection.close()
             self._errands.join(Deadline.after(_ERRAND_SECONDS))
             self._bell.close()
@@ -395,6 +396,7 @@ class Fetcher:
         if version > fetch.LOWEST_VERSION and any(course.topic_id is None for course in courses):
             version = fetch.LOWEST_VERSION
         each = max(reserved // len(courses), min(_LEAST_PER_PARTITION, reserved))
+        connection.keep_buffers(self._manner.fetching.memory_bytes // 2)
         request = _Request(link, courses, reserved=reserved, version=version)
         body = fetch.fetch_request(
             [course.wanted(each) for course in courses],
@@ -429,10 +431,7 @@ class Fetcher:
 
     def _hear(self, request: _Request) -> None:
         assert request.pending is not None
-        pending, request.pending = (
-            request.pending,
-            None,
-        )  # a circle, and it holds the answer
+        pending, request.pending = request.pending, None  # a circle, and it holds the answer
         try:
             body = pending.result()
             answer = fetch.fetch_response(body, version=request.version)

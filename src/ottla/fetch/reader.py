@@ -37,6 +37,8 @@ What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
 Sink = Callable[[Event], None]
 
 _FETCHING = Fetching()
+_CHUNK_BYTES = 2 << 20
+"""Of records in one `RecordBatch`, about: several are alive at a time, beside what is fetched ahead."""
 _NAP = 1.0
 """Seconds between two looks of a reader that waits whether its thread is still there."""
 
@@ -244,7 +246,9 @@ class Reader:
         """How many records there are, and the sum of their content, whatever their order: equal to that of what was
         written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
         places.check(stop, "stop")
-        decoder = Decoder((), fingerprint=True, max_batch_bytes=self._fetching.max_batch_bytes)
+        decoder = Decoder(
+            (), fingerprint=True, max_batch_bytes=self._fetching.max_batch_bytes, chunk_bytes=_CHUNK_BYTES
+        )
         total = Fingerprint()
         for piece in self._pieces(self._plan(what, start, stop, partitions, timeout)):
             for decoded in self._decoded(decoder, piece):
@@ -311,7 +315,9 @@ class Reader:
 
     def _decoder(self, columns: Collection[str]) -> Decoder:
         return Decoder(
-            [columns] if isinstance(columns, str) else columns, max_batch_bytes=self._fetching.max_batch_bytes
+            [columns] if isinstance(columns, str) else columns,
+            max_batch_bytes=self._fetching.max_batch_bytes,
+            chunk_bytes=_CHUNK_BYTES,
         )
 
     # Reading
@@ -319,6 +325,7 @@ class Reader:
     def _records(self, plan: _Plan, decoder: Decoder) -> Generator[pa.RecordBatch, None, None]:
         for piece in self._pieces(plan):
             yield from self._decode(decoder, piece)
+            del piece  # its memory is free before the next one is waited for
 
     def _tried(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch | ReadFailure]:
         """The records of a piece, up to what cannot be decoded; then its partition is given up."""
@@ -347,6 +354,7 @@ class Reader:
             if isinstance(item, Failed):
                 raise item.error
             yield item
+            del item
 
     def _items(self, plan: _Plan) -> Iterator[Piece | Failed]:
         """What comes of the courses, until all are over; a failure ends its course."""
@@ -368,6 +376,7 @@ class Reader:
                     fetcher.shelf.used_up(item)
                 if isinstance(item, Failed) or item.next_offset >= item.course.stop or not item.course.open:
                     ahead.discard(item.course)
+                del item
         finally:
             fetcher.stop()
             self._fetchers.discard(fetcher)

@@ -23,7 +23,10 @@ class Shelf:
         self._limit = limit_bytes
         self._room = room
         self._items: deque[Item] = deque()
-        self._changed = threading.Condition()
+        # Not a Condition: Ctrl-C in the midst of its wait leaves its lock in a wrong state, and a RuntimeError behind.
+        self._lock = threading.RLock()
+        self._bell = threading.Lock()
+        """Free when there is something new; one reader at a time waits for it."""
         self._used = 0
         self._wants_room = False
         self._rung = False
@@ -40,7 +43,7 @@ class Shelf:
 
         Whoever got any gives them back through `settle`.
         """
-        with self._changed:
+        with self._lock:
             free = self._limit - self._used
             if free < min(least, wanted) and self._used:
                 self._wants_room = True
@@ -56,9 +59,9 @@ class Shelf:
 
     def put(self, item: Item) -> None:
         """At the end."""
-        with self._changed:
+        with self._lock:
             self._items.append(item)
-            self._changed.notify()
+        self._wake()
         if self.on_item is not None:
             self.on_item()
 
@@ -67,30 +70,32 @@ class Shelf:
 
         Without a deadline it does not wait.
         """
-        with self._changed:
-            while (found := self._first()) is None and not self._rung:
-                if deadline is None or not (left := deadline.remaining()):
-                    return None
-                self._changed.wait(left)
-            self._rung = False
-            return found
+        while True:
+            with self._lock:
+                found, rung = self._first(), self._rung
+                if rung:
+                    self._rung = False
+                if found is not None or rung:
+                    return found
+            if deadline is None or not (left := deadline.remaining()):
+                return None
+            self._bell.acquire(timeout=left)
 
     def put_back(self, item: Item) -> None:
         """It is the first again."""
-        with self._changed:
+        with self._lock:
             self._items.appendleft(item)
 
     def ring(self) -> None:
-        """A reader that waits looks at other things."""
-        with self._changed:
-            self._rung = True
-            self._changed.notify_all()
+        """A reader that waits looks at other things. Signal handlers may ring."""
+        self._rung = True
+        self._wake()
         if self.on_item is not None:
             self.on_item()
 
     def used_up(self, piece: Piece) -> None:
         """The reader has no more use for the bytes of the piece."""
-        with self._changed:
+        with self._lock:
             self._drop(piece)
 
     def discard(self, course: Course) -> int | None:
@@ -99,7 +104,7 @@ class Shelf:
         That it failed stays: it would not be told again.
         """
         first: int | None = None
-        with self._changed:
+        with self._lock:
             kept: deque[Item] = deque()
             for item in self._items:
                 if item.course is not course or isinstance(item, Failed):
@@ -113,9 +118,15 @@ class Shelf:
 
     def clear(self) -> None:
         """Nothing is left."""
-        with self._changed:
+        with self._lock:
             while self._items:
                 self._drop(self._items.popleft())
+
+    def _wake(self) -> None:
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # it is free: whoever comes next does not wait
 
     def _first(self) -> Item | None:
         """The first item that counts; those of paused courses stay."""
@@ -142,7 +153,7 @@ class Shelf:
                     self._room()
 
     def _add(self, size_bytes: int) -> None:
-        with self._changed:
+        with self._lock:
             self._used += size_bytes
             if size_bytes < 0 and self._wants_room:
                 self._wants_room = False

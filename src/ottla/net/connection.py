@@ -110,6 +110,10 @@ class Connection:
         """What the socket has not taken yet; while there is any, wait for POLLOUT, too, and then `pump`."""
         return self._traffic.unsent_bytes
 
+    def keep_buffers(self, size_bytes: int) -> None:
+        """Uses the memory of large answers again, up to so many bytes, as soon as nobody looks at them any more."""
+        self._frames.buffers.keep(size_bytes)
+
     def fileno(self) -> int:
         """The descriptor to select on: readable means that `pump` has something to do; -1 once closed."""
         return self._line.fileno()

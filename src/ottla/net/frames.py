@@ -8,6 +8,7 @@ bytes really arrive.
 
 from __future__ import annotations
 
+import sys
 from struct import Struct
 
 import numpy as np
@@ -21,6 +22,8 @@ MAX_FRAME_BYTES = 1 << 30
 _INBOX_BYTES = 1 << 16
 _TRUSTED_BYTES = 1 << 26
 """A frame size up to this (64 MiB) is allocated at once; beyond it the buffer doubles as data arrives."""
+_ROUND_BYTES = 1 << 20
+_UNUSED = 3
 _SIZE = Struct(">i")
 
 
@@ -28,11 +31,44 @@ class TlsAnswered(WireError):
     """The other side sent a TLS record where a frame should begin."""
 
 
+class Buffers:
+    """Memory for large frames: what nobody looks at any more is used again, up to a number of bytes, 0 at first.
+
+    Fresh memory from the system is filled with zeros first, which costs a third of receiving into it.
+    """
+
+    def __init__(self) -> None:
+        self._keep_bytes = 0
+        self._kept: list[npt.NDArray[np.uint8]] = []
+
+    def keep(self, size_bytes: int) -> None:
+        """How much may be kept from now on."""
+        self._keep_bytes = size_bytes
+        self._make_room(0)
+
+    def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """A buffer of exactly this size."""
+        for buffer in self._kept:
+            # Referenced by the list, this loop and the call: no frame in it is alive, nor any view of one.
+            if size_bytes <= len(buffer) <= 2 * size_bytes and sys.getrefcount(buffer) == _UNUSED:
+                return buffer[:size_bytes]
+        buffer = np.empty(-(-size_bytes // _ROUND_BYTES) * _ROUND_BYTES, np.uint8)
+        self._make_room(len(buffer))
+        if len(buffer) <= self._keep_bytes:
+            self._kept.append(buffer)
+        return buffer[:size_bytes]
+
+    def _make_room(self, size_bytes: int) -> None:
+        while self._kept and sum(map(len, self._kept)) + size_bytes > self._keep_bytes:
+            self._kept.pop(0)
+
+
 class Frames:
     """The receiving state of one connection."""
 
     def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.buffers = Buffers()
         self._inbox = bytearray(_INBOX_BYTES)
         self._start = 0
         self._end = 0
@@ -79,7 +115,7 @@ class Frames:
         if 4 + size <= _INBOX_BYTES:
             return
         part = np.frombuffer(self._inbox, np.uint8, self._end - self._start - 4, self._start + 4)
-        self._large = np.empty(min(size, _TRUSTED_BYTES), np.uint8)
+        self._large = self.buffers.take(min(size, _TRUSTED_BYTES))
         self._large[: len(part)] = part
         self._large_size, self._large_filled = size, len(part)
         self._start = self._end = 0
