@@ -111,6 +111,8 @@ class Fetcher:
         """The courses in the order in which they are asked for: whoever got records goes to the end."""
         self._commands: deque[Callable[[], None]] = deque()
         self._answered: deque[_Request] = deque()
+        self._heard: deque[Piece | Failed] = deque()
+        """What goes onto the shelf at the end of this turn."""
         self._doubted: set[str] = set()
         self._followed: frozenset[str] = frozenset()
         self._refresh_at = math.inf
@@ -208,27 +210,39 @@ class Fetcher:
         self._look(now)
         self._ask(now)
         self._give_up(now)
+        # Only now: a reader that wakes up takes the interpreter away from the next request.
+        while self._heard:
+            self.shelf.put(self._heard.popleft())
         if not self._answered:
             self._wait(now)
 
     def _wait(self, now: float) -> None:
         poller = select.poll()
         poller.register(self._bell.fileno(), select.POLLIN)
-        lines = {}
+        lines: dict[int, Link] = {}
         for link in self._links:
             connection = link.connection
             if connection is not None and (number := connection.fileno()) >= 0:
                 poller.register(number, select.POLLIN | (select.POLLOUT if connection.unsent_bytes else 0))
                 lines[number] = link
-        seconds = max(0.0, min(self._wake_at(now) - now, _LONGEST_NAP)) if self._bell.may_sleep() else 0.0
-        for number, _ in poller.poll(math.ceil(seconds * 1000)):
-            if number == self._bell.fileno():
-                self._bell.drain()
-            else:
-                self._pump(lines[number])
+        until = min(self._wake_at(now), now + _LONGEST_NAP)
+        # A part of an answer alone is no reason for a whole turn: a large one comes in many.
+        while self._bell.may_sleep():
+            ready = poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))
+            for number, _ in ready:
+                if number in lines:
+                    self._pump(lines[number])
+            if not ready or not all(self._goes_on(lines.get(number), events) for number, events in ready):
+                break
+        self._bell.drain()
         for link in self._links:
-            if link.connection is not None and link.requests:
-                self._pump(link)
+            if link.requests:
+                self._pump(link)  # requests that nobody answers run out of time here
+
+    def _goes_on(self, link: Link | None, events: int) -> bool:
+        """Whether all that happened is that a part of an answer has come, and nobody waits for the loop."""
+        connection = None if link is None else link.connection
+        return connection is not None and not connection.closed and events == select.POLLIN and not self._answered
 
     def _pump(self, link: Link) -> None:
         connection = link.connection
@@ -463,9 +477,8 @@ class Fetcher:
                     pieces.append(piece)
         parcel.pieces = len(pieces)
         self.shelf.settle(request.reserved, parcel)
-        for piece in pieces:
-            self.shelf.put(piece)
         if pieces:
+            self._heard.extend(pieces)
             self._rotate({piece.course for piece in pieces})
 
     def _rotate(self, served: set[Course]) -> None:
@@ -538,7 +551,7 @@ class Fetcher:
             wrapped = type(error)(f"{course.at} at offset {course.position}: {error}")
             wrapped.__cause__ = error
             error = wrapped
-        self.shelf.put(Failed(course, course.turn, error))
+        self._heard.append(Failed(course, course.turn, error))
 
     def _give_up(self, now: float) -> None:
         """Whoever is stuck for too long fails."""
@@ -620,7 +633,7 @@ class Fetcher:
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
         course.move(resume)
         if course.is_over:
-            self.shelf.put(nothing_more(course))
+            self._heard.append(nothing_more(course))
 
 
 _NOBODY = (Course(TopicPartition("", -1), 0), -1)

@@ -27,16 +27,41 @@ class Fault(NamedTuple):
     position: int
 
 
-def _memory(size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
+_SHARED_BYTES = 1 << 15
+"""Columns that need no more than this together lie in one piece of memory: an allocation costs as much as ten records."""
+_ALIGNED = 64
+
+
+def _allocated(size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
     buffer = pa.allocate_buffer(max(size_bytes, 8))
     return buffer, np.frombuffer(buffer, np.uint8)
 
 
+class _Land:
+    """Where the memory of columns comes from: a piece of its own for each, or parts of one when all are small."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._free = _allocated(total_bytes) if total_bytes <= _SHARED_BYTES else None
+        self._at = 0
+
+    def take(self, size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
+        size_bytes = max(size_bytes, 8)
+        start, end = self._at, self._at + size_bytes
+        if self._free is None or end > self._free[0].size:
+            return _allocated(size_bytes)
+        self._at = -(-end // _ALIGNED) * _ALIGNED
+        buffer, memory = self._free
+        return buffer.slice(start, size_bytes), memory[start:end]
+
+
+_APART = _Land(_SHARED_BYTES + 1)
+
+
 def _fitted(buffer: pa.Buffer, used_bytes: int) -> pa.Buffer:
     """The part that was filled, without holding on to much more than that: columns may be kept for long."""
-    if 2 * used_bytes >= buffer.size:
+    if 2 * used_bytes >= buffer.size or buffer.size <= _SHARED_BYTES:
         return buffer.slice(0, used_bytes)
-    exact, memory = _memory(used_bytes)
+    exact, memory = _allocated(used_bytes)
     memory[:used_bytes] = np.frombuffer(buffer, np.uint8, used_bytes)
     return exact
 
@@ -44,8 +69,8 @@ def _fitted(buffer: pa.Buffer, used_bytes: int) -> pa.Buffer:
 class _Numbers:
     """A fixed-width column."""
 
-    def __init__(self, rows: int, dtype: np.dtype[Any]) -> None:
-        self.buffer, memory = _memory(rows * dtype.itemsize)
+    def __init__(self, rows: int, dtype: np.dtype[Any], land: _Land = _APART) -> None:
+        self.buffer, memory = land.take(rows * dtype.itemsize)
         self.out = memory[: rows * dtype.itemsize].view(dtype)
 
     def filled(self, count: int) -> pa.Buffer:
@@ -58,8 +83,8 @@ class _Numbers:
 class _Validity:
     """A bit for each row, all set at first; the kernel clears those of nulls."""
 
-    def __init__(self, rows: int) -> None:
-        self.buffer, memory = _memory((rows + 7) // 8)
+    def __init__(self, rows: int, land: _Land = _APART) -> None:
+        self.buffer, memory = land.take((rows + 7) // 8)
         self.out = memory
         self.out[:] = 0xFF
 
@@ -70,11 +95,11 @@ class _Validity:
 class _Binary:
     """A column of byte strings."""
 
-    def __init__(self, rows: int, data_bytes: int) -> None:
-        self.ends = _Numbers(rows + 1, _SMALL)
+    def __init__(self, rows: int, data_bytes: int, land: _Land = _APART) -> None:
+        self.ends = _Numbers(rows + 1, _SMALL, land)
         self.ends.out[0] = 0
-        self.buffer, memory = _memory(data_bytes)
-        self.valid = _Validity(rows)
+        self.buffer, memory = land.take(data_bytes)
+        self.valid = _Validity(rows, land)
         self.out = k.BinaryOut(self.ends.out, memory, self.valid.out)
 
     def array(self, data_type: pa.DataType, rows: int, nulls: int) -> pa.Array:
@@ -93,6 +118,8 @@ class _Binary:
         return other
 
 
+# What the kernel is given for columns that nobody wants; it writes nothing there.
+_UNWANTED_NUMBERS = _Numbers(0, _WIDE)
 _UNWANTED_BINARY = _Binary(0, 0)
 
 
@@ -104,17 +131,19 @@ class Room:
         self._record_bytes = record_bytes
         self._state = np.zeros(k.STATE_FIELDS, np.int64)
         self._sums = np.zeros(2, np.uint64)
-        self._offsets = _Numbers(count if want & k.OFFSET else 0, _WIDE)
-        self._timestamps = _Numbers(count if want & k.TIMESTAMP else 0, _WIDE)
-        self._key = _Binary(count, record_bytes) if want & k.KEY else _UNWANTED_BINARY
-        self._value = _Binary(count, record_bytes) if want & k.VALUE else _UNWANTED_BINARY
-        listed = count if want & k.HEADERS else 0
-        self._header_ends = _Numbers(listed + 1, _SMALL)
-        self._header_ends.out[0] = 0
-        self._header_valid = _Validity(listed)
-        header_bytes = record_bytes if want & k.HEADERS else 0
-        self._header_keys = _Binary(listed, header_bytes)
-        self._header_values = _Binary(listed, header_bytes)
+        land = _Land(_most_bytes(want, count, record_bytes))
+        self._offsets = _Numbers(count, _WIDE, land) if want & k.OFFSET else _UNWANTED_NUMBERS
+        self._timestamps = _Numbers(count, _WIDE, land) if want & k.TIMESTAMP else _UNWANTED_NUMBERS
+        self._key = _Binary(count, record_bytes, land) if want & k.KEY else _UNWANTED_BINARY
+        self._value = _Binary(count, record_bytes, land) if want & k.VALUE else _UNWANTED_BINARY
+        self._header_ends, self._header_valid = _UNWANTED_BINARY.ends, _UNWANTED_BINARY.valid
+        self._header_keys = self._header_values = _UNWANTED_BINARY
+        if want & k.HEADERS:
+            self._header_ends = _Numbers(count + 1, _SMALL, land)
+            self._header_ends.out[0] = 0
+            self._header_valid = _Validity(count, land)
+            self._header_keys = _Binary(count, record_bytes, land)
+            self._header_values = _Binary(count, record_bytes, land)
 
     @property
     def rows(self) -> int:
@@ -183,6 +212,13 @@ class Room:
         """Of the records laid out so far."""
         low, high = (int(word) for word in self._sums)
         return Fingerprint(self.rows, high << 64 | low)
+
+
+def _most_bytes(want: int, count: int, record_bytes: int) -> int:
+    """The memory that all wanted columns take at most, gaps between them included."""
+    numbers = (bool(want & k.OFFSET) + bool(want & k.TIMESTAMP)) * (8 * count + _ALIGNED)
+    binaries = bool(want & k.KEY) + bool(want & k.VALUE) + 3 * bool(want & k.HEADERS)
+    return numbers + binaries * (record_bytes + 5 * count + 3 * _ALIGNED)
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
