@@ -249,3 +249,11 @@ def _read_what_is_there(bootstrap: str, topic: str) -> list[bytes]:
     count = sum(end.offset for end in ends.values())
     assert count > 0
     return [message.value() or b"" for message in read_back(bootstrap, topic, count)]
+
+
+def test_a_folder_that_is_no_spool_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "notes.txt", b"nothing of ours")
+    for command in (["list"], ["export"]):
+        done = run("spool", *command, str(tmp_path))
+        assert done.exit_code == 1
+        assert "is no spool" in done.stderr

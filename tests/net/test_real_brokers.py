@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import ottla
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.config import PLAINTEXT, OAuthBearer, Plain, Scram, Security, Tls, parse_bootstrap
@@ -168,3 +169,15 @@ def _await_new_leader(cluster: Cluster, topic: str, partition: int, old: int) ->
     while cluster.leader(topic, partition, deadline=deadline).id == old:
         cluster.doubt(LeaderOf(topic, partition))
         effort.failed(NetworkError(f"broker {old}", "still the leader"))
+
+
+@pytest.mark.broker
+def test_a_producer_with_a_wrong_password_is_told_at_once(kafka: LocalCluster) -> None:
+    wrong = Security(tls=kafka.security("alice").tls, sasl=Scram("alice", "guessed"))
+    assert kafka.secure_bootstrap is not None
+    with ottla.Producer(kafka.secure_bootstrap, security=wrong, delivery_timeout=300) as producer:
+        error = producer.send("anything", b"never").exception(30)  # long before its deadline
+        assert isinstance(error, ottla.NotDelivered)
+        assert isinstance(error.cause, AuthenticationFailed)
+        with pytest.raises(ottla.NotDelivered, match="invalid credentials"):
+            producer.flush(30)

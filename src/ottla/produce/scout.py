@@ -17,6 +17,7 @@ from ottla.events import ConnectionDown, Events, StillDown, TimeDown
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import OnUnknownTopic
+from ottla.net.effort import FINAL
 from ottla.net.errands import Errands
 from ottla.net.links import STILL_DOWN_EVERY, Link, Links
 from ottla.net.metadata import Metadata
@@ -159,7 +160,12 @@ class Scout:
         if isinstance(error, NoBrokerReachable):
             self._tell_unreachable(error)
         for name in names:
-            self._look_again(name, time.monotonic())
+            topic = self._topics.get(name)
+            if isinstance(error, FINAL) and topic is not None and topic.partitions is None:
+                # A wrong password stays wrong: who never got in need not wait for the deadline to hear of it.
+                self._refused(topic, error)
+            else:
+                self._look_again(name, time.monotonic())
 
     def _tell_unreachable(self, error: NoBrokerReachable) -> None:
         """Of addresses that no broker is known by yet; links tell of the others."""

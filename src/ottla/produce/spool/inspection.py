@@ -49,6 +49,8 @@ def _look(directory: Path) -> tuple[Contents, Owner | None]:
         raise SpoolFailed(directory, "is not a directory" if os.path.exists(directory) else "does not exist")
     record, is_held = observe(directory)
     contents = survey(directory, None if is_held else record)
+    if record is None and not is_held and not contents.live and not contents.damage:
+        raise SpoolFailed(directory, "is no spool: nothing in it was written by one")
     if not is_held:
         return contents, None
     contents.damage = [d for d in contents.damage if d.reason != CUT_SHORT]  # its owner is just writing there
