@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 from ottla import __version__
 from ottla.cli import cli
-from ottla.cli.bootstrap import bootstrap_option
-from ottla.cli.reporting import JarProgress
+from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
 from ottla.errors import BrokerError, ConfigError
 

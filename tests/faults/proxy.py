@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 PRODUCE = 0
+FETCH = 1
 _HOST = "127.0.0.1"
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing sends RST."""
@@ -27,8 +28,10 @@ class Faults:
     """What happens to the answers of a broker; change the fields at any time."""
 
     cut: float = 0.0
-    """The chance that the connection is reset instead of an answer to Produce being complete: the broker has written,
+    """The chance that the connection is reset instead of an answer to `api` being complete: the broker has written,
     nobody hears of it, or half of it."""
+    api: int = PRODUCE
+    """Whose answers are cut."""
     passes: int | None = 0
     """So many bytes of such an answer come through; None for a random part of it."""
     hole: bool = False
@@ -179,7 +182,7 @@ class _Relay:
             self._ended.wait(faults.delay)
         if faults.hole:
             proxy.swallowed += 1
-        elif api == PRODUCE and faults.cut > proxy.chance.random():
+        elif api == faults.api and faults.cut > proxy.chance.random():
             passes = proxy.chance.randrange(len(frame)) if faults.passes is None else faults.passes
             proxy.cuts += 1
             self._client.sendall(frame[:passes])

@@ -49,7 +49,9 @@ def partition(given: object) -> TopicPartition:
     match given:
         case (str(topic), int(number)) if topic and number >= 0 and not isinstance(number, bool):
             return TopicPartition(topic, number)
-    raise InputError(f"{given!r} is no partition; accepted are TopicPartition(topic, number) and a pair (topic, number)")
+    raise InputError(
+        f"{given!r} is no partition; accepted are TopicPartition(topic, number) and a pair (topic, number)"
+    )
 
 
 def partitions(given: object) -> frozenset[TopicPartition]:

@@ -76,9 +76,7 @@ class Beginnings:
             failed=lambda error: self._failed(number, error),
         )
 
-    def _found(
-        self, number: int, committed: dict[TopicPartition, Committed], begun: dict[TopicPartition, int]
-    ) -> None:
+    def _found(self, number: int, committed: dict[TopicPartition, Committed], begun: dict[TopicPartition, int]) -> None:
         self._failures = 0
         for at in sorted(self._searches.pop(number, frozenset())):
             if at in self._handing.positions:
@@ -107,7 +105,9 @@ class Beginnings:
     def _group(self) -> str | None:
         return None if self._member is None else self._member().group
 
-    def _find(self, new: Collection[TopicPartition]) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, int]]:
+    def _find(
+        self, new: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, int]]:
         """What the group has committed, and where the others begin."""
         deadline = Deadline.after(self._cluster.timeouts.total)
         committed: dict[TopicPartition, Committed] = {}

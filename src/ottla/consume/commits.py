@@ -62,7 +62,9 @@ class Commits:
         self._name = name
         self._queue: deque[_Job] = deque()
         self._current: _Job | None = None
-        self._changed = threading.Condition()
+        # Ctrl-C within the entry of a Condition would keep the lock; within that of a lock it does not.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -78,7 +80,7 @@ class Commits:
 
     def commit_soon(self, offsets: Offsets, done: Done | None) -> None:
         """Returns at once; `done` hears how it ended."""
-        with self._changed:
+        with self._lock:
             self._queue.append(_Job(offsets, done))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"ottla-commit-{self._name}", daemon=True)
@@ -87,7 +89,7 @@ class Commits:
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """They are not this consumer's any more: what is under way for them is not tried again."""
-        with self._changed:
+        with self._lock:
             for job in (*self._queue, self._current):
                 if job is not None:
                     job.gone |= job.offsets.keys() & partitions
@@ -96,14 +98,14 @@ class Commits:
         """Returns when nothing is under way any more, or the deadline has passed."""
         if self._thread is threading.current_thread():
             return
-        with self._changed:
+        with self._lock:
             while not self.idle and (left := deadline.remaining()):
                 self._changed.wait(left)
 
     def close(self, deadline: Deadline) -> None:
         """Finishes what was begun, until the deadline."""
         self.wait(deadline)
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -111,14 +113,14 @@ class Commits:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._queue and not self._closed:
                     self._changed.wait()
                 if not self._queue:
                     return
                 job = self._current = self._queue.popleft()
             self._call_back(job, self._try(job))
-            with self._changed:
+            with self._lock:
                 self._current = None
                 self._changed.notify_all()
 

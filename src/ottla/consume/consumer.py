@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 import pyarrow as pa
 
 from ottla.admin.committed import Committed, fetch_committed
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind, check_seconds
-from ottla.consume.commits import Commits, Done
+from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind
+from ottla.consume import accepted
+from ottla.consume.accepted import Topics
+from ottla.consume.awaiting import Awaiting
+from ottla.consume.beginnings import Beginnings, Start
+from ottla.consume.commits import NOT_OURS, Commits, Done
 from ottla.consume.handing import Handing
 from ottla.consume.listening import Listener
 from ottla.consume.membership import Membership
 from ottla.consume.options import GroupOptions
+from ottla.consume.positions import Portion
+from ottla.consume.share import Share
 from ottla.consume.singly import records_of
-from ottla.errors import ConfigError, InputError, OttlaError
+from ottla.errors import CommitFailed, ConfigError, InputError, OttlaError, UsedAfterFork
 from ottla.events import Event, Events
 from ottla.fetch import places
 from ottla.fetch.fetcher import Fetcher, Manner
@@ -43,7 +48,6 @@ from ottla.wire.decode import COLUMNS, Decoder
 
 _log = logging.getLogger(__name__)
 Partitions = frozenset[TopicPartition]
-Start = str | datetime
 Sink = Callable[[Event], None]
 
 _GROUP_OPTIONS = GroupOptions()
@@ -51,11 +55,14 @@ _FETCHING = Fetching()
 _LISTENER = Listener()
 _NAP = 1.0
 """Seconds between two looks at everything else while no records come."""
+_TEND_SECONDS = 0.2
+"""The same while records are handed out one by one."""
 _PATTERN_SECONDS = 10.0
-"""How often topics are matched with a pattern."""
+"""How often topics are matched with a pattern, at least."""
 _CLOSE_SECONDS = 10.0
+_INTERRUPTED_SECONDS = 1.0
+"""To close after Ctrl-C."""
 _REVOKE_SECONDS = 5.0
-"""For the commit of partitions that others wait for."""
 
 
 class Consumer:
@@ -70,7 +77,7 @@ class Consumer:
         cluster: Cluster | str | Iterable[str | Address],
         *,
         group: str | None = None,
-        topics: str | Iterable[str] | re.Pattern[str] = (),
+        topics: Topics = (),
         start: Start = "earliest",
         commit_every: float | None = 5.0,
         columns: Collection[str] = COLUMNS,
@@ -92,10 +99,14 @@ class Consumer:
         check_kind("options", options, GroupOptions)
         check_kind("fetching", fetching, Fetching)
         check_kind("listener", listener, Listener)
-        _check(group, start, commit_every)
+        accepted.check_settings(group, start, commit_every)
+        wanted = accepted.topic_names(topics)
+        if wanted and group is None:
+            raise ConfigError(_NO_GROUP)
         self.group = group
-        self._start = start
         self._isolation = parse_isolation(isolation)
+        manner = Manner(fetching, self._isolation, parse_on_lost(on_lost), math.inf)
+        decoder = Decoder(accepted.column_names(columns), max_batch_bytes=fetching.max_batch_bytes)
         self._owns_cluster = not isinstance(cluster, Cluster)
         if isinstance(cluster, Cluster):
             self._cluster = cluster
@@ -104,28 +115,43 @@ class Consumer:
         self._owned_events = None if isinstance(events, Events) else Events(*events)
         hub = self._owned_events or events
         assert isinstance(hub, Events)
-        manner = Manner(fetching, self._isolation, parse_on_lost(on_lost), math.inf)
         self._fetcher = Fetcher(self._cluster, manner, lane="consume", events=hub)
-        self._handing = Handing(self._fetcher, Decoder(_names(columns), max_batch_bytes=fetching.max_batch_bytes))
+        self._handing = Handing(self._fetcher, decoder)
         self._wake = self._fetcher.shelf.ring
         self._errands = Errands(wake=self._wake, name=client_id)
         self._options = options
         self._membership: Membership | None = None
-        self._commits = Commits(self._cluster, member=lambda: self.member, name=group or client_id)
-        self._commit_every = commit_every
-        self._commit_at = math.inf if commit_every is None else time.monotonic() + commit_every
-        self._listener = listener
+        self._commits = Commits(self._cluster, member=self._who, keeps=self._keeps, name=group or client_id)
+        self._beginnings = Beginnings(
+            self._cluster,
+            self._handing,
+            errands=self._errands,
+            member=None if group is None else self._who,
+            start=start,
+            isolation=self._isolation,
+        )
+        self._commit_every = None if group is None else commit_every
+        self._commit_at = math.inf if self._commit_every is None else time.monotonic() + self._commit_every
+        self._share = Share(
+            self,
+            listener=listener,
+            handing=self._handing,
+            commits=self._commits,
+            beginnings=self._beginnings,
+            commits_done=self._commit_every is not None,
+        )
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._match_at = math.inf
-        self._held: Partitions = frozenset()
-        self._seen_version = -1
+        self._tend_at = 0.0
         self._in_use = threading.RLock()
-        self._started = self._stopped = self._closed = False
-        self._worker: ThreadPoolExecutor | None = None
-        self._ahead: Future[pa.RecordBatch | None] | None = None
-        if topics:
-            self.subscribe(topics)
+        self._pid = os.getpid()
+        self._started = self._stopped = self._closed = self._hurried = False
+        self._is_shaken = False
+        """Ctrl-C came in the middle of something."""
+        self._awaiting = Awaiting(self._poll_ahead, hurry=self._hurry)
+        if wanted:
+            self.subscribe(wanted)
 
     def __enter__(self) -> Consumer:
         return self
@@ -136,107 +162,127 @@ class Consumer:
         if kind is None:
             self._handing.positions.came_back()
         try:
-            self.close()
-        except OttlaError as failed:
+            self.close(_INTERRUPTED_SECONDS if kind is KeyboardInterrupt else _CLOSE_SECONDS)
+        except Exception as failed:
             if kind is None:
                 raise
             _log.error("%s", failed)  # the program's own error is the one to show
 
     def __repr__(self) -> str:
-        return f"<Consumer of group {self.group}, {len(self._held)} partitions>"
+        return f"<Consumer of group {self.group}, {len(self._share.held)} partitions>"
 
     # What to read
 
-    def subscribe(self, topics: str | Iterable[str] | re.Pattern[str]) -> None:
+    def subscribe(self, topics: Topics) -> None:
         """Takes part in the group for these topics, or all whose names match a pattern, instead of those before."""
+        wanted = accepted.topic_names(topics)
         if self.group is None:
-            raise ConfigError("a consumer without a group cannot subscribe: pass group='...', or use assign()")
+            raise ConfigError(_NO_GROUP)
         with self._use():
-            if self._held and self._membership is None:
+            if self._share.held and self._membership is None:
                 raise InputError("this consumer has partitions by assign(): call assign([]) before it subscribes")
-            if isinstance(topics, re.Pattern):
-                self._pattern, self._topics = topics, frozenset()
-                self._match_at = 0.0
-            else:
-                self._pattern, self._topics = None, frozenset([topics] if isinstance(topics, str) else topics)
-                if "" in self._topics or not all(type(name) is str for name in self._topics):
-                    raise InputError(f"topics must be names, got {sorted(map(repr, self._topics))}")
-            if self._membership is not None and self._pattern is None:
-                self._membership.subscribe(self._topics)
+            if isinstance(wanted, re.Pattern):
+                self._pattern, self._topics, self._match_at = wanted, frozenset(), 0.0
+                return
+            if self._membership is not None:
+                self._check_topics(wanted - self._topics)
+                self._membership.subscribe(wanted)
+            self._pattern, self._topics = None, wanted
 
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """Reads exactly these, without joining a group; a mapping says from which offsets on."""
-        given = dict(partitions) if isinstance(partitions, Mapping) else None
-        wanted = frozenset(TopicPartition(*at) for at in partitions)
-        if given is not None:
-            places.check(given, "assign")
+        wanted = accepted.partitions(partitions)
+        given: dict[TopicPartition, int] = {}
+        if isinstance(partitions, Mapping):
+            places.check(partitions, "assign")
+            given = {accepted.partition(at): offset for at, offset in partitions.items()}
         with self._use():
-            if self._topics or self._pattern is not None:
+            self._refuse_in_listener("assign")
+            if self._topics or self._pattern is not None or self._membership is not None:
                 raise InputError("this consumer has subscribed: a consumer either subscribes or assigns")
-            self._begin()
             for at in wanted:
                 self._cluster.leader(*at)  # a clear error, now, for a topic or partition that does not exist
-            gone = self._held - wanted
-            self._let_go(gone)
-            self._take(wanted - self._held, given or {})
+            self._begin()
+            self._share.let_go(self._share.held - wanted, Deadline.after(_REVOKE_SECONDS))
+            self._share.take(wanted - self._share.held, given)
 
     @property
     def assignment(self) -> Partitions:
         """The partitions that this consumer has now."""
-        return self._held
+        return self._share.held
 
     @property
     def member(self) -> GroupMember:
-        """Who this consumer is in its group, for commits and for `Transaction.send_offsets`."""
-        if self._membership is not None:
-            return self._membership.member
-        return GroupMember(self.group or "")
+        """Who this consumer is in its group, for `Transaction.send_offsets`.
+
+        Raises CommitFailed when partitions were lost of which it may still have records in work: under its new name,
+        their offsets would be taken although another member may be further by now.
+        """
+        self._named_group()
+        member = self._who()  # before the look at what is kept, as in `Commits`
+        lost = self._share.held - self._keeps(self._share.held)
+        if lost:
+            raise CommitFailed(member.group, tuple(map(str, sorted(lost))), NOT_OURS)
+        return member
 
     # Records
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """The next records of one partition; None when there are none within `timeout` seconds."""
-        return self._next(Deadline.after(timeout))
+        accepted.check_wait("timeout", timeout)
+        portion = self._next(Deadline.after(timeout))
+        if portion is None:
+            return None
+        records = portion.rest()
+        self._handing.positions.underway = None  # nothing after this can be interrupted
+        return records
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while not self._stopped:
-            records = self._next(Deadline.after(_NAP))
-            if records is not None:
+            portion = self._next(Deadline.after(_NAP))
+            if portion is not None:
+                records = portion.rest()
+                self._handing.positions.underway = None
                 yield records
 
     def records(self) -> Iterator[Record]:
         """Single records. A commit in between counts those that were handed out, the last one included."""
         if not set(COLUMNS) - {"timestampType"} <= set(self._handing.columns):
             raise InputError("records() needs all columns: make the consumer without columns=...")
-        for batch in self:
-            at = self._handing.last
-            assert at is not None
-            end = self._handing.positions.handed(at)
-            for record in records_of(batch):
-                self._handing.positions.rewind(at, record.offset + 1)
-                yield record
-                if at not in self._handing.positions or self._handing.positions.handed(at) != record.offset + 1:
-                    break  # it was let go of, or the program went elsewhere
-            else:
-                self._handing.positions.rewind(at, end or 0)
+        return self._singly()
 
-    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
-        import asyncio
-
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
+    def _singly(self) -> Iterator[Record]:
+        positions = self._handing.positions
         while not self._stopped:
-            if self._ahead is None:
-                self._ahead = self._worker.submit(self._next, Deadline.after(_NAP))
-            # A cancelled wait leaves it under way: its records are the first that the next wait gets.
-            records = await asyncio.shield(asyncio.wrap_future(self._ahead))
-            self._ahead = None
-            if records is not None:
-                yield records
+            portion = self._next(Deadline.after(_NAP))
+            if portion is None:
+                continue
+            for record in records_of(portion.rest()):
+                portion.start = record.offset + 1
+                portion.used += 1
+                yield record
+                if positions.underway is not portion:
+                    break  # it was let go of, or the program went elsewhere
+                positions.came_back_in(portion)
+                if time.monotonic() >= self._tend_at and not self._tend_between(portion):
+                    break
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        while not self._stopped:
+            portion = await self._awaiting.next()
+            if portion is not None:
+                records = portion.rest()
+                self._handing.positions.underway = None
+                return records
+        raise StopAsyncIteration
 
     def stop(self) -> None:
-        """Ends iterations and `poll` soon; from any thread."""
+        """Ends iterations and `poll` soon; from any thread, and for good."""
         self._stopped = True
+        self._tend_at = 0.0
         self._wake()
 
     # Places
@@ -246,10 +292,9 @@ class Consumer:
         places.check(place, "place")
         with self._use():
             at = self._of_mine(partition)
-            deadline = Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
+            deadline = self._deadline(timeout)
             offset = places.resolve(self._cluster, [at], place, isolation=self._isolation, deadline=deadline)[at]
             self._handing.begin(at, offset)
-            self._handing.positions.came_back()
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record that will be handed out; None while that is being found out."""
@@ -263,9 +308,9 @@ class Consumer:
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Committed]:
         """What the group has committed for these partitions, or for those of this consumer."""
-        wanted = self._held if partitions is None else [TopicPartition(*at) for at in partitions]
-        deadline = Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
-        return fetch_committed(self._cluster, GroupMember(self._named_group()), wanted, deadline=deadline)
+        wanted = self._share.held if partitions is None else accepted.partitions(partitions)
+        group = GroupMember(self._named_group())
+        return fetch_committed(self._cluster, group, wanted, deadline=self._deadline(timeout))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hands out nothing of these until `resume`; they stay this consumer's."""
@@ -293,8 +338,7 @@ class Consumer:
         """
         with self._use():
             wanted = self._to_commit(offsets)
-            deadline = Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
-            self._commits.commit(wanted, deadline)
+            self._commits.commit(wanted, self._deadline(timeout))
             self._handing.positions.committed(wanted)
 
     def commit_soon(
@@ -307,170 +351,145 @@ class Consumer:
     # The end
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commits (if commits are automatic) what the program was through with, leaves the group, ends all threads."""
-        if self._closed:
+        """Commits (if commits are automatic) what the program was through with, leaves the group, ends all threads.
+
+        Waits for another thread that is in a call of this consumer, and ends that call.
+        """
+        accepted.check_wait("timeout", timeout)
+        if self._closed or os.getpid() != self._pid:  # what a forked child has is its parent's
             return
         self.stop()
         deadline = Deadline.after(timeout)
-        if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
-        with self._use():
-            self._closed = True
+        with self._use(deadline), ExitStack() as last:
+            self._refuse_in_listener("close")
+            self._is_shaken = False
+            if self._owned_events is not None:
+                last.callback(self._owned_events.close)
+            if self._owns_cluster:
+                last.callback(self._cluster.close)
+            last.callback(self._errands.join, Deadline.after(0.0))
+            last.callback(self._fetcher.stop)
+            if self._membership is not None:
+                membership = self._membership
+                last.callback(lambda: membership.leave(deadline.remaining()))
+            last.callback(self._commits.close, deadline)
+            last.callback(self._awaiting.close)
             try:
-                if self._commit_every is not None and self.group is not None:
-                    self._commit_done(self._handing.positions.all_done(), deadline)
-                self._commits.close(deadline)
+                self._share.lose(self._share.held - self._keeps(self._share.held))
+                self._share.let_go(self._share.held, deadline)
             finally:
-                if self._membership is not None:
-                    self._membership.leave(deadline.remaining())
-                self._fetcher.stop()
-                self._errands.join(Deadline.after(0.0))
-                if self._owns_cluster:
-                    self._cluster.close()
-                if self._owned_events is not None:
-                    self._owned_events.close()
+                self._closed = True
 
     # Inside
 
     @contextmanager
-    def _use(self) -> Iterator[None]:
-        if not self._in_use.acquire(blocking=False):
+    def _use(self, deadline: Deadline | None = None) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(
+                f"this consumer was made in process {self._pid} before fork(); make one of its own in the child"
+            )
+        self._awaiting.settle(self._cluster.timeouts.total if deadline is None else deadline.remaining())
+        if not self._in_use.acquire(timeout=0.0 if deadline is None else deadline.remaining()):
             raise OttlaError(
                 "another thread is using this consumer: make one for each thread; only stop() may be shared"
             )
         try:
             if self._closed:
                 raise OttlaError("this consumer is closed")
+            if self._is_shaken and deadline is None:
+                self._handing.begin_again()
+                self._is_shaken = False
             yield
+        except Exception:
+            raise
+        except BaseException:
+            self._is_shaken = True
+            raise
         finally:
             self._in_use.release()
+
+    def _refuse_in_listener(self, call: str) -> None:
+        if self._share.is_telling:
+            raise OttlaError(f"a listener may seek, pause and commit, but not {call}; stop() ends the iteration")
 
     def _begin(self) -> None:
         if not self._started:
             self._started = True
             self._fetcher.start()
 
+    def _check_topics(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._cluster.topic(name)  # a misspelt name is told at once
+
     def _join(self) -> None:
         if self._membership is not None or not (self._topics or self._pattern):
             return
         self._begin()
-        for name in self._topics:
-            self._cluster.topic(name)  # a misspelt name is told at once
-        self._membership = Membership(self._cluster, self._named_group(), options=self._options, changed=self._wake)
-        self._membership.subscribe(self._topics)
-        self._membership.polled()
-        self._membership.start()
+        self._check_topics(self._topics)
+        membership = Membership(self._cluster, self._named_group(), options=self._options, changed=self._wake)
+        try:
+            self._membership = membership
+            membership.subscribe(self._topics)
+            membership.start()
+        except BaseException:
+            self._membership = None
+            membership.leave(0.0)
+            raise
 
-    def _next(self, deadline: Deadline) -> pa.RecordBatch | None:
+    def _next(self, deadline: Deadline) -> Portion | None:
+        """What comes is `underway` until the caller says that it has got there."""
         with self._use():
+            self._refuse_in_listener("ask for records")
             self._handing.positions.came_back()
             self._join()
-            if self._membership is None and not self._held:
+            if self._membership is None and not self._share.held:
                 raise InputError("this consumer has nothing to read: subscribe to topics, or assign partitions")
-            while not self._stopped:
+            while not (self._stopped or self._hurried):
                 self._tend()
-                records = self._handing.next(deadline.sooner(_NAP))
-                if records is not None:
-                    return records
+                portion = self._handing.next(deadline.sooner(_NAP))
+                if portion is not None:
+                    return portion
                 if deadline.expired():
                     break
             return None
+
+    def _poll_ahead(self) -> Portion | None:
+        self._hurried = False
+        return self._next(Deadline.after(_NAP))
+
+    def _hurry(self) -> None:
+        self._hurried = True
+        self._wake()
+
+    def _tend_between(self, portion: Portion) -> bool:
+        """Whether the program is to get the rest of the portion."""
+        with self._use():
+            if not self._stopped:
+                self._tend()
+        return not self._stopped and self._handing.positions.underway is portion
 
     def _tend(self) -> None:
         """Everything besides records: what the group wants, automatic commits, new topics."""
         self._errands.collect()
         now = time.monotonic()
+        self._tend_at = now + _TEND_SECONDS
         if self._membership is not None:
             self._membership.polled()
+            self._share.follow(self._membership)
             self._membership.check()
-            self._follow(self._membership)
-        if now >= self._commit_at and self.group is not None:
-            self._commit_at = now + (self._commit_every or 0.0)
+        self._beginnings.look(self._share.held)
+        if now >= self._commit_at and self._commit_every is not None:
+            self._commit_at = now + self._commit_every
             done = self._handing.positions.all_done()
             if done and self._commits.idle:
                 self._commits.commit_soon(done, self._noted)
         if now >= self._match_at and self._pattern is not None:
-            self._match_at = now + _PATTERN_SECONDS
+            self._match_at = now + min(_PATTERN_SECONDS, self._cluster.timeouts.metadata_age)
             self._match(self._pattern)
-
-    def _follow(self, membership: Membership) -> None:
-        wanted = membership.wanted()
-        if wanted.version == self._seen_version:
-            return
-        self._seen_version = wanted.version
-        lost = wanted.lost & self._held
-        if lost:
-            self._handing.forget(lost)
-            self._held -= lost
-            self._listener.lost(self, lost)
-        self._let_go(self._held - wanted.partitions)
-        membership.holding(self._held)
-        new = wanted.partitions - self._held
-        if new:
-            self._take(new, {})
-            membership.holding(self._held)
-
-    def _let_go(self, gone: Partitions) -> None:
-        if not gone:
-            return
-        self._handing.stop(gone)
-        if self._commit_every is not None and self.group is not None:
-            done = {at: told for at, told in self._handing.positions.all_done().items() if at in gone}
-            self._commit_done(done, Deadline.after(_REVOKE_SECONDS))
-        self._listener.revoked(self, gone)
-        self._handing.forget(gone)
-        self._held -= gone
-
-    def _take(self, new: Partitions, given: Mapping[TopicPartition, int]) -> None:
-        self._held |= new
-        for at, offset in given.items():
-            if at in self._held:
-                self._handing.begin(at, offset)
-        if new:
-            self._listener.assigned(self, new)
-        self._find_places(frozenset(at for at in new if at not in self._handing.positions))
-
-    def _find_places(self, new: Partitions) -> None:
-        """Where the group is in these partitions; asked beside the program, which may get others' records meanwhile."""
-        if not new:
-            return
-
-        def done(found: dict[TopicPartition, Committed]) -> None:
-            for at, told in found.items():
-                if at in self._held and at not in self._handing.positions:
-                    known = told.offset if told.metadata is not _NOT_COMMITTED else -1
-                    self._handing.begin(at, told.offset, epoch=told.leader_epoch, committed=known)
-
-        def failed(error: OttlaError) -> None:
-            if isinstance(error, InputError):
-                raise error
-            _log.warning("where to begin could not be found out, and is tried again: %s", error)
-            self._find_places(frozenset(at for at in new if at in self._held and at not in self._handing.positions))
-
-        self._errands.run(
-            ("places", new, time.monotonic()), lambda: self._committed_or_start(new), done=done, failed=failed
-        )
-
-    def _committed_or_start(self, new: Partitions) -> dict[TopicPartition, Committed]:
-        deadline = Deadline.after(self._cluster.timeouts.total)
-        found: dict[TopicPartition, Committed] = {}
-        if self.group is not None:
-            found = fetch_committed(
-                self._cluster, self.member, new, isolation=Isolation.READ_COMMITTED, deadline=deadline
-            )
-        missing = [at for at in new if at not in found]
-        if missing and self._start == "error":
-            names = ", ".join(map(str, sorted(missing)))
-            raise InputError(f"group {self.group} has committed nothing for {names}, and start is 'error'")
-        if missing:
-            begun = places.resolve(self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline)
-            found |= {at: Committed(offset, metadata=_NOT_COMMITTED) for at, offset in begun.items()}
-        return found
 
     def _match(self, pattern: re.Pattern[str]) -> None:
         def done(names: frozenset[str]) -> None:
-            if pattern is self._pattern and names != self._topics and self._membership is not None:
-                self._topics = names
+            if pattern is self._pattern and self._membership is not None:
                 self._membership.subscribe(names)
 
         def failed(error: OttlaError) -> None:
@@ -480,15 +499,7 @@ class Consumer:
             metadata = self._cluster.metadata(None)
             return frozenset(n for n, t in metadata.topics.items() if not t.internal and pattern.fullmatch(n))
 
-        self._errands.run("match", look, done=done, failed=failed)
-
-    def _commit_done(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
-        """An automatic commit that somebody waits for; when it fails, those records are read again by others."""
-        try:
-            self._commits.commit(offsets, deadline)
-            self._handing.positions.committed(offsets)
-        except OttlaError as error:
-            _log.warning("%s", error)
+        self._errands.run(("match", pattern), look, done=done, failed=failed)
 
     def _noted(self, offsets: Mapping[TopicPartition, Committed], error: OttlaError | None) -> None:
         if error is None:
@@ -501,12 +512,21 @@ class Consumer:
         if offsets is None:
             return self._handing.positions.all_handed()
         wanted = {}
-        for at, told in offsets.items():
+        for given, told in offsets.items():
+            at = accepted.partition(given)
             one = told if isinstance(told, Committed) else Committed(told)
             if type(one.offset) is not int or one.offset < 0:
                 raise InputError(f"the offset to commit for {at} is {told!r}; offsets are whole numbers from 0")
-            wanted[TopicPartition(*at)] = one
+            wanted[at] = one
         return wanted
+
+    def _who(self) -> GroupMember:
+        membership = self._membership
+        return GroupMember(self.group or "") if membership is None else membership.member
+
+    def _keeps(self, partitions: Partitions) -> Partitions:
+        membership = self._membership
+        return partitions if membership is None else membership.keeps(partitions)
 
     def _named_group(self) -> str:
         if self.group is None:
@@ -514,26 +534,16 @@ class Consumer:
         return self.group
 
     def _of_mine(self, partition: TopicPartition) -> TopicPartition:
-        at = TopicPartition(*partition)
-        if at not in self._held:
-            mine = ", ".join(map(str, sorted(self._held))) or "none"
+        at = accepted.partition(partition)
+        if at not in self._share.held:
+            mine = ", ".join(map(str, sorted(self._share.held))) or "none"
             raise InputError(f"{at} is not a partition of this consumer; it has {mine}")
         return at
 
-
-_NOT_COMMITTED = "\0start"
-
-
-def _names(columns: Collection[str]) -> Collection[str]:
-    return [columns] if isinstance(columns, str) else columns
+    def _deadline(self, timeout: float | None) -> Deadline:
+        if timeout is not None:
+            accepted.check_wait("timeout", timeout)
+        return Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
 
 
-def _check(group: object, start: object, commit_every: object) -> None:
-    if group is not None and (not isinstance(group, str) or not group):
-        raise ConfigError(f"group must be a name, got {group!r}")
-    if start != "error":
-        if not isinstance(start, str | datetime):
-            raise InputError(f"start is {start!r}; accepted are 'earliest', 'latest', 'error' and a datetime")
-        places.check(start, "start")
-    if commit_every is not None:
-        check_seconds("Consumer", "commit_every", commit_every, lowest=0.001)
+_NO_GROUP = "a consumer without a group cannot subscribe: pass group='...', or use assign()"

@@ -37,7 +37,7 @@ class Portion:
     @property
     def is_over(self) -> bool:
         """Whether the program has got all of them."""
-        return self.used >= self.records.num_rows
+        return self.used >= len(self.records)
 
     def rest(self) -> pa.RecordBatch:
         """Those that the program has not got."""
@@ -111,6 +111,10 @@ class Positions:
         """The program asks for more: it is through with what it got."""
         for at, place in list(self._places.items()):
             place.done = self._handed(at, place)
+
+    def came_back_in(self, portion: Portion) -> None:
+        """The program asks for the next record of the portion."""
+        self._places[portion.at].done = portion.start
 
     def handed(self, at: TopicPartition) -> int | None:
         """The offset of the next record that the program gets; None while that is not known."""

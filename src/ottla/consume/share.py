@@ -70,7 +70,11 @@ class Share:
             membership.holding(self.held)
 
     def take(
-        self, new: Partitions, given: Mapping[TopicPartition, int] | None = None, *, membership: Membership | None = None
+        self,
+        new: Partitions,
+        given: Mapping[TopicPartition, int] | None = None,
+        *,
+        membership: Membership | None = None,
     ) -> None:
         """They are this consumer's now; `given` says where some begin."""
         self.held |= new

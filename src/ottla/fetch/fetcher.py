@@ -446,6 +446,9 @@ class Fetcher:
     def _hear(self, request: _Request) -> None:
         assert request.pending is not None
         pending, request.pending = request.pending, None  # a circle, and it holds the answer
+        if pending.error is not None:  # not raised: its traceback would hold the connection, with half an answer
+            self._lost(request, pending.error)
+            return
         try:
             body = pending.result()
             answer = fetch.fetch_response(body, version=request.version)

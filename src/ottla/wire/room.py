@@ -28,7 +28,7 @@ class Fault(NamedTuple):
 
 
 _SHARED_BYTES = 1 << 15
-"""Columns that need no more than this together lie in one piece of memory: an allocation costs as much as ten records."""
+"""Columns that need no more than this together lie in one piece of memory: allocations cost more than records."""
 _ALIGNED = 64
 
 

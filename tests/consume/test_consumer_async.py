@@ -1,0 +1,200 @@
+"""The consumer in asyncio: `async for`, and waits that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.fetch.logs import fill
+
+from ottla.consume.consumer import Consumer
+from ottla.errors import CorruptBatch, OttlaError
+from ottla.model import TopicPartition
+from ottla.testing import FakeKafka
+
+from .consuming import SMALL, committed, eventually, filled, joined, new_consumer, offsets, our_threads, read, rows
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+AT = TopicPartition("t", 0)
+RECORDS = 400
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    """`t` has 40 batches of ten records."""
+    with FakeKafka(topics={"t": 1, "none": 1}, auto_create=None) as cluster:
+        filled(cluster, "t", 1, batches=RECORDS // 10)
+        yield cluster
+
+
+def test_records_come_in_an_async_for(kafka: FakeKafka) -> None:
+    async def program(consumer: Consumer) -> list[int]:
+        found: list[int] = []
+        async for batch in consumer:
+            found += [offset for _, offset in rows(batch)]
+            if len(found) == RECORDS // 2 + 50:
+                await asyncio.to_thread(consumer.commit)
+            if len(found) >= RECORDS:
+                break
+        return found
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        assert asyncio.run(program(consumer)) == list(range(RECORDS))
+    assert committed(kafka) == {AT: RECORDS}
+
+
+def test_a_cancelled_wait_loses_nothing(kafka: FakeKafka) -> None:
+    """Waits of many lengths, cancelled anywhere; what they would have got comes with the next one."""
+
+    async def program(consumer: Consumer) -> None:
+        cancelled = 0
+        while cancelled < 100:
+            found: list[int] = []
+            while len(found) < RECORDS:
+                try:
+                    batch = await asyncio.wait_for(anext(consumer), 0.0001 * (cancelled % 23))
+                except TimeoutError:
+                    cancelled += 1
+                    assert committed(kafka).get(AT, 0) <= len(found)
+                    continue
+                found += [offset for _, offset in rows(batch)]
+            assert found == list(range(RECORDS))
+            consumer.seek(AT, 0)
+            consumer.commit()
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=0.001) as consumer:
+        asyncio.run(program(consumer))
+
+
+def test_what_a_cancelled_wait_got_is_not_committed(kafka: FakeKafka) -> None:
+    """Found: it counted as handed out when the block ended."""
+
+    async def program(consumer: Consumer) -> None:
+        await anext(consumer)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        asyncio.run(program(consumer))
+        eventually(lambda: consumer._awaiting._ahead is None or consumer._awaiting._ahead.done())
+        got = consumer.position(AT)
+    assert committed(kafka) == {AT: got}
+    with new_consumer(kafka.bootstrap, topics="t") as consumer:
+        assert read(consumer, 1)[0] == (0, got)
+
+
+def test_other_calls_take_their_turn_after_a_cancelled_wait(kafka: FakeKafka) -> None:
+    """Found: for a second, they were told that another thread was using the consumer."""
+
+    async def program(consumer: Consumer) -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(consumer), 0.1)
+            began = time.monotonic()
+            consumer.commit()
+            consumer.pause(*consumer.assignment)
+            consumer.resume(*consumer.assignment)
+            assert time.monotonic() - began < 0.5
+
+    with new_consumer(kafka.bootstrap, topics="none") as consumer:
+        joined(consumer, 1)
+        asyncio.run(program(consumer))
+
+
+def test_a_seek_after_a_cancelled_wait_counts(kafka: FakeKafka) -> None:
+    async def program(consumer: Consumer) -> list[int]:
+        first = await anext(consumer)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        consumer.seek(AT, 300)
+        return [offsets([first])[0], offsets([await anext(consumer)])[0]]
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        found = asyncio.run(program(consumer))
+    assert found == [0, 300]
+
+
+def test_programs_may_change_between_the_ways_of_reading(kafka: FakeKafka) -> None:
+    async def one(consumer: Consumer) -> list[int]:
+        return offsets([await anext(consumer)])
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        found = asyncio.run(one(consumer))
+        found += [next(consumer.records()).offset]
+        found += asyncio.run(one(consumer))  # another loop
+        found += offsets([next(iter(consumer))])
+        found += [offset for _, offset in read(consumer, RECORDS - len(found))]
+    assert found == list(range(RECORDS))
+
+
+def test_an_error_is_told_once_and_the_program_may_go_on(kafka: FakeKafka) -> None:
+    """Found: the error of a poll came back for ever."""
+
+    async def program(consumer: Consumer) -> None:
+        with pytest.raises(CorruptBatch):
+            async for _ in consumer:
+                pass
+        consumer.seek(AT, RECORDS + 10)
+        assert offsets([await anext(consumer)]) == list(range(RECORDS + 10, RECORDS + 20))
+
+    with kafka._dispatcher.changed:
+        log = kafka._partition("t", 0).log
+        stored = log.batches[20]
+        log.batches[20] = type(stored)(stored.data[:-1] + bytes([stored.data[-1] ^ 1]), stored.header)
+    fill(kafka, 2)
+    with new_consumer(kafka.bootstrap, topics="t") as consumer:
+        asyncio.run(program(consumer))
+
+
+def test_stop_ends_an_async_for(kafka: FakeKafka) -> None:
+    async def program(consumer: Consumer) -> list[object]:
+        async def iterate() -> list[object]:
+            return [batch async for batch in consumer]
+
+        reading = asyncio.ensure_future(iterate())
+        await asyncio.sleep(0.2)
+        consumer.stop()
+        return await asyncio.wait_for(reading, 0.5)
+
+    with new_consumer(kafka.bootstrap, topics="none") as consumer:
+        assert asyncio.run(program(consumer)) == []
+        with pytest.raises(StopAsyncIteration):
+            asyncio.run(_next(consumer))
+    assert not our_threads()
+
+
+async def _next(consumer: Consumer) -> object:
+    return await anext(consumer)
+
+
+def test_two_tasks_share_without_getting_the_same(kafka: FakeKafka) -> None:
+    async def program(consumer: Consumer) -> list[int]:
+        found: list[int] = []
+
+        async def iterate() -> None:
+            async for batch in consumer:
+                found.extend(offset for _, offset in rows(batch))
+                if len(found) >= RECORDS:
+                    consumer.stop()
+
+        await asyncio.gather(iterate(), iterate())
+        return found
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        assert asyncio.run(program(consumer)) == list(range(RECORDS))
+
+
+def test_a_closed_consumer_says_so(kafka: FakeKafka) -> None:
+    consumer = new_consumer(kafka.bootstrap, topics="t")
+    consumer.close()
+    with pytest.raises(StopAsyncIteration):
+        asyncio.run(_next(consumer))
+    with pytest.raises(OttlaError, match="closed"):
+        consumer.poll()

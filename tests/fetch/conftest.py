@@ -1,0 +1,58 @@
+"""Every test of the reader also proves that no thread of ours and no socket stayed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from tests.faults.breaking import mend
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.net import Cluster
+
+from .watching import threads_of_reading
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Every thread that fetches has an owner that ended it."""
+    yield
+    until = time.monotonic() + 5
+    while threads_of_reading() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not threads_of_reading()
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
+    """Ours, connected to the brokers of the run."""
+    with Cluster(kafka.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def new_topic(cluster: Cluster) -> NewTopic:
+    """Creates a topic and tells its name."""
+    numbers, run = itertools.count(), f"fetch-{os.getpid()}"
+
+    def create(partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = 3) -> str:
+        name = f"{run}-{next(numbers)}"
+        Admin(cluster).create_topic(name, partitions=partitions, replicas=replicas, settings=settings)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def broken(kafka: LocalCluster) -> Iterator[LocalCluster]:
+    """The brokers of the run, for a test that breaks them; they are mended when it ends."""
+    try:
+        yield kafka
+    finally:
+        mend(kafka)

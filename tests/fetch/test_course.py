@@ -1,0 +1,309 @@
+"""A course against tables and a plain model: what an answer means, where it stops, what of transactions counts."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.wire.rows import quick, thorough
+
+from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, UnsupportedFormat
+from ottla.fetch.course import Course, OutOfRange, Parcel, Parted, Piece, nothing_more, without_aborted
+from ottla.wire.batch import IS_TRANSACTIONAL, Codec
+from ottla.wire.fetch import Aborted, Diverging
+
+from .logs import AT, fetched, marker, of_transaction, offsets_in, parse, parted, plain, took
+
+
+def new(start: int = 0, stop: int = 1000) -> Course:
+    return Course(AT, start, stop)
+
+
+# What an answer means
+
+
+def test_an_answer_moves_the_position_behind_its_last_batch() -> None:
+    course = new()
+    piece = took(course, fetched(plain(0, 10), plain(10, 5)))
+    assert (piece.start, piece.next_offset, course.position) == (0, 15, 15)
+    assert offsets_in(piece) == list(range(15))
+    assert not course.is_over
+
+
+def test_a_partial_batch_at_the_end_is_asked_for_again() -> None:
+    course = new()
+    piece = took(course, fetched(plain(0, 10), plain(10, 5)[:-3]))
+    assert offsets_in(piece) == list(range(10))
+    assert course.position == 10
+
+
+@given(st.integers(0, 40), st.integers(0, 45), st.lists(st.integers(1, 7), min_size=1, max_size=8))
+@thorough
+def test_a_range_is_read_exactly_wherever_its_batches_end(start: int, length: int, sizes: list[int]) -> None:
+    bases = [sum(sizes[:number]) for number in range(len(sizes))]
+    batches = [plain(base, size) for base, size in zip(bases, sizes, strict=True)]
+    end = sum(sizes)
+    stop = min(end, start + length)
+    course = new(start, stop)
+    found: list[int] = []
+    while not course.is_over:
+        first = max(number for number, base in enumerate(bases) if base <= course.position)
+        found += offsets_in(took(course, fetched(*batches[first : first + 2])))
+    assert found == list(range(start, stop))
+
+
+def test_a_hole_that_compaction_left_is_no_error() -> None:
+    course = new(3, 100)
+    piece = took(course, fetched(plain(0, deltas=(0, 5), last=9), plain(20, deltas=(), last=9), plain(40, 1)))
+    assert offsets_in(piece) == [5, 40]
+    assert course.position == 41
+
+
+def test_a_range_that_ends_in_a_hole_ends() -> None:
+    course = new(0, 15)
+    piece = took(course, fetched(plain(30, 5)))
+    assert offsets_in(piece) == []
+    assert course.is_over
+    assert piece.next_offset >= piece.stop
+
+
+def test_an_empty_answer_is_nothing_new_and_its_waiting_is_timed_from_the_first_one() -> None:
+    course = new()
+    for now in (5.0, 6.0, 7.0):
+        assert course.take(fetched(), Parcel(0), now, committed_only=False) is None
+    assert course.waiting_since == 5.0
+    took(course, fetched(plain(0)), now=8.0)
+    assert course.waiting_since == math.inf
+
+
+def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
+    course = new()
+    course.take(fetched(), Parcel(0), 5.0, committed_only=False)
+    course.stumble(OttlaError("x"), 6.0, resume_at=6.5)
+    course.postpone(100.0)
+    assert (course.waiting_since, course.trouble_since) == (105.0, 106.0)
+
+
+def test_errors_of_the_broker_are_told_with_partition_and_offset() -> None:
+    course = new(7)
+    assert isinstance(course.take(fetched(error=1), Parcel(0), 0.0, committed_only=False), OutOfRange)
+    error = course.take(fetched(error=6), Parcel(0), 0.0, committed_only=False)
+    assert isinstance(error, BrokerError)
+    assert error.code is ErrorCode.not_leader_or_follower
+    assert "t-0 at offset 7" in str(error)
+
+
+def test_a_log_with_other_records_is_told() -> None:
+    course = new(7)
+    assert course.take(parted(3, 5), Parcel(0), 0.0, committed_only=False) == Parted(Diverging(3, 5))
+    assert course.take(fetched(diverging=Diverging(-1, -1)), Parcel(0), 0.0, committed_only=False) is None
+
+
+def test_the_epoch_of_what_was_read_goes_into_the_next_request() -> None:
+    course = new()
+    data = bytearray(plain(0, 3))
+    data[12:16] = (9).to_bytes(4, "big")
+    took(course, fetched(bytes(data)))
+    assert course.wanted(100).last_epoch == 9
+    course.move(50)
+    assert course.wanted(100).last_epoch == -1
+    assert course.wanted(100).offset == 50
+
+
+# Answers that lie
+
+
+def test_batches_that_all_lie_before_the_position_are_an_error_and_no_endless_loop() -> None:
+    course = new(50)
+    with pytest.raises(CorruptBatch, match=r"batch at offset 10.*offset 50 was asked for") as caught:
+        took(course, fetched(plain(0, 10), plain(10, 10)))
+    assert caught.value.base_offset == 10
+    assert course.position == 50
+
+
+def test_the_batch_that_holds_the_position_may_begin_before_it() -> None:
+    assert offsets_in(took(new(5), fetched(plain(0, 10)))) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("second", [0, 5, 9])
+def test_batches_that_run_backwards_are_never_handed_out(second: int) -> None:
+    course = new()
+    assert offsets_in(took(course, fetched(plain(0, 10), plain(second, 10)))) == list(range(10))
+    with pytest.raises(CorruptBatch):
+        took(course, fetched(plain(second, 1), plain(second, 1)))
+
+
+def test_what_lies_before_a_damaged_header_is_handed_out_first() -> None:
+    damaged = bytearray(plain(10, 10))
+    damaged[16] = 9  # magic
+    course = new()
+    assert offsets_in(took(course, fetched(plain(0, 10), bytes(damaged)))) == list(range(10))
+    with pytest.raises(CorruptBatch, match="offset 10"):
+        took(course, fetched(bytes(damaged)))
+    old = bytearray(plain(0, 10))
+    old[16] = 1
+    with pytest.raises(UnsupportedFormat):
+        took(new(), fetched(bytes(old)))
+
+
+# Turns
+
+
+def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
+    course = new()
+    piece = took(course, fetched(plain(0, 10)))
+    asked = course.inquiry
+    course.is_asked = True
+    course.move(500)
+    assert course.inquiry > asked
+    assert course.turn == piece.turn
+    assert not course.is_asked
+    assert not course.is_over
+    course.move(1000)
+    assert course.is_over
+
+
+def test_a_course_may_be_asked_for_only_when_all_is_well() -> None:
+    course = new()
+    assert not course.may_ask(0.0), "no leader is known"
+    course.leader = 1
+    assert course.may_ask(0.0)
+    for name, value in (("open", False), ("paused", True), ("is_asked", True), ("is_over", True)):
+        before = getattr(course, name)
+        setattr(course, name, value)
+        assert not course.may_ask(0.0), name
+        setattr(course, name, before)
+    course.stumble(OttlaError("x"), 1.0, resume_at=2.0)
+    assert not course.may_ask(1.9)
+    assert course.may_ask(2.0)
+
+
+def test_nothing_is_read_of_an_empty_range() -> None:
+    assert new(5, 5).is_over
+    end = nothing_more(new(5, 5))
+    assert (end.next_offset, end.stop, end.parcel.pieces) == (5, 5, 1)
+
+
+# Transactions
+
+
+class Step(NamedTuple):
+    """What one producer does next: writes some records, or ends its transaction."""
+
+    producer: int
+    records: int
+    """0 ends the transaction."""
+    commits: bool
+    transactional: bool
+
+
+steps = st.lists(
+    st.builds(Step, st.integers(1, 3), st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=30
+)
+
+
+class Model:
+    """Transactions as they are defined: a record counts when its transaction was committed, or it is in none."""
+
+    def __init__(self, history: list[Step]) -> None:
+        self.batches: list[bytes] = []
+        self.counting: list[int] = []
+        """Offsets of the records that count."""
+        self.aborted: list[tuple[Aborted, int]] = []
+        """Each aborted transaction, and where its marker lies."""
+        self.end = 0
+        self.stable = 0
+        pending: dict[int, list[int]] = {}
+        for step in history:
+            self._do(step, pending)
+        first_open = min((offsets[0] for offsets in pending.values()), default=self.end)
+        self.stable = first_open
+        self.counting = sorted(offset for offset in self.counting if offset < self.stable)
+
+    def _do(self, step: Step, pending: dict[int, list[int]]) -> None:
+        producer = step.producer
+        if step.records == 0:
+            offsets = pending.pop(producer, None)
+            if offsets is None:
+                return
+            if step.commits:
+                self.counting += offsets
+            else:
+                self.aborted.append((Aborted(producer, offsets[0]), self.end))
+            self.batches.append(marker(self.end, producer))
+            self.end += 1
+            return
+        offsets = list(range(self.end, self.end + step.records))
+        if step.transactional:
+            pending.setdefault(producer, []).extend(offsets)
+            self.batches.append(of_transaction(self.end, step.records, producer))
+        else:
+            self.counting += offsets
+            self.batches.append(plain(self.end, step.records, producer=(100, 0, 0)))
+        self.end += step.records
+
+    def answer(self, position: int, most: int) -> tuple[list[bytes], list[Aborted]]:
+        """Up to `most` batches from the position on and what was aborted among them, as brokers tell it."""
+        sent = [data for data in self.batches if parse(data)[0].header.next_offset > position]
+        sent = [data for data in sent if parse(data)[0].header.last_offset < self.stable][:most]
+        if not sent:
+            return [], []
+        upper = parse(sent[-1])[0].header.next_offset
+        # In no order, and also those of which only the end lies in the range.
+        listed = [one for one, ends in reversed(self.aborted) if ends >= position and one.first_offset < upper]
+        return sent, listed
+
+
+@given(steps, st.integers(0, 60), st.integers(1, 4))
+@thorough
+def test_exactly_the_committed_records_are_read_from_anywhere(history: list[Step], start: int, most: int) -> None:
+    model = Model(history)
+    start = min(start, model.stable)
+    course = new(start, model.stable)
+    found: list[int] = []
+    while not course.is_over:
+        batches, aborted = model.answer(course.position, most)
+        found += offsets_in(took(course, fetched(*batches, aborted=aborted), committed_only=True))
+    assert found == [offset for offset in model.counting if offset >= start]
+
+
+@given(steps)
+@quick
+def test_without_isolation_every_record_is_read(history: list[Step]) -> None:
+    model = Model(history)
+    if not model.batches:
+        return
+    piece = took(new(0, model.end), fetched(*model.batches, aborted=[one for one, _ in model.aborted]))
+    headers = [batch.header for data in model.batches for batch in parse(data)]
+    assert len(offsets_in(piece)) == sum(header.count for header in headers if not header.is_control)
+
+
+def test_an_aborted_transaction_ends_with_its_marker() -> None:
+    log = [of_transaction(0, 2, 7), marker(2, 7), of_transaction(3, 2, 7), marker(5, 7)]
+    batches = [batch for data in log for batch in parse(data)]
+    kept = without_aborted(batches, [Aborted(7, 0)])
+    assert [batch.header.base_offset for batch in kept] == [2, 3, 5]
+
+
+def test_records_outside_transactions_count_although_their_producer_aborts() -> None:
+    log = [of_transaction(0, 1, 7), plain(1, 1, producer=(7, 0, 0)), marker(2, 7)]
+    kept = without_aborted([batch for data in log for batch in parse(data)], [Aborted(7, 0)])
+    assert [batch.header.base_offset for batch in kept] == [1, 2]
+
+
+def test_two_abort_markers_in_a_row_do_no_harm() -> None:
+    log = [of_transaction(0, 1, 7), marker(1, 7), marker(2, 7), of_transaction(3, 1, 7), marker(4, 7)]
+    kept = without_aborted([batch for data in log for batch in parse(data)], [Aborted(7, 0), Aborted(7, 0)])
+    assert 3 in [batch.header.base_offset for batch in kept]
+
+
+def test_compressed_batches_of_transactions_are_no_different() -> None:
+    data = plain(0, 5, flags=IS_TRANSACTIONAL, producer=(7, 0, 0), codec=Codec.ZSTD)
+    course = new()
+    piece = took(course, fetched(data, marker(5, 7), aborted=[Aborted(7, 0)]), committed_only=True)
+    assert isinstance(piece, Piece)
+    assert offsets_in(piece) == []
+    assert course.position == 6

@@ -1,0 +1,43 @@
+"""What reading a topic takes of memory, measured by the kernel in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ottla.cluster import LocalCluster
+
+from .conftest import NewTopic
+from .numbered import write_numbered
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+BESIDE_BYTES = 250_000_000
+"""Python, numpy, pyarrow and numba take 155 MB, the compiled kernels 57 MB when they are first used."""
+
+
+def measured(bootstrap: str, topic: str, *options: str) -> dict[str, Any]:
+    """What the program tells."""
+    program = [sys.executable, "-m", "tests.fetch.memory_program", bootstrap, topic, *options]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize(("count", "size", "codec"), [(600_000, 1000, "none"), (2_000_000, 100, "zstd")])
+def test_a_large_topic_is_read_in_bounded_memory(
+    kafka: LocalCluster, new_topic: NewTopic, count: int, size: int, codec: str
+) -> None:
+    topic = new_topic(2, replicas=1)
+    write_numbered(kafka.bootstrap, topic, count, size=size, codec=codec)
+    for memory_bytes in (64 << 20, 8 << 20):
+        told = measured(kafka.bootstrap, topic, "--memory-bytes", str(memory_bytes))
+        assert told["rows"] == count
+        assert told["peak"] < memory_bytes + BESIDE_BYTES, told
+    counted = measured(kafka.bootstrap, topic, "--way", "count")
+    assert counted["rows"] == count
+    assert counted["peak"] < told["peak"], "no record is decoded"

@@ -1,0 +1,96 @@
+"""What a test sees of a reader: its threads and sockets, what it read, and conditions to wait for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from ottla.config import Retry, Timeouts
+from ottla.events import Event
+from ottla.fetch.reader import Reader
+
+QUICK = Retry(initial=0.01, maximum=0.05)
+TIMES = Timeouts(connect=2.0, request=3.0, total=10.0)
+
+
+class Names(NamedTuple):
+    """Of a record: where it is."""
+
+    partition: int
+    offset: int
+
+
+def threads_of_reading() -> list[str]:
+    """The threads that readers have started."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("ottla-read", "read-"))]
+
+
+def open_sockets() -> int:
+    """Of this process."""
+    count = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+        except OSError:
+            continue
+    return count
+
+
+def eventually(condition: Callable[[], object], what: str, *, seconds: float = 20.0) -> None:
+    """Waits for a condition, with a deadline."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+def new_reader(bootstrap: str, **options: Any) -> Reader:
+    """With short timeouts."""
+    given: dict[str, Any] = {"retry": QUICK, "timeouts": TIMES, **options}
+    return Reader(bootstrap, **given)
+
+
+def names(batches: Iterable[pa.RecordBatch]) -> Generator[Names, None, None]:
+    """Where each record is, in the order of reading."""
+    for batch in batches:
+        parts, offsets = batch.column("partition").to_pylist(), batch.column("offset").to_pylist()
+        yield from map(Names, parts, offsets)
+
+
+def by_partition(batches: Iterable[pa.RecordBatch]) -> dict[int, list[int]]:
+    """The offsets of each partition, in the order of reading."""
+    found: dict[int, list[int]] = {}
+    for partition, offset in names(batches):
+        found.setdefault(partition, []).append(offset)
+    return found
+
+
+def values(batches: Iterable[pa.RecordBatch]) -> list[bytes | None]:
+    """The values, in the order of reading."""
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+class Told(list[Event]):
+    """A sink that keeps what it hears."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        """Those of one kind."""
+        return [event for event in self if isinstance(event, kind)]
+
+
+def raised_by(call: Callable[[], object], kind: type[BaseException], *, within: float) -> BaseException:
+    """The error of the call, which must come in time."""
+    began = time.monotonic()
+    with pytest.raises(kind) as caught:
+        call()
+    assert time.monotonic() - began < within, "it took too long"
+    return caught.value
