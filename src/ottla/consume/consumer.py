@@ -36,8 +36,8 @@ from ottla.consume.singly import records_of
 from ottla.errors import CommitFailed, ConfigError, InputError, OttlaError, UsedAfterFork
 from ottla.events import Event, Events
 from ottla.fetch import places
-from ottla.fetch.fetcher import Fetcher, Manner
-from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
+from ottla.fetch.fetcher import Fetcher
+from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
 from ottla.model import GroupMember, Isolation, Record, TopicPartition
 from ottla.net import Cluster

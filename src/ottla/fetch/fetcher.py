@@ -15,23 +15,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from ottla.errors import (
     BrokerError,
     ConnectionLost,
     CorruptBatch,
-    DeadlineExceeded,
     ErrorCode,
-    OffsetsLost,
     OttlaError,
     WireError,
 )
-from ottla.events import Events, FetchRetried, RangeLost
-from ottla.fetch.course import END_OF_LOG, Course, Failed, OutOfRange, Parcel, Parted, Piece, nothing_more
-from ottla.fetch.ends import Ends, find_ends
-from ottla.fetch.options import Fetching, OnLost
+from ottla.events import Events
+from ottla.fetch.course import Course, Failed, OutOfRange, Parcel, Parted, Piece
+from ottla.fetch.leaders import Leaders
+from ottla.fetch.options import Manner
 from ottla.fetch.shelf import Shelf
+from ottla.fetch.troubles import Troubles
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
 from ottla.net.bell import Bell
@@ -39,7 +37,6 @@ from ottla.net.connection import Pending
 from ottla.net.deadline import Deadline
 from ottla.net.errands import Errands
 from ottla.net.links import Link, Links
-from ottla.net.metadata import Metadata
 from ottla.wire import fetch
 
 _log = logging.getLogger(__name__)
@@ -52,21 +49,9 @@ _LONGEST_NAP = 1.0
 _STOP_SECONDS = 5.0
 _ERRAND_SECONDS = 0.5
 """What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
-_GROWTH_SECONDS = 30.0
-"""How often new partitions are looked for."""
 _UNKNOWN_TOPIC = frozenset(
     {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How a fetcher goes about it. `patience` is how long a partition may be stuck before that is an error."""
-
-    fetching: Fetching
-    isolation: Isolation
-    on_lost: OnLost
-    patience: float
 
 
 class _Request:
@@ -96,6 +81,27 @@ class Fetcher:
         memory = manner.fetching.memory_bytes
         self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._bell.ring)
         self._errands = Errands(wake=self._bell.ring, name=lane)
+        self._courses: dict[TopicPartition, Course] = {}
+        self._turns: deque[Course] = deque()
+        """The courses in the order in which they are asked for: whoever got records goes to the end."""
+        self._heard: deque[Piece | Failed] = deque()
+        """What goes onto the shelf at the end of this turn."""
+        self._troubles = Troubles(
+            cluster,
+            manner,
+            errands=self._errands,
+            events=events,
+            chance=self._chance,
+            tell=self._heard.append,
+        )
+        self._leaders = Leaders(
+            cluster,
+            self._courses,
+            troubles=self._troubles,
+            errands=self._errands,
+            chance=self._chance,
+            add=self._add,
+        )
         self._links = Links(
             cluster,
             lane=lane,
@@ -104,20 +110,10 @@ class Fetcher:
             events=events,
             retry=cluster.retry,
             chance=self._chance,
-            changed=self._link_changed,
+            changed=self._leaders.link_changed,
         )
-        self._courses: dict[TopicPartition, Course] = {}
-        self._turns: deque[Course] = deque()
-        """The courses in the order in which they are asked for: whoever got records goes to the end."""
         self._commands: deque[Callable[[], None]] = deque()
         self._answered: deque[_Request] = deque()
-        self._heard: deque[Piece | Failed] = deque()
-        """What goes onto the shelf at the end of this turn."""
-        self._doubted: set[str] = set()
-        self._followed: frozenset[str] = frozenset()
-        self._refresh_at = math.inf
-        self._look_at = 0.0
-        self._failures = 0
         self._held_since = math.inf
         """Since when the shelf is full, so that nobody is asked."""
         self._stopping = False
@@ -147,9 +143,8 @@ class Fetcher:
 
     def follow(self, topics: Iterable[str]) -> None:
         """Partitions that these topics get later are read, too, from their beginning."""
-        self._followed = frozenset(topics)
-        self._refresh_at = time.monotonic() + self._refresh_seconds
-        self._bell.ring()
+        wanted = frozenset(topics)
+        self._do(lambda: self._leaders.follow(wanted))
 
     def remove(self, courses: Iterable[Course]) -> None:
         """These are read no more; nothing of them is handed out from this moment on."""
@@ -207,9 +202,10 @@ class Fetcher:
         while self._answered:
             self._hear(self._answered.popleft())
         now = time.monotonic()
-        self._look(now)
+        self._leaders.look(now)
         self._ask(now)
-        self._give_up(now)
+        if self._held_since == math.inf:
+            self._troubles.give_up(self._courses.values(), now)
         # Only now: a reader that wakes up takes the interpreter away from the next request.
         while self._heard:
             self.shelf.put(self._heard.popleft())
@@ -232,7 +228,8 @@ class Fetcher:
             for number, _ in ready:
                 if number in lines:
                     self._pump(lines[number])
-            if not ready or not all(self._goes_on(lines.get(number), events) for number, events in ready):
+            partial = ready and all(self._goes_on(lines.get(number), events) for number, events in ready)
+            if not partial or time.monotonic() >= until:
                 break
         self._bell.drain()
         for link in self._links:
@@ -255,8 +252,7 @@ class Fetcher:
     def _wake_at(self, now: float) -> float:
         resumes = (course.resume_at for course in self._courses.values() if course.resume_at > now)
         links = (link.resume_at for link in self._links if link.resume_at > now)
-        looks = (self._look_at,) if self._doubted else (self._refresh_at,)
-        return min((*resumes, *links, *looks), default=math.inf)
+        return min((*resumes, *links, self._leaders.next_look), default=math.inf)
 
     # What the user wants
 
@@ -267,7 +263,7 @@ class Fetcher:
                 self._remove([before])
             self._courses[course.at] = course
             self._turns.append(course)
-            self._learn_course(course, self._cluster.known)
+            self._leaders.learn(course, self._cluster.known)
 
     def _remove(self, courses: list[Course]) -> None:
         for course in courses:
@@ -283,96 +279,6 @@ class Fetcher:
             course.turn += 1
             course.move(course.position if first is None else first)
 
-    # Whom to ask
-
-    @property
-    def _refresh_seconds(self) -> float:
-        return min(_GROWTH_SECONDS, self._cluster.timeouts.metadata_age)
-
-    def _link_changed(self, link: Link) -> None:
-        if not link.is_away:
-            return
-        now = time.monotonic()
-        for course in self._courses.values():
-            if course.leader == link.broker.id and not course.is_over:
-                self._doubt(course)
-                if link.error is not None and course.trouble_since > now:
-                    self._stumble(course, link.error, now)
-
-    def _doubt(self, course: Course) -> None:
-        course.leader = -1
-        self._doubted.add(course.at.topic)
-
-    def _look(self, now: float) -> None:
-        if self._followed and now >= self._refresh_at:
-            self._refresh_at = now + self._refresh_seconds
-            self._doubted |= self._followed
-        if not self._doubted or now < self._look_at or self._errands.busy("metadata"):
-            return
-        names, self._doubted = self._doubted & ({at.topic for at in self._courses} | self._followed), set()
-        if not names:
-            return
-        limit = Deadline.after(self._cluster.timeouts.request)
-
-        def failed(error: OttlaError) -> None:
-            self._look_again(names, error)
-
-        self._errands.run(
-            "metadata", lambda: self._cluster.metadata(names, deadline=limit), done=self._learn, failed=failed
-        )
-
-    def _look_again(self, names: set[str], error: OttlaError) -> None:
-        now = time.monotonic()
-        self._failures += 1
-        self._look_at = now + self._cluster.retry.wait(self._failures, self._chance.random())
-        for course in self._courses.values():
-            if course.at.topic in names and course.leader < 0:
-                self._stumble(course, error, now)
-                self._doubted.add(course.at.topic)
-
-    def _learn(self, metadata: Metadata) -> None:
-        now = time.monotonic()
-        self._add(
-            [
-                Course(TopicPartition(name, partition.index), 0)
-                for name in self._followed & metadata.topics.keys()
-                for partition in metadata.topics[name].partitions
-                if TopicPartition(name, partition.index) not in self._courses
-            ]
-        )
-        missing: dict[str, OttlaError] = {}
-        for course in list(self._courses.values()):
-            if course.at.topic in metadata.topics:
-                error = self._learn_course(course, metadata)
-                if error is not None:
-                    missing[course.at.topic] = error
-        if missing:
-            for topic, error in missing.items():
-                self._look_again({topic}, error)
-        else:
-            self._failures = 0
-            self._look_at = now + self._cluster.retry.initial
-
-    def _learn_course(self, course: Course, metadata: Metadata) -> OttlaError | None:
-        """Who leads the partition; the reason when that cannot be told."""
-        at = course.at
-        topic = metadata.topics.get(at.topic)
-        partition = topic.partition(at.partition) if topic is not None else None
-        if topic is None or partition is None:
-            self._doubted.add(at.topic)
-            code = ErrorCode.unknown_topic_or_partition if topic is None or not topic.error else topic.error
-            return BrokerError(int(code), f"reading {at}")
-        if course.topic_id is None:
-            course.topic_id = topic.id
-        elif topic.id is not None and topic.id != course.topic_id and not course.is_over:
-            course.topic_id = topic.id
-            self._find_ends(course, "the topic was deleted and created again under the same name")
-        if partition.leader < 0:
-            self._doubted.add(at.topic)
-            return BrokerError(int(partition.error) or int(ErrorCode.leader_not_available), f"reading {at}")
-        course.leader, course.leader_epoch = partition.leader, partition.leader_epoch
-        return None
-
     # Asking
 
     def _ask(self, now: float) -> None:
@@ -384,7 +290,7 @@ class Fetcher:
             link = self._links.get(leader)
             if link is None:
                 for course in courses:
-                    self._doubt(course)
+                    self._leaders.doubt(course)
             elif not link.is_up:
                 self._links.connect(link, now)
             elif link.has_room:
@@ -405,7 +311,7 @@ class Fetcher:
         except OttlaError as error:
             self.shelf.settle(reserved, None)
             for course in courses:
-                self._fail(course, error)
+                self._troubles.fail(course, error)
             return
         if version > fetch.LOWEST_VERSION and any(course.topic_id is None for course in courses):
             version = fetch.LOWEST_VERSION
@@ -470,7 +376,7 @@ class Fetcher:
             error = BrokerError(answer.error_code, f"Fetch from {request.link.broker}")
             self.shelf.settle(request.reserved, None)
             for course, _ in asked.values():
-                self._trouble(course, error, now)
+                self._troubles.meet(course, error, now)
             return
         for fetched in answer.partitions:
             course, inquiry = asked.get((fetched.topic, fetched.partition), _NOBODY)
@@ -494,19 +400,19 @@ class Fetcher:
         try:
             found = course.take(fetched, parcel, now, committed_only=committed_only)
         except WireError as error:
-            self._fail(course, error)
+            self._troubles.fail(course, error)
             return None
         match found:
             case Piece():
                 return found
             case OutOfRange():
-                self._find_ends(course, None)
+                self._troubles.find_ends(course, None)
             case Parted(where):
-                self._parted(course, where)
+                self._troubles.parted(course, where)
             case BrokerError():
                 self._refused(course, fetched, found, now)
             case CorruptBatch():
-                self._stumble(course, found, now)
+                self._troubles.stumble(course, found, now)
             case None:
                 pass
         return None
@@ -518,8 +424,8 @@ class Fetcher:
             course.leader, course.leader_epoch = leader.id, leader.epoch
             return
         if error.row.refresh or error.code in _UNKNOWN_TOPIC:
-            self._doubt(course)
-        self._trouble(course, error, now)
+            self._leaders.doubt(course)
+        self._troubles.meet(course, error, now)
 
     def _lost(self, request: _Request, error: OttlaError) -> None:
         link, now = request.link, time.monotonic()
@@ -529,114 +435,9 @@ class Fetcher:
             if course.inquiry == inquiry:
                 course.is_asked = False
             if course.open:
-                self._stumble(course, error, now)
+                self._troubles.stumble(course, error, now)
         if not (isinstance(error, ConnectionLost) and link.connection is None):
             self._links.lost(link, error)
-
-    # Trouble
-
-    def _trouble(self, course: Course, error: BrokerError, now: float) -> None:
-        if error.retriable:
-            self._stumble(course, error, now)
-        else:
-            self._fail(course, error)
-
-    def _stumble(self, course: Course, error: OttlaError, now: float) -> None:
-        wait = self._cluster.retry.wait(course.failures + 1, self._chance.random())
-        course.stumble(error, now, resume_at=now + wait)
-        self._events.emit(FetchRetried(*course.at, course.position, error))
-
-    def _fail(self, course: Course, error: OttlaError) -> None:
-        course.is_over = True
-        if isinstance(error, CorruptBatch):
-            error.topic, error.partition = course.at
-        elif isinstance(error, WireError):
-            wrapped = type(error)(f"{course.at} at offset {course.position}: {error}")
-            wrapped.__cause__ = error
-            error = wrapped
-        self._heard.append(Failed(course, course.turn, error))
-
-    def _give_up(self, now: float) -> None:
-        """Whoever is stuck for too long fails."""
-        patience = self._manner.patience
-        if patience == math.inf or self._held_since < math.inf:
-            return
-        for course in self._courses.values():
-            since = min(course.trouble_since, course.waiting_since if course.stop < END_OF_LOG else math.inf)
-            if course.is_over or not course.open or course.paused or now - since < patience:
-                continue
-            what = f"reading {course.at} at offset {course.position}"
-            if course.trouble is not None:
-                causes: tuple[str, ...] = (str(course.trouble).partition("\n")[0],)
-            else:
-                causes = (f"the log has nothing there yet, and offset {course.stop} was to be reached",)
-            self._fail(course, DeadlineExceeded(what, now - since, causes))
-
-    def _find_ends(self, course: Course, reason: str | None) -> None:
-        """The offset asked for does not exist, or means another record: look at what there is."""
-        course.inquiry += 1
-        course.is_asked = True
-        inquiry = course.inquiry
-
-        def failed(error: OttlaError) -> None:
-            if not course.open or course.inquiry != inquiry or course.is_over:
-                return
-            if isinstance(error, BrokerError) and not error.retriable:
-                self._fail(course, error)
-            else:  # it tried for long enough itself
-                self._stumble(course, error, time.monotonic())
-                self._find_ends(course, reason)
-
-        def done(ends: Ends) -> None:
-            if course.open and course.inquiry == inquiry and not course.is_over:
-                course.is_asked = False
-                self._misplaced(course, ends, reason)
-
-        self._errands.run(
-            ("ends", course.at, inquiry),  # an older one may still be under way, and its answer be void
-            lambda: find_ends(self._cluster, course.at, isolation=self._manner.isolation),
-            done=done,
-            failed=failed,
-        )
-
-    def _misplaced(self, course: Course, ends: Ends, reason: str | None) -> None:
-        position = course.position
-        if reason is None and ends.first <= position <= ends.last:
-            self._stumble(
-                course,
-                BrokerError(int(ErrorCode.offset_out_of_range), f"reading {course.at} at offset {position}"),
-                time.monotonic(),
-            )
-            return
-        if reason is not None:
-            lost = (position, min(course.stop, max(position + 1, ends.last)))
-        elif position < ends.first:
-            reason = "they are older than what the topic keeps"
-            lost = (position, min(course.stop, ends.first))
-        else:
-            reason = f"the log ends at {ends.last}: it was cut back, or the offset was never written"
-            lost = (ends.last, position)
-        self._report(course, lost, ends, reason)
-
-    def _parted(self, course: Course, where: fetch.Diverging) -> None:
-        reason = (
-            f"the log was cut back to offset {where.end_offset} and written anew after an unclean leader election:"
-            " these offsets have other records than were read"
-        )
-        start = max(0, min(where.end_offset, course.position))
-        self._report(course, (start, course.position), Ends(start, start), reason)
-
-    def _report(self, course: Course, lost: tuple[int, int], ends: Ends, reason: str) -> None:
-        start, stop = lost
-        resume = ends.last if self._manner.on_lost is OnLost.LATEST else ends.first
-        if self._manner.on_lost is OnLost.ERROR:
-            self._fail(course, OffsetsLost(*course.at, start=start, stop=stop, resume=ends.first, reason=reason))
-            return
-        self._events.emit(RangeLost(*course.at, start, stop, resume, reason))
-        _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
-        course.move(resume)
-        if course.is_over:
-            self._heard.append(nothing_more(course))
 
 
 _NOBODY = (Course(TopicPartition("", -1), 0), -1)

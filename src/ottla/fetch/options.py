@@ -46,6 +46,16 @@ class Fetching:
         check_seconds("Fetching", "max_wait", self.max_wait, lowest=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a fetcher goes about it. `patience` is how long a partition may be stuck before that is an error."""
+
+    fetching: Fetching
+    isolation: Isolation
+    on_lost: OnLost
+    patience: float
+
+
 def parse_isolation(value: Isolation | str) -> Isolation:
     """`"read_committed"`, `"read_uncommitted"`, or the value itself."""
     if isinstance(value, Isolation):

@@ -19,8 +19,8 @@ from ottla.errors import InputError, OttlaError, WireError
 from ottla.events import Event, Events
 from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
-from ottla.fetch.fetcher import Fetcher, Manner
-from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
+from ottla.fetch.fetcher import Fetcher
+from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
 from ottla.fetch.profile import PartitionProfile, Tally
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
