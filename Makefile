@@ -3,7 +3,7 @@
 #   make test    every test
 #   make check   lint, format, types, import layers
 #   make bench   the benchmarks, side by side with their peers
-#   make soak    long fuzzing (ten million inputs), then ten minutes of faults on a producer
+#   make soak    long fuzzing (ten million inputs), ten minutes of faults on a producer, 5 GB read under faults
 
 PYTHON ?= python3
 VENV := .venv
@@ -61,6 +61,7 @@ bench: java $(STAMP) warm
 soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
 	@$(BIN)/python -m tests.faults.soak --minutes 10
+	@$(BIN)/python -m tests.fetch.soak --gb 5
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
