@@ -176,7 +176,7 @@ def test_after_an_interruption_a_block_commits_only_what_was_done(kafka: FakeKaf
 def test_places_being_found_out_survive_an_interruption(kafka: FakeKafka) -> None:
     """An interrupt while partitions come in: they are read all the same."""
     interrupter = Interrupter()
-    for place in range(1, 200, 23):
+    for place in range(1, 200, 41):
         with new_consumer(kafka.bootstrap, f"g-{place}", topics="t") as consumer:
             interrupted = False
             while not interrupted and not consumer.positions():

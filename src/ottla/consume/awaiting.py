@@ -54,7 +54,7 @@ class Awaiting(Generic[T]):
     def close(self) -> None:
         """Ends the thread; nothing may be under way."""
         if self._worker is not None:
-            self._worker.shutdown(wait=False, cancel_futures=True)
+            self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _run(self) -> T:
         self._thread = threading.current_thread()

@@ -62,7 +62,6 @@ _PATTERN_SECONDS = 10.0
 _CLOSE_SECONDS = 10.0
 _INTERRUPTED_SECONDS = 1.0
 """To close after Ctrl-C."""
-_REVOKE_SECONDS = 5.0
 
 
 class Consumer:
@@ -203,7 +202,7 @@ class Consumer:
             for at in wanted:
                 self._cluster.leader(*at)  # a clear error, now, for a topic or partition that does not exist
             self._begin()
-            self._share.let_go(self._share.held - wanted, Deadline.after(_REVOKE_SECONDS))
+            self._share.let_go(self._share.held - wanted)
             self._share.take(wanted - self._share.held, given)
 
     @property

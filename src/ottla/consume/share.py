@@ -62,7 +62,7 @@ class Share:
             return
         try:
             self.lose(wanted.lost & self.held)
-            self.let_go(self.held - wanted.partitions, Deadline.after(_REVOKE_SECONDS))
+            self.let_go(self.held - wanted.partitions)
             membership.holding(self.held)
             self.take(wanted.partitions - self.held, membership=membership)
             self._seen_version = wanted.version
@@ -85,18 +85,19 @@ class Share:
         if new:
             self._tell(self._listener.assigned, new)
 
-    def let_go(self, gone: Partitions, deadline: Deadline) -> None:
+    def let_go(self, gone: Partitions, deadline: Deadline | None = None) -> None:
         """Somebody else gets them, when this has returned and the group is told."""
         if not gone:
             return
+        limit = deadline or Deadline.after(_REVOKE_SECONDS)
         self._handing.stop(gone)
         try:
             if self._commits_done:
                 done = self._handing.positions.all_done()
-                self.commit_done({at: told for at, told in done.items() if at in gone}, deadline)
+                self.commit_done({at: told for at, told in done.items() if at in gone}, limit)
             self._tell(self._listener.revoked, gone)
         finally:
-            self._commits.wait(deadline)  # what the program began to commit, too
+            self._commits.wait(limit)  # what the program began to commit, too
             self._drop(gone)
 
     def lose(self, lost: Partitions) -> None:
