@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import confluent_kafka
 
@@ -49,11 +49,3 @@ def fill(bootstrap: str, topic: str, counts: dict[int, int], *, first_ms: int | 
         for number in range(count):
             producer.produce(topic, b"x", partition=partition, timestamp=first_ms + 1000 * number)
     assert producer.flush(SECONDS) == 0
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    """Waits until something is so."""
-    until = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)

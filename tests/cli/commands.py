@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -60,14 +59,6 @@ def write(path: Path, content: bytes) -> str:
     """A file for the command."""
     path.write_bytes(content)
     return str(path)
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    """Waits until something is so."""
-    until = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < until, what
-        time.sleep(0.01)
 
 
 def read_back(bootstrap: str, topic: str, count: int, **settings: str) -> list[confluent_kafka.Message]:

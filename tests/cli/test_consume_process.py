@@ -18,13 +18,14 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from tests.waiting import eventually
 
 from ottla import Isolation, Producer, TopicPartition
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.testing import FakeKafka
 
-from .commands import PROGRAM, SECONDS, eventually, program, read_back, run, run_program, write
+from .commands import PROGRAM, SECONDS, program, read_back, run, run_program, write
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
 
-from .commands import PROGRAM, SECONDS, eventually, program, read_back, run, run_program, write
+from .commands import PROGRAM, SECONDS, program, read_back, run, run_program, write
 
 
 @pytest.fixture

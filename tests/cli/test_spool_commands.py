@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.admin import Admin, OffsetSpec
 from ottla.cluster import LocalCluster
@@ -17,7 +18,7 @@ from ottla.produce.options import Spool
 from ottla.produce.producer import Producer
 from ottla.testing import FakeKafka, StoredRecord
 
-from .commands import SECONDS, eventually, program, read_back, run, write
+from .commands import SECONDS, program, read_back, run, write
 
 
 @pytest.fixture

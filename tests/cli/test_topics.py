@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.admin.members import eventually, fill
+from tests.admin.members import fill
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster

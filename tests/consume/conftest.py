@@ -6,8 +6,9 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.waiting import eventually
 
-from .consuming import eventually, our_threads
+from .consuming import our_threads
 
 
 @pytest.fixture

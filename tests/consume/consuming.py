@@ -40,14 +40,6 @@ def our_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(OUR_THREADS)]
 
 
-def eventually(condition: Callable[[], object], what: str = "", *, seconds: float = 20.0) -> None:
-    """Waits for a condition, with a deadline."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        time.sleep(0.005)
-
-
 @contextmanager
 def failing(kind: type[BaseException], match: str | None = None) -> Iterator[pytest.ExceptionInfo[BaseException]]:
     """`pytest.raises` around a whole block: where in it the error is raised is for the test to say."""

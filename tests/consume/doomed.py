@@ -6,14 +6,16 @@ import sys
 import time
 from contextlib import ExitStack
 
-from .members import Stage, wait_until
+from tests.waiting import eventually
+
+from .members import Stage
 from .test_membership_real import WAYS
 
 
 def main(bootstrap: str, group: str, topic: str, way: str) -> None:
     with ExitStack() as stack:
         member = Stage(bootstrap, stack).join(group, topic, name="doomed", **WAYS[way])
-        wait_until(lambda: bool(member.held))
+        eventually(lambda: bool(member.held))
         print("has some", flush=True)
         time.sleep(60)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
+
+from tests.waiting import eventually
 
 from ottla.consume.membership import GroupOptions, Membership, Wanted
 from ottla.model import TopicPartition
@@ -147,15 +149,8 @@ def settled(holders: Sequence[Holding], whole: Partitions, *, seconds: float = 2
         together = frozenset[TopicPartition]().union(*(holder.held for holder in holders))
         return together == whole and sum(sizes) == len(whole) and max(sizes) - min(sizes) <= 1
 
-    wait_until(is_settled, lambda: f"{ {h.name: sorted(map(str, h.held)) for h in holders} }", seconds=seconds)
+    eventually(is_settled, lambda: f"{ {h.name: sorted(map(str, h.held)) for h in holders} }", seconds=seconds)
 
 
 def all_of(topic: str, count: int) -> Partitions:
     return frozenset(TopicPartition(topic, index) for index in range(count))
-
-
-def wait_until(condition: Callable[[], bool], shown: Callable[[], str] = str, *, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {shown()}"
-        time.sleep(0.005)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 from tests.fetch.logs import fill
+from tests.waiting import eventually
 
 from ottla.consume.consumer import Consumer
 from ottla.errors import CorruptBatch, OttlaError
 from ottla.model import TopicPartition
 from ottla.testing import FakeKafka
 
-from .consuming import SMALL, committed, eventually, filled, joined, new_consumer, offsets, our_threads, read, rows
+from .consuming import SMALL, committed, filled, joined, new_consumer, offsets, our_threads, read, rows
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 AT = TopicPartition("t", 0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.fetch.logs import plain, plant
+from tests.waiting import eventually
 
 from ottla.admin.committed import Committed
 from ottla.config import Timeouts
@@ -40,7 +41,6 @@ from .consuming import (
     SMALL,
     Told,
     committed,
-    eventually,
     fail,
     failing,
     filled,
@@ -172,7 +172,7 @@ def test_a_group_that_moved_on_is_a_clear_error(kafka: FakeKafka) -> None:
 
 def lose(kafka: FakeKafka, consumer: Consumer) -> None:
     """The group throws the member out, and it has joined again; its program has not looked since."""
-    membership = consumer._membership
+    membership = consumer._subscription.membership
     assert membership is not None
     before = membership.member.generation
     kafka.fail("Heartbeat", ErrorCode.illegal_generation)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin
@@ -29,7 +30,7 @@ from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
 
-from .consuming import Told, eventually, joined, read, rows, take
+from .consuming import Told, joined, read, rows, take
 from .members import all_of, settled
 from .test_membership_real import COOPERATIVE, EAGER, MODERN, SETTINGS, WAYS
 from .workers import Crew, Worker
@@ -190,7 +191,7 @@ def test_a_member_that_stops_polling_is_replaced_and_comes_back(crew: Crew, clie
                 wake.wait(20)
                 with pytest.raises(CommitFailed):
                     self.consumer.commit()
-            super().work(records) if self.consumer._keeps(self.held) == self.held else None
+            super().work(records) if self.consumer._subscription.keeps(self.held) == self.held else None
 
     a = Sleeper(crew, "a", options=options(way, max_poll_interval=1.0))
     crew.workers.append(a)
@@ -395,9 +396,9 @@ def test_a_member_that_lost_its_partitions_cannot_commit_them_in_a_transaction(
     ):
         take(consumer)
         held = consumer.assignment
-        eventually(lambda: not consumer._keeps(held), "it is out")
-        consumer._membership.polled()  # type: ignore[union-attr]
-        eventually(lambda: consumer._who().generation > 0, "it is in again")
+        eventually(lambda: not consumer._subscription.keeps(held), "it is out")
+        consumer._subscription.membership.polled()  # type: ignore[union-attr]
+        eventually(lambda: consumer._subscription.member.generation > 0, "it is in again")
 
         def transact() -> None:
             with producer.transaction() as tx:

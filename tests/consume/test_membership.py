@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.config import Retry
 from ottla.consume.choice import Chosen, Setting
@@ -29,7 +30,7 @@ from ottla.net import Cluster
 from ottla.testing import FakeKafka
 from ottla.testing.fake.faults import RequestSeen, When
 
-from .members import Stage, all_of, settled, wait_until
+from .members import Stage, all_of, settled
 
 QUICK: dict[str, Any] = {"heartbeat_interval": 0.05, "session_timeout": 2.0}
 COOPERATIVE = ("cooperative-sticky",)
@@ -85,7 +86,7 @@ def test_a_dropped_member_loses_its_partitions_and_gets_them_again(
     a = stage.join("g", "t", name="a", heartbeat_interval=0.05, session_timeout=1.0)
     settled([a], WHOLE)
     fake.fail("Heartbeat", code)
-    wait_until(lambda: a.lost == [WHOLE])
+    eventually(lambda: a.lost == [WHOLE])
     settled([a], WHOLE)
     assert len(a.taken) == 2
 
@@ -96,7 +97,7 @@ def test_a_coordinator_that_dies_is_replaced_and_nothing_is_given_up(fake: FakeK
     beats = len(seen(fake, "Heartbeat"))
     coordinator = seen(fake, "JoinGroup")[-1].broker
     fake.down(coordinator)
-    wait_until(lambda: any(one.broker != coordinator for one in seen(fake, "Heartbeat")[beats:]))
+    eventually(lambda: any(one.broker != coordinator for one in seen(fake, "Heartbeat")[beats:]))
     assert (a.held, a.lost, a.revoked) == (WHOLE, [], [])
 
 
@@ -104,7 +105,7 @@ def test_an_outage_longer_than_the_session_loses_everything(fake: FakeKafka, sta
     a = stage.join("g", "t", name="a", heartbeat_interval=0.05, session_timeout=0.5)
     settled([a], WHOLE)
     fake.all_down()
-    wait_until(lambda: a.lost == [WHOLE])
+    eventually(lambda: a.lost == [WHOLE])
     fake.all_up()
     settled([a], WHOLE)
 
@@ -143,9 +144,9 @@ def test_leaving_is_quick_when_the_coordinator_is_silent(fake: FakeKafka, stage:
     a = stage.join("g", "t", name="a", **QUICK)
     settled([a], WHOLE)
     silence = fake.silence("Heartbeat", times=None)
-    wait_until(lambda: silence.hits > 0)
+    eventually(lambda: silence.hits > 0)
     assert a.leave(0.8) < 1.0
-    wait_until(lambda: not a.membership._thread.is_alive())
+    eventually(lambda: not a.membership._thread.is_alive())
 
 
 def test_leaving_twice_and_leaving_what_never_began_does_nothing(stage: Stage) -> None:
@@ -162,7 +163,7 @@ def test_closing_the_cluster_ends_the_membership(stage: Stage) -> None:
     a = stage.join("g", "t", name="a", cluster=client, **QUICK)
     settled([a], WHOLE)
     client.close()
-    wait_until(lambda: not a.membership._thread.is_alive())
+    eventually(lambda: not a.membership._thread.is_alive())
     with pytest.raises(ConnectionLost, match="closed"):
         a.membership.check()
 
@@ -180,7 +181,7 @@ def test_a_consumer_that_cannot_be_told_ends_the_membership(stage: Stage) -> Non
     membership = Membership(stage.cluster(), "g", options=GroupOptions(**QUICK), changed=broken)
     membership.subscribe(frozenset({"t"}))
     membership.start()
-    wait_until(lambda: membership._error is not None)
+    eventually(lambda: membership._error is not None)
     with pytest.raises(OttlaError, match="unexpected ZeroDivisionError"):
         membership.check()
     membership.leave(5.0)
@@ -194,7 +195,7 @@ def test_wrong_credentials_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(client, "coordinator", refused)
     a = stage.join("g", "t", name="a", cluster=client, **QUICK)
-    wait_until(lambda: a.membership._error is not None)
+    eventually(lambda: a.membership._error is not None)
     with pytest.raises(AuthenticationFailed, match="wrong password"):
         a.membership.check()
 
@@ -204,7 +205,7 @@ def test_heartbeats_go_on_while_the_program_works(fake: FakeKafka, stage: Stage)
     settled([a], WHOLE)
     a.polls = False
     before = len(seen(fake, "Heartbeat"))
-    wait_until(lambda: len(seen(fake, "Heartbeat")) > before + 5)
+    eventually(lambda: len(seen(fake, "Heartbeat")) > before + 5)
     assert a.membership.member.generation == 1
 
 
@@ -323,7 +324,7 @@ def test_who_insists_on_the_new_protocol_is_told_that_it_is_not_there() -> None:
 
 def test_a_broker_too_old_for_the_protocol_that_was_asked_for_is_told(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", protocol=Protocol.CONSUMER)
-    wait_until(lambda: a.membership._error is not None)
+    eventually(lambda: a.membership._error is not None)
     with pytest.raises(UnsupportedFormat, match="ConsumerGroupHeartbeat"):
         a.membership.check()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
@@ -22,7 +23,7 @@ from ottla.consume.membership import Protocol
 from ottla.errors import BrokerError, ErrorCode
 from ottla.net import Cluster, CoordinatorKind
 
-from .members import Stage, all_of, settled, wait_until
+from .members import Stage, all_of, settled
 from .strangers import Stranger
 
 pytestmark = pytest.mark.broker
@@ -121,7 +122,7 @@ def test_more_members_than_partitions_leave_some_idle(
     a = stage.join(group, f"{topic}-single", name="a", **WAYS[way])
     settled([a], whole)
     b = stage.join(group, f"{topic}-single", name="b", **WAYS[way])
-    wait_until(lambda: b.membership.member.generation > 0)
+    eventually(lambda: b.membership.member.generation > 0)
     settled([a, b], whole)
     a.leave()
     settled([b], whole)
@@ -140,7 +141,7 @@ def test_leaving_is_quick_while_the_coordinator_lets_a_member_wait(stage: Stage,
     settled([slow], all_of(topic, PARTITIONS))
     slow.polls = False  # it does not let go, so that the others wait
     b = stage.join(group, topic, name="b", **EAGER)
-    wait_until(lambda: b.membership._talk._asking is not None and b.membership._talk._asking[1].patient)
+    eventually(lambda: b.membership._talk._asking is not None and b.membership._talk._asking[1].patient)
     assert b.leave() < 1.0
     slow.polls = True
     settled([slow], all_of(topic, PARTITIONS))
@@ -158,7 +159,7 @@ def test_a_killed_members_partitions_move_on(
         assert doomed.stdout is not None
         try:
             assert doomed.stdout.readline() == b"has some\n"
-            wait_until(lambda: len(a.held) < PARTITIONS)
+            eventually(lambda: len(a.held) < PARTITIONS)
         finally:
             os.kill(doomed.pid, signal.SIGKILL)
     settled([a], whole)
@@ -175,7 +176,7 @@ def test_a_static_member_restarts_and_nothing_moves(stage: Stage, group: str, to
     revoked = len(b.revoked)
     a.leave()
     again = stage.join(group, topic, name="again", **WAYS[way], instance_id="one")
-    wait_until(lambda: again.held == held)
+    eventually(lambda: again.held == held)
     assert again.membership.member.generation == before
     assert (b.held, len(b.revoked)) == (kept, revoked)
 
@@ -185,8 +186,8 @@ def test_a_classic_static_member_is_fenced_by_its_successor(stage: Stage, group:
     a = stage.join(group, topic, name="a", **EAGER, instance_id="one")
     settled([a], whole)
     b = stage.join(group, topic, name="b", **EAGER, instance_id="one")
-    wait_until(lambda: b.held == whole)
-    wait_until(lambda: a.lost == [whole])
+    eventually(lambda: b.held == whole)
+    eventually(lambda: a.lost == [whole])
     with pytest.raises(BrokerError, match="FENCED_INSTANCE_ID") as fenced:
         a.membership.check()
     assert "instance id" in str(fenced.value)
@@ -214,11 +215,11 @@ def test_a_program_that_stops_polling_loses_its_place_until_it_polls_again(
     b = stage.join(group, topic, name="b", **WAYS[way])
     settled([a, b], whole)
     a.polls = False
-    wait_until(lambda: b.held == whole)
+    eventually(lambda: b.held == whole)
     assert a.membership.member.generation == -1
     had = a.held
     a.polls = True
-    wait_until(lambda: a.lost == [had])
+    eventually(lambda: a.lost == [had])
     settled([a, b], whole)
 
 
@@ -242,7 +243,7 @@ def test_the_topics_may_change(stage: Stage, group: str, topic: str, admin: Admi
     a.membership.subscribe(frozenset({other}))
     settled([a], all_of(other, 2))
     a.membership.subscribe(frozenset())
-    wait_until(lambda: not a.held and a.membership.member.generation == -1)
+    eventually(lambda: not a.held and a.membership.member.generation == -1)
     a.membership.subscribe(frozenset({other}))
     settled([a], all_of(other, 2))
 
@@ -253,7 +254,7 @@ def test_a_topic_that_is_created_anew_is_let_go_of_and_taken_again(
     a = stage.join(group, topic, name="a", **MODERN)
     settled([a], all_of(topic, PARTITIONS))
     admin.delete_topics(topic)
-    wait_until(lambda: not a.held)
+    eventually(lambda: not a.held)
     admin.create_topic(topic, partitions=3, replicas=1)
     settled([a], all_of(topic, 3))
 
@@ -277,7 +278,7 @@ def test_a_classic_group_is_shared_with_confluent_members(
         s = stranger("s", **classic)
     else:
         s = stranger("s", **classic)
-        wait_until(lambda: s.held == whole)
+        eventually(lambda: s.held == whole)
         a = stage.join(group, topic, name="a", **(EAGER | {"protocol": Protocol.AUTO}))
     settled([a, s], whole)
     assert a.membership.protocol is Protocol.CLASSIC
@@ -295,7 +296,7 @@ def test_a_cooperative_group_is_shared_with_confluent_members(
     whole = all_of(topic, PARTITIONS)
     classic = {"session_timeout_ms": 2000, "heartbeat_interval_ms": 100}
     s = stranger("s", partition_assignment_strategy="cooperative-sticky", **classic)
-    wait_until(lambda: s.held == whole)
+    eventually(lambda: s.held == whole)
     a = stage.join(group, topic, name="a", **COOPERATIVE)
     settled([a, s], whole)
     b = stage.join(group, topic, name="b", **COOPERATIVE)
@@ -313,7 +314,7 @@ def test_a_group_of_the_new_protocol_is_shared_with_confluent_members(
 ) -> None:
     whole = all_of(topic, PARTITIONS)
     s = stranger("s", group_protocol="consumer")
-    wait_until(lambda: s.held == whole)
+    eventually(lambda: s.held == whole)
     a = stage.join(group, topic, name="a", **(MODERN | {"protocol": Protocol.AUTO}))
     settled([a, s], whole)
     assert a.membership.protocol is Protocol.CONSUMER
@@ -360,7 +361,7 @@ def test_what_the_broker_refuses_is_told(
     stage: Stage, group: str, topic: str, options: dict[str, Any], code: ErrorCode
 ) -> None:
     a = stage.join(group, topic, name="a", **options)
-    wait_until(lambda: a.membership._error is not None)
+    eventually(lambda: a.membership._error is not None)
     with pytest.raises(BrokerError, match=f"joining group {group}") as refused:
         a.membership.check()
     assert refused.value.code is code
@@ -371,7 +372,7 @@ def test_a_group_that_has_another_assignor_is_told(stage: Stage, group: str, top
     a = stage.join(group, topic, name="a", **(EAGER | {"assignors": ("range",)}))
     settled([a], all_of(topic, PARTITIONS))
     b = stage.join(group, topic, name="b", **COOPERATIVE)
-    wait_until(lambda: b.membership._error is not None)
+    eventually(lambda: b.membership._error is not None)
     with pytest.raises(BrokerError, match="INCONSISTENT_GROUP_PROTOCOL"):
         b.membership.check()
 

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import confluent_kafka
+from tests.waiting import eventually
 
 from ottla.consume.consumer import Consumer
 from ottla.consume.listening import Listener
 from ottla.model import TopicPartition
 from ottla.produce.producer import Producer
 
-from .consuming import eventually, rows
+from .consuming import rows
 from .members import Ledger, Partitions
 
 

@@ -5,10 +5,10 @@ A cluster comes in; each function returns when what it did can be seen.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.cluster.process import Life
@@ -20,14 +20,6 @@ from ottla.wire import messages
 
 _ELECT_LEADERS = 43
 _ALTER_REASSIGNMENTS = 45
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
-    """Waits for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 def mend(kafka: LocalCluster) -> None:
@@ -55,7 +47,7 @@ def rotate_leaders(cluster: Cluster, topic: str) -> int:
     _ask(cluster, _ALTER_REASSIGNMENTS, {"topics": [_reassigned(topic, replicas)]}, "reassigning")
     _ask(cluster, _ELECT_LEADERS, {"election_type": 0, "topic_partitions": None}, "electing")
     wanted = {index: order[0] for index, order in replicas.items()}
-    wait_until(lambda: leaders(cluster, topic) == wanted, f"leaders of {topic} at {wanted}")
+    eventually(lambda: leaders(cluster, topic) == wanted, f"leaders of {topic} at {wanted}")
     return sum(before[index] != leader for index, leader in wanted.items())
 
 

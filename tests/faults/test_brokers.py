@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
@@ -25,7 +26,7 @@ from ottla.produce.options import Buffering
 from ottla.produce.producer import Producer
 from ottla.produce.route import RoundRobin
 
-from .breaking import leaders, mend, rotate_leaders, wait_until
+from .breaking import leaders, mend, rotate_leaders
 from .conftest import NewTopic
 from .history import State
 from .load import Load
@@ -52,7 +53,7 @@ def producing(kafka: LocalCluster, topic: str, *, timeouts: Timeouts | None = No
 
 
 def wait_until_leaderless(cluster: Cluster, topic: str, broker: int) -> None:
-    wait_until(lambda: broker not in leaders(cluster, topic).values(), f"no partition led by {broker}")
+    eventually(lambda: broker not in leaders(cluster, topic).values(), f"no partition led by {broker}")
 
 
 def test_one_broker_after_another_is_killed_and_restarted(
@@ -136,7 +137,7 @@ def test_a_broker_is_frozen_past_the_request_timeout_and_goes_on(
         # Everything sent meanwhile, also what was on its way to the frozen one: its requests ran out of time.
         load.wait_for(1000, since=frozen)
         wait_until_leaderless(cluster, topic, victim)
-        wait_until(lambda: time.monotonic() - began > 4, "longer than the request timeout")
+        eventually(lambda: time.monotonic() - began > 4, "longer than the request timeout")
         broken.thaw(victim)
 
 
@@ -152,7 +153,7 @@ def test_unkeyed_records_pass_over_partitions_whose_broker_is_down(
         producer.flush(20)
         victim = leaders(cluster, topic)[1]
         broken.kill(victim)
-        wait_until(lambda: any(isinstance(event, ConnectionDown) for event in seen), "the producer knows")
+        eventually(lambda: any(isinstance(event, ConnectionDown) for event in seen), "the producer knows")
         keyed = [producer.send(topic, b"%d" % number, key=_key_for(producer, topic, 1)) for number in range(10)]
         began = time.monotonic()
         while time.monotonic() - began < 6:  # before and after the cluster itself knows
@@ -163,7 +164,7 @@ def test_unkeyed_records_pass_over_partitions_whose_broker_is_down(
         arrived = [delivery.result(30) for delivery in keyed]
         assert {sent.partition for sent in arrived} == {1}
         assert [sent.offset for sent in arrived] == sorted(sent.offset for sent in arrived)
-        wait_until(lambda: producer.send(topic, b"after").result(20).partition == 1, "its partition is used again")
+        eventually(lambda: producer.send(topic, b"after").result(20).partition == 1, "its partition is used again")
 
 
 def _key_for(producer: Producer, topic: str, partition: int) -> bytes:

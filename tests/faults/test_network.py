@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.config import Retry, Timeouts
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
 
-from .breaking import leaders, wait_until
+from .breaking import leaders
 from .conftest import NewTopic
 from .history import State
 from .load import Load
@@ -93,7 +94,7 @@ def test_half_open_connections_are_left_behind(
         holed.faults.hole = True
         began = load.mark()
         load.wait_for(200, since=began)  # to the other two
-        wait_until(lambda: holed.swallowed > 5, "answers swallowed")
+        eventually(lambda: holed.swallowed > 5, "answers swallowed")
         time.sleep(SHORT.request + 0.5)  # past the request timeout, so that the requests were given up
         load.wait_for(200)
 
@@ -106,7 +107,7 @@ def test_answers_in_drips_end_at_the_deadline_of_the_request(
         slow = proxies.proxies[leaders(cluster, topic)[0] - 1]
         slow.faults.drip = 10
         mark = load.mark()
-        wait_until(lambda: slow.dripped > 3, "answers in drips")
+        eventually(lambda: slow.dripped > 3, "answers in drips")
         time.sleep(SHORT.request + 0.5)  # a deadline per recv would never pass
         load.wait_for(200, since=mark)
 
@@ -130,7 +131,7 @@ def test_records_given_up_in_doubt_are_there_once_or_not_at_all(
         load.wait_for(200)
         for proxy in proxies.proxies:
             proxy.faults.cut = 1.0
-        wait_until(lambda: load.told(State.UNKNOWN) > 100, "records given up")
+        eventually(lambda: load.told(State.UNKNOWN) > 100, "records given up")
         proxies.heal()
         load.wait_for(500)
         load.settle()

@@ -21,6 +21,7 @@ from multiprocessing.queues import Queue
 
 from tests.faults.breaking import mend, rotate_leaders
 from tests.faults.proxy import FETCH, Faults, Proxies
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
@@ -34,7 +35,6 @@ from ottla.net import Cluster
 
 from .memory_program import memory
 from .numbered import Ledger, write_numbered
-from .watching import eventually
 
 TOPIC = "read-soak"
 PARTITIONS = 6

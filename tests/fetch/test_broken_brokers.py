@@ -11,6 +11,7 @@ import confluent_kafka.admin
 import pytest
 from tests.faults.breaking import elect_anybody, leaders, mend, rotate_leaders
 from tests.faults.proxy import FETCH, Proxies
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
@@ -23,7 +24,7 @@ from ottla.net import Cluster
 
 from .conftest import NewTopic
 from .numbered import Ledger, write_numbered
-from .watching import Told, eventually, names, values
+from .watching import Told, names, values
 
 pytestmark = pytest.mark.broker
 confluent_admin: Any = confluent_kafka.admin  # its names are not exported as mypy sees it

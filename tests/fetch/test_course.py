@@ -149,17 +149,16 @@ def test_what_lies_before_a_damaged_header_is_handed_out_first() -> None:
         took(new(), fetched(bytes(old)))
 
 
-# Turns
+# Moving
 
 
 def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
     course = new()
-    piece = took(course, fetched(plain(0, 10)))
+    took(course, fetched(plain(0, 10)))
     asked = course.inquiry
     course.is_asked = True
     course.move(500)
     assert course.inquiry > asked
-    assert course.turn == piece.turn
     assert not course.is_asked
     assert not course.is_over
     course.move(1000)

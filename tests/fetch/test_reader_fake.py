@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.produce.interrupting import interrupted
+from tests.waiting import eventually
 
 from ottla.config import Timeouts
 from ottla.errors import (
@@ -45,7 +46,6 @@ from .watching import (
     TIMES,
     Told,
     by_partition,
-    eventually,
     names,
     new_reader,
     open_sockets,

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from tests.interop.clients import aiokafka_write, confluent_write, java, kafka_python_write, output
 from tests.interop.samples import CODECS, RECORDS, TEXTS, Sent
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
@@ -26,7 +27,7 @@ from ottla.model import OffsetRange, TopicPartition
 from ottla.net import Cluster
 
 from .conftest import NewTopic
-from .watching import eventually, names, values
+from .watching import names, values
 
 pytestmark = pytest.mark.broker
 SECONDS = 30.0

@@ -23,7 +23,7 @@ def new_course(partition: int = 0) -> Course:
 
 
 def new_piece(course: Course, parcel: Parcel, start: int = 0) -> Piece:
-    return Piece(course, course.turn, (), start, 1000, start + 1, parcel, 0, 0)
+    return Piece(course, (), start, 1000, start + 1, parcel)
 
 
 def put(shelf: Shelf, course: Course, size: int, start: int = 0) -> Piece:
@@ -97,7 +97,7 @@ class Memory(RuleBasedStateMachine):
     @rule(target=in_use)
     def take(self) -> Piece | None:
         item = self.shelf.take()
-        assert item is None or (item.course.open and not item.course.paused and item.turn == item.course.turn)
+        assert item is None or (item.course.open and not item.course.paused)
         assert not isinstance(item, Failed)
         return item
 
@@ -109,10 +109,6 @@ class Memory(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2))
     def pause(self, number: int) -> None:
         self.courses[number].paused = not self.courses[number].paused
-
-    @rule(number=st.integers(0, 2))
-    def void(self, number: int) -> None:
-        self.courses[number].turn += 1
 
     @rule(number=st.integers(0, 2))
     def remove(self, number: int) -> None:
@@ -141,11 +137,9 @@ TestMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline
 def test_items_come_in_the_order_in_which_they_were_put() -> None:
     shelf, course = new_shelf(), new_course()
     first, second = put(shelf, course, 10), put(shelf, course, 10, 1)
-    failed = Failed(course, 0, OttlaError("x"))
+    failed = Failed(course, OttlaError("x"))
     shelf.put(failed)
     assert [shelf.take(), shelf.take(), shelf.take(), shelf.take()] == [first, second, failed, None]
-    shelf.put_back(second)
-    assert shelf.take() is second
 
 
 def test_a_paused_course_keeps_its_place_and_others_go_on() -> None:
@@ -167,32 +161,34 @@ def test_a_reader_of_paused_courses_waits_and_does_not_spin() -> None:
     assert time.monotonic() - began >= 0.05
 
 
-def test_pieces_of_closed_and_moved_courses_are_dropped_and_their_memory_is_free() -> None:
-    shelf, closed, moved = new_shelf(), new_course(1), new_course(2)
+def test_pieces_of_closed_courses_are_dropped_and_their_memory_is_free() -> None:
+    shelf, closed = new_shelf(), new_course(1)
     put(shelf, closed, 400)
-    put(shelf, moved, 400)
+    put(shelf, closed, 400)
     closed.open = False
-    moved.turn += 1
     assert shelf.take() is None
     assert shelf.used_bytes == 0
 
 
-def test_discarding_tells_where_to_begin_again() -> None:
+def test_discarding_leaves_the_others() -> None:
     shelf, course, other = new_shelf(), new_course(), new_course(1)
-    assert shelf.discard(course) is None
     put(shelf, other, 10)
     put(shelf, course, 10, 5)
     put(shelf, course, 10, 6)
-    assert shelf.discard(course) == 5
+    shelf.discard(course)
     assert shelf.used_bytes == 10
+    course.open = False
+    left = shelf.take()
+    assert left is not None
+    assert left.course is other
 
 
 def test_a_failure_survives_a_pause() -> None:
     shelf, course = new_shelf(), new_course()
-    failed = Failed(course, 0, OttlaError("x"))
+    failed = Failed(course, OttlaError("x"))
     shelf.put(failed)
     course.paused = True
-    assert shelf.discard(course) is None
+    shelf.discard(course)
     assert shelf.take() is None
     course.paused = False
     assert shelf.take() is failed

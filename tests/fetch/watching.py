@@ -42,14 +42,6 @@ def open_sockets() -> int:
     return count
 
 
-def eventually(condition: Callable[[], object], what: str, *, seconds: float = 20.0) -> None:
-    """Waits for a condition, with a deadline."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        time.sleep(0.005)
-
-
 def new_reader(bootstrap: str, **options: Any) -> Reader:
     """With short timeouts."""
     given: dict[str, Any] = {"retry": QUICK, "timeouts": TIMES, **options}

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.waiting import eventually
 
 from ottla import Batching, Buffering, ByColumn, OnUnknownTopic, Producer, RoundRobin, TopicOptions, WhenFull
 from ottla.config import Retry, Timeouts
@@ -56,13 +57,6 @@ def new(kafka: FakeKafka, **options: Any) -> Producer:
 
 def values(kafka: FakeKafka, topic: str = "t", partition: int = 0) -> list[bytes | None]:
     return [record.value for record in kafka.records(topic, partition)]
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.005)
 
 
 # Ways in

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -183,14 +183,6 @@ def counters(log: Iterable[Found], writer: str) -> list[int]:
 def doubles(log: Iterable[Found]) -> list[tuple[str, int]]:
     """Records that are in the log more than once."""
     return [record for record, times in Counter((f.writer, f.counter) for f in log).items() if times > 1]
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
-    """Waits for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.01)
 
 
 def copied(spool: Path, name: str) -> Path:

@@ -9,13 +9,14 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.testing import FakeKafka, When
 
 from .conftest import NewPuppet, create_topic
 from .puppet import value_of
-from .stage import Found, doubles, read_log, wait_until
+from .stage import Found, doubles, read_log
 
 _KILLS = 30
 _THREADS = 3
@@ -87,7 +88,7 @@ def test_an_acknowledgement_that_was_cut_off_before_the_kill_doubles_nothing(
         victim.ask("flush")
         fault = kafka.cut("Produce", times=None, when=When.AFTER_HANDLING)
         victim.ask("send", topic="t", writer="a", start=before, count=cut_off, batches=True)
-        wait_until(lambda: fault.hits > 0)
+        eventually(lambda: fault.hits > 0)
         victim.kill()
         written = [record.value for record in kafka.records("t", 0)]
         assert len(written) > before, "the broker has a batch of which nobody heard"
@@ -117,7 +118,7 @@ def test_batches_keep_their_order_when_some_of_them_were_numbered_before_the_kil
         fault = kafka.cut("Produce", times=None, when=When.BEFORE_HANDLING)
         kafka.all_up()
         # Now it gets a producer id: the first batch is written to disk again under its number, behind the others.
-        wait_until(lambda: fault.hits > 0)
+        eventually(lambda: fault.hits > 0)
         victim.kill()
         kafka.clear_faults()
         heir = puppet()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -92,11 +91,3 @@ def failing(kind: type[BaseException], match: str | None = None) -> Iterator[pyt
 def fail(error: BaseException) -> None:
     """What a program does when something goes wrong in its block."""
     raise error
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
-    """Waits for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)

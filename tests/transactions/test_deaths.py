@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.cluster.process import Life
@@ -21,7 +22,7 @@ from ottla.net.targets import CoordinatorKind
 from ottla.produce.producer import Producer
 from ottla.produce.transaction import Transaction, end_transaction
 
-from .conftest import NewProducer, NewTopic, fail, failing, wait_until
+from .conftest import NewProducer, NewTopic, fail, failing
 from .reading import Log
 from .test_prepare import PROGRAMS
 
@@ -173,7 +174,7 @@ def test_a_broker_that_dies_leaves_all_or_nothing_of_what_is_open_and_of_what_is
     assert failed in ([], [1])  # while the broker died, if ever
     end_transaction(broken.bootstrap, token, commit=True)
     with Cluster(broken.bootstrap) as fresh:
-        wait_until(lambda: fresh.coordinator(tid, CoordinatorKind.TRANSACTION).id != victim, "another coordinator")
+        eventually(lambda: fresh.coordinator(tid, CoordinatorKind.TRANSACTION).id != victim, "another coordinator")
     with preparing.transaction():
         preparing.send(other, b"next")
     found = log.committed(topic)

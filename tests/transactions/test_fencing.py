@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.errors import Fenced, OttlaError, TransactionFailed
@@ -13,7 +14,7 @@ from ottla.model import TopicPartition
 from ottla.produce.producer import Producer
 from ottla.produce.transaction import Transaction, end_transaction
 
-from .conftest import NewProducer, fail, failing, wait_until
+from .conftest import NewProducer, fail, failing
 from .reading import Log
 
 pytestmark = pytest.mark.broker
@@ -70,7 +71,7 @@ def _sends_on(old: Producer, topic: str, take_over: TakeOver) -> None:
         old.send(topic, b"old").result(30)
         take_over()
         assert isinstance(old.send(topic, b"old, too").exception(30), Fenced)
-        wait_until(refused, "sending is refused at the call")
+        eventually(refused, "sending is refused at the call")
         # The program looks away; the end of the block does not.
 
 

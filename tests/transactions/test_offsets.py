@@ -7,12 +7,13 @@ from contextlib import closing, contextmanager
 
 import confluent_kafka
 import pytest
+from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 from ottla.errors import BrokerError, ErrorCode, TransactionFailed
 from ottla.model import GroupMember, TopicPartition
 
-from .conftest import NewProducer, NewTopic, failing, wait_until
+from .conftest import NewProducer, NewTopic, failing
 from .reading import Log
 
 pytestmark = pytest.mark.broker
@@ -50,7 +51,7 @@ def _member(bootstrap: str, group: str, topic: str) -> Iterator[confluent_kafka.
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     with closing(confluent_kafka.Consumer(settings)) as consumer:
         consumer.subscribe([topic])
-        wait_until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()), "the group has formed")
+        eventually(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()), "the group has formed")
         yield consumer
 
 

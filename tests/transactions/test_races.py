@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.waiting import eventually
 
 from ottla.errors import OttlaError, TransactionFailed
 from ottla.produce.delivery import Delivery
 
-from .conftest import NewProducer, NewTopic, wait_until
+from .conftest import NewProducer, NewTopic
 from .reading import Log
 
 pytestmark = pytest.mark.broker
@@ -34,7 +35,7 @@ def test_of_threads_that_begin_at_once_one_gets_the_transaction(
     threads = [threading.Thread(target=begin) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(refused) == 3, "the others are refused")
+    eventually(lambda: len(refused) == 3, "the others are refused")
     go_on.set()
     for thread in threads:
         thread.join(30)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,11 +27,11 @@ from ottla.consume.beginnings import Beginnings, Start
 from ottla.consume.commits import NOT_OURS, Commits, Done
 from ottla.consume.handing import Handing
 from ottla.consume.listening import Listener
-from ottla.consume.membership import Membership
 from ottla.consume.options import GroupOptions
 from ottla.consume.positions import Portion
 from ottla.consume.share import Share
 from ottla.consume.singly import records_of
+from ottla.consume.subscribing import Subscription
 from ottla.errors import CommitFailed, ConfigError, InputError, OttlaError, UsedAfterFork
 from ottla.events import Event, Events
 from ottla.fetch import places
@@ -57,8 +56,6 @@ _NAP = 1.0
 """Seconds between two looks at everything else while no records come."""
 _TEND_SECONDS = 0.2
 """The same while records are handed out one by one."""
-_PATTERN_SECONDS = 10.0
-"""How often topics are matched with a pattern, at least."""
 _CLOSE_SECONDS = 10.0
 _INTERRUPTED_SECONDS = 1.0
 """To close after Ctrl-C."""
@@ -118,14 +115,20 @@ class Consumer:
         self._handing = Handing(self._fetcher, decoder)
         self._wake = self._fetcher.shelf.ring
         self._errands = Errands(wake=self._wake, name=client_id)
-        self._options = options
-        self._membership: Membership | None = None
-        self._commits = Commits(self._cluster, member=self._who, keeps=self._keeps, name=group or client_id)
+        self._subscription = Subscription(
+            self._cluster, group, options=options, errands=self._errands, changed=self._wake
+        )
+        self._commits = Commits(
+            self._cluster,
+            member=lambda: self._subscription.member,
+            keeps=self._subscription.keeps,
+            name=group or client_id,
+        )
         self._beginnings = Beginnings(
             self._cluster,
             self._handing,
             errands=self._errands,
-            member=None if group is None else self._who,
+            member=None if group is None else lambda: self._subscription.member,
             start=start,
             isolation=self._isolation,
         )
@@ -139,9 +142,6 @@ class Consumer:
             beginnings=self._beginnings,
             commits_done=self._commit_every is not None,
         )
-        self._topics: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
-        self._match_at = math.inf
         self._tend_at = 0.0
         self._in_use = threading.RLock()
         self._pid = os.getpid()
@@ -178,15 +178,9 @@ class Consumer:
         if self.group is None:
             raise ConfigError(_NO_GROUP)
         with self._use():
-            if self._share.held and self._membership is None:
+            if self._share.held and self._subscription.membership is None:
                 raise InputError("this consumer has partitions by assign(): call assign([]) before it subscribes")
-            if isinstance(wanted, re.Pattern):
-                self._pattern, self._topics, self._match_at = wanted, frozenset(), 0.0
-                return
-            if self._membership is not None:
-                self._check_topics(wanted - self._topics)
-                self._membership.subscribe(wanted)
-            self._pattern, self._topics = None, wanted
+            self._subscription.want(wanted)
 
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """Reads exactly these, without joining a group; a mapping says from which offsets on."""
@@ -197,7 +191,7 @@ class Consumer:
             given = {accepted.partition(at): offset for at, offset in partitions.items()}
         with self._use():
             self._refuse_in_listener("assign")
-            if self._topics or self._pattern is not None or self._membership is not None:
+            if self._subscription.is_there:
                 raise InputError("this consumer has subscribed: a consumer either subscribes or assigns")
             for at in wanted:
                 self._cluster.leader(*at)  # a clear error, now, for a topic or partition that does not exist
@@ -218,8 +212,8 @@ class Consumer:
         their offsets would be taken although another member may be further by now.
         """
         self._named_group()
-        member = self._who()  # before the look at what is kept, as in `Commits`
-        lost = self._share.held - self._keeps(self._share.held)
+        member = self._subscription.member  # before the look at what is kept, as in `Commits`
+        lost = self._share.held - self._subscription.keeps(self._share.held)
         if lost:
             raise CommitFailed(member.group, tuple(map(str, sorted(lost))), NOT_OURS)
         return member
@@ -368,13 +362,13 @@ class Consumer:
                 last.callback(self._cluster.close)
             last.callback(self._errands.join, Deadline.after(0.0))
             last.callback(self._fetcher.stop)
-            if self._membership is not None:
-                membership = self._membership
+            membership = self._subscription.membership
+            if membership is not None:
                 last.callback(lambda: membership.leave(deadline.remaining()))
             last.callback(self._commits.close, deadline)
             last.callback(self._awaiting.close)
             try:
-                self._share.lose(self._share.held - self._keeps(self._share.held))
+                self._share.lose(self._share.held - self._subscription.keeps(self._share.held))
                 self._share.let_go(self._share.held, deadline)
             finally:
                 self._closed = True
@@ -416,32 +410,15 @@ class Consumer:
             self._started = True
             self._fetcher.start()
 
-    def _check_topics(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._cluster.topic(name)  # a misspelt name is told at once
-
-    def _join(self) -> None:
-        if self._membership is not None or not (self._topics or self._pattern):
-            return
-        self._begin()
-        self._check_topics(self._topics)
-        membership = Membership(self._cluster, self._named_group(), options=self._options, changed=self._wake)
-        try:
-            self._membership = membership
-            membership.subscribe(self._topics)
-            membership.start()
-        except BaseException:
-            self._membership = None
-            membership.leave(0.0)
-            raise
-
     def _next(self, deadline: Deadline) -> Portion | None:
         """What comes is `underway` until the caller says that it has got there."""
         with self._use():
             self._refuse_in_listener("ask for records")
             self._handing.positions.came_back()
-            self._join()
-            if self._membership is None and not self._share.held:
+            if self._subscription.is_there:
+                self._begin()
+                self._subscription.join()
+            elif not self._share.held:
                 raise InputError("this consumer has nothing to read: subscribe to topics, or assign partitions")
             while not (self._stopped or self._hurried):
                 self._tend()
@@ -472,33 +449,18 @@ class Consumer:
         self._errands.collect()
         now = time.monotonic()
         self._tend_at = now + _TEND_SECONDS
-        if self._membership is not None:
-            self._membership.polled()
-            self._share.follow(self._membership)
-            self._membership.check()
+        membership = self._subscription.membership
+        if membership is not None:
+            membership.polled()
+            self._share.follow(membership)
+            membership.check()
         self._beginnings.look(self._share.held)
         if now >= self._commit_at and self._commit_every is not None:
             self._commit_at = now + self._commit_every
             done = self._handing.positions.all_done()
             if done and self._commits.idle:
                 self._commits.commit_soon(done, self._noted)
-        if now >= self._match_at and self._pattern is not None:
-            self._match_at = now + min(_PATTERN_SECONDS, self._cluster.timeouts.metadata_age)
-            self._match(self._pattern)
-
-    def _match(self, pattern: re.Pattern[str]) -> None:
-        def done(names: frozenset[str]) -> None:
-            if pattern is self._pattern and self._membership is not None:
-                self._membership.subscribe(names)
-
-        def failed(error: OttlaError) -> None:
-            _log.warning("topics could not be matched with %s: %s", pattern.pattern, error)
-
-        def look() -> frozenset[str]:
-            metadata = self._cluster.metadata(None)
-            return frozenset(n for n, t in metadata.topics.items() if not t.internal and pattern.fullmatch(n))
-
-        self._errands.run(("match", pattern), look, done=done, failed=failed)
+        self._subscription.look(now)
 
     def _noted(self, offsets: Mapping[TopicPartition, Committed], error: OttlaError | None) -> None:
         if error is None:
@@ -518,14 +480,6 @@ class Consumer:
                 raise InputError(f"the offset to commit for {at} is {told!r}; offsets are whole numbers from 0")
             wanted[at] = one
         return wanted
-
-    def _who(self) -> GroupMember:
-        membership = self._membership
-        return GroupMember(self.group or "") if membership is None else membership.member
-
-    def _keeps(self, partitions: Partitions) -> Partitions:
-        membership = self._membership
-        return partitions if membership is None else membership.keeps(partitions)
 
     def _named_group(self) -> str:
         if self.group is None:

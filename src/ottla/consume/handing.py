@@ -143,7 +143,7 @@ class Handing:
         if piece is None:
             return None
         at = piece.course.at
-        if self._courses.get(at) is piece.course and piece.course.turn == piece.turn:
+        if self._courses.get(at) is piece.course:
             epoch = piece.batches[-1].header.leader_epoch if piece.batches else -1
             try:
                 decoded = next(self._chunks, None)

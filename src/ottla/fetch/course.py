@@ -34,22 +34,17 @@ class Piece(NamedTuple):
     """What one answer had for one partition: the records in `[start, stop)` of these batches."""
 
     course: Course
-    turn: int
-    """Of the course when it was asked for: after a seek, older pieces are void."""
     batches: Sequence[Batch]
     start: int
     stop: int
     next_offset: int
     parcel: Parcel
-    high_watermark: int
-    log_start: int
 
 
 class Failed(NamedTuple):
     """A partition cannot be read on."""
 
     course: Course
-    turn: int
     error: OttlaError
 
 
@@ -83,7 +78,6 @@ class Course:
         "topic_id",
         "trouble",
         "trouble_since",
-        "turn",
         "waiting_since",
     )
 
@@ -98,7 +92,6 @@ class Course:
         self.leader = UNKNOWN
         """The broker to ask; -1 while it must be looked up."""
         self.leader_epoch = UNKNOWN
-        self.turn = 0
         self.inquiry = 0
         """Counts what was asked: answers to an older question are void, pieces that were fetched before are not."""
         self.open = True
@@ -181,17 +174,7 @@ class Course:
         self.epoch = last.leader_epoch
         self.is_over = self.position >= self.stop
         kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
-        return Piece(
-            self,
-            self.turn,
-            kept,
-            start,
-            self.stop,
-            self.position,
-            parcel,
-            fetched.high_watermark,
-            fetched.log_start_offset,
-        )
+        return Piece(self, kept, start, self.stop, self.position, parcel)
 
     def recover_but_wait(self, now: float, fetched: Fetched) -> None:
         """An answer came; whether it has anything is seen next."""
@@ -242,7 +225,7 @@ def nothing_more(course: Course) -> Piece:
     parcel = Parcel(0)
     parcel.pieces = 1
     at = course.position
-    return Piece(course, course.turn, (), at, course.stop, at, parcel, UNKNOWN, UNKNOWN)
+    return Piece(course, (), at, course.stop, at, parcel)
 
 
 def without_aborted(batches: Iterable[Batch], aborted: Iterable[Aborted]) -> list[Batch]:

@@ -153,11 +153,6 @@ class Fetcher:
             course.open = False
         self._do(lambda: self._remove(gone))
 
-    def pause(self, course: Course) -> None:
-        """Nothing of it is handed out until `resume`, and what was fetched ahead is given up."""
-        course.paused = True
-        self._do(lambda: self._pause(course))
-
     def resume(self, course: Course) -> None:
         """It is read on."""
         course.paused = False
@@ -185,7 +180,7 @@ class Fetcher:
             wrapped = OttlaError(f"fetching stopped: {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             for course in self._courses.values():
-                self.shelf.put(Failed(course, course.turn, wrapped))
+                self.shelf.put(Failed(course, wrapped))
         finally:
             for link in self._links:
                 if link.connection is not None:
@@ -272,12 +267,6 @@ class Fetcher:
             if self._courses.get(course.at) is course:
                 del self._courses[course.at]
         self._turns = deque(course for course in self._turns if course.open)
-
-    def _pause(self, course: Course) -> None:
-        first = self.shelf.discard(course)
-        if course.open and (first is not None or course.is_asked):
-            course.turn += 1
-            course.move(course.position if first is None else first)
 
     # Asking
 

@@ -30,8 +30,6 @@ class Shelf:
         self._used = 0
         self._wants_room = False
         self._rung = False
-        self.on_item: Callable[[], None] | None = None
-        """Called when something was put on an empty shelf, or a waiting reader is to look again."""
 
     @property
     def used_bytes(self) -> int:
@@ -62,8 +60,6 @@ class Shelf:
         with self._lock:
             self._items.append(item)
         self._wake()
-        if self.on_item is not None:
-            self.on_item()
 
     def take(self, deadline: Deadline | None = None) -> Item | None:
         """The first item, after waiting for one until the deadline; None when none came, or somebody rang.
@@ -81,40 +77,26 @@ class Shelf:
                 return None
             self._bell.acquire(timeout=left)
 
-    def put_back(self, item: Item) -> None:
-        """It is the first again."""
-        with self._lock:
-            self._items.appendleft(item)
-
     def ring(self) -> None:
         """A reader that waits looks at other things. Signal handlers may ring."""
         self._rung = True
         self._wake()
-        if self.on_item is not None:
-            self.on_item()
 
     def used_up(self, piece: Piece) -> None:
         """The reader has no more use for the bytes of the piece."""
         with self._lock:
             self._drop(piece)
 
-    def discard(self, course: Course) -> int | None:
-        """Takes all pieces of a course off; the offset of the first of them that counted, None when there were none.
-
-        That it failed stays: it would not be told again.
-        """
-        first: int | None = None
+    def discard(self, course: Course) -> None:
+        """Takes all pieces of a course off. That it failed stays: it would not be told again."""
         with self._lock:
             kept: deque[Item] = deque()
             for item in self._items:
                 if item.course is not course or isinstance(item, Failed):
                     kept.append(item)
                     continue
-                if item.turn == course.turn and first is None:
-                    first = item.start
                 self._drop(item)
             self._items = kept
-        return first
 
     def clear(self) -> None:
         """Nothing is left."""
@@ -134,7 +116,7 @@ class Shelf:
         found: Item | None = None
         while self._items and found is None:
             item = self._items.popleft()
-            if not item.course.open or item.turn != item.course.turn:
+            if not item.course.open:
                 self._drop(item)
             elif item.course.paused:
                 paused.append(item)

@@ -74,7 +74,7 @@ class Troubles:
             wrapped = type(error)(f"{course.at} at offset {course.position}: {error}")
             wrapped.__cause__ = error
             error = wrapped
-        self._tell(Failed(course, course.turn, error))
+        self._tell(Failed(course, error))
 
     def give_up(self, courses: Iterable[Course], now: float) -> None:
         """Whoever is stuck for too long fails."""
