@@ -153,7 +153,7 @@ class _Patience(Listener):
 
 
 def _write(brokers: LocalCluster, count: int, victim: int) -> _Moved:
-    """Sends the rows with a producer, and kills a leader when 40 % of them are handed in."""
+    """Sends the rows with a producer, and kills a leader when 40 % of them are written."""
     watch = _Watch()
     total = Fingerprint()
     killed = False
@@ -165,8 +165,11 @@ def _write(brokers: LocalCluster, count: int, victim: int) -> _Moved:
         for first in range(0, count, _SLICE):
             rows = demo_rows(first, min(_SLICE, count - first))
             total += _fingerprint(rows)
+            is_time = not killed and first >= count * 0.4
+            if is_time:
+                producer.flush()  # so that the kill does not come before anything was written
             producer.send_table(TOPIC, rows)
-            if not killed and first >= count * 0.4:
+            if is_time:
                 killed = True
                 brokers.kill(victim)
                 counter.note(f"  broker {victim}, a leader, killed with SIGKILL: {watch.records:,} acknowledged so far")
