@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -131,7 +132,7 @@ RIGHT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", RIGHT, ids=str)
+@pytest.mark.parametrize("options", RIGHT, ids=lambda options: re.sub(" at 0x[0-9a-f]+", "", str(options)))
 def test_right_settings_are_taken(options: dict[str, Any]) -> None:
     settings = settings_from(options)
     assert isinstance(settings.codec, Codec)

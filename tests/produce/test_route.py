@@ -359,7 +359,9 @@ def test_a_turn_goes_on_over_a_million_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [2, np.int64(2), [2, 2, 2], np.full(3, 2, np.uint8), pa.array([2, 2, 2]), (2 for _ in range(3))], ids=repr
+    "answer",
+    [2, np.int64(2), [2, 2, 2], np.full(3, 2, np.uint8), pa.array([2, 2, 2]), (2 for _ in range(3))],
+    ids=lambda answer: type(answer).__name__,
 )
 def test_a_custom_strategy_answers_with_a_number_or_one_for_each_record(answer: Any) -> None:
     assert unkeyed(router(lambda count, partitions: answer), 3, Partitions(4, (0, 1))) == [2, 2, 2]
