@@ -45,7 +45,7 @@ demo: java $(STAMP) warm
 WORKERS ?= 2
 
 test: java $(STAMP) warm
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)
 	@$(BIN)/ruff check .
