@@ -8,7 +8,6 @@ import pytest
 
 from ottla.cluster import LocalCluster
 
-
 _LONG_FIRST = ("spooling", "transactions", "faults", "consume", "cluster", "fetch", "cli", "demo", "interop", "produce")
 
 
