@@ -270,18 +270,18 @@ def test_what_was_not_written_out_is_not_committed(kafka: LocalCluster, tmp_path
 @pytest.mark.broker
 def test_what_is_lost_is_told_and_ends_it_unless_told_otherwise(kafka: LocalCluster) -> None:
     with Admin(kafka.bootstrap) as admin:
-        admin.create_topic("cli-lost", partitions=1, replicas=3)
-    send(kafka.bootstrap, b"a", b"b", b"c", topic="cli-lost")
-    cut = confluent_kafka.TopicPartition("cli-lost", 0, 2)
+        admin.create_topic("cli-cut-off", partitions=1, replicas=3)
+    send(kafka.bootstrap, b"a", b"b", b"c", topic="cli-cut-off")
+    cut = confluent_kafka.TopicPartition("cli-cut-off", 0, 2)
     client = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     client.delete_records([cut])[cut].result(SECONDS)
-    asked = ["consume", "cli-lost", "--from", "0", "--exit-at-end", "--bootstrap", kafka.bootstrap]
+    asked = ["consume", "cli-cut-off", "--from", "0", "--exit-at-end", "--bootstrap", kafka.bootstrap]
     refused = run(*asked)
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "error: cli-lost-0: offsets [0, 2) are lost" in refused.stderr
+    assert "error: cli-cut-off-0: offsets [0, 2) are lost" in refused.stderr
     gone_on = run(*asked, "--on-lost", "earliest")
     assert (gone_on.exit_code, gone_on.stdout) == (0, "c\n")
-    assert gone_on.stderr.startswith("lost: cli-lost-0[0, 2): ")
+    assert gone_on.stderr.startswith("lost: cli-cut-off-0[0, 2): ")
     assert gone_on.stderr.endswith("; going on at 2\n")
 
 
