@@ -1,13 +1,14 @@
-"""Plain values that every room shares: partitions, offset ranges, members of groups, fingerprints.
+"""Plain values that every room shares: partitions, offset ranges, members of groups, fingerprints, receipts.
 
 They hold data and nothing else: no sockets, no clocks, no settings. Ranges are half-open, `[start, stop)`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _MASK_128 = (1 << 128) - 1
 
@@ -102,3 +103,64 @@ class Fingerprint:
 
     def __str__(self) -> str:
         return f"{self.count}:{self.total:032x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint:
+        """What `str` made of one."""
+        count, _, total = text.partition(":")
+        return cls(int(count), int(total, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof that one range was moved: what was in it, who moved it, and when."""
+
+    range: OffsetRange
+    fingerprint: Fingerprint
+    """How many records, and what was in them."""
+    size_bytes: int
+    """Of keys, values and headers."""
+    first_time: float | None
+    """The oldest timestamp of a record, in seconds since 1970; None if there was no record."""
+    last_time: float | None
+    host: str
+    started: float
+    """Seconds since 1970."""
+    seconds: float
+    """How long it took."""
+
+    @property
+    def count(self) -> int:
+        """How many records there were: fewer than the range is long where the log has holes."""
+        return self.fingerprint.count
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values that `from_json` takes back."""
+        one = self.range
+        return {
+            "topic": one.topic,
+            "partition": one.partition,
+            "start": one.start,
+            "stop": one.stop,
+            "fingerprint": str(self.fingerprint),
+            "size_bytes": self.size_bytes,
+            "first_time": self.first_time,
+            "last_time": self.last_time,
+            "host": self.host,
+            "started": self.started,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Receipt:
+        """What `to_json` made of one."""
+        return cls(
+            range=OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]),
+            fingerprint=Fingerprint.parse(row["fingerprint"]),
+            size_bytes=row["size_bytes"],
+            first_time=row["first_time"],
+            last_time=row["last_time"],
+            host=row["host"],
+            started=row["started"],
+            seconds=row["seconds"],
+        )

@@ -165,6 +165,20 @@ class Reader:
         decoder = self._decoder(columns)
         return self._records(self._plan(what, start, stop, partitions, timeout), decoder)
 
+    def decoded(
+        self,
+        what: What,
+        start: Place = "earliest",
+        stop: Place | None = "latest",
+        *,
+        columns: Collection[str] = COLUMNS,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> Generator[Decoded, None, None]:
+        """As `read`, and with each stretch of records their number and fingerprint: what a receipt is made of."""
+        decoder = self._decoder(columns, fingerprint=True)
+        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoder)
+
     def batches(
         self,
         what: What,
@@ -246,9 +260,7 @@ class Reader:
         """How many records there are, and the sum of their content, whatever their order: equal to that of what was
         written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
         places.check(stop, "stop")
-        decoder = Decoder(
-            (), fingerprint=True, max_batch_bytes=self._fetching.max_batch_bytes, chunk_bytes=_CHUNK_BYTES
-        )
+        decoder = self._decoder((), fingerprint=True)
         total = Fingerprint()
         for piece in self._pieces(self._plan(what, start, stop, partitions, timeout)):
             for decoded in self._decoded(decoder, piece):
@@ -313,9 +325,10 @@ class Reader:
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
 
-    def _decoder(self, columns: Collection[str]) -> Decoder:
+    def _decoder(self, columns: Collection[str], *, fingerprint: bool = False) -> Decoder:
         return Decoder(
             [columns] if isinstance(columns, str) else columns,
+            fingerprint=fingerprint,
             max_batch_bytes=self._fetching.max_batch_bytes,
             chunk_bytes=_CHUNK_BYTES,
         )
@@ -323,9 +336,14 @@ class Reader:
     # Reading
 
     def _records(self, plan: _Plan, decoder: Decoder) -> Generator[pa.RecordBatch, None, None]:
+        for decoded in self._stretches(plan, decoder):
+            yield decoded.records
+            del decoded  # its memory is free before the next one is waited for
+
+    def _stretches(self, plan: _Plan, decoder: Decoder) -> Generator[Decoded, None, None]:
         for piece in self._pieces(plan):
-            yield from self._decode(decoder, piece)
-            del piece  # its memory is free before the next one is waited for
+            yield from self._decoded(decoder, piece)
+            del piece
 
     def _tried(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch | ReadFailure]:
         """The records of a piece, up to what cannot be decoded; then its partition is given up."""

@@ -1,0 +1,1 @@
+"""Pure planning: offsets in, ranges out. Nothing here opens a socket or knows what a range is for."""

@@ -1,0 +1,1 @@
+"""Kafka on Spark without a jar: the data source `ottla`, sessions, pipelines."""
