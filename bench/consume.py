@@ -18,11 +18,11 @@ import pyarrow as pa
 import ottla
 from bench import harness
 from bench.consume_figures import GOALS, SMALL_BATCH, Cell, lines, ratios, ratios_by_cell, row
-from bench.figures import Findings, latency_row, verdicts
+from bench.figures import Findings, rotated
 from bench.harness import Effort
 from bench.peers.consume import Job
 from bench.records import Case, values
-from bench.stage import Peer, PeerFailed, Stage, versions
+from bench.stage import Peer, Stage, open_peers, told, versions
 
 MODULE = "bench.peers.consume"
 CELLS = (
@@ -98,9 +98,7 @@ def run(effort: Effort) -> dict[str, Any]:
     cells = CELLS if effort.scale >= 1.0 else _FEW_CELLS
     with Stage.open() as stage, _written(stage, cells, effort.scale) as library:
         for turn in range(effort.rounds):
-            with ExitStack() as stack:
-                names = dict.fromkeys(contender.peer for contender in CONTENDERS)
-                peers = {name: stack.enter_context(Peer(MODULE, name)) for name in names}
+            with open_peers(MODULE, (contender.peer for contender in CONTENDERS)) as peers:
                 measure = _Round(library, peers, found)
                 for cell in cells:
                     harness.progress(f"round {turn + 1} of {effort.rounds}: {cell.name}")
@@ -221,11 +219,9 @@ class _Round:
     found: Findings[tuple[Cell, Contender]]
 
     def rates(self, cell: Cell, turn: int) -> None:
-        """Everybody once; who begins is another one in each round."""
-        taking_part = [contender for contender in CONTENDERS if cell in contender.cells]
-        first = turn * len(taking_part) // 3
+        """Everybody that takes part in this workload, in turn."""
         available = self.library.available[cell]
-        for contender in taking_part[first:] + taking_part[:first]:
+        for contender in rotated([one for one in CONTENDERS if cell in one.cells], turn):
             job = self.library.job(cell, contender.records(cell, available))
             for _ in range(contender.runs(cell, available)):
                 answer = self._ask(job, contender.peer, contender.variant, f"rate, {cell.name}")
@@ -242,18 +238,12 @@ class _Round:
                 self.found.seconds.setdefault((peer, variant), []).append(answer["seconds"][_PACED_WARMUP:])
 
     def _ask(self, job: Job, peer: str, variant: str, what: str) -> dict[str, Any] | None:
-        kind = what.partition(",")[0]
-        try:
+        def run() -> tuple[dict[str, Any], str | None]:
+            kind = what.partition(",")[0]
             answer = self.peers[peer].ask({"kind": kind, "variant": variant, "job": asdict(job)})
-            wrong = _objection(answer, peer, job.records)
-        except PeerFailed as failure:
-            wrong = str(failure)
-        if wrong is None:
-            return answer
-        name = f"{what}, {peer}, {variant}"
-        harness.progress(f"no figure for {name}: {wrong.splitlines()[-1]}")
-        self.found.skipped[name] = wrong
-        return None
+            return answer, _objection(answer, peer, job.records)
+
+        return told(self.found.skipped, f"{what}, {peer}, {variant}", run)
 
 
 def _objection(answer: dict[str, Any], peer: str, asked: int) -> str | None:
@@ -267,22 +257,9 @@ def _objection(answer: dict[str, Any], peer: str, asked: int) -> str | None:
 
 
 def _judged(found: Findings[tuple[Cell, Contender]]) -> dict[str, Any]:
-    rows = [
-        row(cell, c.peer, c.variant, found.rates[cell, c])
-        for cell in CELLS
-        for c in CONTENDERS
-        if (cell, c) in found.rates
-    ]
-    latency = [latency_row(peer, variant, rounds) for (peer, variant), rounds in found.seconds.items()]
-    quoted = ratios(rows, latency)
-    return {
-        "rows": rows,
-        "latency": latency,
-        "skipped": found.skipped,
-        "ratios": quoted,
-        "goals": verdicts(quoted, GOALS),
-        "ratios_by_cell": ratios_by_cell(rows, CELLS),
-    }
+    places = [(cell, one) for cell in CELLS for one in CONTENDERS if (cell, one) in found.rates]
+    rows = [row(cell, one.peer, one.variant, found.rates[cell, one]) for cell, one in places]
+    return found.judged(rows, ratios=ratios, by_cell=ratios_by_cell(rows, CELLS), goals=GOALS)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -6,11 +6,12 @@ Comes in: what each run did and how long it took. Goes out: plain dictionaries t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 Place = TypeVar("Place")
+Item = TypeVar("Item")
 Row = dict[str, Any]
 Way = tuple[str, str]
 """A peer and its variant."""
@@ -30,6 +31,36 @@ class Findings(Generic[Place]):
     """Latencies, a list for each round."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Why something has no figure, by its name."""
+
+    def latency_rows(self) -> list[Row]:
+        """A row for each peer whose latencies were taken."""
+        return [latency_row(peer, variant, rounds) for (peer, variant), rounds in self.seconds.items()]
+
+    def judged(
+        self,
+        rows: list[Row],
+        *,
+        ratios: Callable[[Sequence[Row], Sequence[Row]], dict[str, float]],
+        by_cell: dict[str, dict[str, float]],
+        goals: Goals,
+    ) -> Row:
+        """What a benchmark tells in the end: rows, latencies, what has no figure, ratios with their goals."""
+        latency = self.latency_rows()
+        quoted = ratios(rows, latency)
+        return {
+            "rows": rows,
+            "latency": latency,
+            "skipped": self.skipped,
+            "ratios": quoted,
+            "goals": verdicts(quoted, goals),
+            "ratios_by_cell": by_cell,
+        }
+
+
+def rotated(contenders: Sequence[Item], turn: int) -> list[Item]:
+    """Everybody once; who begins is another one in each round."""
+    first = turn * len(contenders) // 3
+    return [*contenders[first:], *contenders[:first]]
 
 
 def rate_figures(answers: Sequence[Mapping[str, Any]], record_bytes: int) -> Row:

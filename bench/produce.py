@@ -7,19 +7,19 @@ it has every record. See README.md for what is sent, what the clock covers and w
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.figures import Findings, latency_row, verdicts
+from bench.figures import Findings, rotated
 from bench.harness import Effort
 from bench.peers.produce import Job
 from bench.produce_figures import GOALS, Cell, lines, ratios, ratios_by_cell, row
 from bench.records import Case, values
-from bench.stage import Peer, PeerFailed, Stage, versions
+from bench.stage import Peer, Stage, open_peers, told, versions
 
 MODULE = "bench.peers.produce"
 CELLS = tuple(Cell(size, acks, codec) for codec in ("none", "zstd") for acks in ("all", "1") for size in (100, 1000))
@@ -88,9 +88,7 @@ def run(effort: Effort) -> dict[str, Any]:
     with Stage.open() as stage:
         payloads = {size: _payload(stage.folder, size) for size in _VALUES}
         for turn in range(effort.rounds):
-            with ExitStack() as stack:
-                names = dict.fromkeys(contender.peer for contender in CONTENDERS)
-                peers = {name: stack.enter_context(Peer(MODULE, name)) for name in names}
+            with open_peers(MODULE, (contender.peer for contender in CONTENDERS)) as peers:
                 measure = _Round(stage, peers, payloads, effort.scale, found)
                 if turn == 0:
                     measure.warm_broker()
@@ -131,10 +129,8 @@ class _Round:
             self._ask(cell, "wire_limit", "same batch", records=CONTENDERS[0].records(cell, self.scale))
 
     def rates(self, cell: Cell, turn: int) -> None:
-        """Everybody once; who begins is another one in each round."""
-        taking_part = [contender for contender in CONTENDERS if cell in contender.cells]
-        first = turn * len(taking_part) // 3
-        for contender in taking_part[first:] + taking_part[:first]:
+        """Everybody that takes part in this workload, in turn."""
+        for contender in rotated([one for one in CONTENDERS if cell in one.cells], turn):
             records = contender.records(cell, self.scale)
             for _ in range(contender.runs(cell, self.scale)):
                 answer = self._ask(cell, contender.peer, contender.variant, records=records)
@@ -150,10 +146,8 @@ class _Round:
                 self.found.seconds.setdefault((peer, variant), []).append(answer["seconds"][_PACED_WARMUP:])
 
     def _ask(self, cell: Cell, peer: str, variant: str, *, records: int, kind: str = "rate") -> dict[str, Any] | None:
-        folder = self.stage.folder / "job"
-        folder.mkdir()
-        try:
-            with self.stage.topic() as topic:
+        def run() -> tuple[dict[str, Any], str | None]:
+            with self.stage.topic() as topic, self._folder() as folder:
                 job = Job(
                     bootstrap=self.stage.bootstrap,
                     topic=topic,
@@ -164,17 +158,18 @@ class _Round:
                     folder=str(folder),
                 )
                 answer = self.peers[peer].ask({"kind": kind, "variant": variant, "job": asdict(job)})
-                wrong = _objection(answer, records, self.stage.records(topic))
-        except PeerFailed as failure:
-            wrong = str(failure)
+                return answer, _objection(answer, records, self.stage.records(topic))
+
+        return told(self.found.skipped, f"{kind}, {cell.name}, {peer}, {variant}", run)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        folder = self.stage.folder / "job"
+        folder.mkdir()
+        try:
+            yield folder
         finally:
             shutil.rmtree(folder)
-        if wrong is None:
-            return answer
-        name = f"{kind}, {cell.name}, {peer}, {variant}"
-        harness.progress(f"no figure for {name}: {wrong.splitlines()[-1]}")
-        self.found.skipped[name] = wrong
-        return None
 
 
 def _objection(answer: dict[str, Any], asked: int, in_topic: int) -> str | None:
@@ -191,22 +186,9 @@ def _objection(answer: dict[str, Any], asked: int, in_topic: int) -> str | None:
 
 
 def _judged(found: Findings[tuple[Cell, Contender]]) -> dict[str, Any]:
-    rows = [
-        row(cell, c.peer, c.variant, found.rates[cell, c])
-        for cell in CELLS
-        for c in CONTENDERS
-        if (cell, c) in found.rates
-    ]
-    latency = [latency_row(peer, variant, rounds) for (peer, variant), rounds in found.seconds.items()]
-    quoted = ratios(rows, latency)
-    return {
-        "rows": rows,
-        "latency": latency,
-        "skipped": found.skipped,
-        "ratios": quoted,
-        "goals": verdicts(quoted, GOALS),
-        "ratios_by_cell": ratios_by_cell(rows, CELLS),
-    }
+    places = [(cell, one) for cell in CELLS for one in CONTENDERS if (cell, one) in found.rates]
+    rows = [row(cell, one.peer, one.variant, found.rates[cell, one]) for cell, one in places]
+    return found.judged(rows, ratios=ratios, by_cell=ratios_by_cell(rows, CELLS), goals=GOALS)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -167,6 +167,28 @@ class Peer:
         said = self._errors.read().decode(errors="replace").strip()[-2000:]
         self.close()
         return f"the process of {self.name} ended with {code}: {said}"
+
+
+@contextmanager
+def open_peers(module: str, names: Iterable[str]) -> Iterator[dict[str, Peer]]:
+    """A process for each name, until the end of the block."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(Peer(module, name)) for name in dict.fromkeys(names)}
+
+
+def told(
+    skipped: dict[str, str], name: str, run: Callable[[], tuple[dict[str, Any], str | None]]
+) -> dict[str, Any] | None:
+    """The answer that `run` gives, or None if it has an objection or its peer failed: that is noted and told."""
+    try:
+        answer, wrong = run()
+    except PeerFailed as failure:
+        wrong = str(failure)
+    if wrong is None:
+        return answer
+    harness.progress(f"no figure for {name}: {wrong.splitlines()[-1]}")
+    skipped[name] = wrong
+    return None
 
 
 def versions() -> dict[str, str]:

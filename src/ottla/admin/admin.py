@@ -24,6 +24,7 @@ from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, Refresh
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import Question, metadata_request
+from ottla.net.footing import Footing
 from ottla.net.metadata import from_response
 from ottla.net.targets import AnyBroker, Controller
 
@@ -54,11 +55,8 @@ class Admin:
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self._owns_cluster = not isinstance(cluster, Cluster)
-        if isinstance(cluster, Cluster):
-            self.cluster = cluster
-        else:
-            self.cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self._footing = Footing(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self.cluster = self._footing.cluster
         self.groups = GroupAdmin(self.cluster)
         """What can be done with consumer groups and their offsets."""
 
@@ -72,8 +70,7 @@ class Admin:
 
     def close(self) -> None:
         """Closes the cluster client, unless it was handed in."""
-        if self._owns_cluster:
-            self.cluster.close()
+        self._footing.close()
 
     def create_topic(
         self,

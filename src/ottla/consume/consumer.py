@@ -12,14 +12,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 import pyarrow as pa
 
 from ottla.admin.committed import Committed, fetch_committed
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.consume import accepted
 from ottla.consume.accepted import Topics
 from ottla.consume.awaiting import Awaiting
@@ -33,21 +33,18 @@ from ottla.consume.share import Share
 from ottla.consume.singly import records_of
 from ottla.consume.subscribing import Subscription
 from ottla.errors import CommitFailed, ConfigError, InputError, OttlaError, UsedAfterFork
-from ottla.events import Event, Events
 from ottla.fetch import places
 from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
 from ottla.model import GroupMember, Isolation, Record, TopicPartition
-from ottla.net import Cluster
-from ottla.net.checks import check_client
 from ottla.net.deadline import Deadline
 from ottla.net.errands import Errands
+from ottla.net.footing import Addresses, Footing, Sinks
 from ottla.wire.decode import COLUMNS, Decoder
 
 _log = logging.getLogger(__name__)
 Partitions = frozenset[TopicPartition]
-Sink = Callable[[Event], None]
 
 _GROUP_OPTIONS = GroupOptions()
 _FETCHING = Fetching()
@@ -70,7 +67,7 @@ class Consumer:
 
     def __init__(
         self,
-        cluster: Cluster | str | Iterable[str | Address],
+        cluster: Addresses,
         *,
         group: str | None = None,
         topics: Topics = (),
@@ -86,12 +83,11 @@ class Consumer:
         client_id: str = "ottla-consumer",
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
-        events: Events | Iterable[Sink] = (),
+        events: Sinks = (),
     ) -> None:
         """`start` is where a partition begins of which the group has committed nothing: "earliest", "latest", a
         datetime, or "error". `commit_every` is in seconds; None leaves commits to the program.
         """
-        check_client(security=security, timeouts=timeouts, retry=retry, client_id=client_id, events=events)
         check_kind("options", options, GroupOptions)
         check_kind("fetching", fetching, Fetching)
         check_kind("listener", listener, Listener)
@@ -103,15 +99,11 @@ class Consumer:
         self._isolation = parse_isolation(isolation)
         manner = Manner(fetching, self._isolation, parse_on_lost(on_lost), math.inf)
         decoder = Decoder(accepted.column_names(columns), max_batch_bytes=fetching.max_batch_bytes)
-        self._owns_cluster = not isinstance(cluster, Cluster)
-        if isinstance(cluster, Cluster):
-            self._cluster = cluster
-        else:
-            self._cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
-        self._owned_events = None if isinstance(events, Events) else Events(*events)
-        hub = self._owned_events or events
-        assert isinstance(hub, Events)
-        self._fetcher = Fetcher(self._cluster, manner, lane="consume", events=hub)
+        self._footing = Footing(
+            cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
+        )
+        self._cluster = self._footing.cluster
+        self._fetcher = Fetcher(self._cluster, manner, lane="consume", events=self._footing.events)
         self._handing = Handing(self._fetcher, decoder)
         self._wake = self._fetcher.shelf.ring
         self._errands = Errands(wake=self._wake, name=client_id)
@@ -356,10 +348,7 @@ class Consumer:
         with self._use(deadline), ExitStack() as last:
             self._refuse_in_listener("close")
             self._is_shaken = False
-            if self._owned_events is not None:
-                last.callback(self._owned_events.close)
-            if self._owns_cluster:
-                last.callback(self._cluster.close)
+            last.callback(self._footing.close)
             last.callback(self._errands.join, Deadline.after(0.0))
             last.callback(self._fetcher.stop)
             membership = self._subscription.membership

@@ -14,9 +14,8 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.errors import InputError, OttlaError, WireError
-from ottla.events import Event, Events
 from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
 from ottla.fetch.fetcher import Fetcher
@@ -24,9 +23,8 @@ from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse
 from ottla.fetch.places import Place
 from ottla.fetch.profile import PartitionProfile, Tally
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
-from ottla.net import Cluster
-from ottla.net.checks import check_client
 from ottla.net.deadline import Deadline
+from ottla.net.footing import Addresses, Footing, Sinks
 from ottla.net.interrupt import client_closed
 from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
@@ -34,7 +32,6 @@ from ottla.wire.decode import COLUMNS, Decoded, Decoder
 T = TypeVar("T")
 What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
 """Topics by name, or offset ranges."""
-Sink = Callable[[Event], None]
 
 _FETCHING = Fetching()
 _CHUNK_BYTES = 2 << 20
@@ -72,7 +69,7 @@ class Reader:
 
     def __init__(
         self,
-        cluster: Cluster | str | Iterable[str | Address],
+        cluster: Addresses,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-reader",
@@ -81,21 +78,16 @@ class Reader:
         fetching: Fetching = _FETCHING,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
         on_lost: OnLost | str = OnLost.ERROR,
-        events: Events | Iterable[Sink] = (),
+        events: Sinks = (),
     ) -> None:
-        check_client(security=security, timeouts=timeouts, retry=retry, client_id=client_id, events=events)
         check_kind("fetching", fetching, Fetching)
         self._isolation = parse_isolation(isolation)
-        self._owns_cluster = not isinstance(cluster, Cluster)
-        if isinstance(cluster, Cluster):
-            self.cluster = cluster
-        else:
-            self.cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self._footing = Footing(
+            cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
+        )
+        self.cluster = self._footing.cluster
         self._fetching = fetching
         self._on_lost = parse_on_lost(on_lost)
-        self._owned_events = None if isinstance(events, Events) else Events(*events)
-        self._events = self._owned_events or events
-        assert isinstance(self._events, Events)
         self._lanes: list[str] = []
         self._numbers = itertools.count(1)
         self._fetchers: set[Fetcher] = set()
@@ -117,10 +109,7 @@ class Reader:
         self._closed = True
         for fetcher in list(self._fetchers):
             fetcher.stop()
-        if self._owns_cluster:
-            self.cluster.close()
-        if self._owned_events is not None:
-            self._owned_events.close()
+        self._footing.close()
 
     def offsets(self, topic: str, at: Place = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Where a place is in each partition: an offset, for a time that of the first record at or after it."""
@@ -413,8 +402,7 @@ class Reader:
             lane = self._lanes.pop()
         except IndexError:
             lane = f"read-{next(self._numbers)}"
-        assert isinstance(self._events, Events)
-        fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._events)
+        fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._footing.events)
         fetcher.add(sorted(courses, key=lambda course: course.at))
         if followed:
             fetcher.follow(followed)

@@ -22,11 +22,9 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork
-from ottla.events import Event, Events
-from ottla.net import Cluster
 from ottla.net.bell import Bell
-from ottla.net.checks import check_client
 from ottla.net.deadline import Deadline
+from ottla.net.footing import Footing, Sinks
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
 from ottla.produce.budget import Budget
@@ -68,7 +66,6 @@ _SPOOL_CLOSE_SECONDS = 10.0
 _PERSIST_AGAIN = 0.1
 
 Headers = Mapping[str, Payload] | Iterable[tuple[str, Payload]]
-Sink = Callable[[Event], None]
 
 
 class Producer:
@@ -91,21 +88,20 @@ class Producer:
         transactional_id: str | None = None,
         transaction_timeout: float = 60.0,
         topics: Mapping[str, TopicOptions] = _NO_TOPICS,
-        events: Events | Iterable[Sink] = (),
+        events: Sinks = (),
         on_failed: Callable[[FailedBatch], None] | None = None,
         **options: Unpack[TopicSettings],
     ) -> None:
         rest = settings_from(options)
         check_kinds(topics=topics, buffering=buffering, spool=spool, on_failed=on_failed)
-        check_client(security=security, timeouts=timeouts, retry=retry, client_id=client_id, events=events)
         self._topics = ByTopic(rest, topics)
         if transactional_id is not None:
             check_settings(transactional_id, transaction_timeout)
             self._topics.check_transactional(spool)
-        self._cluster = Cluster(bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
-        self._owned_events = None if isinstance(events, Events) else Events(*events)
-        self._events = self._owned_events or events
-        assert isinstance(self._events, Events)
+        self._footing = Footing(
+            bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
+        )
+        self._cluster, self._events = self._footing.cluster, self._footing.events
         store = None if spool is None else Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
         self._bell = Bell()
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
@@ -314,12 +310,10 @@ class Producer:
 
     def _end(self, deadline: Deadline) -> None:
         with ExitStack() as everything:  # all of it, also when a second Ctrl-C comes
-            if self._owned_events is not None:
-                everything.callback(self._owned_events.close)
+            everything.callback(self._footing.close)
             if self._keeper is not None:
                 everything.callback(self._keeper.close)
             everything.callback(self._bell.close)
-            everything.callback(self._cluster.close)
             if self._started:
                 self._sender.stop(deadline)
         if self._keeper is not None and self._outcomes.kept:
