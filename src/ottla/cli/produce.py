@@ -29,11 +29,11 @@ from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.escapes import unescaped
 from ottla.config import LONGEST, Security
 from ottla.errors import InputError, NotDelivered
-from ottla.events import Event, FlushAcknowledged
+from ottla.events import Event, FlushAcknowledged, Sink
 from ottla.net.discovery import OnUnknownTopic
 from ottla.produce import records as checks
 from ottla.produce.options import Acks, Batching, Buffering, Spool
-from ottla.produce.producer import Producer, Sink
+from ottla.produce.producer import Producer
 
 _EACH_ITS_OWN = "-"
 _ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}

@@ -5,16 +5,16 @@ The options that all clients have come in and are checked in this one place; `cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind
 from ottla.errors import ConfigError
-from ottla.events import Event, Events
+from ottla.events import Events, Sink
 from ottla.net.cluster import Cluster
 
 Addresses = Cluster | str | Iterable[str | Address]
 """Where the brokers are: bootstrap addresses, or a cluster that others use, too."""
-Sinks = Events | Iterable[Callable[[Event], None]]
+Sinks = Events | Iterable[Sink]
 """Who hears what happens: callables, or a hub that others use, too."""
 
 
