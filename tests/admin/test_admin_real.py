@@ -97,6 +97,7 @@ def test_offsets_are_found_by_place_and_by_time(kafka: LocalCluster, admin: Admi
     admin.delete_topics(T0.topic)
 
 
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
 def test_offsets_of_a_missing_topic_are_an_error(admin: Admin) -> None:
     with pytest.raises(BrokerError, match="admin-missing: UNKNOWN_TOPIC_OR_PARTITION"):
         admin.list_offsets("admin-missing", timeout=10)

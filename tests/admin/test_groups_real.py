@@ -100,6 +100,7 @@ def test_offsets_of_single_partitions_are_forgotten(admin: Admin) -> None:
     assert admin.groups.committed("groups-forget") == {T1: Committed(5)}
 
 
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
 def test_what_does_not_exist_is_said(admin: Admin) -> None:
     for ask in (admin.groups.describe, admin.groups.delete):
         with pytest.raises(BrokerError, match=r"groups-missing: GROUP_ID_NOT_FOUND.*(\n.*)?no group has this name"):

@@ -88,6 +88,7 @@ def test_a_wrong_value_is_refused_in_the_brokers_words(admin: Admin, topic: str,
         admin.alter_settings(topic, {"no.such": "1"}, apply=apply)
 
 
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
 def test_settings_of_a_missing_topic_are_an_error(admin: Admin) -> None:
     with pytest.raises(BrokerError, match="admin-missing: UNKNOWN_TOPIC_OR_PARTITION"):
         admin.settings("admin-missing")

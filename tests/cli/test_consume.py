@@ -146,6 +146,7 @@ def test_what_is_wrong_is_told_in_one_message(fake: FakeKafka, options: list[str
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
 def test_a_topic_that_is_not_there_is_told(fake: FakeKafka) -> None:
     result = run("consume", "clocks", "--bootstrap", fake.bootstrap)
     assert result.exit_code == 1

@@ -96,6 +96,7 @@ def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
     assert "zstd 5" in table[1]
 
 
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [

@@ -18,7 +18,7 @@ from ottla.cluster.process import strays, wait_until
 
 from .conftest import processes_of
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("quick_brokers_of_children")]
 
 _OTTLA = [sys.executable, "-c", "from ottla.cli import main; main()", "cluster"]
 

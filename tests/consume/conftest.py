@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import eventually
 
+from ottla.cluster import LocalCluster
+
 from .consuming import our_threads
+from .ways import SETTINGS
 
 
 @pytest.fixture
@@ -16,6 +19,13 @@ def no_thread_is_left() -> Iterator[None]:
     """Every thread of a consumer has an owner that ended it."""
     yield
     eventually(lambda: not our_threads(), f"no thread is left of {our_threads()}", seconds=5)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker that lets members hurry."""
+    with LocalCluster("groups", brokers=1, dir=tmp_path_factory.mktemp("clusters"), settings=SETTINGS) as cluster:
+        yield cluster
 
 
 @pytest.fixture

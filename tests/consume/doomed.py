@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from tests.waiting import eventually
 
 from .members import Stage
-from .test_membership_real import WAYS
+from .ways import WAYS
 
 
 def main(bootstrap: str, group: str, topic: str, way: str) -> None:

@@ -11,7 +11,7 @@ import ottla
 from ottla.consume.membership import GroupOptions
 
 from .consuming import rows
-from .test_membership_real import WAYS
+from .ways import WAYS
 
 
 def work(bootstrap: str, group: str, topic: str, way: str, path: str) -> None:

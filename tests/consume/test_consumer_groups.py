@@ -32,18 +32,12 @@ from ottla.produce.producer import Producer
 
 from .consuming import Told, joined, read, rows, take
 from .members import all_of, settled
-from .test_membership_real import COOPERATIVE, EAGER, MODERN, SETTINGS, WAYS
+from .ways import COOPERATIVE, EAGER, MODERN, WAYS
 from .workers import Crew, Worker
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
 PARTITIONS = 6
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster("consumers", brokers=1, dir=tmp_path_factory.mktemp("clusters"), settings=SETTINGS) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +333,7 @@ def test_ctrl_c_ends_the_iteration_at_once(broker: LocalCluster, client: Cluster
         assert process.stderr is not None
         shown = process.stderr.read()
     assert shown.rstrip().endswith("KeyboardInterrupt")
-    assert took < 1.0
+    assert took < 5.0, "it takes the end of an interpreter on a busy machine, not a session"
     assert GroupAdmin(client).describe(group).members == ()
     assert lag(client, group) in (0, 10)  # all but the batch that it was working on, if it had not come back by then
 

@@ -25,39 +25,17 @@ from ottla.net import Cluster, CoordinatorKind
 
 from .members import Stage, all_of, settled
 from .strangers import Stranger
+from .ways import COOPERATIVE, EAGER, MODERN, WAYS
 
 pytestmark = pytest.mark.broker
-SETTINGS = {
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": "2000",
-    "group.consumer.min.heartbeat.interval.ms": "50",
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "0",
-}
-EAGER: dict[str, Any] = {"protocol": Protocol.CLASSIC, "heartbeat_interval": 0.1, "session_timeout": 2.0}
-COOPERATIVE: dict[str, Any] = EAGER | {"assignors": ("cooperative-sticky",)}
-MODERN: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 2.0, "heartbeat_interval": 0.1}
-WAYS = {"eager": EAGER, "cooperative": COOPERATIVE, "modern": MODERN}
 PARTITIONS = 6
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster("groups", brokers=1, dir=tmp_path_factory.mktemp("clusters"), settings=SETTINGS) as cluster:
-        yield cluster
 
 
 @pytest.fixture
 def stage(broker: LocalCluster) -> Iterator[Stage]:
     with ExitStack() as stack:
         yield Stage(broker.bootstrap, stack)
-
-
-@pytest.fixture
-def group() -> str:
-    return f"group-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")

@@ -15,52 +15,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.consume.holdings import Holdings, Partitions
+from ottla.consume.holdings import Holdings
 from ottla.consume.modern import Modern
 from ottla.consume.options import GroupOptions, Protocol
-from ottla.consume.steps import Ask, Look, Rest, Step
+from ottla.consume.steps import Ask, Look
 from ottla.errors import BrokerError, ConnectionLost, ErrorCode, UnsupportedFormat
 from ottla.model import TopicPartition
 from ottla.net import Refresh, Topic
 
+from .stands import RETRIED, TOPICS, Player, Stand, are_even, check_nothing_is_held_twice, some
+
 T, U = UUID(int=1), UUID(int=2)
-TOPICS = frozenset({"t"})
 
 
-def some(*indices: int) -> Partitions:
-    return frozenset(TopicPartition("t", index) for index in indices)
-
-
-class Stand:
-    """A machine, its holdings, and a clock."""
+class ModernStand(Stand[Modern]):
+    """A stand, and what a coordinator of KIP-848 answers."""
 
     def __init__(self, **given: Any) -> None:
         basics: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 10.0, "max_poll_interval": 30.0}
-        self.holdings = Holdings()
-        self.machine = Modern(
+        holdings = Holdings()
+        machine = Modern(
             "g",
             options=GroupOptions(**(basics | given)),
-            holdings=self.holdings,
+            holdings=holdings,
             member_id="me",
             waits=lambda _: 1.0,
             seconds=3.0,
         )
-        self.now = 0.0
-        self.polled = 0.0
-        self.topics = TOPICS
-
-    def step(self) -> Step:
-        return self.machine.step(self.now, topics=self.topics, polled=self.polled)
-
-    def ask(self) -> Ask:
-        step = self.step()
-        assert isinstance(step, Ask), step
-        return step
-
-    def rest(self) -> float:
-        step = self.step()
-        assert isinstance(step, Rest), step
-        return step.until
+        super().__init__(machine, holdings)
 
     def answer(
         self, ask: Ask, code: ErrorCode = ErrorCode.none, *, epoch: int = 1, given: dict[UUID, list[int]] | None = None
@@ -75,9 +57,6 @@ class Stand:
         )
         self.machine.answered(ask, response, self.now)
 
-    def act(self) -> None:
-        self.holdings.hold(self.holdings.look().partitions)
-
     def become(self, *indices: int) -> None:
         """A member that has joined and taken over its share."""
         self.answer(self.ask(), given={T: list(indices)})
@@ -89,12 +68,12 @@ class Stand:
 
 
 @pytest.fixture
-def stand() -> Stand:
-    return Stand()
+def stand() -> ModernStand:
+    return ModernStand()
 
 
 def test_it_joins_with_everything_that_the_broker_must_know() -> None:
-    ask = Stand(rack="r", server_assignor="uniform", instance_id="one").ask()
+    ask = ModernStand(rack="r", server_assignor="uniform", instance_id="one").ask()
     assert ask.fields == {
         "group_id": "g",
         "member_id": "me",
@@ -108,7 +87,7 @@ def test_it_joins_with_everything_that_the_broker_must_know() -> None:
     }
 
 
-def test_afterwards_it_says_only_what_has_changed(stand: Stand) -> None:
+def test_afterwards_it_says_only_what_has_changed(stand: ModernStand) -> None:
     stand.become(0, 1)
     stand.now = 4.0
     assert stand.ask().fields == {"group_id": "g", "member_id": "me", "member_epoch": 1, "topic_partitions": None}
@@ -116,7 +95,7 @@ def test_afterwards_it_says_only_what_has_changed(stand: Stand) -> None:
     assert stand.ask().fields["subscribed_topic_names"] == ["t", "u"]
 
 
-def test_the_broker_sets_the_interval(stand: Stand) -> None:
+def test_the_broker_sets_the_interval(stand: ModernStand) -> None:
     stand.become(0)
     for beat in range(1, 7):
         assert stand.rest() == 4.0 * beat
@@ -124,7 +103,7 @@ def test_the_broker_sets_the_interval(stand: Stand) -> None:
         stand.answer(stand.ask())
 
 
-def test_a_new_member_without_partitions_asks_again_soon_but_not_for_ever(stand: Stand) -> None:
+def test_a_new_member_without_partitions_asks_again_soon_but_not_for_ever(stand: ModernStand) -> None:
     stand.answer(stand.ask(), given={})
     waits = []
     for _ in range(12):
@@ -135,7 +114,7 @@ def test_a_new_member_without_partitions_asks_again_soon_but_not_for_ever(stand:
     assert waits == [0.5] * 10 + [4.0] * 2
 
 
-def test_a_member_that_had_to_give_everything_away_keeps_the_brokers_interval(stand: Stand) -> None:
+def test_a_member_that_had_to_give_everything_away_keeps_the_brokers_interval(stand: ModernStand) -> None:
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), given={})
@@ -144,7 +123,7 @@ def test_a_member_that_had_to_give_everything_away_keeps_the_brokers_interval(st
     assert stand.rest() == 8.0
 
 
-def test_what_is_given_is_offered_by_name_and_confirmed(stand: Stand) -> None:
+def test_what_is_given_is_offered_by_name_and_confirmed(stand: ModernStand) -> None:
     stand.answer(stand.ask(), given={T: [0, 1]})
     look = stand.step()
     assert look == Look(TOPICS, Refresh.IF_STALE)
@@ -153,7 +132,7 @@ def test_what_is_given_is_offered_by_name_and_confirmed(stand: Stand) -> None:
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0, 1]}]
 
 
-def test_a_topic_that_is_not_known_yet_is_left_out_and_looked_for(stand: Stand) -> None:
+def test_a_topic_that_is_not_known_yet_is_left_out_and_looked_for(stand: ModernStand) -> None:
     stand.answer(stand.ask(), given={T: [0], U: [3]})
     stand.step()
     stand.machine.learned([Topic("t", T)], stand.now)
@@ -166,7 +145,7 @@ def test_a_topic_that_is_not_known_yet_is_left_out_and_looked_for(stand: Stand) 
     assert stand.holdings.look().partitions == some(0) | {TopicPartition("u", 3)}
 
 
-def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: Stand) -> None:
+def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: ModernStand) -> None:
     stand.become(0, 1)
     stand.now = 4.0
     stand.answer(stand.ask(), given={T: [0]})
@@ -177,7 +156,7 @@ def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: Stand) ->
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0]}]
 
 
-def test_a_topic_that_was_created_anew_is_let_go_of_first(stand: Stand) -> None:
+def test_a_topic_that_was_created_anew_is_let_go_of_first(stand: ModernStand) -> None:
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), given={U: [0]})
@@ -193,7 +172,7 @@ def test_a_topic_that_was_created_anew_is_let_go_of_first(stand: Stand) -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found]
 )
-def test_a_member_that_was_fenced_has_lost_everything_and_joins_again(stand: Stand, code: ErrorCode) -> None:
+def test_a_member_that_was_fenced_has_lost_everything_and_joins_again(stand: ModernStand, code: ErrorCode) -> None:
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), code)
@@ -204,11 +183,8 @@ def test_a_member_that_was_fenced_has_lost_everything_and_joins_again(stand: Sta
     assert (ask.fields["member_epoch"], ask.fields["member_id"], ask.fields["topic_partitions"]) == (0, "me", [])
 
 
-RETRIED = [ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator]
-
-
 @pytest.mark.parametrize("code", RETRIED)
-def test_after_trouble_it_says_everything_again_and_nothing_is_lost(stand: Stand, code: ErrorCode) -> None:
+def test_after_trouble_it_says_everything_again_and_nothing_is_lost(stand: ModernStand, code: ErrorCode) -> None:
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), code)
@@ -223,7 +199,7 @@ def test_after_trouble_it_says_everything_again_and_nothing_is_lost(stand: Stand
     assert stand.holdings.look().partitions == some(0)
 
 
-def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: Stand) -> None:
+def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: ModernStand) -> None:
     stand.become(0)
     while stand.now < 10.0:
         step = stand.step()
@@ -246,19 +222,19 @@ FATAL = [
 
 
 @pytest.mark.parametrize("code", FATAL)
-def test_what_another_attempt_would_only_repeat_ends_it(stand: Stand, code: ErrorCode) -> None:
+def test_what_another_attempt_would_only_repeat_ends_it(stand: ModernStand, code: ErrorCode) -> None:
     ask = stand.ask()
     with pytest.raises(BrokerError, match=f"joining group g: {code.name.upper()}"):
         stand.answer(ask, code)
 
 
-def test_a_broker_without_the_protocol_ends_it(stand: Stand) -> None:
+def test_a_broker_without_the_protocol_ends_it(stand: ModernStand) -> None:
     with pytest.raises(UnsupportedFormat):
         stand.machine.failed(stand.ask(), UnsupportedFormat("too old"), stand.now)
 
 
 def test_an_instance_id_in_use_is_waited_for_as_long_as_a_dead_members_session_lasts() -> None:
-    stand = Stand(instance_id="one")
+    stand = ModernStand(instance_id="one")
     while stand.now < 15.0:
         step = stand.step()
         if isinstance(step, Ask):
@@ -270,7 +246,7 @@ def test_an_instance_id_in_use_is_waited_for_as_long_as_a_dead_members_session_l
 
 @pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("one", -2)])
 def test_it_says_how_it_leaves(instance: str | None, epoch: int) -> None:
-    stand = Stand(instance_id=instance)
+    stand = ModernStand(instance_id=instance)
     assert stand.machine.farewell() is None
     stand.become(0)
     goodbye = stand.machine.farewell()
@@ -278,7 +254,7 @@ def test_it_says_how_it_leaves(instance: str | None, epoch: int) -> None:
     assert (goodbye.fields["member_epoch"], goodbye.fields.get("instance_id")) == (epoch, instance)
 
 
-def test_a_program_that_stays_away_leaves_and_returns(stand: Stand) -> None:
+def test_a_program_that_stays_away_leaves_and_returns(stand: ModernStand) -> None:
     stand.become(0)
     stand.now = 30.0
     ask = stand.ask()
@@ -290,7 +266,7 @@ def test_a_program_that_stays_away_leaves_and_returns(stand: Stand) -> None:
     assert stand.ask().fields["member_epoch"] == 0
 
 
-def test_without_topics_it_lets_go_and_then_leaves(stand: Stand) -> None:
+def test_without_topics_it_lets_go_and_then_leaves(stand: ModernStand) -> None:
     stand.become(0)
     stand.topics = frozenset()
     assert stand.rest() == 4.0
@@ -351,13 +327,10 @@ class Coordinator:
 
 
 @dataclass
-class Player:
-    name: str
-    stand: Stand
-    pace: float
-    """How often the consumer's thread has its turn: slow ones act on what they saw long ago."""
-    held: Partitions = frozenset()
-    taking: Partitions | None = None
+class ModernPlayer(Player):
+    """One with a machine, and the answer that is on its way to it."""
+
+    stand: ModernStand = field(default_factory=ModernStand)
     reply: tuple[Ask, tuple[ErrorCode, int, frozenset[int] | None]] | None = None
 
 
@@ -369,36 +342,26 @@ class World:
     coordinator: Coordinator
     faults: bool = False
     now: float = 0.0
-    players: list[Player] = field(default_factory=list)
+    players: list[ModernPlayer] = field(default_factory=list)
 
     def join(self) -> None:
-        stand = Stand(max_poll_interval=10_000.0, session_timeout=10_000.0)
+        stand = ModernStand(max_poll_interval=10_000.0, session_timeout=10_000.0)
         stand.machine.member_id = name = f"p{len(self.players)}"
-        self.players.append(Player(name, stand, self.chance.choice([0.4, 0.1, 0.02])))
+        self.players.append(ModernPlayer(name, stand.holdings, self.chance.choice([0.4, 0.1, 0.02]), stand=stand))
 
     def turn(self) -> None:
         self.now += self.chance.choice([0.0, 0.01, 0.1])
         player = self.chance.choice(self.players)
         player.stand.now = self.now
         if self.chance.random() < player.pace:
-            self._consume(player)
+            player.consume()
         elif player.reply is None:
             self._drive(player)
         else:
             self._reply(player)
-        self._check()
+        check_nothing_is_held_twice(self.players)
 
-    def _consume(self, player: Player) -> None:
-        """Half of it at a time: it looks and lets go, or takes over what it saw before."""
-        if player.taking is not None:
-            player.held |= player.taking
-            player.taking = None
-        else:
-            player.taking = player.stand.holdings.look().partitions
-            player.held &= player.taking
-        player.stand.holdings.hold(player.held)
-
-    def _drive(self, player: Player) -> None:
+    def _drive(self, player: ModernPlayer) -> None:
         step = player.stand.step()
         if isinstance(step, Look):
             player.stand.machine.learned([Topic("t", T)] if self.chance.random() < 0.7 else [], self.now)
@@ -408,7 +371,7 @@ class World:
                 return
             player.reply = step, self.coordinator.beat(player.name, step.fields)
 
-    def _reply(self, player: Player) -> None:
+    def _reply(self, player: ModernPlayer) -> None:
         assert player.reply is not None
         (ask, (code, epoch, given)), player.reply = player.reply, None
         if self.faults and self.chance.random() < 0.1:
@@ -417,18 +380,10 @@ class World:
         listed = None if given is None else {T: sorted(given)} if given else {}
         player.stand.answer(ask, code, epoch=epoch, given=listed)
 
-    def _check(self) -> None:
-        owners: dict[TopicPartition, str] = {}
-        for player in self.players:
-            for partition in player.held:
-                assert partition not in owners, f"{partition}: {owners[partition]} and {player.name}"
-                owners[partition] = player.name
-
     def settle(self) -> None:
         for _ in range(20_000):
             self.turn()
-            sizes = [len(player.held) for player in self.players]
-            if sum(sizes) == self.coordinator.count and max(sizes) - min(sizes) <= 1:
+            if are_even(self.players, self.coordinator.count):
                 return
         raise AssertionError(f"never settled: { {p.name: p.held for p in self.players} }")
 

@@ -204,6 +204,6 @@ class Crew:
 
     def _produce(self) -> None:
         with Producer(self.bootstrap, client_id="source") as producer:
-            while not self._stop.wait(0.01):
-                producer.send_many(self.topic, [b"%d" % number for number in range(self.sent, self.sent + 20)])
-                self.sent += 20
+            while not self._stop.wait(0.02):  # about 500 records a second, which leaves the cores to those who read
+                producer.send_many(self.topic, [b"%d" % number for number in range(self.sent, self.sent + 10)])
+                self.sent += 10

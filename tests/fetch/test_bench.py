@@ -31,6 +31,7 @@ GOALS = {
 
 @pytest.mark.slow
 @pytest.mark.broker
+@pytest.mark.usefixtures("quick_brokers_of_children")
 def test_the_benchmark_measures_every_peer_and_judges_every_goal() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "bench", "consume", "--quick", "--json"],

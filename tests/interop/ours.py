@@ -1,19 +1,17 @@
-"""Writing and reading with the wire and net rooms alone: what later rooms do, in the fewest lines."""
+"""Writing and reading batch by batch with the wire and net rooms: what later rooms do, in the fewest lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from ottla.errors import BrokerError
 from ottla.model import TopicPartition
-from ottla.net.cluster import Cluster, VersionOf
+from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
-from ottla.net.targets import AnyBroker
-from ottla.wire import fetch, messages, produce
+from ottla.produce.identity import Identified, new_producer_id
+from ottla.wire import fetch, produce
 from ottla.wire.batch import Batch, Codec, split
 from ottla.wire.columns import from_arrow
 from ottla.wire.decode import SCHEMA, Decoder
@@ -24,13 +22,6 @@ from .samples import Sent
 
 SECONDS = 30.0
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-class Producer(NamedTuple):
-    """The identity that a broker gave to a producer."""
-
-    id: int
-    epoch: int
 
 
 def encoded(records: Iterable[Sent], codec: str = "none", *, in_one_batch: int = 1000) -> list[NewBatch]:
@@ -101,28 +92,14 @@ def read(batches: Iterable[Batch]) -> list[Sent]:
     ]
 
 
-def new_producer(cluster: Cluster) -> Producer:
+def new_producer(cluster: Cluster) -> Identified:
     """An identity for idempotent sending."""
-
-    def build(version_of: VersionOf) -> messages.Message:
-        values = {
-            "transactional_id": None,
-            "transaction_timeout": timedelta(minutes=1),
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-        request: messages.Message = messages.compose(messages.request_type(22, version_of(22)), values)
-        return request
-
-    def check(response: Any) -> Producer:
-        if response.error_code:
-            raise BrokerError(response.error_code, "InitProducerId")
-        return Producer(response.producer_id, response.producer_epoch)
-
-    return cluster.call(AnyBroker(), build, check=check, what="InitProducerId", deadline=Deadline.after(SECONDS))
+    return Identified(new_producer_id(cluster), 0)
 
 
-def stamped(batch: NewBatch, producer: Producer, sequence: int) -> NewBatch:
+def stamped(batch: NewBatch, producer: Identified, sequence: int) -> NewBatch:
     """The batch with an identity; its records are not touched."""
-    header = restamp(batch.header, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=sequence)
+    header = restamp(
+        batch.header, producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=sequence
+    )
     return NewBatch(header, batch.records)

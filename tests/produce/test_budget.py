@@ -96,6 +96,21 @@ def test_a_caller_who_waits_hears_that_the_producer_was_closed() -> None:
     assert [str(error) for error in raised] == ["this producer was closed"]
 
 
+def test_a_reason_that_comes_while_the_last_seconds_are_waited_for_is_heard() -> None:
+    """Found: a spool that became full meanwhile was told as a full buffer."""
+    memory = budget(wait=0.05)
+    memory.add(LIMIT)
+    looks = []
+
+    def check() -> None:
+        looks.append(time.monotonic())
+        if len(looks) > 1:
+            raise OttlaError("the spool is full")
+
+    with pytest.raises(OttlaError, match="the spool is full"):
+        memory.wait(check)
+
+
 def test_sums_are_right_with_many_threads() -> None:
     memory = budget()
 

@@ -17,11 +17,15 @@ _SIZE = 1000
 _LIMIT = 4 * _MIB
 
 
+# How long a send waits for room: where the spool says that it is full, nobody waits until the end.
+_PATIENCE = {"WAIT": 1.0, "REFUSE": 30.0, "DROP_OLDEST": 30.0}
+
+
 def opened(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> Puppet:
     """A producer with little memory and a small spool."""
     program = puppet()
     spool = {"path": str(path), "max_bytes": _LIMIT, "when_full": policy, "after": 0.1}
-    program.ask("open", bootstrap=kafka.bootstrap, spool=spool, buffer=_MIB, wait=1.0, bytes=100_000)
+    program.ask("open", bootstrap=kafka.bootstrap, spool=spool, buffer=_MIB, wait=_PATIENCE[policy], bytes=100_000)
     return program
 
 

@@ -148,6 +148,7 @@ def test_a_record_too_large_for_the_broker_aborts_everything(
     assert log.committed(other) == log.committed(small) == [b"next"]
 
 
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
 def test_an_unknown_topic_aborts_everything(log: Log, topic: str, new_producer: NewProducer) -> None:
     producer = new_producer()
     with failing(TransactionFailed, match="UNKNOWN_TOPIC_OR_PARTITION") as caught, producer.transaction():

@@ -59,8 +59,10 @@ class Budget:
         with self._changed:
             self.waiting += 1
             try:
-                while (left := limit - time.monotonic()) > 0:
-                    usable()
+                while True:
+                    usable()  # also when the time is up: why there is no room may have become known meanwhile
+                    if (left := limit - time.monotonic()) <= 0:
+                        break
                     self._changed.wait(min(left, 1.0))
                     if self.used < options.bytes:
                         return

@@ -1,0 +1,55 @@
+"""A machine of the classic protocol on its stand, and what a coordinator answers it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from ottla.consume.classic import Classic
+from ottla.consume.holdings import Holdings, Partitions
+from ottla.consume.letters import JOIN, SYNC
+from ottla.consume.options import GroupOptions, Protocol
+from ottla.consume.steps import Ask
+from ottla.consume.subscriptions import write_assignment
+from ottla.errors import ErrorCode
+from ottla.net import Topic
+from ottla.net.metadata import Partition
+
+from .stands import Stand
+
+COOPERATIVE = ("cooperative-sticky",)
+
+
+def options(**given: Any) -> GroupOptions:
+    basics: dict[str, Any] = {"protocol": Protocol.CLASSIC, "session_timeout": 10.0, "max_poll_interval": 30.0}
+    return GroupOptions(**(basics | given))
+
+
+def topic(count: int, name: str = "t") -> Topic:
+    return Topic(name, partitions=tuple(Partition(index, 0) for index in range(count)))
+
+
+class ClassicStand(Stand[Classic]):
+    """A stand, and what a coordinator of the classic protocol answers."""
+
+    def __init__(self, **given: Any) -> None:
+        holdings = Holdings()
+        machine = Classic(
+            "g", options=options(**given), holdings=holdings, waits=lambda _: 1.0, seconds=5.0, metadata_age=6.0
+        )
+        super().__init__(machine, holdings)
+
+    def answer(self, ask: Ask, code: ErrorCode = ErrorCode.none, **fields: Any) -> None:
+        self.machine.answered(ask, SimpleNamespace(error_code=code, **fields), self.now)
+
+    def become(
+        self, share: Partitions, *, generation: int = 1, leader: str = "somebody", protocol: str = "range"
+    ) -> None:
+        """A member that has joined, got its share and taken it over."""
+        ask = self.ask()
+        assert ask.api == JOIN
+        self.answer(ask, member_id="me", generation_id=generation, protocol_name=protocol, leader=leader, members=())
+        ask = self.ask()
+        assert ask.api == SYNC
+        self.answer(ask, assignment=write_assignment(share))
+        self.act()

@@ -1,0 +1,27 @@
+"""The fake cluster of these tests, and how long a consumer waits on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.consume.consuming import filled
+
+from ottla.testing import FakeKafka
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    """`t` has five batches of ten records in one partition, `many` in each of four, `long` forty, `none` none."""
+    with FakeKafka(topics={"t": 1, "many": 4, "long": 1, "none": 1}, auto_create=None) as cluster:
+        filled(cluster, "t", 1)
+        filled(cluster, "long", 1, batches=40)
+        filled(cluster, "many", 4)
+        yield cluster
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown topic, and partitions that wait for a commit, are given up soon."""
+    monkeypatch.setattr("ottla.net.effort.UNKNOWN_TOPIC_SECONDS", 0.3)
+    monkeypatch.setattr("ottla.consume.share._REVOKE_SECONDS", 0.5)

@@ -1,0 +1,266 @@
+"""Offsets that are gone, topics created anew, brokers that fail: told, or survived with every record once."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.fetch.logs import fill
+from tests.fetch.watching import Told, by_partition, names, new_reader, raised_by
+from tests.waiting import eventually
+
+from ottla.config import Timeouts
+from ottla.errors import ErrorCode, OffsetsLost, OttlaError
+from ottla.events import Event, FetchRetried, RangeLost
+from ottla.fetch.options import Fetching
+from ottla.fetch.reader import Reader
+from ottla.model import OffsetRange, TopicPartition
+from ottla.net.frames import Frames
+from ottla.testing import FakeKafka
+
+from .stand import MANY, SHORT, SMALL, cut_off, recreate
+
+# Offsets that are not there
+
+
+@pytest.mark.parametrize(
+    ("policy", "start", "first", "lost"),
+    [
+        ("earliest", 10, 60, (10, 60, 60)),
+        ("latest", 10, 100, (10, 60, 100)),
+        ("earliest", 150, 60, (100, 150, 60)),
+        ("latest", 150, 100, (100, 150, 100)),
+    ],
+)
+def test_an_offset_out_of_range_is_told_and_the_policy_is_followed(
+    kafka: FakeKafka, policy: str, start: int, first: int, lost: tuple[int, int, int]
+) -> None:
+    cut_off(kafka, 60)
+    told = Told()
+
+    def write_on(event: Event) -> None:
+        if isinstance(event, RangeLost):
+            fill(kafka, 10)
+
+    with new_reader(kafka.bootstrap, on_lost=policy, events=[told, write_on]) as reader:
+        offsets = [record.offset for record in names(reader.read("t", start, 200))]
+    (event,) = told.of(RangeLost)
+    assert (event.topic, event.partition) == ("t", 0)
+    assert (event.start, event.stop, event.resume) == lost
+    assert event.reason
+    assert offsets == list(range(first, 200))
+
+
+@pytest.mark.parametrize(("start", "lost"), [(10, (10, 60)), (150, (100, 150))])
+def test_an_offset_out_of_range_is_an_error_unless_told_otherwise(
+    kafka: FakeKafka, reader: Reader, start: int, lost: tuple[int, int]
+) -> None:
+    cut_off(kafka, 60)
+    with pytest.raises(OffsetsLost, match=r"t-0: offsets \[.*on_lost='earliest'") as caught:
+        list(reader.read("t", start, 200))
+    assert (caught.value.start, caught.value.stop, caught.value.resume) == (*lost, 60)
+
+
+def test_a_range_that_is_lost_to_its_end_is_told_and_ends(kafka: FakeKafka) -> None:
+    cut_off(kafka, 60)
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost="earliest", events=[told]) as reader:
+        assert list(reader.read("t", 10, 40)) == []
+    (event,) = told.of(RangeLost)
+    assert (event.start, event.stop) == (10, 40)
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
+def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_told(kafka: FakeKafka, policy: str) -> None:
+    tiny = Fetching(memory_bytes=1 << 17, request_bytes=1 << 10, max_wait=0.1)
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=tiny, events=[told]) as reader:
+        reading = reader.read("many", 0, 500, partitions=[0])
+        first = next(reading)
+        handed = first.column("offset").to_pylist()
+        with kafka._dispatcher.changed:  # what it has fetched ahead is all it will ever get
+            kafka._partition("many", 0).log.delete_before(490)
+        failed: OffsetsLost | None = None
+        try:
+            for batch in reading:
+                handed += batch.column("offset").to_pylist()
+        except OffsetsLost as error:
+            failed = error
+    lost = failed or (told.of(RangeLost) or [None])[0]
+    if lost is None:
+        assert handed == list(range(500)), "all was fetched before"
+        return
+    before = [offset for offset in handed if offset < lost.start]
+    assert before == list(range(lost.start)), "nothing is missing before what was told"
+    assert lost.stop == 490
+
+
+def test_what_waits_on_the_shelf_survives_a_loss_behind_it(kafka: FakeKafka) -> None:
+    told = Told()
+    fetching = Fetching(memory_bytes=1 << 20, request_bytes=1 << 10, max_wait=0.1)
+    with new_reader(kafka.bootstrap, on_lost="earliest", fetching=fetching, events=[told]) as reader:
+        kafka.delay("Fetch", 0.05, times=None)
+        reading = reader.read("many", 0, 500, partitions=[0])
+        handed = next(reading).column("offset").to_pylist()
+        kafka.wait_for_request("Fetch", count=4)  # some pieces lie on the shelf, more are to come
+        with kafka._dispatcher.changed:
+            kafka._partition("many", 0).log.delete_before(490)
+        eventually(lambda: told.of(RangeLost), "the loss is noticed while the reader sleeps")
+        handed += [record.offset for record in names(reading)]
+    (lost,) = told.of(RangeLost)
+    assert lost.start > 20, "there was something on the shelf"
+    assert handed == [*range(lost.start), *range(490, 500)]
+
+
+# Another topic under the same name
+
+
+@pytest.mark.parametrize("size", [1, 40], ids=["shorter", "longer"])
+@pytest.mark.parametrize("policy", ["error", "earliest"])
+def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, policy: str) -> None:
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+        reading = names(reader.read("t", 0, None))
+        assert [next(reading).offset for _ in range(100)] == list(range(100))
+        recreate(kafka)
+        fill(kafka, size)
+        if policy == "error":
+            with pytest.raises(OffsetsLost, match=r"t-0.*deleted and created again"):
+                next(reading)
+        else:
+            assert next(reading).offset == 0
+            (event,) = told.of(RangeLost)
+            assert "deleted and created again" in event.reason
+            assert (event.start, event.resume) == (100, 0)
+            reading.close()
+
+
+def test_a_range_that_was_fetched_whole_is_not_spoilt_by_a_new_topic(kafka: FakeKafka) -> None:
+    times = Timeouts(connect=2, request=3, total=10, metadata_age=0.05)
+    with new_reader(kafka.bootstrap, timeouts=times) as reader:
+        ranges = [OffsetRange("t", 0, 0, 100), OffsetRange("none", 0, 0, 10)]
+        reading = names(reader.read(ranges))
+        assert next(reading).offset == 0  # all of t is on the shelf or in use
+        recreate(kafka)
+        kafka.fail("Fetch", ErrorCode.not_leader_or_follower, times=2)  # metadata is looked at again
+        fill(kafka, 1, at=TopicPartition("none", 0))
+        assert len(list(reading)) == 109
+
+
+def test_a_topic_that_is_gone_is_told(kafka: FakeKafka) -> None:
+    with new_reader(kafka.bootstrap, timeouts=SHORT, fetching=SMALL) as reader:
+        reading = names(reader.read("t", 0, 200))
+        next(reading)
+        with kafka._dispatcher.changed:
+            del kafka._dispatcher.state.topics["t"]
+        error = raised_by(lambda: list(reading), OttlaError, within=5)
+    assert "t-0 at offset" in str(error)
+    assert "UNKNOWN_TOPIC" in str(error)
+
+
+# Slow readers
+
+
+def test_a_reader_that_takes_its_time_is_not_given_up(kafka: FakeKafka) -> None:
+    fetching = Fetching(memory_bytes=1 << 16, request_bytes=1 << 16, max_wait=0.05)
+    kafka.create_topic("large", 4)
+    for number in range(4):
+        fill(kafka, 6, each=3000, at=TopicPartition("large", number))  # too large for two in one answer
+    with new_reader(kafka.bootstrap, timeouts=SHORT, fetching=fetching) as reader:
+        reading = names(reader.read("large"))
+        first = next(reading)
+        time.sleep(1.5)  # much longer than `total`, with a full shelf
+        rest = list(reading)
+    found: dict[int, list[int]] = {}
+    for partition, offset in [first, *rest]:
+        found.setdefault(partition, []).append(offset)
+    assert found == {number: list(range(18_000)) for number in range(4)}
+
+
+# Trouble on the way
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kafka: kafka.cut("Fetch", times=3),
+        lambda kafka: kafka.half_response("Fetch", times=3),
+        lambda kafka: kafka.half_response("Fetch", times=2, keep_bytes=2),
+        lambda kafka: kafka.fail("Fetch", ErrorCode.not_leader_or_follower, times=3),
+        lambda kafka: kafka.fail("Fetch", ErrorCode.kafka_storage_error, times=3),
+        lambda kafka: kafka.fail("Fetch", ErrorCode.unknown_leader_epoch, times=3),
+        lambda kafka: kafka.fail("Fetch", ErrorCode.offset_out_of_range, times=2),
+        lambda kafka: kafka.fail("Metadata", ErrorCode.leader_not_available, times=2),
+        lambda kafka: kafka.delay("Fetch", 0.2, times=3),
+    ],
+    ids=["cut", "half", "two bytes", "not leader", "storage", "epoch", "range", "metadata", "delay"],
+)
+def test_every_record_comes_once_whatever_goes_wrong_on_the_way(
+    kafka: FakeKafka, spoil: Callable[[FakeKafka], object]
+) -> None:
+    told = Told()
+    with new_reader(kafka.bootstrap, fetching=SMALL, events=[told]) as reader:
+        reading = reader.read("many")
+        spoil(kafka)
+        assert by_partition(reading) == MANY
+
+
+def test_a_silent_broker_is_left_after_the_request_timeout(kafka: FakeKafka) -> None:
+    times = Timeouts(connect=1, request=0.4, total=10)
+    told = Told()
+    with new_reader(kafka.bootstrap, timeouts=times, fetching=SMALL, events=[told]) as reader:
+        reading = reader.read("many")
+        kafka.silence("Fetch", times=2)
+        assert by_partition(reading) == MANY
+    assert told.of(FetchRetried)
+
+
+def test_leaders_move_and_brokers_go_and_come_back_while_a_topic_is_read(kafka: FakeKafka) -> None:
+    with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
+        found: dict[int, list[int]] = {}
+        for number, record in enumerate(names(reader.read("many"))):
+            found.setdefault(record.partition, []).append(record.offset)
+            if number % 100 == 0:
+                index = number // 100
+                live = sorted(kafka._dispatcher.state.live)
+                kafka.move_leader("many", index % 4, to=live[index // 4 % len(live)])
+            if number in (510, 1210):
+                kafka.down(1 if number == 510 else 2)
+            if number in (710, 1510):
+                kafka.all_up()
+        assert found == MANY
+
+
+def test_all_brokers_away_for_a_while_is_survived(kafka: FakeKafka) -> None:
+    with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
+        reading = names(reader.read("many"))
+        found = [next(reading)]
+        kafka.all_down()
+        back = threading.Timer(0.5, kafka.all_up)
+        back.start()
+        found += list(reading)
+        back.join()
+    assert len(set(found)) == len(found) == 2000
+
+
+def test_a_connection_that_broke_is_let_go_of_with_the_half_answer_on_it(kafka: FakeKafka) -> None:
+    gc.collect()
+    before = _receiving()  # of clients that other tests keep open
+    gc.disable()  # megabytes must not wait for it
+    try:
+        with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
+            reading = names(reader.read("many"))
+            spoilt = kafka.half_response("Fetch", times=20)
+            assert len(list(reading)) == 2000
+            assert spoilt.hits == 20
+            received = _receiving() - before
+    finally:
+        gc.enable()
+    assert received < 8, "each has the answer that was under way"
+
+
+def _receiving() -> int:
+    return sum(isinstance(one, Frames) for one in gc.get_objects())
