@@ -21,6 +21,11 @@
     │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
     │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
     │   └── SpoolFull          its limit in bytes would be exceeded
+    ├── LakeError              an archive on disk cannot do what was asked
+    │   ├── NotALake           a folder that holds something else, or nothing
+    │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
+    │   └── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    ├── EngineFailed           Spark could not run tasks or a query
     ├── NotDelivered           records were not acknowledged; says which, why, and whether they may be in the log
     │   ├── KeptInSpool        they are on disk, and the next producer on that spool delivers them
     │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
@@ -50,14 +55,19 @@ __all__ = [
     "ConnectionLost",
     "CorruptBatch",
     "DeadlineExceeded",
+    "EngineFailed",
     "ErrorCode",
     "ErrorRow",
     "Fenced",
     "InputError",
     "KeptInSpool",
+    "LakeConflict",
+    "LakeDamaged",
+    "LakeError",
     "LocalClusterError",
     "NetworkError",
     "NoBrokerReachable",
+    "NotALake",
     "NotDelivered",
     "OffsetsLost",
     "OttlaError",
@@ -261,6 +271,31 @@ class SpoolFull(SpoolError):
             f"spool {self.path} is full: {used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
             + _hint("brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes")
         )
+
+
+class LakeError(OttlaError):
+    """An archive on disk cannot do what was asked. `path` is its folder."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        self.path = str(path)
+        self.reason = reason
+        super().__init__(f"archive {self.path}: {reason}")
+
+
+class NotALake(LakeError):
+    """The folder is missing, or holds something that no archive of Ottla is."""
+
+
+class LakeConflict(LakeError):
+    """What was to be recorded does not follow what the archive has; nothing was recorded."""
+
+
+class LakeDamaged(LakeError):
+    """A file of the archive cannot be read, or contradicts another one."""
+
+
+class EngineFailed(OttlaError):
+    """Spark could not run tasks or a query; the text is what it says of the cause, the whole report is the cause."""
 
 
 class NotDelivered(OttlaError):

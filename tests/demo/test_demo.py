@@ -13,12 +13,14 @@ import pytest
 
 
 @pytest.mark.broker
+@pytest.mark.usefixtures("quick_brokers_of_children")
 def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ottla.cli", "demo", "--records", "50000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=_environment(tmp_path), check=False)
     assert done.returncode == 0, done.stderr
-    written, seen = re.findall(r"fingerprint (?:written|read) +(\S+)", done.stdout)
-    assert written == seen
+    written, seen, archived = re.findall(r"fingerprint (?:written|read|archived) +(\S+)", done.stdout)
+    assert written == seen == archived
+    assert "receipts against" in done.stdout
     assert written.startswith("50000:")
     assert done.stdout.count("killed with SIGKILL") == 2, "a broker and a producing program"
     assert "the members of group demo-readers read each of them once" in done.stdout

@@ -41,6 +41,7 @@ CLUSTER_PACKAGES = ("filelock", "jgo", "platformdirs", "psutil", "trustme")
 
 # Each module has a click command of the same name as the entry.
 COMMANDS = {
+    "archive": Entry("ottla.cli.archive", "Topics into Parquet files or a Delta table, exactly once."),
     "cluster": Entry(
         "ottla.cli.cluster",
         "Real Kafka brokers on this machine: start, kill, restart, stop.",
@@ -55,8 +56,16 @@ COMMANDS = {
         packages=CLUSTER_PACKAGES,
     ),
     "groups": Entry("ottla.cli.groups", "Consumer groups: list, describe, reset, delete."),
+    "lake": Entry("ottla.cli.lake", "Archives: what they have, and whether it is all there."),
     "produce": Entry("ottla.cli.produce", "Lines or JSON from files or standard input to a topic."),
     "query": Entry("ottla.cli.query", "Offsets, counts and contents of topics, without printing records."),
+    "replay": Entry("ottla.cli.replay", "An archive back into a topic, exactly once."),
+    "rollup": Entry(
+        "ottla.cli.rollup",
+        "Counts, sums and the like in windows of time, to a topic or to files, by Spark.",
+        extra="spark",
+        packages=("pyspark",),
+    ),
     "spool": Entry("ottla.cli.spool", "What a producer left on disk: list, replay, export."),
     "topics": Entry("ottla.cli.topics", "Topics of a cluster: list, describe, create, alter, delete."),
 }

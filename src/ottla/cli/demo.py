@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.admin import Admin
 from ottla.cli import Failure
+from ottla.cli.demo_archive import archive_and_verify
 from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
 from ottla.consume.consumer import Consumer
@@ -77,10 +78,10 @@ class _Moved:
     "--records", type=click.IntRange(1000, 50_000_000), default=1_000_000, show_default=True, help="How many to move."
 )
 def demo(records: int) -> None:
-    """Write and read a million records on three real brokers and prove that none was lost.
+    """Write, read and archive a million records on three real brokers and prove that none was lost.
 
-    On the way a broker is killed, and a producing program, too. Everything runs in a temporary folder and is gone at
-    the end.
+    On the way a broker is killed, and a producing program, too; at the end Spark archives the topic. Everything runs in
+    a temporary folder and is gone at the end.
 
     \b
     Example:
@@ -92,7 +93,8 @@ def demo(records: int) -> None:
         with LocalCluster("demo", brokers=3, dir=Path(folder) / "cluster", progress=progress) as brokers:
             _say(f"  up after {time.monotonic() - started:.1f} s at {brokers.bootstrap}")
             written, read_back, grouped = _move(brokers, records, Path(folder) / "spool")
-    _report(records, written, read_back, grouped)
+            archived = archive_and_verify(brokers.bootstrap, TOPIC, Path(folder) / "archive", _say)
+    _report(records, written, read_back, grouped, archived)
 
 
 def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Moved, _Moved, int]:
@@ -207,7 +209,7 @@ def _fingerprint(rows: pa.Table) -> Fingerprint:
     return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
 
 
-def _report(records: int, written: _Moved, read_back: _Moved, grouped: int) -> None:
+def _report(records: int, written: _Moved, read_back: _Moved, grouped: int, archived: Fingerprint) -> None:
     sent, seen = written.fingerprint, read_back.fingerprint
     _say("")
     _say(written.line("wrote"))
@@ -216,9 +218,12 @@ def _report(records: int, written: _Moved, read_back: _Moved, grouped: int) -> N
         _say(f"first failure on the way: {written.first_failure}")
     _say(f"fingerprint written  {sent}")
     _say(f"fingerprint read     {seen}")
+    _say(f"fingerprint archived {archived}")
     if not (sent == seen and sent.count == records):
         raise Failure(f"the log differs from what was written: {seen.count - sent.count:+,} records")
-    _say("equal: every record is in the log exactly once")
+    if archived != seen:
+        raise Failure(f"the archive differs from the log: {archived.count - seen.count:+,} records")
+    _say("equal: every record is in the log exactly once, and in the archive")
     if grouped != records:
         raise Failure(f"the group read {grouped:,} records, not {records:,}")
     _say(f"the members of group {_GROUP} read each of them once")
@@ -229,6 +234,7 @@ def _report(records: int, written: _Moved, read_back: _Moved, grouped: int) -> N
     _say(f"  echo hello | {command} produce clicks")
     _say(f"  {command} consume clicks --exit-at-end")
     _say(f"  {command} topics describe clicks")
+    _say(f"  {command} archive clicks --to clicks-archive")
     _say("  README.md, DESIGN.md and docs/ say how it works")
 
 

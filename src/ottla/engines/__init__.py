@@ -1,1 +1,1 @@
-"""Engines: they run a job over ranges, here or on Spark, and do not know what the job does."""
+"""Where jobs run: in this process (`local`) or on Spark (`spark`). An engine takes ranges and does not know the job."""

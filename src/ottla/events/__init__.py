@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.events.hub import Events, Sink
 from ottla.events.values import (
     EVENTS,
+    BatchDone,
     BufferFull,
     ConnectionDown,
     ConnectionUp,
@@ -26,6 +27,7 @@ from ottla.events.values import (
     Flushed,
     FlushFailed,
     FlushRetried,
+    LagMeasured,
     RangeLost,
     SpoolDamaged,
     SpoolFailed,
@@ -48,6 +50,7 @@ _HOMES = {
 
 __all__ = [
     "EVENTS",
+    "BatchDone",
     "BufferFull",
     "ConnectionDown",
     "ConnectionUp",
@@ -63,6 +66,7 @@ __all__ = [
     "FlushRetried",
     "Flushed",
     "JsonLinesSink",
+    "LagMeasured",
     "LogSink",
     "PrometheusSink",
     "RangeLost",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "EVENTS",
+    "BatchDone",
     "BufferFull",
     "ConnectionDown",
     "ConnectionUp",
@@ -28,6 +29,7 @@ __all__ = [
     "FlushFailed",
     "FlushRetried",
     "Flushed",
+    "LagMeasured",
     "RangeLost",
     "SpoolDamaged",
     "SpoolFailed",
@@ -284,6 +286,32 @@ class RangeLost(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDone(Event):
+    """A batch of a streaming query is committed; it took `seconds`, and `per_second` is the rate of its records."""
+
+    gauges = frozenset({"per_second"})
+
+    query: str
+    batch: int
+    records: int
+    seconds: float
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class LagMeasured(Event):
+    """How far a streaming query is behind the end of a partition: in records, and in seconds since that was the end."""
+
+    gauges = frozenset({"lag_records", "lag_seconds"})
+
+    query: str
+    topic: str
+    partition: int
+    lag_records: int
+    lag_seconds: float
+
+
 EVENTS: tuple[type[Event], ...] = (
     Flushed,
     FlushAcknowledged,
@@ -302,5 +330,7 @@ EVENTS: tuple[type[Event], ...] = (
     EpochBumped,
     FetchRetried,
     RangeLost,
+    BatchDone,
+    LagMeasured,
 )
 """Every event that Ottla emits."""

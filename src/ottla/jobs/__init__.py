@@ -1,1 +1,1 @@
-"""Jobs: functions from one range to a result with its receipt. They do not know where they run."""
+"""What can be done with a range of offsets: functions of one range that return a receipt and know no engine."""

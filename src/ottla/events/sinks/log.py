@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.events.values import (
+    BatchDone,
     BufferFull,
     ConnectionDown,
     ConnectionUp,
@@ -25,6 +26,7 @@ from ottla.events.values import (
     Flushed,
     FlushFailed,
     FlushRetried,
+    LagMeasured,
     RangeLost,
     SpoolDamaged,
     SpoolFailed,
@@ -52,6 +54,8 @@ LEVELS: Mapping[type[Event], int] = {
     EpochBumped: logging.WARNING,
     FetchRetried: logging.INFO,
     RangeLost: logging.ERROR,
+    BatchDone: logging.DEBUG,
+    LagMeasured: logging.DEBUG,
 }
 
 

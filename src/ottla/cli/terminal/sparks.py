@@ -1,0 +1,46 @@
+"""A Spark session for as long as a command needs it: quiet on the terminal, and gone at the end.
+
+Imports of pyspark stay here, so that commands without Spark do not need it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli import Failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def spark_session(app: str, master: str | None) -> Iterator[SparkSession]:
+    """Signals stay with the command: Spark would take Ctrl-C for itself."""
+    try:
+        from ottla.spark.session import session
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise Failure("this needs Spark: pip install 'ottla[spark]'") from error
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    with resources.as_file(resources.files(__package__) / "log4j2.properties") as logging:
+        spark = session(app, master=master, **_quiet(f"-Dlog4j2.configurationFile={logging}"))
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _quiet(options: str) -> dict[str, Any]:
+    """Settings that users of Spark make in their own files win: where they have a folder for them, it is theirs."""
+    bar = {"spark.ui.showConsoleProgress": "false"}
+    return bar if "SPARK_CONF_DIR" in os.environ else {**bar, "spark.driver.extraJavaOptions": options}

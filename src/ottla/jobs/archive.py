@@ -1,0 +1,150 @@
+"""The job that archives one range: read it from the brokers, write it as Parquet into the lake's staging folder.
+
+An `OffsetRange` comes in, `Archived` goes out: the receipt and the staged files, which come into the archive when
+somebody records them in its ledger. It can be pickled, knows no engine, and leaves nothing behind when it fails.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from ottla.errors import OttlaError
+from ottla.fetch.reader import Reader
+from ottla.jobs import event_time
+from ottla.jobs.brokers import Brokers
+from ottla.lake.lake import Lake
+from ottla.lake.layout import LakeSettings
+from ottla.lake.values import Archived
+from ottla.lake.writing import FileOptions, RangeFiles, as_numbers
+from ottla.model import Fingerprint, OffsetRange, Receipt
+
+__all__ = ["ArchiveRange", "Archived", "Brokers", "Stopped"]
+
+_LOOK_SECONDS = 0.1
+
+
+class Stopped(Exception):
+    """The job was asked to stop before it was done."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRange:
+    """Archives the range it is called with."""
+
+    brokers: Brokers
+    path: str
+    """Of the archive, the same on every machine."""
+    settings: LakeSettings
+    options: FileOptions = field(default_factory=FileOptions)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Whatever is staged has this in its name, so that a run can throw away what its dead tasks have left."""
+    is_stopped: Callable[[], bool] = _never
+
+    def until(self, is_stopped: Callable[[], bool]) -> ArchiveRange:
+        """The same job, which gives up with `Stopped` soon after the function says so."""
+        return replace(self, is_stopped=is_stopped)
+
+    def undo(self, done: Archived) -> None:
+        """Throws away what a call has staged, when nobody will record it."""
+        Lake(Path(self.path), self.settings).discard([done])
+
+    def __call__(self, one: OffsetRange) -> Archived:
+        """Reads and writes; returns when the files are on the disk."""
+        started, began = time.time(), time.monotonic()
+        tally = _Tally()
+        times = event_time.parse(self.settings.event_time).reader() if self.settings.needs_time else None
+        with (
+            self.brokers.reader() as reader,
+            _Watch(reader, self.is_stopped),
+            RangeFiles(Path(self.path), self.settings, one, options=self.options, run=self.run) as files,
+        ):
+            for stretch in reader.decoded(one):
+                if self.is_stopped():
+                    raise Stopped
+                tally.add(stretch.records, stretch.fingerprint)
+                files.add(stretch.records, times(stretch.records) if times is not None else None)
+            staged = files.close(tally.fingerprint)
+        receipt = tally.receipt(one, started=started, seconds=time.monotonic() - began)
+        return Archived(receipt, staged, files.untimed)
+
+
+class _Watch:
+    """Closes the reader when the job is asked to stop, so that it does not wait for brokers any longer."""
+
+    def __init__(self, reader: Reader, is_stopped: Callable[[], bool]) -> None:
+        self._reader = reader
+        self._is_stopped = is_stopped
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._is_stopped is not _never:
+            self._thread = threading.Thread(target=self._look, name="ottla-archive-stop", daemon=True)
+            self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if isinstance(error, OttlaError) and self._is_stopped():
+            raise Stopped from error
+
+    def _look(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            if self._is_stopped():
+                self._reader.close()
+                return
+
+
+class _Tally:
+    """Adds up what a receipt says."""
+
+    def __init__(self) -> None:
+        self.fingerprint = Fingerprint()
+        self._bytes = 0
+        self._first = np.iinfo(np.int64).max
+        self._last = np.iinfo(np.int64).min
+
+    def add(self, records: pa.RecordBatch, fingerprint: Fingerprint | None) -> None:
+        assert fingerprint is not None
+        self.fingerprint += fingerprint
+        self._bytes += sum(_content_bytes(records.column(name)) for name in ("key", "value"))
+        headers = records.column("headers").flatten()
+        self._bytes += sum(_content_bytes(headers.field(number)) for number in (0, 1)) if len(headers) else 0
+        times = as_numbers(records.column("timestamp"))
+        self._first, self._last = min(self._first, int(times.min())), max(self._last, int(times.max()))
+
+    def receipt(self, one: OffsetRange, *, started: float, seconds: float) -> Receipt:
+        is_empty = self.fingerprint.count == 0
+        return Receipt(
+            range=one,
+            fingerprint=self.fingerprint,
+            size_bytes=self._bytes,
+            first_time=None if is_empty else self._first / 1e6,
+            last_time=None if is_empty else self._last / 1e6,
+            host=socket.gethostname(),
+            started=started,
+            seconds=seconds,
+        )
+
+
+def _content_bytes(column: pa.Array) -> int:
+    """Bytes of texts, from where the first begins and the last ends; nothing is looked at in between."""
+    ends = np.frombuffer(column.buffers()[1], np.int32)
+    return int(ends[column.offset + len(column)] - ends[column.offset])

@@ -1,0 +1,178 @@
+"""Which ranges an archive needs next: where it is, against where the logs of the topics begin and end.
+
+Positions of the ledger and offsets of the brokers come in; ranges, gaps and beginnings go out, or an error where
+records are gone that were to be archived. `Survey` asks the brokers; the rest is pure.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ottla.admin import Admin
+from ottla.errors import InputError, OffsetsLost, OttlaError
+from ottla.fetch import places
+from ottla.fetch.options import OnLost
+from ottla.lake.values import Gap
+from ottla.model import Isolation, OffsetRange, TopicPartition
+from ottla.net import Cluster
+from ottla.net.deadline import Deadline
+from ottla.plan import RecordBytes, cut, limit_bytes
+
+Offsets = Mapping[TopicPartition, int]
+Start = str | datetime
+_log = logging.getLogger(__name__)
+_SIZES_SECONDS = 60.0
+"""How long an estimate of what records take is good enough."""
+_GUESS_BYTES = 200.0
+"""What a record takes where no broker tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The logs of the topics, as they are at one moment."""
+
+    begins: Offsets
+    ends: Offsets
+    topics: Mapping[str, str]
+    """Their ids."""
+    record_bytes: RecordBytes = _GUESS_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What comes into an archive next, together."""
+
+    ranges: tuple[OffsetRange, ...]
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Offsets, to be exact."""
+        return sum(map(len, self.ranges))
+
+
+class Survey:
+    """Asks where the logs of topics begin and end. It remembers what records take, which is asked less often."""
+
+    def __init__(self, cluster: Cluster, topics: tuple[str, ...], isolation: Isolation) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._isolation = isolation
+        self._sizes: dict[TopicPartition, float] = {}
+        self._sized = float("-inf")
+
+    def logs(self) -> Logs:
+        """As they are now."""
+        # Partitions and ids that are new since the last time are not in what a cluster remembers.
+        self._cluster.metadata(self._topics)
+        found = {name: self._cluster.topic(name) for name in self._topics}
+        partitions = [TopicPartition(name, one.index) for name in self._topics for one in found[name].partitions]
+        begins, ends = (self._resolve(partitions, place) for place in ("earliest", "latest"))
+        ids = {name: str(found[name].id) for name in self._topics if found[name].id is not None}
+        ends = {at: max(begins[at], end) for at, end in ends.items()}
+        return Logs(begins, ends, ids, self._record_bytes(begins, ends))
+
+    def at(self, start: Start) -> dict[TopicPartition, int]:
+        """Where a place is in every partition."""
+        topics = [self._cluster.topic(name) for name in self._topics]
+        return self._resolve([TopicPartition(one.name, part.index) for one in topics for part in one.partitions], start)
+
+    def _resolve(self, partitions: list[TopicPartition], place: Start) -> dict[TopicPartition, int]:
+        deadline = Deadline.after(self._cluster.timeouts.total)
+        found = places.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
+        return dict(sorted(found.items()))
+
+    def _record_bytes(self, begins: Offsets, ends: Offsets) -> RecordBytes:
+        if time.monotonic() - self._sized > _SIZES_SECONDS:
+            self._sized = time.monotonic()
+            self._sizes = self._measure(begins, ends)
+        return self._sizes or _GUESS_BYTES
+
+    def _measure(self, begins: Offsets, ends: Offsets) -> dict[TopicPartition, float]:
+        """From the size of the logs on disk: right on average, whatever single records are like."""
+        try:
+            sizes = Admin(self._cluster).replica_sizes(self._topics)
+        except OttlaError as error:  # brokers need not let everybody look at their disks
+            _log.info("no broker tells how large the logs are, guessing %.0f bytes a record: %s", _GUESS_BYTES, error)
+            return {}
+        found: dict[TopicPartition, float] = {}
+        for at, end in ends.items():
+            size = sizes.largest(at)
+            if size and end > begins.get(at, end):
+                found[at] = size / (end - begins[at])
+        return found
+
+
+def beginnings(positions: Offsets, starts: Offsets, topics: tuple[str, ...]) -> dict[TopicPartition, int]:
+    """Where to begin with the partitions of topics of which the archive knows nothing."""
+    known = {at.topic for at in positions}
+    return {at: offset for at, offset in starts.items() if at.topic in topics and at.topic not in known}
+
+
+def check(positions: Offsets, logs: Logs) -> None:
+    """Refuses logs that end before what is archived; the positions must have been read before the logs were."""
+    for at, end in logs.ends.items():
+        if end < positions.get(at, 0):
+            raise InputError(
+                f"{at} ends at offset {end}, but is archived up to {positions[at]}: the topic was created again, or"
+                " these are the brokers of another cluster"
+            )
+
+
+def due(positions: Offsets, logs: Logs, *, on_lost: OnLost) -> Round:
+    """All that is not archived yet. A partition of which nothing is known was added later: it begins with its log."""
+    ranges: list[OffsetRange] = []
+    gaps: list[Gap] = []
+    for at, begin in logs.begins.items():
+        position = positions.get(at, begin)
+        end = logs.ends[at]
+        if position < begin:
+            lost = OffsetRange(*at, position, begin)
+            if on_lost is not OnLost.EARLIEST:
+                raise OffsetsLost(
+                    *at,
+                    start=position,
+                    stop=begin,
+                    resume=begin,
+                    reason="retention deleted them before they were archived",
+                )
+            gaps.append(Gap(lost, "deleted by retention before it was archived"))
+        if max(position, begin) < end:
+            ranges.append(OffsetRange(*at, max(position, begin), end))
+    return Round(tuple(ranges), tuple(gaps))
+
+
+def limited(whole: Round, max_bytes: int, record_bytes: RecordBytes) -> Round:
+    """About so many bytes of it, of each partition its share."""
+    starts = {one.topic_partition: one.start for one in whole.ranges}
+    stops = limit_bytes(starts, {one.topic_partition: one.stop for one in whole.ranges}, max_bytes, record_bytes)
+    ranges = (OffsetRange(*at, start, stops[at]) for at, start in starts.items())
+    return Round(tuple(one for one in ranges if len(one)), whole.gaps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """How ranges become tasks: none should write more than a file, and every worker should have some."""
+
+    file_bytes: int
+    workers: int
+    batch_bytes: int = field(default=0)
+    """What one entry of the ledger should have at most; 0: four files for each worker."""
+
+    @property
+    def round_bytes(self) -> int:
+        """What one entry of the ledger should have at most."""
+        return self.batch_bytes or 4 * self.workers * self.file_bytes
+
+    def tasks(self, whole: Round, record_bytes: RecordBytes) -> list[OffsetRange]:
+        """The ranges in pieces. Little is not worth dividing: a file for each partition is small enough."""
+        total = sum(len(one) for one in whole.ranges)
+        worth = min(self.workers, max(1, total // _WORTH_RECORDS))
+        return cut(whole.ranges, at_least=worth, max_bytes=self.file_bytes, record_bytes=record_bytes)
+
+
+_WORTH_RECORDS = 50_000

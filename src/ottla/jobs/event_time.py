@@ -1,0 +1,143 @@
+"""When an event happened: the record's own timestamp, a header, or a field of its JSON value.
+
+Record batches come in, microseconds since 1970 go out, `NO_TIME` where there is none to be read; nothing is dropped and
+nothing raises for what a record holds.
+
+A time in a header or in JSON is text or a number. Text is ISO 8601, without a zone in UTC (`2026-01-31T12:00:00Z`,
+`2026-01-31 12:00:00.5`, `2026-01-31`), or a number. A number counts since 1970, and its size says in what: below 10^11
+it is seconds (until the year 5138), below 10^14 milliseconds, below 10^17 microseconds, above nanoseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from ottla.errors import ConfigError
+from ottla.lake.writing import NO_TIME, Times, as_numbers
+
+ACCEPTED = "record, header:NAME, json:FIELD or json:FIELD.FIELD"
+_PATH = re.compile(r"[^.\s]+(?:\.[^.\s]+)*")
+_SECONDS, _MILLIS, _MICROS = 1e11, 1e14, 1e17
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """Where the time of a record is."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    def reader(self) -> Callable[[pa.RecordBatch], Times]:
+        """A function that finds the times of records; one for each thread."""
+        if self.kind == "record":
+            return lambda records: as_numbers(records.column("timestamp"))
+        if self.kind == "header":
+            name = self.name
+            return lambda records: _each(_header(records, name), _from_text)
+        decode = _decoder(self.name)
+        return lambda records: _each(records.column("value").to_pylist(), decode)
+
+
+def parse(text: str) -> EventTime:
+    """`record`, `header:NAME` or `json:PATH`."""
+    kind, separator, name = text.partition(":")
+    if text == "record":
+        return EventTime("record")
+    if kind == "header" and name:
+        return EventTime(kind, name)
+    if kind == "json" and separator and _PATH.fullmatch(name):
+        return EventTime(kind, name)
+    raise ConfigError(f"{text!r} is nowhere to find the time of an event; accepted are {ACCEPTED}")
+
+
+def moment(value: object) -> int:
+    """The microseconds that a number or a text stands for; `NO_TIME` if it does not stand for a time."""
+    if isinstance(value, bool) or value is None:
+        return NO_TIME
+    if isinstance(value, int | float):
+        return _from_number(value)
+    if isinstance(value, str):
+        return _from_string(value)
+    return NO_TIME
+
+
+def _each(values: Iterable[Any], function: Callable[[Any], int]) -> Times:
+    return np.fromiter((function(value) for value in values), np.int64)
+
+
+def _header(records: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
+    """The value of the last header of that name, in each record."""
+    for headers in records.column("headers").to_pylist():
+        found = None
+        for header in headers or ():
+            if header["key"] == name:
+                found = header["value"]
+        yield found
+
+
+def _from_text(value: bytes | None) -> int:
+    if value is None:
+        return NO_TIME
+    try:
+        return _from_string(value.decode())
+    except UnicodeDecodeError:
+        return NO_TIME
+
+
+def _from_string(text: str) -> int:
+    try:
+        return _from_number(float(text) if "." in text else int(text))
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return NO_TIME
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1e6)
+
+
+def _from_number(value: float) -> int:
+    if not 0 <= value < _LARGEST:  # also what is no number
+        return NO_TIME
+    if value < _SECONDS:
+        return round(value * 1_000_000)
+    if value < _MILLIS:
+        return round(value * 1000)
+    return int(value) if value < _MICROS else int(value) // 1000
+
+
+def _decoder(path: str) -> Callable[[bytes | None], int]:
+    """Reads one field of a JSON text and passes over the others."""
+    names = path.split(".")
+    kind: Any = int | float | str | None
+    for depth, name in enumerate(reversed(names)):
+        kind = msgspec.defstruct(f"Level{depth}", [("inner", kind | None, None)], rename={"inner": name})
+    decoder = msgspec.json.Decoder(kind)
+
+    def read(value: bytes | None) -> int:
+        if value is None:
+            return NO_TIME
+        try:
+            found: Any = decoder.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return NO_TIME
+        for _ in names:
+            if found is None:
+                return NO_TIME
+            found = found.inner
+        return moment(found)
+
+    return read

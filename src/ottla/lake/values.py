@@ -1,0 +1,190 @@
+"""What the ledger of an archive is made of, as plain values with a form in JSON: files, entries, gaps.
+
+Nothing is read or written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.model import OffsetRange, Receipt, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFile:
+    """A file of the archive: records of one range, in the order of their offsets."""
+
+    path: str
+    """Relative to the archive."""
+    staged: str
+    """Where it was written first, relative to the archive."""
+    range: OffsetRange
+    rows: int
+    size_bytes: int
+    values: Mapping[str, str | None]
+    """What its folders say: name and value, None for none."""
+    first_offset: int
+    last_offset: int
+    first_time: float
+    """The oldest timestamp in it, in seconds since 1970."""
+    last_time: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values that `from_json` takes back."""
+        return {
+            "path": self.path,
+            "staged": self.staged,
+            "topic": self.range.topic,
+            "partition": self.range.partition,
+            "start": self.range.start,
+            "stop": self.range.stop,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+            "values": dict(self.values),
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "first_time": self.first_time,
+            "last_time": self.last_time,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> LakeFile:
+        """What `to_json` made of one."""
+        return cls(
+            path=row["path"],
+            staged=row["staged"],
+            range=OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]),
+            rows=row["rows"],
+            size_bytes=row["size_bytes"],
+            values=row["values"],
+            first_offset=row["first_offset"],
+            last_offset=row["last_offset"],
+            first_time=row["first_time"],
+            last_time=row["last_time"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a task hands back: the proof of its range, and the files it has staged."""
+
+    receipt: Receipt
+    files: tuple[LakeFile, ...]
+    untimed: int = 0
+    """Records without a readable event time; they are in the folder for that."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values that `from_json` takes back."""
+        return {
+            "receipt": self.receipt.to_json(),
+            "files": [one.to_json() for one in self.files],
+            "untimed": self.untimed,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Archived:
+        """What `to_json` made of one."""
+        files = tuple(LakeFile.from_json(one) for one in row["files"])
+        return cls(Receipt.from_json(row["receipt"]), files, row["untimed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets that are not in the archive and never will be, and why."""
+
+    range: OffsetRange
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values that `from_json` takes back."""
+        one = self.range
+        return {
+            "topic": one.topic,
+            "partition": one.partition,
+            "start": one.start,
+            "stop": one.stop,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Gap:
+        """What `to_json` made of one."""
+        return cls(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]), row["reason"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBy:
+    """Who recorded an entry: for people who look into it, and for a query that asks how far it was."""
+
+    engine: str
+    host: str
+    query: str = ""
+    batch: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values that `from_json` takes back."""
+        return {"engine": self.engine, "host": self.host, "query": self.query, "batch": self.batch}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> WrittenBy:
+        """What `to_json` made of one."""
+        return cls(engine=row["engine"], host=row["host"], query=row["query"], batch=row["batch"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One step of the archive: ranges that came into it together."""
+
+    number: int
+    """From 1, without holes."""
+    written: float
+    """Seconds since 1970."""
+    written_by: WrittenBy
+    receipts: tuple[Receipt, ...]
+    files: tuple[LakeFile, ...]
+    gaps: tuple[Gap, ...] = ()
+    untimed: int = 0
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the topics: one that was deleted and created again has another."""
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The next offset of every partition after this entry, and all before it: the last entry alone says how far the
+    archive is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values that `from_json` takes back."""
+        positions: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in sorted(self.positions.items()):
+            positions.setdefault(topic, {})[str(partition)] = offset
+        return {
+            "number": self.number,
+            "written": self.written,
+            "written_by": self.written_by.to_json(),
+            "receipts": [one.to_json() for one in self.receipts],
+            "files": [one.to_json() for one in self.files],
+            "gaps": [one.to_json() for one in self.gaps],
+            "untimed": self.untimed,
+            "topics": dict(self.topics),
+            "positions": positions,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Entry:
+        """What `to_json` made of one."""
+        positions = {
+            TopicPartition(topic, int(partition)): offset
+            for topic, offsets in row["positions"].items()
+            for partition, offset in offsets.items()
+        }
+        return cls(
+            number=row["number"],
+            written=row["written"],
+            written_by=WrittenBy.from_json(row["written_by"]),
+            receipts=tuple(Receipt.from_json(one) for one in row["receipts"]),
+            files=tuple(LakeFile.from_json(one) for one in row["files"]),
+            gaps=tuple(Gap.from_json(one) for one in row["gaps"]),
+            untimed=row["untimed"],
+            topics=row["topics"],
+            positions=positions,
+        )

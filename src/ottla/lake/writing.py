@@ -1,0 +1,282 @@
+"""Writes the records of one range as Parquet files into a staging folder of its own.
+
+Record batches come in in the order of offsets, each with the event times of its records where folders need them;
+`LakeFile` values go out when it is closed. Nothing here is visible to readers: that needs an entry in the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ottla.config import check_whole
+from ottla.errors import LakeError
+from ottla.lake import layout
+from ottla.lake.layout import LakeSettings
+from ottla.lake.values import LakeFile
+from ottla.model import Fingerprint, OffsetRange
+
+Times = npt.NDArray[np.int64]
+NO_TIME = np.iinfo(np.int64).min
+"""In `Times`: the record has no readable time."""
+_SECOND = 1_000_000
+_HOUR, _DAY = 3600 * _SECOND, 86400 * _SECOND
+_LATEST = 253_402_300_800 * _SECOND
+"""The year 10000, where dates end."""
+_MOST_OPEN = 32
+"""Files of one range that are written at a time: event times that jump about must not fill the memory."""
+_DELTA = "DELTA_BINARY_PACKED"
+RANGE_KEY, FINGERPRINT_KEY = "ottla.range", "ottla.fingerprint"
+"""In the footer of a file: the range of which it is, and the fingerprint of all records of that range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """How files are written. `file_bytes` is about how large one becomes, `row_group_bytes` how much is in memory
+    before it is compressed and written."""
+
+    file_bytes: int = 128 << 20
+    row_group_bytes: int = 32 << 20
+    compression: str = "zstd"
+    level: int | None = 1
+
+    def __post_init__(self) -> None:
+        check_whole("FileOptions(file_bytes=...)", self.file_bytes, lowest=1 << 16, highest=1 << 40)
+        check_whole("FileOptions(row_group_bytes=...)", self.row_group_bytes, lowest=1 << 16, highest=1 << 30)
+
+
+class RangeFiles:
+    """The files of one range. Leaving the block with an error throws them away."""
+
+    def __init__(
+        self, root: Path, settings: LakeSettings, one: OffsetRange, *, options: FileOptions, run: str = "attempt"
+    ) -> None:
+        self._root = root
+        self._settings = settings
+        self._range = one
+        self._options = options
+        self._attempt = f"{layout.STAGING}/{run}-{uuid.uuid4().hex}"
+        self._open: dict[int, _File] = {}
+        self._parts = 0
+        self._done: list[LakeFile] = []
+        self.untimed = 0
+        """Records without a readable time."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.discard()
+
+    def add(self, records: pa.RecordBatch, times: Times | None) -> None:
+        """Some more records; `times` are their event times in microseconds, None where no folder depends on them."""
+        if times is None:
+            self._write(0, records)
+            return
+        width = _HOUR if "hour" in self._settings.partition_by else _DAY
+        for bucket, part in _divided(records, times, width):
+            if bucket == NO_TIME:
+                self.untimed += part.num_rows
+            self._write(bucket, part)
+
+    def close(self, fingerprint: Fingerprint | None = None) -> tuple[LakeFile, ...]:
+        """Finishes the files; returns when they are on the disk. The range's fingerprint goes into their footers."""
+        about = {} if fingerprint is None else {FINGERPRINT_KEY: str(fingerprint)}
+        for bucket in list(self._open):
+            self._finish(bucket, about)
+        return tuple(self._done)
+
+    def discard(self) -> None:
+        """Throws everything away."""
+        for file in self._open.values():
+            file.abandon()
+        self._open.clear()
+        shutil.rmtree(self._root / self._attempt, ignore_errors=True)
+
+    def _write(self, bucket: int, records: pa.RecordBatch) -> None:
+        file = self._open.pop(bucket, None)
+        if file is None:
+            if len(self._open) >= _MOST_OPEN:
+                self._finish(next(iter(self._open)))  # the one that got nothing for longest
+            file = self._begin(bucket)
+        self._open[bucket] = file
+        if file.add(records) >= self._options.file_bytes:
+            self._finish(bucket)
+
+    def _begin(self, bucket: int) -> _File:
+        values = _values(self._settings, self._range, bucket)
+        name = layout.file_name(self._range, self._parts, with_topic="topic" not in values)
+        self._parts += 1
+        folder = layout.folder(values)
+        path = f"{folder}/{name}" if folder else name
+        staged = f"{self._attempt}/{path}{layout.STAGED}"
+        return _File(self._root, staged, path, values, self._range, self._settings, self._options)
+
+    def _finish(self, bucket: int, about: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._done.append(self._open.pop(bucket).close(about))
+
+
+class _File:
+    """One Parquet file: collects records until a row group is full."""
+
+    def __init__(
+        self,
+        root: Path,
+        staged: str,
+        path: str,
+        values: Mapping[str, str | None],
+        one: OffsetRange,
+        settings: LakeSettings,
+        options: FileOptions,
+    ) -> None:
+        self._target = root / staged
+        self._staged = staged
+        self._path = path
+        self._values = values
+        self._range = one
+        self._options = options
+        self._schema = settings.file_schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._rows = 0
+        self._offsets = (-1, -1)
+        self._times = (np.iinfo(np.int64).max, np.iinfo(np.int64).min)
+        try:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            self._file = pa.OSFile(str(self._target), "wb")
+        except OSError as error:
+            raise LakeError(root, f"{staged} cannot be written: {error}") from error
+        self._root = root
+        self._writer = pq.ParquetWriter(self._file, self._schema, **_encoding(self._schema, options))
+
+    def add(self, records: pa.RecordBatch) -> int:
+        """Returns about how many bytes the file has."""
+        offsets = records.column("offset")
+        first = self._offsets[0] if self._rows else offsets[0].as_py()
+        self._offsets = (first, offsets[len(offsets) - 1].as_py())
+        times = as_numbers(records.column("timestamp"))
+        self._times = (min(self._times[0], int(times.min())), max(self._times[1], int(times.max())))
+        self._rows += records.num_rows
+        self._waiting.append(records.select(self._schema.names))
+        self._waiting_bytes += records.nbytes
+        if self._waiting_bytes >= self._options.row_group_bytes:
+            self._flush()
+        return int(self._file.tell())
+
+    def close(self, about: Mapping[str, str]) -> LakeFile:
+        try:
+            self._flush()
+            self._writer.add_key_value_metadata({RANGE_KEY: str(self._range), **about})
+            self._writer.close()
+            self._file.close()
+            _sync(self._target)
+            size = os.stat(self._target).st_size
+        except OSError as error:
+            raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
+        return LakeFile(
+            path=self._path,
+            staged=self._staged,
+            range=self._range,
+            rows=self._rows,
+            size_bytes=size,
+            values=self._values,
+            first_offset=self._offsets[0],
+            last_offset=self._offsets[1],
+            first_time=self._times[0] / _SECOND,
+            last_time=self._times[1] / _SECOND,
+        )
+
+    def abandon(self) -> None:
+        self._waiting.clear()
+        try:
+            self._writer.close()
+            self._file.close()
+        except (OSError, pa.ArrowException):
+            pass
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        try:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        except OSError as error:
+            raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
+
+
+def as_numbers(column: pa.Array) -> Times:
+    """The microseconds of a column of timestamps, which has no nulls; nothing is copied."""
+    numbers: Times = column.view(pa.int64()).to_numpy()
+    return numbers
+
+
+def _encoding(schema: pa.Schema, options: FileOptions) -> dict[str, object]:
+    """Numbers that grow are kept as differences; a dictionary of payloads would cost more than it saves."""
+    repeated = [name for name in ("topic", "partition", "timestampType") if name in schema.names]
+    return {
+        "compression": options.compression,
+        "compression_level": options.level,
+        "use_dictionary": [*repeated, "headers.list.element.key"],
+        "column_encoding": {"offset": _DELTA, "timestamp": _DELTA},
+        "write_statistics": ["partition", "offset", "timestamp", "topic"],
+        "data_page_size": 1 << 20,
+        "store_schema": False,
+    }
+
+
+def _divided(records: pa.RecordBatch, times: Times, width: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records by the hour or day of their time; the order stays."""
+    lowest, highest = int(times.min()), int(times.max())
+    if lowest >= 0 and highest < _LATEST and lowest // width == highest // width:
+        yield lowest // width, records
+        return
+    readable = (times >= 0) & (times < _LATEST)
+    buckets = np.where(readable, times // width, NO_TIME)
+    edges = np.flatnonzero(np.diff(buckets)) + 1
+    if len(edges) + 1 == len(np.unique(buckets)):  # one stretch each: slices, nothing is copied
+        for start, stop in zip((0, *edges), (*edges, len(buckets)), strict=True):
+            yield int(buckets[start]), records.slice(start, stop - start)
+        return
+    for bucket in np.unique(buckets):
+        yield int(bucket), records.filter(pa.array(buckets == bucket))
+
+
+def _values(settings: LakeSettings, one: OffsetRange, bucket: int) -> dict[str, str | None]:
+    values: dict[str, str | None] = {}
+    for name in settings.partition_by:
+        if name == "topic":
+            values[name] = one.topic
+        elif name == "partition":
+            values[name] = str(one.partition)
+        elif bucket == NO_TIME:
+            values[name] = None
+        else:
+            width = _HOUR if "hour" in settings.partition_by else _DAY
+            moment = datetime.fromtimestamp(bucket * (width // _SECOND), UTC)
+            values[name] = f"{moment:%Y-%m-%d}" if name == "date" else f"{moment:%H}"
+    return values
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

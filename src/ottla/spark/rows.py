@@ -1,0 +1,115 @@
+"""The rows that the sink takes: which columns a DataFrame must have, and what of them goes to the producer.
+
+A Spark schema comes in and is checked once, on the driver, by the rules of Spark's own Kafka connector; Arrow batches
+come in afterwards, in the tasks, and tables for `Producer.send_table` go out. Nothing here connects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from ottla.errors import ConfigError, InputError
+from ottla.model import Fingerprint
+from ottla.produce.records import by_topic, columns
+from ottla.wire.encode import encode
+
+_PAYLOAD = "string or binary"
+_HEADERS = "array<struct<key:string,value:binary>>"
+_EXPECTED = {
+    "key": _PAYLOAD,
+    "value": _PAYLOAD,
+    "headers": _HEADERS,
+    "topic": "string",
+    "partition": "int",
+    "timestamp": "timestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which columns are written, and to which topic: `None` for the one that each row names."""
+
+    columns: tuple[str, ...]
+    topic: str | None
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        """The rows as the producer takes them."""
+        table = pa.Table.from_batches([batch]).select(list(self.columns))
+        if self.topic is None and table.column("topic").null_count:
+            raise InputError(
+                f"{table.column('topic').null_count} rows have no topic (column topic is null): set the option topic,"
+                " or fill the column"
+            )
+        return _timed(table) if "timestamp" in self.columns else table
+
+
+def shape_of(schema: StructType, topic: str | None) -> Shape:
+    """What of these columns is written; ConfigError for a column that is missing or has the wrong type.
+
+    Columns with other names are left out, as the connector does. A topic given as an option wins over the column.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise ConfigError(f"there is no column value, which every record needs; the columns are {_listed(types)}")
+    if topic is None and "topic" not in types:
+        raise ConfigError(f"which topic? Set the option topic, or add a column topic; the columns are {_listed(types)}")
+    used = [name for name in _EXPECTED if name in types and not (name == "topic" and topic is not None)]
+    for name in used:
+        if not _fits(name, types[name]):
+            raise ConfigError(
+                f"column {name} has type {types[name].simpleString()}; it must be {_EXPECTED[name]}:"
+                " cast, rename or drop it"
+            )
+    return Shape(tuple(used), topic)
+
+
+def fingerprint_of(table: pa.Table, topic: str | None) -> Fingerprint:
+    """The fingerprint of a table's records, as a reader of the topic will find it."""
+    total = Fingerprint()
+    for _, rows in by_topic(topic, table):
+        found, _ = columns(rows)
+        for batch in encode(found, now_ms=0, fingerprint=True):
+            total += batch.fingerprint or Fingerprint()
+    return total
+
+
+def _timed(table: pa.Table) -> pa.Table:
+    """Rows without a time get that of now, as if there was no such column."""
+    column = table.column("timestamp")
+    if not column.null_count:
+        return table
+    now = pa.scalar(datetime.now(UTC), column.type)
+    return table.set_column(table.schema.get_field_index("timestamp"), "timestamp", pc.fill_null(column, now))
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if name in ("key", "value"):
+        return isinstance(kind, StringType | BinaryType)
+    if name == "headers":
+        return _is_headers(kind)
+    plain = {"topic": StringType, "partition": IntegerType, "timestamp": TimestampType}
+    return isinstance(kind, plain[name])
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
+    return fields == [("key", StringType), ("value", BinaryType)]
+
+
+def _listed(types: dict[str, DataType]) -> str:
+    return ", ".join(types) or "none at all"

@@ -1,0 +1,17 @@
+"""Keeps small tasks small: what a Python worker has loaded is put out of the garbage collector's sight.
+
+Called at the end of a task, in Spark's workers; it takes effect once in each process and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+
+@functools.cache
+def settle() -> None:
+    """Spark's daemon collects garbage after every task. What the first task has imported (numba, Arrow) is none, but
+    looking through it took 40 to 400 ms, where a small task itself takes 4."""
+    gc.collect()
+    gc.freeze()

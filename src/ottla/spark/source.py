@@ -1,0 +1,62 @@
+# ruff: noqa: N802 - the names are Spark's
+"""The data source `ottla`: what Spark asks for a reader, a stream or a writer of Kafka topics.
+
+Options and a schema come in as Spark hands them over, and are checked before anything is started. The writers are
+imported when they are needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from ottla.spark.batch_source import BatchReader
+from ottla.spark.reading import check_schema, full_schema
+from ottla.spark.stream_source import StreamReader
+from ottla.spark.wanted import for_batch, for_stream, general, with_headers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class OttlaSource(DataSource):
+    """`spark.read.format("ottla")`, with the options and columns of Spark's own Kafka connector."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "ottla"
+
+    def schema(self) -> StructType:
+        """The columns, where the user asks for no others."""
+        general(self.options)
+        return full_schema(headers=with_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        check_schema(schema)
+        return BatchReader(for_batch(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        check_schema(schema)
+        return StreamReader(for_stream(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """For `df.write`."""
+        from ottla.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """For `df.writeStream`."""
+        from ottla.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the source known to a session that has not found it by itself."""
+    spark.dataSource.register(OttlaSource)

@@ -1,0 +1,97 @@
+# ruff: noqa: N802 - the names are Spark's
+"""A streaming query as Spark's Python API wants it: offsets as JSON, limits, partitions, rows.
+
+Spark keeps one of these for the life of a query in a process of its own beside the driver, and pickles another one to
+the workers that read. It translates; what the offsets mean is in `following`, how rows are read in `reading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ottla.net import Cluster
+from ottla.spark.following import Follower
+from ottla.spark.offsets import Logs, from_json, to_json
+from ottla.spark.reading import Slice, Task
+from ottla.spark.wanted import Wanted
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark runs a streaming query with."""
+
+    def __init__(self, wanted: Wanted, schema: StructType) -> None:
+        self._task = Task(wanted, schema)
+        self._cluster: Cluster | None = None
+        self._opened: Follower | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_task": self._task, "_cluster": None, "_opened": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins. Brokers that are not there are told sooner than to a query that runs."""
+        with self._task.wanted.connection.cluster() as cluster:
+            cluster.metadata()
+        return to_json(self._follower.first())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """That there is a limit; how much that is, is decided here, since Spark has no limit for all of it."""
+        portions = self._task.wanted.portions
+        if portions.max_records is not None:
+            return ReadMaxRows(portions.max_records)
+        if portions.max_bytes is not None:
+            return ReadMaxBytes(portions.max_bytes)
+        if portions.min_records is not None:
+            return ReadMinRows(portions.min_records)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends."""
+        everything = isinstance(limit, ReadAllAvailable)
+        return to_json(self._follower.latest(from_json(start), everything=everything))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends at what there is at its first look."""
+        self._follower.stop_at_present()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs end, for the progress of the query."""
+        seen = self._follower.seen
+        return to_json(seen) if seen else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One slice for each task of a batch."""
+        return [Slice(one) for one in self._follower.ranges(from_json(start), from_json(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one slice, on an executor."""
+        return self._task.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is done: Spark says so when the next one begins."""
+        self._follower.publish(from_json(end))
+
+    def stop(self) -> None:
+        """The query has ended; Spark seldom gets to say so."""
+        if self._cluster is not None:
+            self._cluster.close()
+
+    @property
+    def _follower(self) -> Follower:
+        if self._opened is None:
+            wanted = self._task.wanted
+            self._cluster = wanted.connection.patient(wanted.patience).cluster()
+            self._opened = Follower(Logs(self._cluster, wanted.what, isolation=wanted.isolation), wanted)
+        return self._opened

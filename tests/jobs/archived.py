@@ -1,0 +1,88 @@
+"""Archives for tests of replays: a topic with everything that can be in a record, archived in several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tests.cli.commands import run
+from tests.waiting import eventually
+
+from ottla.admin import Admin
+from ottla.fetch.reader import Reader
+from ottla.model import Fingerprint
+from ottla.produce.producer import Producer
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+BEGIN = 1_767_225_600
+"""2026-01-01, in seconds since 1970."""
+
+
+def rows(first: int, count: int, *, partitions: int = 3) -> pa.Table:
+    """Records of which each has a value of its own, but for tombstones; nulls, empty ones, headers; times at random."""
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": pa.array([_key(i) for i in numbers], pa.binary()),
+            "value": pa.array([None if i % 101 == 7 else b"%08d" % i for i in numbers], pa.binary()),
+            "headers": pa.array([_headers(i) for i in numbers], HEADERS),
+            "timestamp": pa.array([(BEGIN + i * 7919 % 20_000) * 1000 + i % 1000 for i in numbers], pa.int64()),
+            "partition": pa.array([i % partitions for i in numbers], pa.int32()),
+        }
+    )
+
+
+def _key(number: int) -> bytes | None:
+    return None if number % 13 == 0 else b"" if number % 17 == 0 else b"user-%d" % (number % 50)
+
+
+def _headers(number: int) -> list[tuple[str, bytes | None]] | None:
+    if number % 3:
+        return None
+    return [("trace", b"%d" % number), ("trace", None), ("site", b"oslo" if number % 2 else b"bergen")]
+
+
+def archive(
+    bootstrap: str, topic: str, path: Path, *options: str, steps: Iterable[pa.Table], partitions: int = 3
+) -> None:
+    """Creates the topic and archives it after each step."""
+    with Admin(bootstrap) as admin:
+        admin.create_topic(topic, partitions=partitions, settings={"retention.ms": "-1"})
+    for table in steps:
+        with Producer(bootstrap) as producer:
+            producer.send_table(topic, table)
+        done = run("archive", topic, "--to", str(path), "--bootstrap", bootstrap, *options)
+        assert done.exit_code == 0, done.output
+
+
+def create(bootstrap: str, topic: str, *, partitions: int = 3) -> str:
+    """A target."""
+    with Admin(bootstrap) as admin:
+        admin.create_topic(topic, partitions=partitions, settings={"retention.ms": "-1"})
+    return topic
+
+
+def settle(bootstrap: str, topic: str) -> None:
+    """Returns when no transaction is open in the topic: one that was committed is visible a moment later."""
+    with Reader(bootstrap, isolation="read_committed") as visible, Reader(bootstrap) as there:
+        eventually(
+            lambda: visible.offsets(topic, "latest") == there.offsets(topic, "latest"), f"readers of {topic} wait"
+        )
+
+
+def committed(bootstrap: str, topic: str) -> Fingerprint:
+    """Of what read-committed readers see."""
+    settle(bootstrap, topic)
+    with Reader(bootstrap, isolation="read_committed") as reader:
+        return reader.fingerprint(topic)
+
+
+def contents(bootstrap: str, topic: str, partition: int) -> list[dict[str, Any]]:
+    """What read-committed readers see of a partition, in order."""
+    settle(bootstrap, topic)
+    with Reader(bootstrap, isolation="read_committed") as reader:
+        columns = ("key", "value", "headers", "timestamp")
+        batches = reader.read(topic, partitions=[partition], columns=columns)
+        return [row for batch in batches for row in batch.to_pylist()]

@@ -1,0 +1,88 @@
+"""Where the time of an event is found, and what counts as one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.lake import stock
+
+from ottla.errors import ConfigError
+from ottla.jobs import event_time
+from ottla.lake.writing import NO_TIME
+from ottla.model import OffsetRange
+from ottla.wire.decode import SCHEMA
+
+AT = 1_767_268_800_000_000
+
+
+def values(*content: object) -> pa.RecordBatch:
+    raw = [one if isinstance(one, bytes) or one is None else json.dumps(one).encode() for one in content]
+    return pa.record_batch({"value": pa.array(raw, pa.binary())})
+
+
+def times(text: str, records: pa.RecordBatch) -> list[int]:
+    found = event_time.parse(text).reader()(records)
+    assert found.dtype == np.int64
+    return [int(one) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("said", "moment"),
+    [
+        ("2026-01-01T12:00:00Z", AT),
+        ("2026-01-01T13:00:00+01:00", AT),
+        ("2026-01-01T12:00:00", AT),
+        ("2026-01-01 12:00:00.25", AT + 250_000),
+        ("2026-01-01", AT - 43_200_000_000),
+        (1_767_268_800, AT),
+        (1_767_268_800.5, AT + 500_000),
+        (1_767_268_800_123, AT + 123_000),
+        (1_767_268_800_123_456, AT + 123_456),
+        (1_767_268_800_123_456_789, AT + 123_456),
+        ("1767268800", AT),
+        ("1767268800123", AT + 123_000),
+        (0, 0),
+        ("", NO_TIME),
+        ("yesterday", NO_TIME),
+        (True, NO_TIME),
+        (None, NO_TIME),
+        (-5, NO_TIME),
+        (1e300, NO_TIME),
+        ([1], NO_TIME),
+    ],
+)
+def test_text_and_numbers_are_understood_by_their_form(said: object, moment: int) -> None:
+    assert times("json:ts", values({"ts": said})) == [moment]
+
+
+def test_a_path_leads_into_nested_fields() -> None:
+    records = values(
+        {"a": {"b c": 5, "b": 7}, "x": [1]}, {"a": 1}, {"a": None}, {}, [1], b"{", b"", None, b'{"a":{"b":9}}'
+    )
+    assert times("json:a.b", records) == [7_000_000, *[NO_TIME] * 7, 9_000_000]
+
+
+def test_the_last_header_of_the_name_counts() -> None:
+    headers = [
+        [{"key": "t", "value": b"5"}, {"key": "u", "value": b"6"}, {"key": "t", "value": b"7"}],
+        [{"key": "u", "value": b"6"}],
+        None,
+        [{"key": "t", "value": None}],
+        [{"key": "t", "value": b"\xff"}],
+    ]
+    records = pa.record_batch({"headers": pa.array(headers, SCHEMA.field("headers").type)})
+    assert times("header:t", records) == [7_000_000, *[NO_TIME] * 4]
+
+
+def test_the_records_own_time_is_the_default() -> None:
+    records = stock.records(OffsetRange("clicks", 0, 3, 5))
+    assert times("record", records) == [stock.NOON + 3_000_000, stock.NOON + 4_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "json", "json:", "json:a..b", "header:", "ts", "record:x"])
+def test_what_is_no_place_for_a_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="accepted are record, header:NAME"):
+        event_time.parse(text)

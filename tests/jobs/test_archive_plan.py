@@ -1,0 +1,62 @@
+"""What an archive needs next, from positions and logs alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.errors import InputError, OffsetsLost
+from ottla.fetch.options import OnLost
+from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited
+from ottla.jobs.archiving import Wanted
+from ottla.model import OffsetRange, TopicPartition
+
+ONE, TWO = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+LOGS = Logs({ONE: 10, TWO: 0}, {ONE: 100, TWO: 50}, {"clicks": "id"}, 100.0)
+
+
+def test_what_is_not_archived_is_due_and_new_partitions_begin_with_their_logs() -> None:
+    assert due({ONE: 40}, LOGS, on_lost=OnLost.ERROR) == Round(
+        (OffsetRange("clicks", 0, 40, 100), OffsetRange("clicks", 1, 0, 50))
+    )
+    assert due({ONE: 100, TWO: 50}, LOGS, on_lost=OnLost.ERROR) == Round(())
+    assert due({ONE: 120, TWO: 50}, LOGS, on_lost=OnLost.ERROR) == Round(()), "another archiver was faster"
+
+
+def test_what_retention_took_is_an_error_or_a_gap() -> None:
+    with pytest.raises(OffsetsLost, match=r"clicks-0: offsets \[4, 10\) are lost"):
+        due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.ERROR)
+    found = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
+    assert [gap.range for gap in found.gaps] == [OffsetRange("clicks", 0, 4, 10)]
+    assert found.ranges == (OffsetRange("clicks", 0, 10, 100),)
+    with pytest.raises(InputError, match="use 'earliest'"):
+        Wanted(topics=("clicks",), on_lost=OnLost.LATEST)
+
+
+def test_a_log_that_ends_before_what_is_archived_is_another_one() -> None:
+    check({ONE: 100}, LOGS)
+    with pytest.raises(InputError, match="clicks-0 ends at offset 100, but is archived up to 101"):
+        check({ONE: 101}, LOGS)
+
+
+def test_a_round_has_about_as_much_as_it_should() -> None:
+    whole = due({}, LOGS, on_lost=OnLost.ERROR)
+    assert limited(whole, 1 << 30, 100.0) == whole
+    part = limited(whole, 1400, 100.0)
+    assert part.ranges == (OffsetRange("clicks", 0, 10, 19), OffsetRange("clicks", 1, 0, 5))
+
+
+def test_large_ranges_are_cut_and_small_ones_are_not() -> None:
+    cutting = Cutting(file_bytes=1_000_000, workers=4)
+    assert cutting.round_bytes == 16_000_000
+    small = Round((OffsetRange("clicks", 0, 0, 1000),))
+    assert cutting.tasks(small, 100.0) == [OffsetRange("clicks", 0, 0, 1000)]
+    large = Round((OffsetRange("clicks", 0, 0, 100_000),))
+    assert len(cutting.tasks(large, 100.0)) == 10
+    assert len(cutting.tasks(Round((OffsetRange("clicks", 0, 0, 400_000),)), 0.01)) == 4
+
+
+def test_a_topic_of_which_something_is_known_does_not_begin_anew() -> None:
+    other = TopicPartition("users", 0)
+    starts = {ONE: 5, TWO: 6, other: 7}
+    assert beginnings({ONE: 3}, starts, ("clicks", "users")) == {other: 7}
+    assert beginnings({}, starts, ("users",)) == {other: 7}

@@ -1,0 +1,274 @@
+"""Replays on real brokers: what comes back is what was archived, once, whatever is killed and whoever else is at it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.waiting import eventually
+
+from ottla.cluster import LocalCluster
+from ottla.engines import local
+from ottla.errors import Fenced, InputError, LakeDamaged, LakeError, OttlaError
+from ottla.jobs.replay import Placement, Replayed, Target
+from ottla.jobs.replay_notes import Note
+from ottla.jobs.replay_plan import Plan, plan
+from ottla.jobs.replay_reins import Rate, Reins, Unit
+from ottla.jobs.replay_source import Selection, open_source
+from ottla.jobs.replay_where import parse
+from ottla.model import Fingerprint, TopicPartition
+
+from . import archived
+from .replay_kills import check, kill_and_finish
+
+pytestmark = pytest.mark.broker
+STEPS = [archived.rows(0, 6000), archived.rows(6000, 4000), archived.rows(10_000, 2000)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the archive is and what it was made of."""
+
+    bootstrap: str
+    path: Path
+    topic: str
+
+    def target(self, *, partitions: int = 3) -> str:
+        return archived.create(self.bootstrap, f"replay-{uuid.uuid4().hex[:8]}", partitions=partitions)
+
+    def plan(self, target: str, selection: Selection | None = None, **options: Any) -> Plan:
+        placement = options.pop("placement", Placement.KEPT)
+        where = Target(bootstrap=self.bootstrap, topic=target, placement=placement)
+        return plan(open_source(str(self.path)), selection or Selection(), where, **options)
+
+
+@pytest.fixture(scope="module")
+def place(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """An archive of several entries, whose files interleave since their records' times do."""
+    path, topic = tmp_path_factory.mktemp("replay") / "lake", "replay-source"
+    archived.archive(kafka.bootstrap, topic, path, "--partition-by", "topic,date,hour", steps=STEPS)
+    return Place(kafka.bootstrap, path, topic)
+
+
+def run(planned: Plan, *, reins: Reins | None = None, **job: Any) -> list[Replayed]:
+    work = replace(planned.job(reins or Reins()), **job)
+    return sorted(local.run(work, planned.ranges, workers=3), key=lambda one: one.range)
+
+
+def test_everything_comes_back_as_it_was(place: Place) -> None:
+    target = place.target()
+    planned = place.plan(target)
+    done = run(planned, chunk_records=1000)
+    assert check(place.bootstrap, place.topic, target) == 12_000
+    assert {one.range.topic_partition: one.whole for one in done} == planned.expected()
+    for one in done:
+        assert one.is_finished
+        edges = [(receipt.range.start, receipt.range.stop) for receipt in one.receipts]
+        assert len(edges) >= 4
+        assert [start for start, _ in edges[1:]] == [stop for _, stop in edges[:-1]]
+        assert all(receipt.count <= 1000 for receipt in one.receipts)
+
+
+def test_a_finished_replay_has_nothing_left_and_another_name_writes_again(place: Place) -> None:
+    target = place.target()
+    run(place.plan(target))
+    once = archived.committed(place.bootstrap, target)
+    assert place.plan(target).ranges == []
+    assert run(place.plan(target, name="another")) != []
+    assert archived.committed(place.bootstrap, target) == once + once
+
+
+def test_without_keeping_partitions_the_key_decides(place: Place) -> None:
+    target = place.target(partitions=2)
+    run(place.plan(target, placement=Placement.BY_KEY))
+    assert archived.committed(place.bootstrap, target) == archived.committed(place.bootstrap, place.topic)
+    homes: dict[bytes, set[int]] = {}
+    for partition in range(2):
+        for row in archived.contents(place.bootstrap, target, partition):
+            if row["key"]:
+                homes.setdefault(row["key"], set()).add(partition)
+    assert len(homes) == 50
+    assert all(len(partitions) == 1 for partitions in homes.values())
+    assert set.union(*homes.values()) == {0, 1}
+
+
+def test_only_what_is_selected_comes_and_the_rest_is_passed_over(place: Place) -> None:
+    target = place.target()
+    selection = Selection(where=parse("header.site = 'oslo' and offset < 1000"))
+    planned = place.plan(target, selection)
+    done = run(planned)
+    assert all(one.is_finished for one in done)
+    expected = [
+        row
+        for partition in range(3)
+        for row in archived.contents(place.bootstrap, place.topic, partition)[:1000]
+        if ("site", b"oslo") in [(one["key"], one["value"]) for one in row["headers"] or ()]
+    ]
+    found = [row for partition in range(3) for row in archived.contents(place.bootstrap, target, partition)]
+    assert found == expected
+    assert place.plan(target, selection).ranges == []
+
+
+def test_a_replay_that_was_stopped_goes_on_and_proves_the_whole(place: Place) -> None:
+    target = place.target()
+    reins = Reins()
+    planned = place.plan(target)
+    job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 3000)
+    first = list(local.run(job, planned.ranges, workers=2))
+    assert 3000 <= sum(one.fingerprint.count for one in first) < 12_000
+    second = place.plan(target)
+    done = run(second)
+    assert {one.range.topic_partition: one.whole for one in done} | {
+        one.range.topic_partition: one.whole for one in first if one.is_finished
+    } == second.expected()
+    check(place.bootstrap, place.topic, target)
+
+
+def test_a_chunk_that_was_committed_and_not_noted_is_counted(place: Place) -> None:
+    target = place.target()
+    planned = place.plan(target)
+    at = TopicPartition(place.topic, 1)
+    reins = Reins()
+    job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 1000)
+    begun = job(planned.lineages[at].range)
+    assert begun.position == 1000
+    planned.notes.write(at, Note(500, begun.receipts[0].fingerprint, time.time()))
+    done = {one.range.topic_partition: one.whole for one in run(place.plan(target))}
+    assert done == planned.expected()
+
+
+def test_positions_that_brokers_forgot_are_not_taken_for_a_beginning(place: Place) -> None:
+    target = place.target()
+    planned = place.plan(target)
+    at = TopicPartition(place.topic, 0)
+    stop = planned.lineages[at].range.stop
+    long_ago = time.time() - 8 * 86_400
+    planned.notes.write(at, Note(123, Fingerprint(), long_ago))
+    with pytest.raises(LakeError, match=r"forgotten how far the replay of replay-source-0 .* offset 123 at least"):
+        place.plan(target)
+    planned.notes.write(at, Note(stop, Fingerprint(), long_ago))
+    assert [one.partition for one in place.plan(target).ranges] == [1, 2]
+
+
+def test_another_selection_under_the_same_name_is_refused(place: Place) -> None:
+    target = place.target()
+    run(place.plan(target, Selection(where=parse("offset < 5")), name="mine-1"))
+    again = place.plan(target, Selection(where=parse("offset  <  5")), name="mine-1")
+    assert again.ranges == []
+    with pytest.raises(InputError, match="a replay named mine-1 exists that selects something else"):
+        place.plan(target, Selection(where=parse("offset < 6")), name="mine-1")
+    place.plan(target, Selection(where=parse("offset < 6")), name="mine")
+
+
+def test_of_two_at_once_one_is_told_and_nothing_is_doubled(place: Place) -> None:
+    target = place.target()
+    slow = Reins(Rate(4000))
+    failed: list[OttlaError] = []
+
+    def first() -> None:
+        try:
+            run(place.plan(target), reins=slow)
+        except OttlaError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    try:
+        eventually(lambda: slow.records > 1000, "the first has begun")
+        run(place.plan(target))
+    finally:
+        thread.join(60)
+    assert [type(error) for error in failed] == [Fenced]
+    assert "another run of the replay" in str(failed[0])
+    assert "nothing was written twice" in str(failed[0])
+    check(place.bootstrap, place.topic, target)
+
+
+def test_three_kills_leave_every_record_once(place: Place) -> None:
+    target = place.target()
+    noted = kill_and_finish(place.bootstrap, place.path, target, kills=3, seed=uuid.uuid4().int, rate="2500/s")
+    assert check(place.bootstrap, place.topic, target) == 12_000, noted
+
+
+@pytest.mark.parametrize("rate", [Rate(8000), Rate(200_000, Unit.BYTES)])
+def test_a_rate_is_kept_over_all_lineages(place: Place, rate: Rate) -> None:
+    target = place.target()
+    reins = Reins(rate)
+    began = time.monotonic()
+    done = run(place.plan(target), reins=reins)
+    seconds = time.monotonic() - began
+    amount = reins.records if rate.unit is Unit.RECORDS else reins.size_bytes
+    # The first chunk goes at once; the last ones have their time behind them.
+    assert seconds >= amount / rate.amount - 0.75
+    assert sum(one.fingerprint.count for one in done) == 12_000
+
+
+def test_too_few_partitions_and_unknown_topics_are_told_before_anything_is_written(place: Place) -> None:
+    small = place.target(partitions=2)
+    with pytest.raises(InputError, match=f"topic {small} has 2 partitions and the archive records of replay-source-2"):
+        place.plan(small)
+    with pytest.raises(OttlaError, match="no-such-topic"):
+        place.plan("no-such-topic")
+
+
+def test_a_target_that_cannot_keep_what_comes_is_told(place: Place, kafka: LocalCluster) -> None:
+    from ottla.admin import Admin
+
+    name = f"replay-{uuid.uuid4().hex[:8]}"
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(
+            name, partitions=3, settings={"message.timestamp.type": "LogAppendTime", "retention.ms": "86400000"}
+        )
+    told = place.plan(name).cautions
+    assert "replace the timestamps" in told[0]
+    assert "keeps records for 1.0 days and there are some from 2026-01-01" in told[1]
+
+
+def test_a_job_can_be_sent_to_another_process(place: Place) -> None:
+    target = place.target()
+    planned = place.plan(target)
+    job = pickle.loads(pickle.dumps(planned.job(Reins(Rate(1e9)))))
+    done = [pickle.loads(pickle.dumps(job(one))) for one in planned.ranges]
+    assert {one.range.topic_partition: one.whole for one in done} == planned.expected()
+    assert check(place.bootstrap, place.topic, target) == 12_000
+
+
+@pytest.fixture(scope="module")
+def table(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The same as a Delta table."""
+    path, topic = tmp_path_factory.mktemp("replay") / "table", "replay-delta-source"
+    steps = [archived.rows(0, 300), archived.rows(300, 300)]
+    archived.archive(kafka.bootstrap, topic, path, "--format", "delta", steps=steps)
+    return Place(kafka.bootstrap, path, topic)
+
+
+def test_a_delta_table_comes_back_until_somebody_deletes_in_it(table: Place) -> None:
+    import deltalake
+
+    target = table.target()
+    run(table.plan(target))
+    assert check(table.bootstrap, table.topic, target) == 600
+    deltalake.DeltaTable(str(table.path)).delete("partition = 1")
+    with pytest.raises(LakeDamaged, match="not in its Delta table any more"):
+        table.plan(target)
+
+
+def test_a_plain_folder_comes_back_too(place: Place, tmp_path: Path) -> None:
+    import pyarrow.dataset as ds
+
+    everything: pa.Table = ds.dataset(place.path, format="parquet", partitioning="hive").to_table()
+    os.makedirs(tmp_path / "plain")
+    ds.write_dataset(everything, tmp_path / "plain", format="parquet", max_rows_per_file=5000, max_rows_per_group=5000)
+    target = place.target()
+    done = run(replace(place, path=tmp_path / "plain").plan(target))
+    assert check(place.bootstrap, place.topic, target) == 12_000
+    assert all(one.is_finished for one in done)
+    assert sorted(os.listdir(tmp_path / "plain")) == sorted(f"part-{number}.parquet" for number in range(3))

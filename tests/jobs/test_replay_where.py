@@ -1,0 +1,86 @@
+"""Conditions of a replay: which records pass, and what is said about a text that is none."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from ottla.errors import InputError
+from ottla.jobs.replay_where import parse
+from ottla.wire.decode import SCHEMA
+
+
+def record(offset: int, **content: object) -> dict[str, object]:
+    when = datetime(2026, 1, 1, offset, tzinfo=UTC)
+    common = {"topic": "clicks", "partition": 2, "offset": offset, "timestamp": when, "timestampType": 0}
+    return {"key": b"a", "value": b"it's", "headers": None, **common, **content}
+
+
+RECORDS = pa.RecordBatch.from_pylist(
+    [
+        record(0),
+        record(1, key=None, headers=[]),
+        record(2, key=b"b", headers=[{"key": "site", "value": b"oslo"}]),
+        record(3, value=None, headers=[{"key": "site", "value": None}]),
+        record(4, headers=[{"key": "site", "value": b"oslo"}, {"key": "site", "value": b"bergen"}]),
+    ],
+    SCHEMA,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ("key = 'a'", [0, 3, 4]),
+        ("key == 'a' or key is null", [0, 1, 3, 4]),
+        ("key != 'a'", [2]),
+        ("not key = 'a'", [2]),
+        ("key <> 'a' or key < 'b'", [0, 2, 3, 4]),
+        ("key in ('b', 'c')", [2]),
+        ("value is not null AND offset >= 1", [1, 2, 4]),
+        ("value = 'it''s' and offset > 2", [4]),
+        ("value contains 't' and not (offset < 2 or offset = 4)", [2]),
+        ("value matches '^it.s$' and partition in (1, 2)", [0, 1, 2, 4]),
+        ("header.site = 'bergen'", [4]),
+        ("header.'site' != 'oslo'", [4]),
+        ("header.site is null", [0, 1, 3]),
+        ("header.site is not null", [2, 4]),
+        ("topic = 'clicks' and partition = 1", []),
+        ("topic contains 'ick'", [0, 1, 2, 3, 4]),
+        ("timestamp >= '2026-01-01T02:00Z' and timestamp < '2026-01-01T05:00+01:00'", [2, 3]),
+    ],
+)
+def test_what_passes(text: str, offsets: list[int]) -> None:
+    condition = pickle.loads(pickle.dumps(parse(text)))
+    assert RECORDS.filter(condition.mask(RECORDS)).column("offset").to_pylist() == offsets
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "at its end: a column was expected"),
+        ("key", "at its end: a comparison was expected after key"),
+        ("key = 5", "at '5': key is compared with a text in single quotes"),
+        ("user = 'x'", "a column was expected"),
+        ("offset = 'a'", "offset is compared with a whole number"),
+        ("offset = 99999999999999999999", "offset is compared with a whole number"),
+        ("key = 'a", """is not understood at "'a";"""),
+        ("key = 'a' key = 'b'", "and, or, or the end was expected"),
+        ("(key = 'a'", ") was expected"),
+        ("key in ('a' 'b')", ", or ) was expected"),
+        ("timestamp > 'noon'", "that is no time such as"),
+        ("timestamp > '2026-01-01T00:00'", "the time has no zone"),
+        ("timestamp contains 'x'", "timestamp is no text"),
+        ("value matches '('", "that is no regular expression"),
+        ("(" * 100 + "key = 'a'" + ")" * 100, "more than 50 levels"),
+        ("__import__('os').system('true')", "is not understood at"),
+    ],
+)
+def test_what_is_no_condition_is_told(text: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert told in str(caught.value)
+    assert "accepted are comparisons" in str(caught.value)

@@ -1,0 +1,129 @@
+"""`verify` finds what is wrong and names it; `status` adds up what is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.lake import stock
+
+from ottla.lake.lake import Lake
+from ottla.lake.layout import Format
+from ottla.lake.status import summarize
+from ottla.lake.values import Entry, Gap
+from ottla.lake.verifying import Checked, verify_files
+from ottla.model import OffsetRange, TopicPartition
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = stock.create(tmp_path)
+    stock.archive(lake, OffsetRange("clicks", 0, 0, 100), OffsetRange("clicks", 1, 7, 20))
+    stock.archive(lake, OffsetRange("clicks", 0, 100, 150))
+    return lake
+
+
+def told(lake: Lake, *, deep: bool = True) -> list[str]:
+    return [str(finding) for finding in verify_files(lake, Checked(), deep=deep)]
+
+
+def first(lake: Lake) -> Path:
+    return lake.locate(lake.files()[0])
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+
+
+def test_all_is_there(lake: Lake) -> None:
+    checked = Checked()
+    assert list(verify_files(lake, checked, deep=True)) == []
+    assert (checked.entries, checked.ranges, checked.files, checked.records) == (2, 3, 3, 163)
+
+
+def test_a_missing_file_is_named(lake: Lake) -> None:
+    path = first(lake)
+    path.unlink()
+    assert told(lake) == [f"{path.relative_to(lake.path)}: is missing"]
+
+
+def test_a_damaged_file_is_named(lake: Lake) -> None:
+    path = first(lake)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert f"{path.relative_to(lake.path)}: cannot be read" in told(lake)[0]
+
+
+def test_records_that_are_missing_show_in_the_footer(lake: Lake) -> None:
+    rewrite(first(lake), lambda table: table.slice(0, 90))
+    found = told(lake, deep=False)
+    assert "has 90 records, the ledger says 100" in found[1]
+    assert "has offsets 0 to 89, the ledger 0 to 99" in found[2]
+
+
+def test_a_changed_value_shows_in_the_fingerprint(lake: Lake) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        values = table["value"].to_pylist()
+        values[17] = b"forged"
+        return table.set_column(1, "value", pa.array(values, pa.binary()))
+
+    rewrite(first(lake), change)
+    by_footer, by_content = told(lake, deep=False), told(lake)
+    assert all("bytes, the ledger says" in text for text in by_footer)
+    (wrong,) = set(by_content) - set(by_footer)
+    assert wrong.startswith("clicks-0[0, 100): ")
+    assert "have 100:" in wrong
+
+
+def test_a_record_that_is_there_twice_in_place_of_another_shows(lake: Lake) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        return pa.concat_tables([table.slice(0, 50), table.slice(49, 1), table.slice(51)])
+
+    rewrite(first(lake), change)
+    assert any("1 offsets are there twice" in text for text in told(lake))
+
+
+def test_a_file_of_somebody_else_is_named(lake: Lake) -> None:
+    stray = first(lake).with_name("part-stray.parquet")
+    pq.write_table(pa.table({"a": [1]}), stray)
+    assert told(lake, deep=False) == [
+        f"{stray.relative_to(lake.path)}: is not in the ledger: it was put there by somebody else"
+    ]
+
+
+def test_a_delta_table_that_lost_a_file_is_told(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path, format=Format.DELTA)
+    stock.archive(lake, OffsetRange("clicks", 0, 0, 100))
+    stock.archive(lake, OffsetRange("clicks", 0, 100, 110))
+    os.unlink(lake.path / "_delta_log" / f"{2:020d}.json")
+    path = lake.files()[1].path
+    assert told(lake) == [f"{path}: is in the ledger and not in the Delta table"]
+
+
+def test_status_joins_neighbours_and_shows_gaps(lake: Lake) -> None:
+    gap = Gap(OffsetRange("clicks", 0, 150, 200), "deleted")
+    lake.append([stock.stage(lake, OffsetRange("clicks", 0, 200, 210))], by=stock.BY, gaps=[gap])
+    one, other = summarize(lake.ledger.entries())
+    assert one.ranges == [OffsetRange("clicks", 0, 0, 150), OffsetRange("clicks", 0, 200, 210)]
+    assert (one.records, one.files, one.gaps, one.overlaps, one.next_offset) == (160, 3, [gap], [], 210)
+    assert other.at == TopicPartition("clicks", 1)
+    assert other.ranges == [OffsetRange("clicks", 1, 7, 20)]
+    assert one.first_time == stock.NOON / 1e6
+
+
+def test_ranges_that_were_recorded_twice_are_overlaps(lake: Lake) -> None:
+    entries = list(lake.ledger.entries())
+    one = summarize([*entries, entries[1]])[0]
+    assert one.overlaps == [OffsetRange("clicks", 0, 100, 150)]
+    holes = summarize([entries[0], entries[1], _moved(lake)])[0]
+    assert [gap.reason for gap in holes.gaps] == ["not explained by the ledger"]
+
+
+def _moved(lake: Lake) -> Entry:
+    entry = lake.ledger.read(2)
+    receipt = replace(entry.receipts[0], range=OffsetRange("clicks", 0, 300, 350))
+    return replace(entry, receipts=(receipt,), files=())

@@ -1,0 +1,95 @@
+"""Files of a range: where records go, how large files become, what is left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.lake import stock
+
+from ottla.errors import ConfigError, LakeError
+from ottla.lake import layout, writing
+from ottla.lake.writing import FileOptions, RangeFiles
+from ottla.model import OffsetRange
+
+ONE = OffsetRange("clicks", 2, 0, 5000)
+
+
+def test_a_file_that_is_large_enough_is_followed_by_another_one(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path)
+    with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
+        for start in range(0, 60_000, 1000):
+            there = stock.records(OffsetRange("clicks", 2, start, start + 1000))
+            files.add(there, writing.as_numbers(there.column("timestamp")))
+        made = files.close()
+    assert len(made) > 2
+    assert [file.path for file in made] == sorted({file.path for file in made})
+    assert sum(file.rows for file in made) == 60_000
+    assert all(size < 3 << 16 for size in (file.size_bytes for file in made))
+
+
+def test_event_times_that_jump_about_keep_the_order_of_offsets_in_each_folder(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path, partition_by=("date", "hour"))
+    hours = np.random.default_rng(5).integers(0, 100, 5000) * 3_600_000_000
+    done = stock.stage(lake, ONE, times=lambda offsets: stock.NOON + hours[offsets])
+    lake.append([done], by=stock.BY)
+    assert len({layout.folder(file.values) for file in done.files}) == 100
+    found = 0
+    for file in done.files:
+        offsets = pq.read_table(lake.path / file.path, partitioning=None)["offset"].to_numpy()
+        assert (np.diff(offsets) > 0).all()
+        assert (file.first_offset, file.last_offset) == (offsets[0], offsets[-1])
+        found += len(offsets)
+    assert found == 5000
+
+
+@pytest.mark.parametrize("moment", [-1, -1000, 253_402_300_800_000_000, (1 << 62)])
+def test_times_that_are_no_date_are_counted_and_kept(tmp_path: Path, moment: int) -> None:
+    lake = stock.create(tmp_path)
+    done = stock.stage(lake, ONE, times=lambda offsets: np.full(len(offsets), moment))
+    assert done.untimed == 5000
+    assert [file.values["date"] for file in done.files] == [None]
+
+
+def test_a_topic_with_the_longest_name_has_files_with_names(tmp_path: Path) -> None:
+    names = set()
+    for last in "xy":
+        lake = stock.create(tmp_path / last, partition_by=())
+        done = stock.stage(lake, OffsetRange("t" * 248 + last, 0, 0, 5))
+        lake.append([done], by=stock.BY)
+        names.add(done.files[0].path)
+        folders = stock.create(tmp_path / last / "folders")
+        folders.append([stock.stage(folders, OffsetRange("t" * 248 + last, 0, 0, 5))], by=stock.BY)
+    assert len(names) == 2, "two topics, two names"
+
+
+def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path)
+    there = stock.records(ONE)
+
+    def fail() -> None:
+        with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
+            files.add(there, writing.as_numbers(there.column("timestamp")))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert lake.staged() == []
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = stock.create(tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(writing, "_sync", lambda path: (_ for _ in ()).throw(full))
+    with pytest.raises(LakeError, match="No space left"):
+        stock.stage(lake, ONE)
+    assert lake.staged() == []
+
+
+def test_sizes_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="file_bytes"):
+        FileOptions(file_bytes=10)

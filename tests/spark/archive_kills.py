@@ -1,0 +1,210 @@
+"""Kills archives on Spark at random moments and proves that they are complete: `python -m tests.spark.archive_kills`.
+
+A topic is archived as Parquet and as a Delta table by one program, whose driver or Python workers are killed with
+SIGKILL, over and over; it is started again until both archives have everything. Then every record must be in each
+exactly once, by offset and by fingerprint, for plain pyarrow as for Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.fetch.reader import Reader
+from ottla.lake.lake import Lake
+from ottla.lake.verifying import Checked, fingerprint, verify_brokers, verify_files
+from ottla.produce.producer import Producer
+
+FORMATS = ("parquet", "delta")
+_SECONDS = 240.0
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@dataclass
+class Victim:
+    """The archives, the program that fills them, and what was done to it."""
+
+    bootstrap: str
+    topic: str
+    folder: Path
+    master: str = "local[2,8]"
+    """Two tasks at a time, each of which may fail seven times."""
+    conf: dict[str, str] = field(default_factory=dict)
+    kills: list[str] = field(default_factory=list)
+    formats: tuple[str, ...] = FORMATS
+
+    def path(self, form: str) -> Path:
+        return self.folder / form
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The program, in a process group of its own, none of which outlives the block."""
+        settings = {
+            "bootstrap": self.bootstrap,
+            "topic": self.topic,
+            "master": self.master,
+            "archives": {form: str(self.path(form)) for form in self.formats},
+            "conf": {**_CONF, "spark.local.dir": str(self.folder / "spark"), **self.conf},
+        }
+        with (self.folder / "program.log").open("ab") as log:
+            program = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.archive_play", json.dumps(settings)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=Path(__file__).parents[2],
+            )
+        try:
+            yield program
+        finally:
+            family(program.pid, kill=True)
+            program.wait()
+
+    def archived(self) -> int:
+        """Offsets that are recorded, over all archives."""
+        lakes = [Lake.find(self.path(form)) for form in self.formats]
+        return sum(sum(lake.positions().values()) for lake in lakes if lake is not None)
+
+    def kill_driver(self, program: subprocess.Popen[bytes]) -> None:
+        """Everything at once: the driver's Python, its JVM (which is the executor, too), the workers."""
+        family(program.pid, kill=True)
+        program.wait()
+        self.kills.append("driver")
+
+    def kill_worker(self, program: subprocess.Popen[bytes]) -> None:
+        """A Python process that has a staged file open, if one has."""
+        writing = [one for one in family(program.pid) if is_writing(one)]
+        if writing:
+            random.choice(writing).kill()
+            self.kills.append("worker")
+
+
+def family(pid: int, *, kill: bool = False) -> list[psutil.Process]:
+    """A process and all its descendants, however their groups are; `kill` ends them from the top."""
+    try:
+        top = psutil.Process(pid)
+        found = [top, *top.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+    for one in found if kill else ():
+        try:
+            one.kill()
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def is_writing(process: psutil.Process) -> bool:
+    """Whether the process is a worker in the middle of an archive job."""
+    try:
+        return any(file.path.endswith(".staged") for file in process.open_files())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def fill(bootstrap: str, topic: str, count: int) -> None:
+    """A topic of three partitions with records that differ."""
+    numbers = range(count)
+    keys = pa.array([f"{n}".encode() for n in numbers], pa.binary())
+    values = pa.array([None if n % 13 == 0 else os.urandom(40).hex().encode() for n in numbers], pa.binary())
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        admin.create_topic(topic, partitions=3)
+        producer.send_table(topic, pa.table({"key": keys, "value": values}))
+
+
+def harass(victim: Victim, kills: int, chance: random.Random, *, total: int) -> None:
+    """Kills the program until that was done so often, then lets it finish."""
+    until = time.monotonic() + _SECONDS + 60 * kills
+    while time.monotonic() < until:
+        with victim.running() as program:
+            before = victim.archived()
+            while program.poll() is None and time.monotonic() < until:
+                if len(victim.kills) >= kills:
+                    assert program.wait(_SECONDS) == 0, "the last run failed"
+                    return
+                time.sleep(chance.uniform(0.0, 0.3))
+                if victim.archived() == before and not any(is_writing(one) for one in family(program.pid)):
+                    continue  # it is still starting: a kill would prove nothing
+                if chance.random() < 0.5:
+                    victim.kill_worker(program)
+                else:
+                    victim.kill_driver(program)
+            if victim.archived() == total * len(victim.formats):
+                return
+    raise AssertionError(f"not done in time; killed: {victim.kills}")
+
+
+def check(victim: Victim, *, total: int) -> None:
+    """Every record is in every archive once, whoever looks."""
+    with Reader(victim.bootstrap) as reader:
+        logged = reader.fingerprint(victim.topic)
+        assert logged.count == total
+        for form in victim.formats:
+            lake = Lake.open(victim.path(form))
+            lake.recover()
+            found = ds.dataset(lake.path, format="parquet", partitioning="hive").to_table()
+            pairs = found.select(["partition", "offset"]).group_by(["partition", "offset"]).aggregate([])
+            assert (found.num_rows, pairs.num_rows) == (total, total), form
+            assert fingerprint(found) == logged, form
+            assert [str(one) for one in verify_files(lake, Checked(), deep=True)] == []
+            assert [str(one) for one in verify_brokers(lake, reader, Checked())] == []
+            if form == "delta":
+                _check_delta(lake, total)
+
+
+def _check_delta(lake: Lake, total: int) -> None:
+    import deltalake
+
+    table = pa.table(deltalake.DeltaTable(lake.path).to_pyarrow_table(columns=["partition", "offset"]))
+    assert (
+        table.num_rows,
+        pc.count_distinct(pc.add(pc.multiply(table["offset"], 16), table["partition"])).as_py(),
+    ) == (
+        total,
+        total,
+    )
+
+
+def main() -> None:
+    """The long version."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--seed", type=int, default=None)
+    given = parser.parse_args()
+    seed = random.randrange(1 << 30) if given.seed is None else given.seed
+    print(f"seed {seed}")
+    with tempfile.TemporaryDirectory() as folder, LocalCluster("kills", brokers=1, dir=Path(folder) / "kafka") as kafka:
+        fill(kafka.bootstrap, "archive-kills", given.records)
+        victim = Victim(kafka.bootstrap, "archive-kills", Path(folder))
+        harass(victim, given.kills, random.Random(seed), total=given.records)
+        check(victim, total=given.records)
+    print(f"{given.records} records in both archives exactly once after {len(victim.kills)} kills: {victim.kills}")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    main()

@@ -1,0 +1,45 @@
+"""A program that archives a topic by streaming queries, to be killed: `python -m tests.spark.archive_play SETTINGS`.
+
+SETTINGS is JSON: bootstrap, topic, master, archives (a path for each format), conf. It ends when every archive has all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import ottla.spark
+from ottla.jobs.archive import ArchiveRange, Brokers
+from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archiving import Wanted
+from ottla.lake.lake import Lake
+from ottla.lake.layout import Format, LakeSettings
+from ottla.lake.writing import FileOptions
+from ottla.spark.archiving import archive_stream
+
+FILE_BYTES = 1 << 18
+
+
+def play(settings: dict[str, Any]) -> None:
+    """Runs a query for each archive, at the same time."""
+    spark = ottla.spark.session("archive", master=settings["master"], **settings["conf"])
+    queries = []
+    for form, path in settings["archives"].items():
+        lake = Lake.create(path, LakeSettings(format=Format(form)))
+        job = ArchiveRange(
+            brokers=Brokers(bootstrap=settings["bootstrap"]),
+            path=path,
+            settings=lake.settings,
+            options=FileOptions(file_bytes=FILE_BYTES, row_group_bytes=1 << 16),
+        )
+        cutting = Cutting(file_bytes=FILE_BYTES, workers=4, batch_bytes=4 * FILE_BYTES)
+        queries.append(archive_stream(spark, lake, job, Wanted(topics=(settings["topic"],)), cutting=cutting))
+    for query in queries:
+        while not query.wait(1.0):
+            pass
+    spark.stop()
+
+
+if __name__ == "__main__":
+    play(json.loads(sys.argv[1]))

@@ -1,0 +1,103 @@
+"""What tests of the source have in common: topics, queries that are waited for, and losses on purpose."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+from confluent_kafka import admin as confluent_admin
+from tests.waiting import eventually
+
+import ottla
+from ottla.admin import Admin
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_NUMBERS = itertools.count()
+
+
+def new_topic(bootstrap: str, partitions: int = 1, **settings: str) -> str:
+    name = f"source-{os.getpid()}-{next(_NUMBERS)}"
+    with Admin(bootstrap) as admin:
+        admin.create_topic(name, partitions=partitions, settings={k.replace("_", "."): v for k, v in settings.items()})
+    return name
+
+
+def write(bootstrap: str, topic: str, numbers: range, partition: int | None = None) -> None:
+    """The numbers as values, each partition in order."""
+    with ottla.Producer(bootstrap) as producer:
+        for number in numbers:
+            producer.send(topic, b"%d" % number, partition=partition)
+
+
+def cut_off(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
+    """The log begins there from now on."""
+    admin = confluent_admin.AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.delete_records([confluent_kafka.TopicPartition(topic, partition, offset)]).values():
+        done.result(30)
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
+    """A batch query."""
+    base = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    return spark.read.format("ottla").options(**{**base, **options}).load()
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(int(row[0]) for row in frame.select("value").collect())
+
+
+class Play:
+    """A streaming query whose values are collected as numbers, batch by batch."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, topic: str, folder: Path, **options: str) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self._spark = spark
+        self._folder = folder
+        self._options: Mapping[str, str] = {
+            "kafka.bootstrap.servers": bootstrap,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            **options,
+        }
+
+    @property
+    def values(self) -> list[int]:
+        return [value for _, batch in sorted(self.batches.items()) for value in batch]
+
+    def _writer(self) -> Any:
+        frame = self._spark.readStream.format("ottla").options(**self._options).load()
+
+        def keep(batch: DataFrame, number: int) -> None:
+            self.batches[number] = [int(row[0]) for row in batch.select("value").collect()]
+
+        return frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._folder))
+
+    def until_now(self) -> StreamingQuery:
+        """Runs until everything there is has been read."""
+        query: StreamingQuery = self._writer().trigger(availableNow=True).start()
+        assert query.awaitTermination(120), "the query did not end"
+        return query
+
+    @contextmanager
+    def running(self, trigger: str = "0 seconds") -> Iterator[StreamingQuery]:
+        query: StreamingQuery = self._writer().trigger(processingTime=trigger).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def await_values(self, query: StreamingQuery, wanted: list[int], seconds: float = 90.0) -> None:
+        def arrived() -> bool:
+            assert query.isActive, f"the query ended: {query.exception()}"
+            return len(self.values) >= len(wanted)
+
+        eventually(arrived, lambda: f"{len(wanted)} values, there are {len(self.values)}", seconds=seconds)
+        assert sorted(self.values) == wanted
