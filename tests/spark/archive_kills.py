@@ -35,6 +35,8 @@ from ottla.produce.producer import Producer
 
 FORMATS = ("parquet", "delta")
 _SECONDS = 240.0
+_PROJECT = Path(__file__).parents[2]
+"""Workers import the job from here."""
 _CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
@@ -75,7 +77,8 @@ class Victim:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                cwd=Path(__file__).parents[2],
+                cwd=_PROJECT,
+                env={**os.environ, "PYTHONPATH": str(_PROJECT)},
             )
         try:
             yield program
@@ -148,7 +151,7 @@ def harass(victim: Victim, kills: int, chance: random.Random, *, total: int) -> 
                 time.sleep(chance.uniform(0.0, 0.3))
                 if victim.archived() == before and not any(is_writing(one) for one in family(program.pid)):
                     continue  # it is still starting: a kill would prove nothing
-                if chance.random() < 0.5:
+                if "worker" not in victim.kills or chance.random() < 0.5:  # each kind at least once
                     victim.kill_worker(program)
                 else:
                     victim.kill_driver(program)

@@ -6,19 +6,42 @@ SETTINGS is JSON: bootstrap, topic, master, archives (a path for each format), c
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import ottla.spark
-from ottla.jobs.archive import ArchiveRange, Brokers
+from ottla.jobs.archive import Archived, ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archiving import Wanted
+from ottla.lake import writing
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.writing import FileOptions
+from ottla.model import OffsetRange
 from ottla.spark.archiving import archive_stream
 
 FILE_BYTES = 1 << 18
+_LINGER = 0.3
+"""Seconds that a task takes before a file of it is done: long enough to be caught in the middle."""
+
+
+class SlowRange(ArchiveRange):
+    """The job, with a slow disk."""
+
+    __slots__ = ()
+
+    def __call__(self, one: OffsetRange) -> Archived:
+        writing._sync = _sync_slowly
+        return super().__call__(one)
+
+
+def _sync_slowly(path: Path) -> None:
+    with path.open("rb") as file:
+        time.sleep(_LINGER)
+        os.fsync(file.fileno())
 
 
 def play(settings: dict[str, Any]) -> None:
@@ -27,7 +50,7 @@ def play(settings: dict[str, Any]) -> None:
     queries = []
     for form, path in settings["archives"].items():
         lake = Lake.create(path, LakeSettings(format=Format(form)))
-        job = ArchiveRange(
+        job = SlowRange(
             brokers=Brokers(bootstrap=settings["bootstrap"]),
             path=path,
             settings=lake.settings,
@@ -42,4 +65,6 @@ def play(settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    from tests.spark.archive_play import play  # under the name by which workers know it
+
     play(json.loads(sys.argv[1]))

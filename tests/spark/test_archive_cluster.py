@@ -88,7 +88,7 @@ def _listens(port: int) -> bool:
 
 
 def test_a_frozen_worker_that_wakes_up_and_one_that_dies_change_nothing(kafka: LocalCluster, tmp_path: Path) -> None:
-    topic, total = "spark-archive-cluster", 60_000
+    topic, total = "spark-archive-cluster", 36_000
     fill(kafka.bootstrap, topic, total)
     conf = {
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_killed_at_random_moments_both_archives_are_complete(kafka: LocalCluster, tmp_path: Path) -> None:
-    topic, total = "spark-archive-kills", 40_000
+    topic, total = "spark-archive-kills", 24_000
     fill(kafka.bootstrap, topic, total)
     victim = Victim(kafka.bootstrap, topic, tmp_path)
     harass(victim, 3, random.Random(), total=total)

@@ -261,10 +261,7 @@ def test_a_query_goes_on_with_the_checkpoint_of_the_connector_and_back(stage: St
 
 
 REFUSED: dict[str, dict[str, str]] = {
-    "no topic": {},
-    "two ways to name topics": {"subscribe": PLAIN, "subscribePattern": PLAIN},
     "a batch from the end on": {"subscribe": PLAIN, "startingOffsets": "latest"},
-    "a batch to the beginning": {"subscribe": PLAIN, "endingOffsets": "earliest"},
     "offsets without a partition": {"subscribe": PLAIN, "startingOffsets": at(PLAIN, p0=0)},
     "offsets of a foreign partition": {"subscribe": CODED, "startingOffsets": at(CODED, p0=0, p1=0, p2=0)},
     "times without a partition": {"subscribe": CODED, "startingOffsetsByTimestamp": at(CODED, p0=0)},
@@ -275,8 +272,6 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "a time without a record": {"subscribe": CODED, "startingTimestamp": ms(10_000_000)},
     "a deserializer": {"subscribe": PLAIN, "kafka.key.deserializer": "x"},
-    "an offset reset": {"subscribe": PLAIN, "kafka.auto.offset.reset": "earliest"},
-    "no partitions at all": {"subscribe": PLAIN, "minPartitions": "0"},
     "a topic that does not exist": {"subscribe": "matrix-absent"},
 }
 
