@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 import ottla.spark
-from ottla.jobs.archive import ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.jobs.archiving import Wanted
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
@@ -23,7 +23,7 @@ FILE_BYTES = 1 << 18
 
 def play(settings: dict[str, Any]) -> None:
     """Runs a query for each archive, at the same time."""
-    spark = ottla.spark.session("archive", master=settings["master"], **settings["conf"])
+    spark = ottla.spark.session("archive", master=settings["master"], conf=settings["conf"])
     queries = []
     for form, path in settings["archives"].items():
         lake = Lake.create(path, LakeSettings(format=Format(form)))
