@@ -24,8 +24,8 @@ from ottla.engines import local
 from ottla.errors import InputError, LakeConflict, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
-from ottla.jobs.archive import Archived, ArchiveRange, Brokers, Stopped
 from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers, Stopped
 from ottla.jobs.archiving import Archiving, Wanted
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 from ottla.cluster import LocalCluster
 from ottla.engines import local
 from ottla.errors import Fenced, InputError, LakeDamaged, LakeError, OttlaError
-from ottla.jobs.replay import Placement, Replayed, Target
+from ottla.jobs.replay_lineage import Placement, Replayed, Target
 from ottla.jobs.replay_notes import Note
 from ottla.jobs.replay_plan import Plan, plan
 from ottla.jobs.replay_reins import Rate, Reins, Unit

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import ottla.spark
-from ottla.jobs.archive import Archived, ArchiveRange, Brokers
+from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.jobs.archiving import Wanted
 from ottla.lake import writing
 from ottla.lake.lake import Lake
@@ -46,7 +47,7 @@ def _sync_slowly(path: Path) -> None:
 
 def play(settings: dict[str, Any]) -> None:
     """Runs a query for each archive, at the same time."""
-    spark = ottla.spark.session("archive", master=settings["master"], **settings["conf"])
+    spark = ottla.spark.session("archive", master=settings["master"], conf=settings["conf"])
     queries = []
     for form, path in settings["archives"].items():
         lake = Lake.create(path, LakeSettings(format=Format(form)))

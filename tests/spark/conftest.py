@@ -21,7 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = ottla.spark.session(
         "tests",
         master="local[2]",
-        **{
+        conf={
             "spark.jars": ",".join(map(str, connector_jars())),
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",

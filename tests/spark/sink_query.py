@@ -18,7 +18,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, records: str
     """Copies; the exit code tells whether it got to the end."""
     # A task may fail four times: what is killed is then tried again by the same driver.
     settings: dict[str, Any] = {"spark.ui.enabled": "false", "spark.driver.memory": "512m"}
-    spark = ottla.spark.session("sink-kills", master="local[2,4]", **settings)
+    spark = ottla.spark.session("sink-kills", master="local[2,4]", conf=settings)
     spark.sparkContext.setLogLevel("OFF")
     rows = (
         spark.readStream.format("ottla")

@@ -19,8 +19,8 @@ from ottla.engines import spark as engine
 from ottla.errors import ConfigError, InputError, LakeError, OffsetsLost, OttlaError
 from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
-from ottla.jobs.archive import ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.jobs.archiving import Archiving, Wanted
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings

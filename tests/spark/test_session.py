@@ -40,14 +40,14 @@ def test_the_settings_that_matter_are_set(spark: SparkSession) -> None:
 def test_a_session_that_is_there_is_taken_and_what_cannot_be_set_is_told(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    again = ottla.spark.session("another", **{"spark.driver.memory": "7g", "spark.sql.shuffle.partitions": "2"})
+    again = ottla.spark.session("another", conf={"spark.driver.memory": "7g", "spark.sql.shuffle.partitions": "2"})
     assert again.sparkContext is spark.sparkContext
     assert "these can only be set before it starts: spark.driver.memory=7g" in caplog.text
 
 
 def test_what_is_no_setting_of_spark_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"driver_memory is no setting of Spark: their names begin with spark\."):
-        ottla.spark.session(driver_memory="1g")
+        ottla.spark.session(conf={"driver_memory": "1g"})
 
 
 def test_registering_by_hand_works_as_well(spark: SparkSession) -> None:

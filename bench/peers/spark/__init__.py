@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SMALL_BATCH_RECORDS = 10
 _MASTER = "local[2]"
 _DRIVER_MEMORY = "2g"
-MASTER_AND_MEMORY: dict[str, Any] = {
+MASTER_AND_MEMORY = {
     "spark.master": _MASTER,
     "spark.driver.memory": _DRIVER_MEMORY,
     "spark.ui.enabled": "false",

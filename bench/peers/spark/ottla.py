@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.peers.spark import MASTER_AND_MEMORY, SMALL_BATCH_RECORDS, Job, batch_seconds, rows, timed, without_first
 from ottla.engines import local
 from ottla.engines import spark as on_spark
-from ottla.jobs.archive import ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.jobs.archiving import Archiving, Wanted
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
@@ -24,7 +24,7 @@ _FILE_BYTES = 128 << 20
 
 @cache
 def _session() -> SparkSession:
-    found = session("bench-ottla", **MASTER_AND_MEMORY)
+    found = session("bench-ottla", conf=MASTER_AND_MEMORY)
     found.sparkContext.setLogLevel("ERROR")
     return found
 

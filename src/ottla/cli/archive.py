@@ -27,8 +27,9 @@ from ottla.config import Security, Timeouts
 from ottla.engines import local
 from ottla.fetch.options import OnLost, parse_isolation
 from ottla.jobs import event_time
-from ottla.jobs.archive import ArchiveRange
 from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import ArchiveRange
+from ottla.jobs.archives import open_archive
 from ottla.jobs.archiving import Archiving, Progress, Wanted
 from ottla.jobs.brokers import Brokers
 from ottla.lake.lake import Lake
@@ -230,24 +231,15 @@ def prepared(
     partition_by: tuple[str, ...] | None,
     event_time: str | None,
 ) -> Lake:
-    """The archive, created if it is not there: after the topics were found, so that a typing error leaves nothing."""
+    """The archive; what of its layout no option names is as it is there."""
     there = Lake.find(path)
     base = LakeSettings() if there is None else there.settings
-    settings = LakeSettings(
+    layout = LakeSettings(
         format=base.format if form is None else Format(form),
         partition_by=base.partition_by if partition_by is None else partition_by,
         event_time=base.event_time if event_time is None else event_time,
     )
-    if settings.format is Format.DELTA:
-        from ottla.lake import delta
-
-        delta.require()
-    if there is not None:
-        return Lake.create(path, settings)  # refuses other settings
-    with brokers.cluster() as cluster:
-        for topic in topics:
-            interruption.wait(lambda topic=topic: cluster.topic(topic))  # type: ignore[misc]
-    return Lake.create(path, settings)
+    return open_archive(path, topics, brokers, layout=layout, ask=interruption.wait)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,47 +6,31 @@ where to go on. What comes is archived by a streaming query.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.cli.archive import Task, show
 from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.sparks import spark_session
 from ottla.engines import spark as engine
 from ottla.lake.values import Entry
 from ottla.model import OffsetRange
 from ottla.spark.archiving import archive_stream
-from ottla.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.3
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def archive_by_spark(task: Task, *, master: str | None, checkpoint: str | None, every: float | None) -> None:
     """Returns when all is archived; raises `Interrupted` after a signal, with nothing left running."""
-    with _session(master) as spark:
+    with spark_session("ottla archive", master) as spark:
         if every is None:
             task.run(_tasks(spark), name="spark", every=None)
         else:
             _follow(task, spark, checkpoint=checkpoint, every=every)
-
-
-@contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    settings: dict[str, Any] = {"spark.ui.showConsoleProgress": "false"}
-    spark = session("ottla archive", master=master, **settings)
-    for number, handler in before.items():  # Spark takes Ctrl-C for itself
-        signal.signal(number, handler)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _tasks(spark: SparkSession) -> Callable[..., Generator[object, None, None]]:

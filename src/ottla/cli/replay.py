@@ -27,7 +27,7 @@ from ottla.config import Security, Timeouts
 from ottla.engines import local
 from ottla.errors import InputError
 from ottla.jobs import replay_where
-from ottla.jobs.replay import Placement, Replayed, Target
+from ottla.jobs.replay_lineage import Placement, Replayed, Target
 from ottla.jobs.replay_plan import Plan, plan
 from ottla.jobs.replay_reins import Rate, Reins, Unit
 from ottla.jobs.replay_source import Selection, open_source

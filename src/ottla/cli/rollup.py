@@ -24,13 +24,13 @@ from ottla.cli.options.reading import isolation_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.sparks import spark_session
 from ottla.config import Plain, Scram, Security, Timeouts
 from ottla.net import Cluster
 from ottla.produce.records import topic as check_topic
 from ottla.spark.rollup_fields import ACCEPTED, ACCEPTED_TIMES, field, time_field
 from ottla.spark.rollups import Counts, Rollup, counts_of, interval, is_folder
 from ottla.spark.rollups import rollup as start_rollup
-from ottla.spark.session import session
 
 _LOOK_SECONDS = 0.3
 _OURS = re.compile(r"ottla\.[\w.]+: (.*)")
@@ -143,30 +143,25 @@ def rollup(
     _check_topics((*topics,) if is_folder(to) else (*topics, to), bootstrap, security)
     total = _Total()
     with Interruption() as interruption:
-        settings: dict[str, Any] = {**_QUIET, "spark.sql.shuffle.partitions": str(tasks)}
-        spark = session("ottla rollup", master=master, **settings)
-        try:
-            query = start_rollup(
-                spark,
-                topics,
-                what=what,
-                to=to,
-                checkpoint=place,
-                options=options,
-                mode=mode,
-                follow=every if follow else None,
-            )
-            with LiveLine(total.line):
-                _await(query, total, interruption)
-        except PySparkException as error:
-            raise Failure(_reason(str(error))) from error
-        finally:
-            spark.stop()
+        settings = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(tasks)}
+        with spark_session("ottla rollup", master, settings) as spark:
+            try:
+                query = start_rollup(
+                    spark,
+                    topics,
+                    what=what,
+                    to=to,
+                    checkpoint=place,
+                    options=options,
+                    mode=mode,
+                    follow=every if follow else None,
+                )
+                with LiveLine(total.line):
+                    _await(query, total, interruption)
+            except PySparkException as error:
+                raise Failure(_reason(str(error))) from error
     _report(total, to, as_json=as_json)
     context.exit(interruption.exit_code)
-
-
-_QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF", "spark.ui.enabled": "false"}
 
 
 class _Total:

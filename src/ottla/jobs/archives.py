@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.engines import local
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive import ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting, Start
+from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.jobs.archiving import Archiving, Progress, Wanted
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings

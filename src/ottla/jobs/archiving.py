@@ -16,8 +16,8 @@ from typing import Protocol, TypeVar
 from ottla.admin.committed import Committed, commit
 from ottla.errors import InputError, LakeConflict, OffsetsLost
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive import Archived, ArchiveRange
 from ottla.jobs.archive_plan import Cutting, Logs, Round, Start, Survey, beginnings, check, due, limited
+from ottla.jobs.archive_range import Archived, ArchiveRange
 from ottla.lake.lake import Lake
 from ottla.lake.values import Entry, WrittenBy
 from ottla.model import GroupMember, OffsetRange

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ottla.admin import Admin
 from ottla.errors import ConfigError, InputError
-from ottla.jobs.replay import Placement, ReplayLineage, Target, Title, position
+from ottla.jobs.replay_lineage import Placement, ReplayLineage, Target, Title, position
 from ottla.jobs.replay_notes import NO_NOTES, Notes
 from ottla.jobs.replay_reins import Reins
 from ottla.jobs.replay_source import Lineage, Selection, Source

@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from ottla.errors import LakeConflict, LakeDamaged, LakeError, NotALake
+from ottla.files import sync_folder
 from ottla.lake import layout
 from ottla.lake.following import Step, step
 from ottla.lake.layout import Format, LakeSettings
-from ottla.lake.ledger import Ledger, create_file, sync_folder
+from ottla.lake.ledger import Ledger, create_file
 from ottla.lake.values import Archived, Entry, Gap, LakeFile, WrittenBy
 from ottla.model import TopicPartition
 

@@ -7,13 +7,13 @@ else has created that number, and after a crash it is there with its whole conte
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from ottla.errors import LakeDamaged, LakeError
+from ottla.files import create_whole
 from ottla.lake.values import Entry
 
 _DIGITS = 20
@@ -68,28 +68,10 @@ class Ledger:
 
 def create_file(path: Path, content: bytes, *, root: Path) -> bool:
     """Creates a file with its whole content, durably; False if it exists already."""
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with draft.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(draft, path)  # unlike a rename, it fails if somebody was faster
-        except FileExistsError:
-            return False
-        sync_folder(path.parent)
-        return True
+        create_whole(path, content)
+    except FileExistsError:
+        return False
     except OSError as error:
         raise LakeError(root, f"{path.name} cannot be written: {error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """What was created or renamed in the folder survives a power loss after this."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    return True

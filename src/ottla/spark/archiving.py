@@ -20,9 +20,9 @@ from pyspark.errors import StreamingQueryException
 
 from ottla.engines import spark as engine
 from ottla.errors import ConfigError, EngineFailed, OttlaError
-from ottla.jobs.archive import ArchiveRange
 from ottla.jobs.archive_plan import Cutting, Survey, due
 from ottla.jobs.archive_plan import check as check_logs
+from ottla.jobs.archive_range import ArchiveRange
 from ottla.jobs.archiving import Wanted, begin, report
 from ottla.lake import layout
 from ottla.lake.lake import Lake

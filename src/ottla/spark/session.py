@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
+from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
@@ -37,18 +38,23 @@ _ON_LOCAL_DISKS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+_NOTHING: Mapping[str, str | float] = MappingProxyType({})
 _INHERITED = ("NUMBA_CACHE_DIR",)
 """Variables that executors must share with the driver: without the cache they compile every kernel again."""
 
 
 def session(
-    app: str = "ottla", events: Events | Sink | None = None, /, *, master: str | None = None, **conf: str | float
+    app: str = "ottla",
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str | float] = _NOTHING,
+    events: Events | Sink | None = None,
 ) -> SparkSession:
     """A session with the source `ottla`.
 
     `events` hears of every batch of a streaming query and of its lag (`LagListener`). `master` is that of
     `spark-submit` or of the environment if there is one, else `local[*]`; `sc://host` connects to a Spark Connect
-    server. `conf` are Spark's settings, for example `**{"spark.driver.memory": "4g"}`; they win over those set here.
+    server. `conf` are Spark's settings, for example `{"spark.driver.memory": "4g"}`; they win over those set here.
     """
     given = _checked(conf)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers use whatever python3 is first in PATH

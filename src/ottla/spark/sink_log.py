@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ottla.errors import OttlaError
+from ottla.files import create_whole, sync_folder
 from ottla.spark.twophase import Fate, Share
 
 _RECORD = re.compile(r"batch-(\d{20})\.(\d+)")
@@ -145,31 +145,15 @@ class CommitLog:
 
     def _put(self, name: str, text: str) -> None:
         """A new file, whole and on disk; FileExistsError when there is one."""
-        temporary = self.folder / f".{uuid.uuid4().hex}"
-        try:
-            with temporary.open("x") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, self.folder / name)  # unlike a rename, this fails where one is already
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._sync()
+        create_whole(self.folder / name, text.encode())
 
     def _remove(self, names: Sequence[str]) -> None:
         try:
             for name in names:
                 (self.folder / name).unlink(missing_ok=True)
-            self._sync()
+            sync_folder(self.folder)
         except OSError as exc:
             raise CommitLogFailed(f"old files in {self.folder} cannot be removed: {exc}") from exc
-
-    def _sync(self) -> None:
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _names(self) -> list[str]:
         try:

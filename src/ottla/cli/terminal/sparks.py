@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ottla.cli import Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def spark_session(app: str, master: str | None) -> Iterator[SparkSession]:
+def spark_session(app: str, master: str | None, conf: Mapping[str, str] = _NOTHING) -> Iterator[SparkSession]:
     """Signals stay with the command: Spark would take Ctrl-C for itself."""
     try:
         from ottla.spark.session import session
@@ -29,9 +31,10 @@ def spark_session(app: str, master: str | None) -> Iterator[SparkSession]:
         if (error.name or "").partition(".")[0] != "pyspark":
             raise
         raise Failure("this needs Spark: pip install 'ottla[spark]'") from error
+    logs = resources.files(__package__) / "log4j2.properties"
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    with resources.as_file(resources.files(__package__) / "log4j2.properties") as logging:
-        spark = session(app, master=master, **_quiet(f"-Dlog4j2.configurationFile={logging}"))
+    with resources.as_file(logs) as file:
+        spark = session(app, master=master, conf={**_quiet(f"-Dlog4j2.configurationFile={file}"), **conf})
         for number, handler in before.items():
             signal.signal(number, handler)
         try:
@@ -40,7 +43,7 @@ def spark_session(app: str, master: str | None) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _quiet(options: str) -> dict[str, Any]:
+def _quiet(options: str) -> dict[str, str]:
     """Settings that users of Spark make in their own files win: where they have a folder for them, it is theirs."""
-    bar = {"spark.ui.showConsoleProgress": "false"}
+    bar = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
     return bar if "SPARK_CONF_DIR" in os.environ else {**bar, "spark.driver.extraJavaOptions": options}
