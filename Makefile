@@ -3,7 +3,7 @@
 #   make test    every test
 #   make check   lint, format, types, import layers
 #   make bench   the benchmarks, side by side with their peers
-#   make soak    long fuzzing (ten million inputs), ten minutes of faults on a producer, 5 GB read under faults
+#   make soak    long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
 
 PYTHON ?= python3
 VENV := .venv
@@ -57,11 +57,16 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire
 	@$(BIN)/python -m bench produce
 	@$(BIN)/python -m bench consume
+	@$(BIN)/python -m bench spark
 
 soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
 	@$(BIN)/python -m tests.faults.soak --minutes 10
 	@$(BIN)/python -m tests.fetch.soak --gb 5
+	@OTTLA_HISTORIES=100000 $(BIN)/pytest -q tests/produce/test_lane_histories.py
+	@$(BIN)/python -m tests.spark.archive_kills --kills 20
+	@$(BIN)/python -m tests.spark.sink_kills --kills 20
+	@$(BIN)/python -m tests.jobs.replay_kills --kills 20
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import ottla.spark
-from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers
 from ottla.jobs.archive_plan import Cutting
-from ottla.jobs.archive_range import ArchiveRange, Brokers
+from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers
 from ottla.jobs.archiving import Wanted
 from ottla.lake import writing
 from ottla.lake.lake import Lake
