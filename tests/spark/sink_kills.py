@@ -31,7 +31,7 @@ from ottla.fetch.reader import Reader
 from ottla.produce.producer import Producer
 
 _RECORDS_PER_BATCH = 90
-_BATCHES_PER_KILL = 8
+_BATCHES_PER_KILL = 5
 _START_SECONDS = 120.0
 
 

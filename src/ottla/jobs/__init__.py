@@ -1,11 +1,26 @@
 """What is done with ranges of offsets: functions of one range that return a receipt, and the rounds around them.
 
-`archive` runs the whole of it with one call. The jobs themselves know no engine.
+`archive` runs the whole of it with one call. The jobs themselves know no engine. What decodes records is imported when
+it is first used: the process in which a query of Spark plans its batches needs none of it.
 """
 
 from __future__ import annotations
 
-from ottla.jobs.archive_range import Brokers
-from ottla.jobs.archives import archive
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.jobs.archives import archive
+    from ottla.jobs.brokers import Brokers
+
+_HOMES = {"Brokers": "ottla.jobs.brokers", "archive": "ottla.jobs.archives"}
 
 __all__ = ["Brokers", "archive"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ottla.jobs' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

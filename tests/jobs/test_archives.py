@@ -1,0 +1,64 @@
+"""Archiving with one call, as programs do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.errors import BrokerError, LakeError
+from ottla.fetch.reader import Reader
+from ottla.jobs import archive
+from ottla.lake.lake import Lake
+from ottla.lake.layout import LakeSettings
+from ottla.model import Fingerprint
+from ottla.produce.producer import Producer
+
+pytestmark = pytest.mark.broker
+TOPIC = "jobs-archives"
+
+
+@pytest.fixture(scope="module")
+def filled(kafka: LocalCluster) -> str:
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(TOPIC, partitions=2, replicas=1)
+    _send(kafka.bootstrap, 3000)
+    return kafka.bootstrap
+
+
+def _send(bootstrap: str, count: int) -> None:
+    with Producer(bootstrap) as producer:
+        producer.send_many(TOPIC, [(b"%d" % number, b"value") for number in range(count)])
+
+
+def _rows(folder: Path) -> int:
+    return int(ds.dataset(folder, format="parquet", partitioning="hive").count_rows())
+
+
+def test_a_second_call_goes_on_where_the_first_one_stopped(filled: str, tmp_path: Path) -> None:
+    first = archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("topic",)))
+    assert first.records == _rows(tmp_path / "lake")
+    _send(filled, 500)
+    second = archive([TOPIC], tmp_path / "lake", brokers=filled, workers=1)
+    assert second.records == 500
+    assert archive(TOPIC, tmp_path / "lake", brokers=filled).records == 0
+    assert _rows(tmp_path / "lake") == first.records + 500
+    receipts = [one for entry in Lake.open(tmp_path / "lake").ledger.entries() for one in entry.receipts]
+    with Reader(filled) as reader:
+        assert sum((one.fingerprint for one in receipts), Fingerprint()) == reader.fingerprint(TOPIC)
+
+
+def test_another_layout_than_the_archive_has_is_refused(filled: str, tmp_path: Path) -> None:
+    archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("topic",)))
+    with pytest.raises(LakeError, match="--partition-by topic, not date"):
+        archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("date",)))
+
+
+@pytest.mark.usefixtures("hasty_about_unknown_topics")
+def test_an_unknown_topic_leaves_no_folder(filled: str, tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match="no-such-topic"):
+        archive("no-such-topic", tmp_path / "lake", brokers=filled)
+    assert not (tmp_path / "lake").exists()
