@@ -78,7 +78,7 @@ class Victim:
                 stderr=log,
                 start_new_session=True,
                 cwd=_PROJECT,
-                env={**os.environ, "PYTHONPATH": str(_PROJECT)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_PROJECT), os.environ.get("PYTHONPATH", "")])},
             )
         try:
             yield program

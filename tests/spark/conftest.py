@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,22 +17,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@contextmanager
+def lean_children(folder: Path) -> Iterator[None]:
+    """Python processes that are started meanwhile have no hypothesis, as those of users: kio loads it where it can."""
+    (folder / "hypothesis.py").write_text("raise ImportError('not for workers')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _lean_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with lean_children(tmp_path_factory.mktemp("lean")):
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of two threads that has the source `ottla`, and the JVM's connector to compare it with."""
     folder = tmp_path_factory.mktemp("spark")
-    session = ottla.spark.session(
-        "tests",
-        master="local[2]",
-        conf={
-            "spark.jars": ",".join(map(str, connector_jars())),
-            "spark.ui.enabled": "false",
-            "spark.driver.memory": "1g",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.local.dir": str(folder / "local"),
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
-        },
-    )
+    conf = {
+        "spark.jars": ",".join(map(str, connector_jars())),
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+    }
+    with lean_children(folder):
+        session = ottla.spark.session("tests", master="local[2]", conf=conf)
     yield session
     session.stop()

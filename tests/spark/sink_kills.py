@@ -31,7 +31,7 @@ from ottla.fetch.reader import Reader
 from ottla.produce.producer import Producer
 
 _RECORDS_PER_BATCH = 90
-_BATCHES_PER_KILL = 5
+_BATCHES_PER_KILL = 4
 _START_SECONDS = 120.0
 
 
@@ -183,7 +183,7 @@ def _kill(life: Life, kind: str, chance: random.Random, frozen: _Frozen) -> None
 
 def _fill(bootstrap: str, source: str, target: str, records: int) -> None:
     with Admin(bootstrap) as admin:
-        admin.create_topic(source, partitions=3)
+        admin.create_topic(source, partitions=2)
         admin.create_topic(target, partitions=3)
     values = pa.array([f"value {number}" for number in range(records)])
     keys = pa.array([f"{number}" for number in range(records)])

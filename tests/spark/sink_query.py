@@ -16,9 +16,10 @@ import ottla.spark
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str, records: str) -> int:
     """Copies; the exit code tells whether it got to the end."""
-    # A task may fail four times: what is killed is then tried again by the same driver.
+    # A task may fail four times: what is killed is then tried again by the same driver. One at a time, since every
+    # Python worker takes two seconds to get going.
     settings: dict[str, Any] = {"spark.ui.enabled": "false", "spark.driver.memory": "512m"}
-    spark = ottla.spark.session("sink-kills", master="local[2,4]", conf=settings)
+    spark = ottla.spark.session("sink-kills", master="local[1,4]", conf=settings)
     spark.sparkContext.setLogLevel("OFF")
     rows = (
         spark.readStream.format("ottla")
