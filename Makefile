@@ -1,9 +1,9 @@
 # Everything from a bare Python 3.11+ and Java 17+: the environment is made in .venv on first use.
 #   make demo    the main job on real brokers, ends with a report
-#   make test    every test
+#   make test    every test but the long ones
 #   make check   lint, format, types, import layers
 #   make bench   the benchmarks, side by side with their peers
-#   make soak    long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
+#   make soak    the long tests, long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
 
 PYTHON ?= python3
 VENV := .venv
@@ -43,9 +43,10 @@ demo: java $(STAMP) warm
 
 # Most tests wait for brokers: two at a time, by file, each worker with brokers of its own.
 WORKERS ?= 2
+TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: java $(STAMP) warm
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -m "not long" $(TOGETHER)
 
 check: $(STAMP)
 	@$(BIN)/ruff check .
@@ -60,6 +61,7 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench spark
 
 soak: java $(STAMP) warm
+	@$(BIN)/pytest -m long $(TOGETHER)
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
 	@$(BIN)/python -m tests.faults.soak --minutes 10
 	@$(BIN)/python -m tests.fetch.soak --gb 5

@@ -97,6 +97,7 @@ def _begun(note: Path) -> bool:
     return bool(json.loads(note.read_bytes())["position"])
 
 
+@pytest.mark.long
 def test_spark_does_it_as_well(kafka: LocalCluster, lake: Path, target: str) -> None:
     arguments = ("replay", str(lake), "--to", target, "--bootstrap", kafka.bootstrap, "--keep-partitions")
     command = [*PROGRAM, *arguments, "--engine", "spark", "--master", "local[2]", "--json"]

@@ -65,6 +65,7 @@ def test_a_topic_that_does_not_exist_is_told_before_spark_is_started(kafka: Loca
 
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_tells_what_was_read_made_and_not_to_be_read(kafka: LocalCluster, tmp_path: Path) -> None:
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic("cli-rollup", partitions=1)

@@ -29,7 +29,7 @@ GOALS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.usefixtures("quick_brokers_of_children")
 def test_the_benchmark_measures_every_peer_and_judges_every_goal() -> None:

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 _HOME = Path(pyspark.__file__).parent
 _SECONDS = 240.0
 

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 _SECONDS = 240.0
 
 
+@pytest.mark.long
 def test_it_archives_what_is_there_then_follows_until_ctrl_c(kafka: LocalCluster, tmp_path: Path) -> None:
     topic, path = "spark-archive-command", tmp_path / "lake"
     fill(kafka.bootstrap, topic, 3000)

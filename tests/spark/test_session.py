@@ -58,6 +58,7 @@ def test_registering_by_hand_works_as_well(spark: SparkSession) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.long
 def test_spark_submit_runs_a_program_with_its_master(kafka: LocalCluster, tmp_path: Path) -> None:
     topic = new_topic(kafka.bootstrap, 2)
     write(kafka.bootstrap, topic, range(40))

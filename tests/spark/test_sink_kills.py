@@ -11,7 +11,7 @@ from tests.transactions.reading import Log
 
 from ottla.cluster import LocalCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_three_kills_leave_every_record_exactly_once(kafka: LocalCluster, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_prints_rows_and_ratios() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "bench", "wire", "--quick", "--json"],
