@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,20 +16,11 @@ if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-# What takes long, or waits for brokers, comes first: two workers then end at about the same time.
-_LONG_FIRST = (
-    *("spark/", "engines/", "jobs/", "lake/"),
-    *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "demo/", "interop/"),
-    *(
-        "produce/test_bench",
-        "wire/test_bench",
-        "fuzz/",
-        "wire/test_kernel_cache",
-        "testing/",
-        "frame/",
-        "net/test_real",
-    ),
-    *("admin/", "produce/"),
+# Files that keep processors busy for long, and files that wait for brokers for long: they come first, in turns.
+_BUSY = ("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/")
+_WAITING = (
+    *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "interop/"),
+    *("testing/", "frame/", "net/test_real", "admin/", "produce/"),
 )
 # Files for one worker, because they share a broker of their own.
 _TOGETHER = {
@@ -40,13 +32,20 @@ _TOGETHER = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long ones first."""
+    """Long ones first, a busy file beside a waiting one: workers share the processors well, and end together."""
+    files = list(dict.fromkeys(_file(item) for item in items))
+    busy, waiting = _in_order(files, _BUSY), _in_order(files, _WAITING)
+    turns = [file for pair in zip_longest(busy, waiting) for file in pair if file is not None]
+    place = {file: at for at, file in enumerate([*turns, *(file for file in files if file not in {*turns})])}
+    items.sort(key=lambda item: place[_file(item)])
 
-    def place(item: pytest.Item) -> int:
-        name = item.nodeid.removeprefix("tests/")
-        return next((at for at, start in enumerate(_LONG_FIRST) if name.startswith(start)), len(_LONG_FIRST))
 
-    items.sort(key=place)
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def _in_order(files: list[str], starts: tuple[str, ...]) -> list[str]:
+    return [file for start in starts for file in files if file.startswith(start)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
