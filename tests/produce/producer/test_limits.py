@@ -96,7 +96,7 @@ def test_what_is_not_acknowledged_in_time_fails_with_the_last_error(kafka: FakeK
 
 def test_with_no_broker_the_error_names_every_address(kafka: FakeKafka) -> None:
     kafka.all_down()
-    producer = new(kafka, delivery_timeout=0.6, timeouts=Timeouts(connect=0.2, request=1, total=0.3))
+    producer = new(kafka, delivery_timeout=2.0, timeouts=Timeouts(connect=0.2, request=1, total=0.3))
     with pytest.raises(NotDelivered) as told:
         producer.send("t", b"1").result(SOON)
     for address in kafka.addresses.values():
