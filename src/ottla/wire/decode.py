@@ -7,6 +7,7 @@ to know. A damaged batch raises `CorruptBatch`, and nothing of it is handed out.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -172,15 +173,22 @@ class Decoder:
                 raise _FaultyRecords(batches[fault.segment], error)
         fixed = {"topic": topic, "partition": partition, "timestampType": int(chunk.timestamp_type)}
         columns = [
-            pa.repeat(pa.scalar(fixed[field.name], field.type), room.rows)
-            if field.name in fixed
-            else room.column(field)
+            pa.repeat(_constant(fixed[field.name]), room.rows) if field.name in fixed else room.column(field)
             for field in self.schema
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         fingerprint = room.fingerprint() if self._want & k.FINGERPRINT else None
         reached = chunk.batches[-1].header.next_offset if chunk.batches else start
         return Decoded(records, room.rows, fingerprint, min(stop, reached))
+
+
+def _constant(value: str | int) -> pa.Scalar:
+    """The value as Arrow's string or int32. `pa.scalar` would do, but imports pandas where it is installed: 45 MB."""
+    if isinstance(value, int):
+        return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(struct.pack("<i", value))])[0]
+    text = value.encode()
+    ends = struct.pack("<ii", 0, len(text))
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(text)])[0]
 
 
 class _FaultyRecords(Exception):
