@@ -21,11 +21,11 @@ def create_whole(path: Path, content: bytes) -> None:
         os.link(draft, path)  # unlike a rename, it fails if somebody was faster
     finally:
         draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """What was created, renamed or removed in the folder stays so after a power cut."""
+def sync(path: Path) -> None:
+    """What was written to the file, or created, renamed or removed in the folder, stays so after a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

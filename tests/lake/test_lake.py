@@ -145,7 +145,7 @@ class Doom:
     def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
         """Steps until the kill; 0: there is none."""
-        steps = [(os, "link"), (os, "rename"), (lake_module, "sync_folder"), (shutil, "rmtree")]
+        steps = [(os, "link"), (os, "rename"), (lake_module, "sync"), (shutil, "rmtree")]
         if lake.settings.format is Format.DELTA:
             steps.append((delta, "commit"))
         for owner, name in steps:

@@ -84,7 +84,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = stock.create(tmp_path)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(writing, "_sync", lambda path: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(writing, "sync", lambda path: (_ for _ in ()).throw(full))
     with pytest.raises(LakeError, match="No space left"):
         stock.stage(lake, ONE)
     assert lake.staged() == []

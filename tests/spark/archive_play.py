@@ -1,6 +1,7 @@
-"""A program that archives a topic by streaming queries, to be killed: `python -m tests.spark.archive_play SETTINGS`.
+"""A program of streaming queries, to be killed: `python -m tests.spark.archive_play SETTINGS`.
 
-SETTINGS is JSON: bootstrap, topic, master, archives (a path for each format), conf. It ends when every archive has all.
+It archives a topic, and copies it into another one with the exactly-once sink. SETTINGS is JSON: bootstrap, topic,
+master, archives (a path for each format), copy (a topic) and checkpoint, conf. It ends when everything is everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import ottla.spark
 from ottla.jobs.archive_plan import Cutting
@@ -24,6 +28,7 @@ from ottla.model import OffsetRange
 from ottla.spark.archiving import archive_stream
 
 FILE_BYTES = 1 << 18
+COPIED_AT_ONCE = 2_000
 _LINGER = 0.3
 """Seconds that a task takes before a file of it is done: long enough to be caught in the middle."""
 
@@ -34,7 +39,7 @@ class SlowRange(ArchiveRange):
     __slots__ = ()
 
     def __call__(self, one: OffsetRange) -> Archived:
-        writing._sync = _sync_slowly
+        writing.sync = _sync_slowly
         return super().__call__(one)
 
 
@@ -45,7 +50,7 @@ def _sync_slowly(path: Path) -> None:
 
 
 def play(settings: dict[str, Any]) -> None:
-    """Runs a query for each archive, at the same time."""
+    """Runs a query for each archive and one for the copy, all at the same time."""
     spark = ottla.spark.session("archive", master=settings["master"], conf=settings["conf"])
     queries = []
     for form, path in settings["archives"].items():
@@ -58,10 +63,22 @@ def play(settings: dict[str, Any]) -> None:
         )
         cutting = Cutting(file_bytes=FILE_BYTES, workers=4, batch_bytes=4 * FILE_BYTES)
         queries.append(archive_stream(spark, lake, job, Wanted(topics=(settings["topic"],)), cutting=cutting))
+    copying = _copy(spark, settings) if settings.get("copy") else None
     for query in queries:
         while not query.wait(1.0):
             pass
+    if copying is not None:
+        copying.awaitTermination()
     spark.stop()
+
+
+def _copy(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
+    topic = spark.readStream.format("ottla").option("kafka.bootstrap.servers", settings["bootstrap"])
+    rows = topic.option("subscribe", settings["topic"]).option("startingOffsets", "earliest")
+    written = rows.option("maxOffsetsPerTrigger", COPIED_AT_ONCE).load().select("key", "value").writeStream
+    sink = written.format("ottla").option("kafka.bootstrap.servers", settings["bootstrap"])
+    placed = sink.option("topic", settings["copy"]).option("checkpointLocation", settings["checkpoint"])
+    return placed.trigger(availableNow=True).start()
 
 
 if __name__ == "__main__":

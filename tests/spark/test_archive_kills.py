@@ -1,4 +1,4 @@
-"""Archives on Spark, Parquet and Delta, survive SIGKILL of the driver and of Python workers: every record once."""
+"""Archives and the exactly-once sink survive SIGKILL of the driver and of Python workers: every record once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 from tests.spark.archive_kills import Victim, check, fill, harass
 
+from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_killed_at_random_moments_both_archives_are_complete(kafka: LocalCluster, tmp_path: Path) -> None:
-    topic, total = "spark-archive-kills", 24_000
+def test_killed_at_random_moments_both_archives_and_the_copy_are_complete(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic, copy, total = "spark-archive-kills", "spark-archive-kills-copy", 24_000
     fill(kafka.bootstrap, topic, total)
-    victim = Victim(kafka.bootstrap, topic, tmp_path)
-    harass(victim, 3, random.Random(), total=total)
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(copy, partitions=2)
+    victim = Victim(kafka.bootstrap, topic, tmp_path, copy=copy)
+    harass(victim, 3, random.Random())
     assert len(victim.kills) == 3, "it was through before it could be killed"
     check(victim, total=total)

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from ottla.errors import ConfigError, InputError
-from ottla.spark.rows import fingerprint_of, shape_of
+from ottla.spark.rows import fingerprint, shape_of
 from ottla.spark.sink import batch_writer, stream_writer
 from ottla.spark.sink_options import Guarantee, batch_settings, stream_settings
 from ottla.wire.batch import Codec
@@ -172,5 +172,5 @@ def test_rows_without_a_time_get_that_of_now() -> None:
 def test_a_fingerprint_does_not_depend_on_order_or_topic() -> None:
     rows = pa.table({"value": ["a", "b", "c"], "topic": ["x", "y", "x"]})
     turned = pa.table({"value": ["c", "b", "a"]})
-    assert fingerprint_of(rows, None) == fingerprint_of(turned, "t")
-    assert fingerprint_of(turned.slice(1), "t") != fingerprint_of(turned, "t")
+    assert fingerprint(rows, None) == fingerprint(turned, "t")
+    assert fingerprint(turned.slice(1), "t") != fingerprint(turned, "t")

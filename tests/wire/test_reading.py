@@ -40,8 +40,8 @@ def numbered(count: int, size: int = 10) -> list[Row]:
 def test_the_columns_are_those_of_sparks_kafka_source() -> None:
     assert COLUMNS == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
     batch = written([Row(b"k", b"v", (("h", b"x"),), 1_234)], base_offset=7)
-    ((records, count, fingerprint, reached),) = Decoder().decode([batch], topic="clicks", partition=3)
-    assert (count, fingerprint, reached) == (1, None, 8)
+    ((records, count, fingerprint, reached, left_out),) = Decoder().decode([batch], topic="clicks", partition=3)
+    assert (count, fingerprint, reached, left_out) == (1, None, 8, 0)
     assert records.schema == SCHEMA
     (row,) = records.to_pylist()
     assert row.pop("timestamp").isoformat() == "1970-01-01T00:00:01.234000+00:00"

@@ -3,8 +3,8 @@
     VARIANTS    what it can be asked for, by name: a function from a `Job` to what it `Moved`
     PACED       the same for small batches: from a `Job` to the seconds that each micro-batch took
 
-A variant runs on a small topic first, once in its process, so that the JVM, the Python workers and the kernels are warm
-when the clock starts.
+A variant runs on a small topic right before the clock starts, so that the JVM, the kernels and also the Python workers
+are warm: Spark ends workers that had nothing to do for a minute, and the others' turns take longer than that.
 """
 
 from __future__ import annotations
@@ -62,14 +62,11 @@ class Moved:
 
 
 def timed(prepare: Callable[[Job], Callable[[], int | None]]) -> Callable[[Job], Moved]:
-    """A variant: `prepare` makes the work, the clock covers its call. The first time it is done on the small topic
-    before. What the work returns is how many records it moved; None if it cannot know."""
-    warm: list[bool] = []
+    """A variant: `prepare` makes the work, the clock covers its call. It is done on the small topic before. What the
+    work returns is how many records it moved; None if it cannot know."""
 
     def run(job: Job) -> Moved:
-        if not warm:
-            prepare(job.small())()
-            warm.append(True)
+        prepare(job.small())()
         work = prepare(job)
         began = time.perf_counter_ns()
         moved = work()

@@ -43,7 +43,13 @@ def find_offsets(
     return {partition: found[partition] for partition in dict.fromkeys(wanted)}
 
 
-def find_ranges(cluster: Cluster, wanted: Collection[TopicPartition], *, deadline: Deadline) -> Ranges:
+def find_ranges(
+    cluster: Cluster,
+    wanted: Collection[TopicPartition],
+    *,
+    deadline: Deadline,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> Ranges:
     """Where logs begin and end, as far as that is told soon: a partition without it is absent.
 
     Without a leader nobody can tell, nor when fewer replicas are in sync than min.insync.replicas asks for after a
@@ -54,7 +60,7 @@ def find_ranges(cluster: Cluster, wanted: Collection[TopicPartition], *, deadlin
     first, last = Found(), Found()
     for at, found in ((OffsetSpec.EARLIEST, first), (OffsetSpec.LATEST, last)):
         try:
-            _search(cluster, led, found, at=at, isolation=Isolation.READ_UNCOMMITTED, deadline=limit)
+            _search(cluster, led, found, at=at, isolation=isolation, deadline=limit)
         except OttlaError as exc:
             _log.debug("not every end is known: %s", exc)
     told = [key for key in led if key in first and key in last]

@@ -31,7 +31,7 @@ from ottla.net.cluster import Cluster
 from ottla.produce.options import Batching, Spool
 from ottla.produce.producer import Producer
 from ottla.wire.columns import from_arrow
-from ottla.wire.encode import encode
+from ottla.wire.encode import fingerprint_of
 
 TOPIC = "demo"
 PARTITIONS = 6
@@ -205,8 +205,7 @@ def demo_rows(first: int, count: int) -> pa.Table:
 
 
 def _fingerprint(rows: pa.Table) -> Fingerprint:
-    batches = encode(from_arrow(rows.column("value"), key=rows.column("key")), now_ms=0, fingerprint=True)
-    return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
+    return fingerprint_of(from_arrow(rows.column("value"), key=rows.column("key")))
 
 
 def _report(records: int, written: _Moved, read_back: _Moved, grouped: int, archived: Fingerprint) -> None:

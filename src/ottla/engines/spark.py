@@ -17,6 +17,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from ottla.engines.settling import settle
 from ottla.errors import EngineFailed, OttlaError
 from ottla.model import OffsetRange
 
@@ -77,6 +78,7 @@ class _Task:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield pa.record_batch({"result": pa.array([self._result(self._ranges[number])], pa.binary())})
+        settle()
 
     def _result(self, one: OffsetRange) -> bytes:
         try:

@@ -163,9 +163,10 @@ class Reader:
         columns: Collection[str] = COLUMNS,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
+        fingerprint: bool = True,
     ) -> Generator[Decoded, None, None]:
         """As `read`, and with each stretch of records their number and fingerprint: what a receipt is made of."""
-        decoder = self._decoder(columns, fingerprint=True)
+        decoder = self._decoder(columns, fingerprint=fingerprint)
         return self._stretches(self._plan(what, start, stop, partitions, timeout), decoder)
 
     def batches(

@@ -6,16 +6,14 @@ records are gone that were to be archived. `Survey` asks the brokers; the rest i
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ottla.admin import Admin
-from ottla.errors import InputError, OffsetsLost, OttlaError
+from ottla.errors import InputError, OffsetsLost
 from ottla.fetch import places
 from ottla.fetch.options import OnLost
+from ottla.fetch.record_sizes import GUESS_BYTES, RecordSizes
 from ottla.lake.values import Gap
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster
@@ -24,11 +22,6 @@ from ottla.plan import RecordBytes, cut, limit_bytes
 
 Offsets = Mapping[TopicPartition, int]
 Start = str | datetime
-_log = logging.getLogger(__name__)
-_SIZES_SECONDS = 60.0
-"""How long an estimate of what records take is good enough."""
-_GUESS_BYTES = 200.0
-"""What a record takes where no broker tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,7 @@ class Logs:
     ends: Offsets
     topics: Mapping[str, str]
     """Their ids."""
-    record_bytes: RecordBytes = _GUESS_BYTES
+    record_bytes: RecordBytes = GUESS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +49,13 @@ class Round:
 
 
 class Survey:
-    """Asks where the logs of topics begin and end. It remembers what records take, which is asked less often."""
+    """Asks where the logs of topics begin and end."""
 
     def __init__(self, cluster: Cluster, topics: tuple[str, ...], isolation: Isolation) -> None:
         self._cluster = cluster
         self._topics = topics
         self._isolation = isolation
-        self._sizes: dict[TopicPartition, float] = {}
-        self._sized = float("-inf")
+        self._sizes = RecordSizes(cluster)
 
     def logs(self) -> Logs:
         """As they are now."""
@@ -74,7 +66,7 @@ class Survey:
         begins, ends = (self._resolve(partitions, place) for place in ("earliest", "latest"))
         ids = {name: str(found[name].id) for name in self._topics if found[name].id is not None}
         ends = {at: max(begins[at], end) for at, end in ends.items()}
-        return Logs(begins, ends, ids, self._record_bytes(begins, ends))
+        return Logs(begins, ends, ids, self._sizes.of(self._topics, begins, ends))
 
     def at(self, start: Start) -> dict[TopicPartition, int]:
         """Where a place is in every partition."""
@@ -85,26 +77,6 @@ class Survey:
         deadline = Deadline.after(self._cluster.timeouts.total)
         found = places.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
         return dict(sorted(found.items()))
-
-    def _record_bytes(self, begins: Offsets, ends: Offsets) -> RecordBytes:
-        if time.monotonic() - self._sized > _SIZES_SECONDS:
-            self._sized = time.monotonic()
-            self._sizes = self._measure(begins, ends)
-        return self._sizes or _GUESS_BYTES
-
-    def _measure(self, begins: Offsets, ends: Offsets) -> dict[TopicPartition, float]:
-        """From the size of the logs on disk: right on average, whatever single records are like."""
-        try:
-            sizes = Admin(self._cluster).replica_sizes(self._topics)
-        except OttlaError as error:  # brokers need not let everybody look at their disks
-            _log.info("no broker tells how large the logs are, guessing %.0f bytes a record: %s", _GUESS_BYTES, error)
-            return {}
-        found: dict[TopicPartition, float] = {}
-        for at, end in ends.items():
-            size = sizes.largest(at)
-            if size and end > begins.get(at, end):
-                found[at] = size / (end - begins[at])
-        return found
 
 
 def beginnings(positions: Offsets, starts: Offsets, topics: tuple[str, ...]) -> dict[TopicPartition, int]:

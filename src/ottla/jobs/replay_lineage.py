@@ -29,7 +29,7 @@ from ottla.model import Fingerprint, GroupMember, Isolation, OffsetRange, Receip
 from ottla.net.cluster import Cluster
 from ottla.produce.producer import Producer
 from ottla.wire.columns import Columns, from_arrow
-from ottla.wire.encode import encode
+from ottla.wire.encode import fingerprint_of
 
 CHUNK_BYTES = 16 << 20
 CHUNK_RECORDS = 200_000
@@ -213,7 +213,7 @@ class ReplayLineage:
             missed = batch.filter(pc.less(batch.column("offset"), start))
             if not missed.num_rows:
                 break
-            found += _fingerprint(_columns(missed))
+            found += fingerprint_of(_columns(missed))
         return found
 
     def _run(self, producer: Producer, one: OffsetRange, *, start: int, before: Fingerprint | None) -> Replayed:
@@ -250,7 +250,7 @@ class ReplayLineage:
         first, last = pc.min_max(chunk.column("timestamp")).as_py().values()
         return Receipt(
             range=span,
-            fingerprint=_fingerprint(columns),
+            fingerprint=fingerprint_of(columns),
             size_bytes=columns.data_bytes,
             first_time=first.timestamp(),
             last_time=last.timestamp(),
@@ -317,8 +317,3 @@ def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _columns(chunk: pa.Table) -> Columns:
     return from_arrow(chunk.column("value"), key=chunk.column("key"), headers=chunk.column("headers"))
-
-
-def _fingerprint(columns: Columns) -> Fingerprint:
-    batches = encode(columns, now_ms=0, fingerprint=True)
-    return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())

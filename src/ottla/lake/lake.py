@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from ottla.errors import LakeConflict, LakeDamaged, LakeError, NotALake
-from ottla.files import sync_folder
+from ottla.files import sync
 from ottla.lake import layout
 from ottla.lake.following import Step, step
 from ottla.lake.layout import Format, LakeSettings
@@ -163,7 +163,7 @@ class Lake:
             if self._move(file):
                 moved.add((self.path / file.path).parent)
         for folder in moved:
-            sync_folder(folder)
+            sync(folder)
         if self.settings.format is Format.DELTA:
             from ottla.lake import delta
 

@@ -22,7 +22,7 @@ from ottla.lake.status import UNEXPLAINED, summarize
 from ottla.lake.values import Entry, LakeFile
 from ottla.model import Fingerprint, OffsetRange, Receipt
 from ottla.wire.columns import from_arrow
-from ottla.wire.encode import encode
+from ottla.wire.encode import fingerprint_of
 
 _ROWS = 65_536
 _UNREADABLE = ("is missing", "cannot be read")
@@ -91,8 +91,7 @@ def fingerprint(records: pa.RecordBatch | pa.Table) -> Fingerprint:
     columns = from_arrow(
         records.column("value"), key=records.column("key"), headers=records.column("headers"), timestamp=None
     )
-    batches = encode(columns, now_ms=0, fingerprint=True)
-    return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
+    return fingerprint_of(columns)
 
 
 def _logged(reader: Reader, receipt: Receipt, begin: int | None, checked: Checked) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from ottla.config import check_whole
 from ottla.errors import LakeError
+from ottla.files import sync
 from ottla.lake import layout
 from ottla.lake.layout import LakeSettings
 from ottla.lake.values import LakeFile
@@ -184,7 +185,7 @@ class _File:
             self._writer.add_key_value_metadata({RANGE_KEY: str(self._range), **about})
             self._writer.close()
             self._file.close()
-            _sync(self._target)
+            sync(self._target)
             size = os.stat(self._target).st_size
         except OSError as error:
             raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
@@ -272,11 +273,3 @@ def _values(settings: LakeSettings, one: OffsetRange, bucket: int) -> dict[str, 
             moment = datetime.fromtimestamp(bucket * (width // _SECOND), UTC)
             values[name] = f"{moment:%Y-%m-%d}" if name == "date" else f"{moment:%H}"
     return values
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

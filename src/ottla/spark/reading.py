@@ -26,9 +26,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ottla.engines.settling import settle
 from ottla.errors import InputError
 from ottla.model import OffsetRange
-from ottla.spark.settling import settle
 from ottla.spark.wanted import Wanted
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from ottla.errors import ConfigError, InputError
 from ottla.model import Fingerprint
 from ottla.produce.records import by_topic, columns
-from ottla.wire.encode import encode
+from ottla.wire.encode import fingerprint_of
 
 _PAYLOAD = "string or binary"
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -76,14 +76,10 @@ def shape_of(schema: StructType, topic: str | None) -> Shape:
     return Shape(tuple(used), topic)
 
 
-def fingerprint_of(table: pa.Table, topic: str | None) -> Fingerprint:
+def fingerprint(table: pa.Table, topic: str | None) -> Fingerprint:
     """The fingerprint of a table's records, as a reader of the topic will find it."""
-    total = Fingerprint()
-    for _, rows in by_topic(topic, table):
-        found, _ = columns(rows)
-        for batch in encode(found, now_ms=0, fingerprint=True):
-            total += batch.fingerprint or Fingerprint()
-    return total
+    found = (columns(rows)[0] for _, rows in by_topic(topic, table))
+    return sum(map(fingerprint_of, found), Fingerprint())
 
 
 def _timed(table: pa.Table) -> pa.Table:

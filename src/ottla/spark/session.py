@@ -62,8 +62,10 @@ def session(
     remote = _remote(master)
     local = None if remote else _master(master)
     wanted = {**_PLANNED_BY_US, **({} if remote else _at_start(local)), **given}
+    was_there = remote is not None or SparkSession.getActiveSession() is not None
     spark = _built(app, wanted, master=local, remote=remote)
-    _tell_unset(spark, wanted, remote)
+    if was_there:
+        _tell_unset(spark, wanted, remote)
     if remote is not None or os.environ["PYSPARK_PYTHON"] != sys.executable or find_spec("pyspark_ottla") is None:
         register(spark)  # else Spark finds it by itself, and would warn that it knows it already
     if events is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ottla.errors import OttlaError
-from ottla.files import create_whole, sync_folder
+from ottla.files import create_whole, sync
 from ottla.spark.twophase import Fate, Share
 
 _RECORD = re.compile(r"batch-(\d{20})\.(\d+)")
@@ -151,7 +151,7 @@ class CommitLog:
         try:
             for name in names:
                 (self.folder / name).unlink(missing_ok=True)
-            sync_folder(self.folder)
+            sync(self.folder)
         except OSError as exc:
             raise CommitLogFailed(f"old files in {self.folder} cannot be removed: {exc}") from exc
 

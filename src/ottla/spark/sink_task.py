@@ -13,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from ottla.engines.settling import settle
 from ottla.errors import TransactionFailed
 from ottla.model import Fingerprint, OffsetRange
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.delivery import BulkDelivery
 from ottla.produce.producer import Producer
 from ottla.produce.transaction import Transaction
-from ottla.spark.rows import Shape, fingerprint_of
+from ottla.spark.rows import Shape, fingerprint
 from ottla.spark.sink_options import Guarantee, SinkSettings
 from ottla.spark.twophase import Share
 
@@ -76,7 +77,7 @@ class ProvenOutput(Output):
 
     def _note(self, table: pa.Table) -> None:
         if self._id is not None:
-            self.fingerprint += fingerprint_of(table, self._shape.topic)
+            self.fingerprint += fingerprint(table, self._shape.topic)
 
 
 def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: Share | None = None) -> Share:
@@ -93,6 +94,7 @@ def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: Sha
                 " before"
             )
         prepared, witness = output.end()
+    settle()
     return Share(task, attempt, output.fingerprint, prepared, witness)
 
 

@@ -62,6 +62,8 @@ class Decoded(NamedTuple):
     fingerprint: Fingerprint | None
     next_offset: int = -1
     """The first offset after the batches of which these records are."""
+    left_out: int = 0
+    """Records of those batches that were not asked for."""
 
 
 class Decoder:
@@ -171,7 +173,11 @@ class Decoder:
             if fault is not None:
                 error = _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
                 raise _FaultyRecords(batches[fault.segment], error)
-        fixed = {"topic": topic, "partition": partition, "timestampType": int(chunk.timestamp_type)}
+        fixed: dict[str, str | int] = {
+            "topic": topic,
+            "partition": partition,
+            "timestampType": int(chunk.timestamp_type),
+        }
         columns = [
             pa.repeat(_constant(fixed[field.name]), room.rows) if field.name in fixed else room.column(field)
             for field in self.schema
@@ -179,7 +185,7 @@ class Decoder:
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         fingerprint = room.fingerprint() if self._want & k.FINGERPRINT else None
         reached = chunk.batches[-1].header.next_offset if chunk.batches else start
-        return Decoded(records, room.rows, fingerprint, min(stop, reached))
+        return Decoded(records, room.rows, fingerprint, min(stop, reached), chunk.count - room.rows)
 
 
 def _constant(value: str | int) -> pa.Scalar:

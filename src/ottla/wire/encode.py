@@ -98,6 +98,12 @@ def encode(
     return _batches(writer, last, codec, level)
 
 
+def fingerprint_of(columns: Columns) -> Fingerprint:
+    """That of all rows, as whoever reads them from a topic will find it."""
+    batches = encode(columns, now_ms=0, fingerprint=True)
+    return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
+
+
 def _batches(writer: _Writer, last: int, codec: Codec, level: int | None) -> Iterator[NewBatch]:
     row = 0
     while row < last:
