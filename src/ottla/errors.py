@@ -26,6 +26,11 @@
     │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
     │   └── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
     ├── EngineFailed           Spark could not run tasks or a query
+    ├── FleetError             a fleet cannot do what was asked
+    │   ├── StoreUnavailable   its store does not answer
+    │   ├── StoreIncompatible  its store has something that this version does not understand
+    │   ├── FleetConflict      the group was begun with other settings
+    │   └── LeaseLost          a unit was given to another node
     ├── NotDelivered           records were not acknowledged; says which, why, and whether they may be in the log
     │   ├── KeptInSpool        they are on disk, and the next producer on that spool delivers them
     │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
@@ -59,11 +64,14 @@ __all__ = [
     "ErrorCode",
     "ErrorRow",
     "Fenced",
+    "FleetConflict",
+    "FleetError",
     "InputError",
     "KeptInSpool",
     "LakeConflict",
     "LakeDamaged",
     "LakeError",
+    "LeaseLost",
     "LocalClusterError",
     "NetworkError",
     "NoBrokerReachable",
@@ -78,6 +86,8 @@ __all__ = [
     "SpoolFailed",
     "SpoolFull",
     "SpoolInUse",
+    "StoreIncompatible",
+    "StoreUnavailable",
     "UnsupportedFormat",
     "UsedAfterFork",
     "WireError",
@@ -296,6 +306,31 @@ class LakeDamaged(LakeError):
 
 class EngineFailed(OttlaError):
     """Spark could not run tasks or a query; the text is what it says of the cause, the whole report is the cause."""
+
+
+class FleetError(OttlaError):
+    """A fleet cannot do what was asked; the text says what is in the way."""
+
+
+class StoreUnavailable(FleetError):
+    """The store of a fleet does not answer. `store` is its address without the password."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        self.store = store
+        self.reason = reason
+        super().__init__(f"the fleet's store {store} does not answer: {reason}")
+
+
+class StoreIncompatible(FleetError):
+    """The store holds something that this version does not understand, or cannot do what a fleet needs."""
+
+
+class FleetConflict(FleetError):
+    """The nodes of a group do not agree: it was begun with other settings."""
+
+
+class LeaseLost(FleetError):
+    """A unit was given to another node, because this one seemed to be gone. What it says of the unit does not count."""
 
 
 class NotDelivered(OttlaError):

@@ -57,6 +57,34 @@ def test_topics_become_folders_and_a_report(kafka: LocalCluster, tmp_path: Path)
     assert count(path) == 400
 
 
+def test_the_nodes_of_a_fleet_do_the_work(kafka: LocalCluster, tmp_path: Path) -> None:
+    name = topic(kafka, "archive-cli-fleet", 3_000)
+    store, path = f"sqlite:///{tmp_path}/fleet.db", tmp_path / "lake"
+    options = ("--to", str(path), "--engine", "fleet", "--store", store, "--bootstrap", kafka.bootstrap)
+    with program("work", "serve", "--store", store, "--threads", "1") as node:
+        assert node.stderr is not None
+        assert b"working on jobs" in node.stderr.readline()
+        ended = run("archive", name, *options, "--workers", "1", "--json")
+        assert ended.exit_code == 0, ended.output
+        assert json.loads(ended.stdout)["records"] == 3_000
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(SECONDS) == 0
+    assert count(path) == 3_000
+    verified = run("lake", "verify", str(path), "--deep", "--against", kafka.bootstrap)
+    assert verified.exit_code == 0, verified.output
+
+
+def test_the_store_belongs_to_the_fleet() -> None:
+    for options, text in (
+        (("--engine", "fleet"), "--engine fleet needs --store"),
+        (("--store", "redis://localhost"), "--store is for --engine fleet"),
+        (("--engine", "fleet", "--store", "mysql://x"), "accepted are redis://"),
+    ):
+        ended = run("archive", "clicks", "--to", "/nowhere", "--bootstrap", "localhost:1", *options)
+        assert ended.exit_code == 2, ended.output
+        assert text in ended.stderr
+
+
 def test_a_program_reads_the_report(kafka: LocalCluster, tmp_path: Path) -> None:
     name = topic(kafka, "archive-cli-json")
     options = ("--partition-by", "date,hour", "--event-time", "json:ts", "--format", "delta", "--group", "archive-cli")

@@ -18,11 +18,11 @@ def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) ->
     command = [sys.executable, "-m", "ottla.cli", "demo", "--records", "50000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=_environment(tmp_path), check=False)
     assert done.returncode == 0, done.stderr
-    written, seen, archived = re.findall(r"fingerprint (?:written|read|archived) +(\S+)", done.stdout)
-    assert written == seen == archived
+    written, seen, handled, archived = re.findall(r"fingerprint (?:written|read|handled|archived) +(\S+)", done.stdout)
+    assert written == seen == handled == archived
     assert "receipts against" in done.stdout
     assert written.startswith("50000:")
-    assert done.stdout.count("killed with SIGKILL") == 2, "a broker and a producing program"
+    assert done.stdout.count("killed with SIGKILL") == 3, "a broker, a producing program and a node"
     assert "the members of group demo-readers read each of them once" in done.stdout
     shares = [int(share) for share in re.findall(r"member \d: .* (\d+) partitions", done.stdout)]
     assert sum(shares) == 6

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import ottla.spark
 from ottla.jobs.archive_plan import Cutting
@@ -39,7 +39,7 @@ class SlowRange(ArchiveRange):
     __slots__ = ()
 
     def __call__(self, one: OffsetRange) -> Archived:
-        writing.sync = _sync_slowly
+        setattr(writing, "sync", _sync_slowly)  # noqa: B010 - it is not the module's own
         return super().__call__(one)
 
 

@@ -73,7 +73,7 @@ def test_only_the_columns_asked_for_are_read(wanted: list[Row], columns: set[str
 
 
 def test_reading_no_column_still_counts() -> None:
-    ((records, count, fingerprint, reached),) = Decoder((), fingerprint=True).decode([written(numbered(5))])
+    ((records, count, fingerprint, reached, _),) = Decoder((), fingerprint=True).decode([written(numbered(5))])
     assert (records.num_columns, count, reached) == (0, 5, 5)
     assert fingerprint is not None
     assert fingerprint.count == 5

@@ -68,6 +68,7 @@ COMMANDS = {
     ),
     "spool": Entry("ottla.cli.spool", "What a producer left on disk: list, replay, export."),
     "topics": Entry("ottla.cli.topics", "Topics of a cluster: list, describe, create, alter, delete."),
+    "work": Entry("ottla.cli.work", "A function on all records of topics, by any number of nodes that share the work."),
 }
 
 

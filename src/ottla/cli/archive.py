@@ -1,4 +1,4 @@
-"""`ottla archive`: topics into a folder of Parquet files or a Delta table, exactly once, by this process or by Spark.
+"""`ottla archive`: topics into a folder of Parquet files or a Delta table, exactly once, here, by a fleet or by Spark.
 
 It parses, checks everything that can be wrong before anything is written, runs the archiver and reports.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -25,6 +26,9 @@ from ottla.cli.values.times import ACCEPTED, parse_time
 from ottla.cli.values.units import DURATIONS, SIZES, parse_duration, parse_size, show_size
 from ottla.config import Security, Timeouts
 from ottla.engines import local
+from ottla.engines.fleet import jobs
+from ottla.engines.fleet.jobs import JOBS
+from ottla.engines.fleet.store import open_store
 from ottla.fetch.options import OnLost, parse_isolation
 from ottla.jobs import event_time
 from ottla.jobs.archive_plan import Cutting
@@ -40,6 +44,7 @@ from ottla.model import OffsetRange
 T = TypeVar("T")
 _BAR = 24
 _SMALLEST_FILE = 1 << 16
+_STORE_FOR = "--store is for --engine fleet"
 
 
 def _partition_by(text: str) -> tuple[str, ...]:
@@ -131,14 +136,15 @@ def _start(text: str) -> str | datetime:
 )
 @click.option(
     "--engine",
-    type=click.Choice(["local", "spark"]),
+    type=click.Choice(["local", "spark", "fleet"]),
     default="local",
     show_default=True,
-    help="Who does the work: this process, or Spark.",
+    help="Who does the work: this process, Spark, or the nodes of a fleet ('ottla work serve').",
 )
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Ranges at a time.  [default: processors]")
 @click.option("--master", metavar="URL", help="With --engine spark: where Spark runs.  [default: local[*]]")
 @click.option("--checkpoint", metavar="PATH", help="With --engine spark: its own folder.  [default: in the archive]")
+@click.option("--store", metavar="URL", help="With --engine fleet: where its nodes meet, as redis://HOST.")
 @isolation_option
 @bootstrap_option
 @security_options
@@ -169,6 +175,7 @@ def archive(
     workers: int | None,
     master: str | None,
     checkpoint: str | None,
+    store: str | None,
     isolation: str,
     bootstrap: str,
     security: Security,
@@ -188,11 +195,15 @@ def archive(
       ottla archive clicks users --to /data/lake --partition-by topic,date,hour --event-time json:ts
       ottla archive clicks --to /data/clicks --follow --every 5m --group archiver
       ottla archive clicks --to /data/table --format delta --engine spark --master spark://host:7077
+      ottla archive clicks --to /shared/clicks --engine fleet --store redis://host     with 'ottla work serve' elsewhere
     """
     if follow and until_now:
         raise Misuse("--follow and --until-now exclude one another")
-    if engine == "local" and (master or checkpoint):
+    if engine != "spark" and (master or checkpoint):
         raise Misuse(f"{'--master' if master else '--checkpoint'} is for --engine spark")
+    if (engine == "fleet") != (store is not None):
+        raise Misuse("--engine fleet needs --store, for example redis://localhost" if store is None else _STORE_FOR)
+    nodes = None if store is None else open_store(store, JOBS)
     brokers = Brokers(
         bootstrap=bootstrap, security=security, timeouts=Timeouts(total=timeout), isolation=parse_isolation(isolation)
     )
@@ -214,6 +225,10 @@ def archive(
             task = Task(lake, job, wanted, cutting, interruption, progress)
             if engine == "local":
                 task.run(_threads(cutting.workers), every=every if follow else None)
+            elif nodes is not None:
+                with closing(nodes):
+                    by_fleet = partial(jobs.run, store=nodes, threads=cutting.workers)
+                    task.run(by_fleet, name="fleet", every=every if follow else None)
             else:
                 _spark_engine()(task, master=master, checkpoint=checkpoint, every=every if follow else None)
     if lake is not None:

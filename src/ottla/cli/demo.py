@@ -1,4 +1,4 @@
-"""`ottla demo`: the whole of Ottla on real brokers in a minute, with a broker and a producer killed, and a report."""
+"""`ottla demo`: the whole of Ottla on real brokers in a minute, with a broker and two programs killed, and a report."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from ottla.admin import Admin
 from ottla.cli import Failure
 from ottla.cli.demo_archive import archive_and_verify
+from ottla.cli.demo_fleet import share_and_kill
 from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
 from ottla.consume.consumer import Consumer
@@ -78,10 +79,10 @@ class _Moved:
     "--records", type=click.IntRange(1000, 50_000_000), default=1_000_000, show_default=True, help="How many to move."
 )
 def demo(records: int) -> None:
-    """Write, read and archive a million records on three real brokers and prove that none was lost.
+    """Write, read, share and archive a million records on three real brokers and prove that none was lost.
 
-    On the way a broker is killed, and a producing program, too; at the end Spark archives the topic. Everything runs in
-    a temporary folder and is gone at the end.
+    On the way a broker is killed, a producing program and a node of a fleet; at the end Spark archives the topic.
+    Everything runs in a temporary folder and is gone at the end.
 
     \b
     Example:
@@ -90,11 +91,15 @@ def demo(records: int) -> None:
     with tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder, JarProgress() as progress:
         _say("starting three brokers (Apache Kafka, KRaft; the first time, its jars are fetched)")
         started = time.monotonic()
-        with LocalCluster("demo", brokers=3, dir=Path(folder) / "cluster", progress=progress) as brokers:
+        with LocalCluster("demo", brokers=3, redis=True, dir=Path(folder) / "cluster", progress=progress) as brokers:
             _say(f"  up after {time.monotonic() - started:.1f} s at {brokers.bootstrap}")
             written, read_back, grouped = _move(brokers, records, Path(folder) / "spool")
+            assert brokers.redis_url is not None
+            shared = share_and_kill(
+                brokers.bootstrap, brokers.redis_url, TOPIC, records, Path(folder) / "handled", _say
+            )
             archived = archive_and_verify(brokers.bootstrap, TOPIC, Path(folder) / "archive", _say)
-    _report(records, written, read_back, grouped, archived)
+    _report(records, written, read_back, grouped, shared, archived)
 
 
 def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Moved, _Moved, int]:
@@ -208,7 +213,9 @@ def _fingerprint(rows: pa.Table) -> Fingerprint:
     return fingerprint_of(from_arrow(rows.column("value"), key=rows.column("key")))
 
 
-def _report(records: int, written: _Moved, read_back: _Moved, grouped: int, archived: Fingerprint) -> None:
+def _report(
+    records: int, written: _Moved, read_back: _Moved, grouped: int, shared: Fingerprint, archived: Fingerprint
+) -> None:
     sent, seen = written.fingerprint, read_back.fingerprint
     _say("")
     _say(written.line("wrote"))
@@ -217,12 +224,15 @@ def _report(records: int, written: _Moved, read_back: _Moved, grouped: int, arch
         _say(f"first failure on the way: {written.first_failure}")
     _say(f"fingerprint written  {sent}")
     _say(f"fingerprint read     {seen}")
+    _say(f"fingerprint handled  {shared}")
     _say(f"fingerprint archived {archived}")
     if not (sent == seen and sent.count == records):
         raise Failure(f"the log differs from what was written: {seen.count - sent.count:+,} records")
     if archived != seen:
         raise Failure(f"the archive differs from the log: {archived.count - seen.count:+,} records")
-    _say("equal: every record is in the log exactly once, and in the archive")
+    if shared != seen:
+        raise Failure(f"the fleet handled something else than the log has: {shared.count - seen.count:+,} records")
+    _say("equal: every record is in the log exactly once, was handled by the fleet, and is in the archive")
     if grouped != records:
         raise Failure(f"the group read {grouped:,} records, not {records:,}")
     _say(f"the members of group {_GROUP} read each of them once")

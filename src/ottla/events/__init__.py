@@ -28,23 +28,34 @@ from ottla.events.values import (
     FlushFailed,
     FlushRetried,
     LagMeasured,
+    PlannerChanged,
+    PositionMisplaced,
     RangeLost,
     SpoolDamaged,
     SpoolFailed,
     StillDown,
+    StoreDown,
+    StoreUp,
+    StoreWentBack,
     TimeDown,
+    TopicReplaced,
+    UnitEnded,
+    UnitReclaimed,
+    UnitsPlanned,
 )
 
 if TYPE_CHECKING:
     from ottla.events.sinks.file import JsonLinesSink
     from ottla.events.sinks.log import LogSink
     from ottla.events.sinks.prometheus import PrometheusSink
+    from ottla.events.sinks.rotating import RotatingFiles
     from ottla.events.sinks.statsd import StatsdSink
 
 _HOMES = {
     "JsonLinesSink": "ottla.events.sinks.file",
     "LogSink": "ottla.events.sinks.log",
     "PrometheusSink": "ottla.events.sinks.prometheus",
+    "RotatingFiles": "ottla.events.sinks.rotating",
     "StatsdSink": "ottla.events.sinks.statsd",
 }
 
@@ -68,14 +79,24 @@ __all__ = [
     "JsonLinesSink",
     "LagMeasured",
     "LogSink",
+    "PlannerChanged",
+    "PositionMisplaced",
     "PrometheusSink",
     "RangeLost",
+    "RotatingFiles",
     "Sink",
     "SpoolDamaged",
     "SpoolFailed",
     "StatsdSink",
     "StillDown",
+    "StoreDown",
+    "StoreUp",
+    "StoreWentBack",
     "TimeDown",
+    "TopicReplaced",
+    "UnitEnded",
+    "UnitReclaimed",
+    "UnitsPlanned",
 ]
 
 

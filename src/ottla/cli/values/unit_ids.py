@@ -1,0 +1,26 @@
+"""Units as people name them on a command line: `clicks/0/1000-2000`, topic, partition and offsets `[start, stop)`.
+
+Text comes in and a range goes out, or the other way round; what is malformed is a ValueError that says what is
+accepted. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ottla.model import OffsetRange
+
+_ID = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,10})/(?P<start>[0-9]{1,19})-(?P<stop>[0-9]{1,19})", re.ASCII)
+
+
+def unit_id(unit: OffsetRange) -> str:
+    """The name of a unit."""
+    return f"{unit.topic}/{unit.partition}/{unit.start}-{unit.stop}"
+
+
+def parse_unit_id(text: str) -> OffsetRange:
+    """The unit that a name means."""
+    match = _ID.fullmatch(text.strip())
+    if match is None or int(match["stop"]) < int(match["start"]):
+        raise ValueError(f"{text!r} names no unit: write TOPIC/PARTITION/START-STOP, for example clicks/0/1000-2000")
+    return OffsetRange(match["topic"], int(match["partition"]), int(match["start"]), int(match["stop"]))

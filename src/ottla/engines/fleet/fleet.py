@@ -1,0 +1,406 @@
+"""`Fleet`: a node of a group whose nodes share the work on topics, unit by unit.
+
+Topics and a store come in, units go out to whoever iterates; what is done is done once, what a crash interrupts is
+done again by any other node. Planning, leases and watching happen on threads of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
+from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
+from ottla.engines.fleet.planner import Planner, Policy, Start
+from ottla.engines.fleet.planning import Units
+from ottla.engines.fleet.steward import Steward
+from ottla.engines.fleet.store import Store, open_store
+from ottla.engines.fleet.unit import Unit, reason_of, trace_of
+from ottla.engines.fleet.units import Charter, Lane, Snapshot
+from ottla.errors import ConfigError, FleetConflict, InputError, LeaseLost, StoreUnavailable, UsedAfterFork
+from ottla.events.values import Event, UnitEnded
+from ottla.fetch import places
+from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
+from ottla.fetch.reader import Reader
+from ottla.model import Isolation, Record, TopicPartition
+from ottla.net.footing import Addresses, Footing, Sinks
+
+_log = logging.getLogger(__name__)
+_UNITS = Units()
+_CHARTER = Charter()
+_FETCHING = Fetching()
+_NEWEST = 100
+"""Events that are kept in memory."""
+_SHORTEST_NAP, _LONGEST_NAP = 0.01, 0.25
+"""Seconds between two looks for units when there are none."""
+_CLOSE_SECONDS = 10.0
+
+
+class Fleet:
+    """One node of a group. Threads may share it; `with` closes it, which gives back what is not done."""
+
+    def __init__(
+        self,
+        cluster: Addresses,
+        *,
+        group: str,
+        topics: str | Collection[str] = (),
+        store: str | Store,
+        start: Start = "latest",
+        units: Units = _UNITS,
+        charter: Charter = _CHARTER,
+        on_lost: OnLost | str = OnLost.ERROR,
+        commit_group: str | None = None,
+        most_seconds: float | None = None,
+        fetching: Fetching = _FETCHING,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        security: Security = PLAINTEXT,
+        client_id: str = "ottla-fleet",
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+        events: Sinks = (),
+    ) -> None:
+        """Constructing it connects nothing.
+
+        `topics` join those that the group has. `start` is where a topic begins that is new to the group; `on_lost` what
+        happens to a position that its log does not have; `commit_group` a consumer group in Kafka that is told how far
+        the work is done; `most_seconds` how long a unit may take.
+        """
+        check_kind("units", units, Units)
+        check_kind("charter", charter, Charter)
+        check_kind("fetching", fetching, Fetching)
+        if start not in ("earliest", "latest"):
+            places.check(start, "start")
+        if most_seconds is not None and most_seconds <= 0:
+            raise ConfigError(f"most_seconds must be above 0, got {most_seconds}")
+        self.group = group
+        self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._store = open_store(store, group) if isinstance(store, str) else store
+        self._charter = charter
+        self._footing = Footing(
+            cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
+        )
+        self._reader = Reader(
+            self._footing.cluster, fetching=fetching, isolation=isolation, events=self._footing.events
+        )
+        self._policy = Policy(
+            group=group,
+            topics=self._topics,
+            units=units,
+            start=start,
+            on_lost=parse_on_lost(on_lost),
+            isolation=parse_isolation(isolation),
+            commit_group=commit_group,
+        )
+        self.host = socket.gethostname()
+        self.node = f"{self.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        """The name of this node, which no other has."""
+        self.newest: deque[Event] = deque(maxlen=_NEWEST)
+        """The last events of this node."""
+        self._holdings = Holdings(self._store, self.node, host=self.host, most_seconds=most_seconds)
+        self._planner = Planner(self._footing.cluster, self._store, self._policy, self._tell)
+        self._steward: Steward | None = None
+        self._tally = _Tally()
+        self._taking = threading.Lock()
+        self._starting = threading.Lock()
+        self._stopped = threading.Event()
+        self._pid = os.getpid()
+        self._singly: Iterator[Record] | None = None
+        self._reading = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.group} at {self._store.address}, node {self.node}>"
+
+    # Working
+
+    def start(self) -> None:
+        """Joins the group: from now on this node plans if no other does, and watches the others.
+
+        Everything that takes units does this by itself.
+        """
+        with self._starting:
+            self._check_usable()
+            if self._steward is not None:
+                return
+            charter = self._store.found(self._charter)
+            if charter != self._charter:
+                raise FleetConflict(_contradiction(self.group, charter, self._charter))
+            if self._topics:
+                self._store.add_topics(dict.fromkeys(self._topics, ""))
+            self._steward = Steward(
+                self._store,
+                self._holdings,
+                self._planner,
+                charter,
+                node=self.node,
+                report=self._report,
+                tell=self._tell,
+            )
+            self._steward.start()
+
+    def units(self, *, until_end: bool = False) -> Iterator[Unit]:
+        """Units, as there are any, until `stop`; several threads may iterate at once.
+
+        With `until_end`, until everything is done that was in the topics when this was called. A unit that is on the
+        error list does not hold that up.
+        """
+        self.start()
+        goal = self._ends() if until_end else None
+        nap = _SHORTEST_NAP
+        while not self._stopped.is_set():
+            held = self._take()
+            if held is not None:
+                nap = _SHORTEST_NAP
+                yield Unit(held, self._reader, self._ended)
+                continue
+            if goal is not None and self._is_done(goal):
+                return
+            self._stopped.wait(nap)
+            nap = min(_LONGEST_NAP, nap * 2)
+
+    def records(self, *, until_end: bool = False) -> Iterator[Record]:
+        """Records one by one. Their unit is done when the one after its last is asked for.
+
+        A unit that cannot be read, or is lost on the way, is left to another attempt: some of its records come again.
+        """
+        for unit in self.units(until_end=until_end):
+            try:
+                with unit:
+                    yield from unit.records()
+            except Exception as error:
+                _log_failure(unit, error)
+
+    def record(self) -> Record | None:
+        """The next record, for threads that share the work record by record; None after `stop`."""
+        with self._reading:
+            if self._singly is None:
+                self._singly = self.records()
+            return next(self._singly, None)
+
+    def run(self, handler: Callable[[Unit], object], *, threads: int = 1, until_end: bool = False) -> None:
+        """Calls `handler` with unit after unit, in so many threads, until `stop` (or the end).
+
+        A unit is done when the handler returns. If it raises, the unit is tried again, and the work goes on.
+        """
+        if threads < 1:
+            raise InputError(f"threads must be at least 1, got {threads}")
+        self.start()
+        failures: list[BaseException] = []
+        crew = [
+            threading.Thread(
+                target=self._work, args=(handler, until_end, failures), name=f"ottla-fleet-work-{number}", daemon=True
+            )
+            for number in range(threads)
+        ]
+        for thread in crew:
+            thread.start()
+        try:
+            for thread in crew:
+                while thread.is_alive():
+                    thread.join(0.2)
+        except BaseException:
+            self.stop()
+            for thread in crew:
+                thread.join(_CLOSE_SECONDS)
+            raise
+        if failures:
+            raise failures[0]
+
+    def stop(self) -> None:
+        """No further units; those in hand can be finished. May be called from anywhere."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Leaves the group: units that are in hand go back to it."""
+        self.stop()
+        if os.getpid() != self._pid:
+            return
+        with self._starting:
+            steward, self._steward = self._steward, None
+        with self._taking:  # whoever was about to take one has it by now, or will not
+            in_hand = self._holdings.all()
+        for held in in_hand:
+            try:
+                self._holdings.finish_once(held, held.grant.range.start)
+            except StoreUnavailable as error:
+                _log.warning("%s was not given back, and waits for its lease to end: %s", held.grant.range, error)
+                break
+        self._holdings.give_up()
+        if steward is not None:
+            steward.stop()
+        self._reader.close()
+        self._footing.close()
+        self._store.close()
+
+    # The group
+
+    def look(self) -> Snapshot:
+        """How the whole group stands."""
+        return self._store.look()
+
+    def add_topics(self, *topics: str) -> None:
+        """The group works on these, too, from now on, on all nodes."""
+        for name in topics:
+            self._footing.cluster.topic(name)
+        self._store.add_topics(dict.fromkeys(topics, ""))
+
+    def remove_topics(self, *topics: str) -> None:
+        """Nothing more of these is planned, by no node; what waits already is worked on, and its place is kept."""
+        self._store.remove_topics(topics)
+
+    # Parts
+
+    def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
+        try:
+            for unit in self.units(until_end=until_end):
+                try:
+                    with unit:
+                        handler(unit)
+                except Exception as error:
+                    _log_failure(unit, error)
+        except BaseException as error:
+            failures.append(error)
+            self.stop()
+
+    def _take(self) -> Held | None:
+        with self._taking:
+            self._check_usable()
+            if self._stopped.is_set():
+                return None
+            try:
+                taken = self._holdings.take(1)
+            except StoreUnavailable:
+                return None  # the steward tells
+        return taken[0] if taken else None
+
+    def _ended(self, unit: Unit, held: Held, reached: int, error: BaseException | None) -> Ending:
+        if error is None:
+            ending = self._holdings.finish(held, reached)
+        elif isinstance(error, LeaseLost):
+            self._holdings.forget(held)
+            ending = Ending.LOST
+        else:
+            told = failure(held.grant, reason_of(error), host=self.host, traceback=trace_of(error))
+            ending = self._holdings.fail(held, told)
+        self._tally.count(unit, ending)
+        self._tell(self._event(unit, ending, error))
+        return ending
+
+    def _event(self, unit: Unit, ending: Ending, error: BaseException | None) -> UnitEnded:
+        one = unit.range
+        topic = self._footing.cluster.known.topics.get(one.topic)
+        partition = None if topic is None else topic.partition(one.partition)
+        return UnitEnded(
+            one.topic,
+            one.partition,
+            start=one.start,
+            stop=one.stop,
+            reached=unit.reached,
+            status=ending.value,
+            attempt=unit.attempt,
+            records=unit.records_read,
+            payload_bytes=unit.bytes_read,
+            wasted_records=unit.records_wasted,
+            seconds=unit.seconds,
+            broker_id=-1 if partition is None else partition.leader,
+            host=self.host,
+            reason="" if error is None else reason_of(error),
+        )
+
+    def _tell(self, event: Event) -> None:
+        self.newest.append(event)
+        self._footing.events.emit(event)
+
+    def _report(self) -> dict[str, Any]:
+        steward = self._steward
+        return {
+            "host": self.host,
+            "pid": self._pid,
+            "planner": steward is not None and steward.is_planner,
+            "holds": len(self._holdings),
+            "halted": dict(self._planner.halted) if steward is not None and steward.is_planner else {},
+            **self._tally.report(),
+        }
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        wanted = {*self._store.look().topics, *self._topics}
+        return {at: end for topic in sorted(wanted) for at, end in self._reader.offsets(topic, "latest").items()}
+
+    def _is_done(self, goal: dict[TopicPartition, int]) -> bool:
+        try:
+            seen = self._store.look()
+            lanes = {lane.at: lane for lane in seen.lanes}
+            return all(at in lanes and self._has_ended(lanes[at], end, seen) for at, end in goal.items())
+        except StoreUnavailable:
+            return False
+
+    def _has_ended(self, lane: Lane, end: int, seen: Snapshot) -> bool:
+        """Whether nothing before `end` is to be done, or will be without somebody who looks at the error list."""
+        if lane.done >= end:
+            return True
+        if not lane.failed or any(out.range.topic_partition == lane.at and out.range.start < end for out in seen.out):
+            return False
+        if self._charter.ordered:
+            return True  # the failed one holds up all that follow
+        waiting = self._store.waiting(lane.at, 1)
+        return lane.planned >= end and (not waiting or waiting[0].start >= end)
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("a fleet that was made before fork() is used in the child: make one there")
+
+
+class _Tally:
+    """What this node has done, for its reports."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._endings: dict[str, int] = {}
+        self._records = 0
+        self._bytes = 0
+        self._started = time.time()
+
+    def count(self, unit: Unit, ending: Ending) -> None:
+        with self._lock:
+            self._endings[ending.value] = self._endings.get(ending.value, 0) + 1
+            if ending in (Ending.DONE, Ending.PART):
+                self._records += unit.records_read
+                self._bytes += unit.bytes_read
+
+    def report(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                "started": self._started,
+                "units": dict(self._endings),
+                "records": self._records,
+                "bytes": self._bytes,
+            }
+
+
+def _log_failure(unit: Unit, error: Exception) -> None:
+    if isinstance(error, LeaseLost):
+        _log.warning("%s", error)
+    else:
+        _log.warning("%s failed (attempt %d): %s", unit.range, unit.attempt, reason_of(error))
+
+
+def _contradiction(group: str, there: Charter, wanted: Charter) -> str:
+    names = [name for name in Charter.__slots__ if getattr(there, name) != getattr(wanted, name)]
+    said = ", ".join(f"{name}={getattr(there, name)!r} and not {getattr(wanted, name)!r}" for name in names)
+    return f"group {group} was begun with {said}: use its settings, or `ottla work reset --settings` while no node runs"

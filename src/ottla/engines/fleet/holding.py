@@ -1,0 +1,154 @@
+"""The units that a node holds: taking them, keeping their leases alive, and telling the store what became of them.
+
+A store and the node's name come in. Every word is said until the store has heard it or the node is closed; a word that
+the store refuses because the unit was given to somebody else is an `Ending`, not an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ottla.engines.fleet.store import Store
+from ottla.engines.fleet.units import Failure, Grant
+from ottla.errors import StoreUnavailable
+from ottla.model import OffsetRange
+
+_AGAIN_SECONDS = 0.25
+"""Between two tries to tell a store that does not answer."""
+
+
+class Ending(Enum):
+    """What became of a unit."""
+
+    DONE = "done"
+    PART = "part"
+    """Done up to somewhere; the rest waits again."""
+    GIVEN_BACK = "given back"
+    FAILED = "failed"
+    LOST = "lost"
+    """The lease was gone: somebody else has the unit, and what was said of it does not count."""
+    UNSURE = "unsure"
+    """The store stopped answering in the middle: the word came through, or the unit is done once more."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A unit that this node holds."""
+
+    grant: Grant
+    since: float
+    """When it was taken, on the monotonic clock."""
+    lost: threading.Event = field(default_factory=threading.Event)
+    """Set when the lease is gone."""
+
+
+class Holdings:
+    """All units of one node. Threads share it."""
+
+    def __init__(self, store: Store, node: str, *, host: str = "", most_seconds: float | None = None) -> None:
+        """`most_seconds` is how long a unit may be held; after that it counts as failed."""
+        self._store = store
+        self._node = node
+        self._host = host or node
+        self._most_seconds = most_seconds
+        self._numbers = itertools.count(1)
+        self._held: dict[Grant, Held] = {}
+        self._lock = threading.Lock()
+        self._given_up = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, most: int) -> list[Held]:
+        """Units that wait, at most so many."""
+        grants = self._store.take(f"{self._node}/{next(self._numbers)}", most)
+        now = time.monotonic()
+        taken = [Held(grant, now) for grant in grants]
+        with self._lock:
+            self._held.update((held.grant, held) for held in taken)
+        return taken
+
+    def renew(self) -> list[Held]:
+        """The beat of all leases; those that are lost come out. The ones held for too long are told as failed."""
+        with self._lock:
+            held = list(self._held.values())
+        late = [one for one in held if self._is_late(one)]
+        for one in late:
+            self._store.fail(one.grant.range, one.grant.lease, self._too_long(one))
+        kept = self._store.renew([(one.grant.range, one.grant.lease) for one in held]) if held else []
+        lost = [one for one, is_kept in zip(held, kept, strict=True) if not is_kept]
+        with self._lock:
+            # Those that ended while the store was asked are not lost.
+            gone = [one for one in lost if self._held.pop(one.grant, None) is not None]
+        for one in gone:
+            one.lost.set()
+        return gone
+
+    def finish(self, held: Held, reached: int) -> Ending:
+        """Done up to `reached`: all of it, a part, or nothing, which gives the unit back."""
+        unit = held.grant.range
+        word = Ending.DONE if reached >= unit.stop else Ending.PART if reached > unit.start else Ending.GIVEN_BACK
+        return self._end(held, word, lambda: self._store.finish(unit, held.grant.lease, reached))
+
+    def fail(self, held: Held, failure: Failure) -> Ending:
+        """The attempt has failed."""
+        return self._end(held, Ending.FAILED, lambda: self._store.fail(held.grant.range, held.grant.lease, failure))
+
+    def all(self) -> list[Held]:
+        """Those that have not ended."""
+        with self._lock:
+            return list(self._held.values())
+
+    def finish_once(self, held: Held, reached: int) -> bool:
+        """As `finish`, without waiting for a store that does not answer."""
+        heard = self._store.finish(held.grant.range, held.grant.lease, reached)
+        self.forget(held)
+        held.lost.set()
+        return heard
+
+    def give_up(self) -> None:
+        """Waits for the store end; what could not be told is done again by somebody else."""
+        self._given_up.set()
+
+    def _end(self, held: Held, word: Ending, say: Callable[[], bool]) -> Ending:
+        unheard = False
+        while not held.lost.is_set():
+            try:
+                heard = say()
+            except StoreUnavailable:
+                unheard = True
+                if self._given_up.wait(_AGAIN_SECONDS):
+                    break
+                continue
+            self.forget(held)
+            if heard:
+                return word
+            return Ending.UNSURE if unheard else Ending.LOST
+        self.forget(held)
+        return Ending.UNSURE if unheard else Ending.LOST
+
+    def forget(self, held: Held) -> None:
+        """It is no longer this node's."""
+        with self._lock:
+            self._held.pop(held.grant, None)
+
+    def _is_late(self, held: Held) -> bool:
+        return self._most_seconds is not None and time.monotonic() - held.since > self._most_seconds
+
+    def _too_long(self, held: Held) -> Failure:
+        return failure(held.grant, f"it took longer than {self._most_seconds} s", host=self._host)
+
+
+def failure(grant: Grant, reason: str, *, host: str, traceback: str = "") -> Failure:
+    """What the error list shows of a unit that is given up."""
+    return Failure(grant.range, grant.attempt, reason, traceback, host, time.time())
+
+
+def lost_by(unit: OffsetRange, holder: str, attempt: int, reason: str) -> Failure:
+    """The same for one whose holder is gone."""
+    return Failure(unit, attempt, reason, "", holder.partition("/")[0], time.time())

@@ -1,0 +1,59 @@
+"""What a group remembers in Kafka, so that a store that forgets is noticed: how far it is, and the highest number.
+
+It is kept as committed offsets of a consumer group of its own: the offset is up to where everything is done, the note
+beside it says up to where units were planned and which number a lease had last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from ottla.admin.committed import Committed, commit, fetch_committed
+from ottla.engines.fleet.units import Lane
+from ottla.model import GroupMember, TopicPartition
+from ottla.net import Cluster
+
+_NOTE = re.compile(r"planned=(\d+) number=(\d+)")
+
+
+class Remembered(NamedTuple):
+    """What Kafka knows of one partition."""
+
+    done: int
+    planned: int
+    number: int
+
+
+def memory_group(group: str) -> str:
+    """The consumer group in Kafka in which a fleet's group keeps its memory."""
+    return f"ottla-fleet.{group}"
+
+
+def recall(cluster: Cluster, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Remembered]:
+    """What is remembered of these partitions."""
+    found = fetch_committed(cluster, GroupMember(memory_group(group)), partitions)
+    return {at: _read(committed) for at, committed in found.items()}
+
+
+def _read(committed: Committed) -> Remembered:
+    note = _NOTE.fullmatch(committed.metadata)
+    planned, number = (int(note[1]), int(note[2])) if note else (committed.offset, 0)
+    return Remembered(committed.offset, max(planned, committed.offset), number)
+
+
+def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane], number: int) -> None:
+    """Keeps how these partitions stand."""
+    offsets = {
+        at: Committed(lane.done, metadata=f"planned={lane.planned} number={number}") for at, lane in lanes.items()
+    }
+    if offsets:
+        commit(cluster, GroupMember(memory_group(group)), offsets)
+
+
+def publish(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane]) -> None:
+    """Tells an ordinary consumer group how far everything is done, for tools that look at its lag."""
+    offsets = {at: Committed(lane.done) for at, lane in lanes.items()}
+    if offsets:
+        commit(cluster, GroupMember(group), offsets)

@@ -1,0 +1,285 @@
+"""The planner: looks at the logs and the store, and publishes what is new as units. One node of a group does this.
+
+A cluster, a store and the group's settings come in; units go into the store. `planning` decides, this module asks and
+tells. What cannot be planned holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from ottla.admin.lookup import find_ranges
+from ottla.engines.fleet import memory
+from ottla.engines.fleet.memory import Remembered
+from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan
+from ottla.engines.fleet.store import Store
+from ottla.engines.fleet.units import Counts, Lane, Lease, Snapshot
+from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError
+from ottla.events.values import Event, PositionMisplaced, StoreWentBack, TopicReplaced, UnitsPlanned
+from ottla.fetch import places
+from ottla.fetch.options import OnLost
+from ottla.fetch.record_sizes import RecordSizes
+from ottla.model import Isolation, TopicPartition
+from ottla.net import Cluster
+from ottla.net.deadline import Deadline
+
+_log = logging.getLogger(__name__)
+Tell = Callable[[Event], None]
+Lanes = Mapping[TopicPartition, Lane]
+Start = str | datetime
+_REMEMBER_SECONDS = 1.0
+_ASK_SECONDS = 8.0
+_LEAP = 1_000_000
+"""How far numbers are raised when some may have been given out that nobody remembers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a planner goes by."""
+
+    group: str
+    topics: tuple[str, ...] = ()
+    """Those that this node was started with."""
+    units: Units = field(default_factory=Units)
+    start: Start = "latest"
+    """Where a topic begins of which nothing is known."""
+    on_lost: OnLost = OnLost.ERROR
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    commit_group: str | None = None
+
+
+class _Found(NamedTuple):
+    """What the brokers say."""
+
+    ids: dict[str, str]
+    logs: dict[TopicPartition, Log]
+
+
+class Planner:
+    """Plans for as long as its node has the right to."""
+
+    def __init__(self, cluster: Cluster, store: Store, policy: Policy, tell: Tell) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._policy = policy
+        self._tell = tell
+        self._sizes = RecordSizes(cluster)
+        self._remembered: dict[TopicPartition, Remembered] = {}
+        self._recalled: set[TopicPartition] = set()
+        self._last: Snapshot | None = None
+        self._wanted: dict[str, str] = dict.fromkeys(policy.topics, "")
+        """The topics that the group had last, as far as this node knows, and their ids."""
+        self._remember_at = 0.0
+        self._kept: object = None
+        self._told: dict[object, object] = {}
+        self.halted: dict[str, str] = {}
+        """Partitions and topics that are not planned, and why."""
+
+    def begin(self) -> None:
+        """The right to plan is new: what others did in the meantime is not known."""
+        self._recalled.clear()
+        self._remembered.clear()
+        self._last = None
+        self._told.clear()
+
+    def round(self, lease: Lease) -> Round:
+        """Looks once and plans what is due. Raises `LeaseLost` when somebody else plans by now."""
+        self.halted = {}
+        seen = self._look(lease)
+        found = self._ask(seen)
+        seen = self._check_topics(seen, found)
+        lanes = {lane.at: lane for lane in seen.lanes}
+        logs = {at: log for at, log in found.logs.items() if at.topic not in self.halted}
+        self._recall(lanes, logs, seen.number)
+        starts = self._starts(lanes, logs)
+        sizes = self._sizes.of(
+            list(found.ids), {at: log.start for at, log in logs.items()}, {at: log.stop for at, log in logs.items()}
+        )
+        known = {at: log for at, log in logs.items() if at in lanes or at in starts}
+        policy = self._policy
+        due = plan(known, lanes, starts.__getitem__, units=policy.units, on_lost=policy.on_lost, record_bytes=sizes)
+        self._tell_misplaced(due)
+        if due.moves:
+            if not self._store.plan(lease, due.moves):
+                raise LeaseLost(f"group {policy.group} is planned by another node by now")
+            units = sum(len(move.units) for move in due.moves)
+            if units:
+                offsets = sum(len(unit) for move in due.moves for unit in move.units)
+                self._tell(UnitsPlanned(policy.group, units=units, planned_records=offsets))
+        self._last, self._wanted = seen, dict(seen.topics)
+        self._remember({at: lane for at, lane in lanes.items() if at in logs}, seen.number)
+        return due
+
+    # What there is
+
+    def _look(self, lease: Lease) -> Snapshot:
+        seen = self._store.look()
+        last = self._last
+        if seen.planner is None or seen.planner.lease != lease:
+            raise LeaseLost(f"group {self._policy.group} is planned by another node by now")
+        if last is not None and (seen.number < last.number or _is_less(seen.counts, last.counts)):
+            self._went_back(f"it counted up to {last.number} and goes on after {seen.number}", last.number)
+            self._store.add_topics({name: found for name, found in last.topics.items() if name not in seen.topics})
+            seen = self._store.look()
+        if last is None and not seen.topics and not seen.lanes and self._wanted:
+            # A store that came back empty: what every node was started with was there once.
+            self._store.add_topics(self._wanted)
+            seen = self._store.look()
+        return seen
+
+    def _ask(self, seen: Snapshot) -> _Found:
+        """Topics that nobody knows and partitions without leader are left out, and said to be."""
+        deadline = Deadline.after(_ASK_SECONDS)
+        ids: dict[str, str] = {}
+        partitions: list[TopicPartition] = []
+        # Not `Cluster.topic`, which waits for one that nobody knows: all the others would wait with it.
+        known = self._cluster.metadata(sorted(seen.topics), deadline=deadline).topics if seen.topics else {}
+        for name in seen.topics:
+            topic = known.get(name)
+            error = ErrorCode.unknown_topic_or_partition if topic is None else topic.error
+            if topic is None or error is not ErrorCode.none:
+                self._halt(name, str(BrokerError(error, f"looking up topic {name}")))
+                continue
+            ids[name] = str(topic.id or "")
+            partitions += [TopicPartition(name, one.index) for one in topic.partitions]
+        ranges = find_ranges(self._cluster, partitions, deadline=deadline, isolation=self._policy.isolation)
+        for at in partitions:
+            if at not in ranges:
+                self._halt(str(at), "no leader tells where its log begins and ends")
+        return _Found(ids, {at: Log(one.start, one.stop) for at, one in ranges.items()})
+
+    def _check_topics(self, seen: Snapshot, found: _Found) -> Snapshot:
+        """A topic that was deleted and made anew is another one, whatever its offsets look like."""
+        new = {name: one for name, one in found.ids.items() if one and not seen.topics[name]}
+        replaced = {
+            name: one for name, one in found.ids.items() if one and seen.topics[name] and one != seen.topics[name]
+        }
+        for name, one in replaced.items():
+            goes_on = self._policy.on_lost is not OnLost.ERROR
+            if self._is_news(("replaced", name), one):
+                self._tell(TopicReplaced(name, before=seen.topics[name], after=one, goes_on=goes_on))
+            if not goes_on:
+                self._halt(name, "the topic was deleted and created again: `work reset` begins with the new one")
+                continue
+            for lane in seen.lanes:
+                if lane.at.topic == name:
+                    self._remembered.pop(lane.at, None)
+                    log = found.logs.get(lane.at)
+                    self._store.reset(lane.at, None if log is None else self._resumed(log))
+            new[name] = one
+        if new:
+            self._store.add_topics(new)
+        return self._store.look() if new else seen
+
+    def _resumed(self, log: Log) -> int:
+        return log.stop if self._policy.on_lost is OnLost.LATEST else log.start
+
+    # What is remembered
+
+    def _recall(self, lanes: Lanes, logs: Mapping[TopicPartition, Log], number: int) -> None:
+        """Once in a term, for each partition: does the store know less than it did?"""
+        unknown = [at for at in logs if at not in self._recalled]
+        if not unknown:
+            return
+        found = memory.recall(self._cluster, self._policy.group, unknown)
+        self._recalled.update(unknown)
+        self._remembered.update(found)
+        behind = [at for at, one in found.items() if at in lanes and lanes[at].planned < one.planned]
+        highest = max((one.number for one in found.values()), default=0)
+        missing = [at for at in found if at not in lanes]
+        if behind or missing or highest > number:
+            some = ", ".join(map(str, [*behind, *missing][:3])) or "numbers of leases"
+            self._went_back(f"Kafka remembers more of {some} than the store has", highest)
+
+    def _went_back(self, reason: str, number: int) -> None:
+        self._tell(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
+        self._store.raise_number(number + _LEAP)
+
+    def _remember(self, lanes: Lanes, number: int) -> None:
+        now = time.monotonic()
+        state = ({at: (lane.done, lane.planned) for at, lane in lanes.items()}, number)
+        if now < self._remember_at or state == self._kept:
+            return
+        self._remember_at = now + _REMEMBER_SECONDS
+        try:
+            memory.remember(self._cluster, self._policy.group, lanes, number)
+            if self._policy.commit_group is not None:
+                memory.publish(self._cluster, self._policy.commit_group, lanes)
+        except OttlaError as error:
+            # Work goes on without: the next round tries again.
+            if self._is_news("memory", str(error)):
+                _log.warning("group %s: how far it is could not be kept in Kafka: %s", self._policy.group, error)
+            return
+        self._kept = state
+
+    # Where to begin
+
+    def _starts(self, lanes: Lanes, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+        """For partitions that the store does not know. One that was added to a topic begins with its log."""
+        known = {at.topic for at in lanes}
+        starts: dict[TopicPartition, int] = {}
+        fresh: list[TopicPartition] = []
+        for at, log in logs.items():
+            if at in lanes:
+                continue
+            remembered = self._remembered.get(at)
+            if remembered is not None:
+                starts[at] = remembered.done
+            elif at.topic in known:
+                starts[at] = log.start
+            else:
+                fresh.append(at)
+        return starts | self._placed(fresh, logs)
+
+    def _placed(self, fresh: list[TopicPartition], logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+        start = self._policy.start
+        if start == "earliest":
+            return {at: logs[at].start for at in fresh}
+        if start == "latest":
+            return {at: logs[at].stop for at in fresh}
+        if not fresh:
+            return {}
+        deadline = Deadline.after(_ASK_SECONDS)
+        found = places.resolve(self._cluster, fresh, start, isolation=self._policy.isolation, deadline=deadline)
+        return {at: min(max(offset, logs[at].start), logs[at].stop) for at, offset in found.items()}
+
+    # Telling
+
+    def _tell_misplaced(self, due: Round) -> None:
+        for one in due.misplaced:
+            if one.goes_on is None:
+                self._halt(str(one.at), f"its position {one.position} {one.wrong.value}")
+            if self._is_news(one.at, one):
+                self._tell(_misplaced(one))
+
+    def _halt(self, what: str, why: str) -> None:
+        self.halted[what] = why
+        if self._is_news(("halt", what), why):
+            _log.warning("group %s does not plan %s: %s", self._policy.group, what, why)
+
+    def _is_news(self, what: object, value: object) -> bool:
+        if self._told.get(what) == value:
+            return False
+        self._told[what] = value
+        return True
+
+
+def _is_less(now: Counts, before: Counts) -> bool:
+    """Counts only grow, in a store that forgets nothing."""
+    return any(one < other for one, other in zip(now, before, strict=True))
+
+
+def _misplaced(one: Misplaced) -> PositionMisplaced:
+    return PositionMisplaced(
+        *one.at,
+        position=one.position,
+        start=one.log.start,
+        stop=one.log.stop,
+        resume=-1 if one.goes_on is None else one.goes_on,
+        reason=f"the position {one.wrong.value}",
+    )

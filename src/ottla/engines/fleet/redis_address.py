@@ -1,0 +1,158 @@
+"""Addresses of Redis servers: alone, watched by sentinels, or a cluster.
+
+Text comes in, a `Place` goes out, or an error that says what is accepted. No error and no `repr` shows a password.
+Nothing is opened or connected here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from ottla.config import Address, Tls
+from ottla.errors import ConfigError
+
+
+class Kind(Enum):
+    """Which server is asked."""
+
+    ALONE = "the one at the address"
+    SENTINEL = "the master that sentinels name"
+    CLUSTER = "the node that has the slot of the group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a group is kept. As text, it is an address without user and password."""
+
+    scheme: str
+    kind: Kind
+    addresses: tuple[Address, ...]
+    """Of the server, of the sentinels, or of some nodes of the cluster."""
+    master: str = ""
+    db: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        path = [self.master] if self.master else []
+        path += [str(self.db)] if self.db else []
+        return f"{self.scheme}://{','.join(map(str, self.addresses))}{''.join(f'/{one}' for one in path)}"
+
+
+def parse(url: str) -> Place:
+    """The place that an address names."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _wrong(url, "it is no URL") from None  # whose text may have the password
+    kind = _KINDS.get(parts.scheme)
+    if kind is None:
+        raise _wrong(url, "its scheme is unknown")
+    if parts.fragment:
+        raise _wrong(url, "it has a #; in a password that is %23")
+    username, password = _credentials(url, parts)
+    hosts = parts.netloc.rpartition("@")[2]
+    addresses = tuple(_address(url, one, kind) for one in hosts.split(","))
+    if kind is Kind.ALONE and len(addresses) > 1:
+        raise _wrong(url, "several servers are redis+sentinel:// or redis+cluster://")
+    master, db = _path(url, parts.path, kind)
+    tls = _tls(url, parts)
+    return Place(
+        scheme=parts.scheme,
+        kind=kind,
+        addresses=addresses,
+        master=master,
+        db=db,
+        username=username,
+        password=password,
+        tls=tls,
+    )
+
+
+_KINDS = {
+    "redis": Kind.ALONE,
+    "rediss": Kind.ALONE,
+    "redis+sentinel": Kind.SENTINEL,
+    "redis+cluster": Kind.CLUSTER,
+}
+_PORTS = {Kind.ALONE: 6379, Kind.SENTINEL: 26379, Kind.CLUSTER: 6379}
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)
+_YES_AND_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_FILES = {"ca": "ca_file", "cert": "cert_file", "key": "key_file"}
+
+
+def _wrong(url: str, reason: str) -> ConfigError:
+    scheme, _, rest = url.partition("://")
+    # Whatever a password contains, it stands before the last @.
+    shown = f"{scheme}://{rest.rpartition('@')[2]}"
+    return ConfigError(
+        f"store {shown!r} is not understood: {reason}. Accepted are redis://[USER:PASSWORD@]HOST[:PORT][/DB],"
+        " rediss://... (TLS, with ?ca=FILE&cert=FILE&key=FILE&check_hostname=no), redis+sentinel://HOST:PORT,HOST:PORT"
+        "/MASTER[/DB] and redis+cluster://HOST:PORT,HOST:PORT, both with ?tls=yes where they have TLS"
+    )
+
+
+def _credentials(url: str, parts: SplitResult) -> tuple[str | None, str | None]:
+    user_info, at, _ = parts.netloc.rpartition("@")
+    if not at:
+        if "@" in parts.path + parts.query:
+            raise _wrong(url, "there is an @ after a / or a ?; in a password those are %2F and %3F")
+        return None, None
+    username, colon, password = user_info.partition(":")
+    if not colon or not password:
+        raise _wrong(url, "it has a user without a password; without a user it is :PASSWORD@")
+    return unquote(username) or None, unquote(password)
+
+
+def _address(url: str, text: str, kind: Kind) -> Address:
+    match = _HOST.fullmatch(text)
+    port = int(match["port"] or _PORTS[kind]) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise _wrong(url, f"{text!r} is not HOST:PORT" if text else "a host is missing")
+    return Address(match["ipv6"] or match["host"], port)
+
+
+def _path(url: str, path: str, kind: Kind) -> tuple[str, int]:
+    """The master's name, which only sentinels need, and the database."""
+    names = [unquote(one) for one in path.split("/") if one]
+    master = ""
+    if kind is Kind.SENTINEL:
+        if not names:
+            raise _wrong(url, "it lacks the name of the master")
+        master = names.pop(0)
+    if kind is Kind.CLUSTER and names:
+        raise _wrong(url, "a cluster has no databases")
+    if len(names) > 1 or any(not (one.isascii() and one.isdigit()) for one in names):
+        raise _wrong(url, "the database is not a number")
+    return master, int(names[0]) if names else 0
+
+
+def _tls(url: str, parts: SplitResult) -> Tls | None:
+    try:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise _wrong(url, "what is after the ? is not NAME=VALUE&NAME=VALUE") from error
+    wanted = parts.scheme == "rediss"
+    if parts.scheme not in ("redis", "rediss"):
+        wanted = _yes(url, "tls", options.pop("tls", "no"))
+    if options and not wanted:
+        raise _wrong(url, f"without TLS there is no {min(options)}")
+    if not wanted:
+        return None
+    check_hostname = _yes(url, "check_hostname", options.pop("check_hostname", "yes"))
+    files = {_FILES[name]: options.pop(name) for name in list(options) if name in _FILES}
+    if options:
+        raise _wrong(url, f"there is no {min(options)}")
+    if "key_file" in files and "cert_file" not in files:
+        raise _wrong(url, "a key needs its cert")
+    return Tls(**files, check_hostname=check_hostname)
+
+
+def _yes(url: str, name: str, text: str) -> bool:
+    if (value := _YES_AND_NO.get(text.lower())) is None:
+        raise _wrong(url, f"{name} is yes or no")
+    return value

@@ -1,0 +1,344 @@
+"""The steps of a group as Lua, each of which Redis carries out as a whole or not at all.
+
+Text goes out, nothing comes in. The scripts use no clock and no expiry: a server whose time jumps changes nothing. All
+keys are given to every script, so that a Redis Cluster can tell where they are.
+
+    meta      hash   charter, ordered, max_attempts, number, planner_number, planner_holder, planner_beat, counts
+    planned   hash   label -> offset                      turns     hash  label -> number of the last lease, padded
+    ready     zset   "TURN label"                         busy      hash  label -> how many units are out or failed
+    waiting   zset   unit                                 out       hash  unit -> "number beat attempt holder"
+    tries     hash   unit -> attempts so far              failures  hash  unit -> "attempts JSON"
+    nodes     hash   name -> "beat JSON"                  topics    hash  name -> id
+    notes     hash   key -> value
+
+A unit is "topic PARTITION START STOP" and a lane "topic PARTITION", padded with zeros so that their order as text is
+the right one: numbers of Lua and scores of Redis are exact only up to 2**53, and offsets go up to 2**63. All scores
+are 0. The label of a lane is "topic/partition".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+KEYS = (
+    *("meta", "planned", "turns", "ready", "waiting", "busy", "out", "tries", "failures", "nodes", "topics", "notes"),
+)
+"""As every script takes them, in this order."""
+
+NOT_FOUNDED = b"not founded"
+"""What a step in a group answers that is not there."""
+
+
+class Script(NamedTuple):
+    """A script, and the name by which a server knows it once it has seen it."""
+
+    text: str
+    sha: str
+
+
+_PRELUDE = f"local {', '.join(KEYS)} = unpack(KEYS)\nlocal call = redis.call\n"
+
+
+_PARTS = """
+local function count(name, by) call('HINCRBY', meta, name, by or 1) end
+
+local function refuse() count('refused') return 0 end
+
+-- What HINCRBY returns is a number of Lua, and not exact.
+local function next_number() call('HINCRBY', meta, 'number', 1) return call('HGET', meta, 'number') end
+
+local function is_planner(number, holder)
+  local now = call('HMGET', meta, 'planner_number', 'planner_holder')
+  return now[1] == number and now[2] == holder
+end
+
+local function first(lane)
+  return call('ZRANGEBYLEX', waiting, '[' .. lane .. ' ', '(' .. lane .. '!', 'LIMIT', 0, 1)[1]
+end
+
+local function in_line(label) return (call('HGET', turns, label) or string.rep('0', 19)) .. ' ' .. label end
+
+local function occupy(label, by)
+  if call('HINCRBY', busy, label, by) == 0 then call('HDEL', busy, label) end
+end
+
+local function settle(lane, label)
+  local held_up = call('HGET', meta, 'ordered') == '1' and call('HEXISTS', busy, label) == 1
+  if first(lane) and not held_up then
+    call('ZADD', ready, 0, in_line(label))
+  else
+    call('ZREM', ready, in_line(label))
+  end
+end
+
+local function lane_of(unit)
+  local topic, partition = string.match(unit, '^(.*) (%d+) %d+ %d+$')
+  return topic .. ' ' .. partition, topic .. '/' .. tonumber(partition)
+end
+
+-- The beat and the attempt of a unit, if this lease has it.
+local function held(unit, number, holder)
+  local entry = call('HGET', out, unit)
+  if not entry then return nil end
+  local its_number, beat, attempt, its_holder = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
+  if its_number == number and its_holder == holder then return beat, attempt end
+end
+
+local function lose(unit, attempt, failure)
+  local lane, label = lane_of(unit)
+  call('HDEL', out, unit)
+  occupy(label, -1)
+  if tonumber(attempt) < tonumber(call('HGET', meta, 'max_attempts')) then
+    call('ZADD', waiting, 0, unit)
+  else
+    call('HDEL', tries, unit)
+    count('given_up')
+    if call('HSET', failures, unit, attempt .. ' ' .. failure) == 1 then occupy(label, 1) end
+  end
+  settle(lane, label)
+end
+"""
+
+
+def _script(text: str) -> Script:
+    whole = _PRELUDE + text
+    # Redis knows scripts by this hash, whatever else it is good for.
+    return Script(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+
+
+def _step(text: str) -> Script:
+    """For what begins something, and needs a group for it."""
+    return _in_group(f"'{NOT_FOUNDED.decode()}'", text)
+
+
+def _word(text: str) -> Script:
+    """For what is answered with yes or no: no, where there is no group."""
+    return _in_group("0", text)
+
+
+def _in_group(otherwise: str, text: str) -> Script:
+    return _script(f"if call('HEXISTS', meta, 'charter') == 0 then return {otherwise} end\n{_PARTS}{text}")
+
+
+FOUND = _script("""
+if call('HSETNX', meta, 'charter', ARGV[1]) == 1 then
+  call('HSET', meta, 'ordered', ARGV[2], 'max_attempts', ARGV[3])
+end
+return call('HGET', meta, 'charter')
+""")
+
+ADD_TOPICS = _step("""
+for i = 1, #ARGV, 2 do
+  if ARGV[i + 1] ~= '' then
+    call('HSET', topics, ARGV[i], ARGV[i + 1])
+  else
+    call('HSETNX', topics, ARGV[i], '')
+  end
+end
+""")
+
+REMOVE_TOPICS = _word("for _, name in ipairs(ARGV) do call('HDEL', topics, name) end")
+
+# holder, and of the lease that stood still: number (or nothing), holder, beat
+LEAD = _step("""
+local now = call('HMGET', meta, 'planner_number', 'planner_holder', 'planner_beat')
+if now[1] and not (now[1] == ARGV[2] and now[2] == ARGV[3] and now[3] == ARGV[4]) then return false end
+local number = next_number()
+call('HSET', meta, 'planner_number', number, 'planner_holder', ARGV[1], 'planner_beat', 0)
+return number
+""")
+
+STAY = _word("""
+if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
+call('HINCRBY', meta, 'planner_beat', 1)
+return 1
+""")
+
+RESIGN = _word("""
+if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
+call('HDEL', meta, 'planner_number', 'planner_holder', 'planner_beat')
+return 1
+""")
+
+# number, holder, then for each move: label, lane, before (or nothing), to, how many units, and "START STOP" of each
+PLAN = _word("""
+if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
+local i = 3
+while i <= #ARGV do
+  if (call('HGET', planned, ARGV[i]) or '') ~= ARGV[i + 2] then return refuse() end
+  i = i + 5 + tonumber(ARGV[i + 4])
+end
+i = 3
+while i <= #ARGV do
+  local label, lane, units = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 4])
+  call('HSET', planned, label, ARGV[i + 3])
+  for j = i + 5, i + 4 + units do call('ZADD', waiting, 0, lane .. ' ' .. ARGV[j]) end
+  settle(lane, label)
+  i = i + 5 + units
+end
+return 1
+""")
+
+# As text, since numbers of Lua are not exact.
+RAISE_NUMBER = _step("""
+local now, least = call('HGET', meta, 'number') or '0', ARGV[1]
+if #now < #least or (#now == #least and now < least) then call('HSET', meta, 'number', least) end
+""")
+
+# holder, most
+TAKE = _in_group(
+    "{}",
+    """
+local grants = {}
+for _ = 1, tonumber(ARGV[2]) do
+  local head = call('ZRANGE', ready, 0, 0)[1]
+  if not head then break end
+  local label = string.sub(head, 21)
+  local topic, partition = string.match(label, '^(.*)/(%d+)$')
+  local lane = topic .. ' ' .. string.rep('0', 10 - #partition) .. partition
+  local unit = first(lane)
+  local number = next_number()
+  call('ZREM', ready, head)
+  call('ZREM', waiting, unit)
+  call('HSET', turns, label, string.rep('0', 19 - #number) .. number)
+  local attempt = call('HINCRBY', tries, unit, 1)
+  if call('HSET', out, unit, number .. ' 0 ' .. attempt .. ' ' .. ARGV[1]) == 1 then occupy(label, 1) end
+  settle(lane, label)
+  grants[#grants + 1] = {unit, number, attempt}
+end
+return grants
+""",
+)
+
+# unit, number, holder of each
+RENEW = _script(
+    _PARTS
+    + """
+local kept = {}
+for i = 1, #ARGV, 3 do
+  local beat, attempt = held(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  if beat then
+    call('HSET', out, ARGV[i], ARGV[i + 1] .. ' ' .. (beat + 1) .. ' ' .. attempt .. ' ' .. ARGV[i + 2])
+  end
+  kept[#kept + 1] = beat and 1 or 0
+end
+return kept
+"""
+)
+
+# unit, number, holder, how many offsets are done, what is left (or nothing)
+FINISH = _word("""
+local unit, rest = ARGV[1], ARGV[5]
+if not held(unit, ARGV[2], ARGV[3]) then return refuse() end
+local lane, label = lane_of(unit)
+local attempts = tonumber(call('HGET', tries, unit))
+call('HDEL', out, unit)
+call('HDEL', tries, unit)
+occupy(label, -1)
+if ARGV[4] ~= '0' then
+  count('done')
+  count('offsets', ARGV[4])
+else
+  count('given_back')
+end
+if rest ~= '' then
+  if rest == unit and attempts > 1 then call('HSET', tries, unit, attempts - 1) end
+  call('ZADD', waiting, 0, rest)
+end
+settle(lane, label)
+return 1
+""")
+
+# unit, number, holder, failure
+FAIL = _word("""
+local beat, attempt = held(ARGV[1], ARGV[2], ARGV[3])
+if not beat then return refuse() end
+count('failed')
+lose(ARGV[1], attempt, ARGV[4])
+return 1
+""")
+
+# unit, number, holder, beat, failure
+RECLAIM = _word("""
+local beat, attempt = held(ARGV[1], ARGV[2], ARGV[3])
+if beat ~= ARGV[4] then return 0 end
+count('reclaimed')
+lose(ARGV[1], attempt, ARGV[5])
+return 1
+""")
+
+RETRY = _word("""
+if call('HDEL', failures, ARGV[1]) == 0 then return 0 end
+local lane, label = lane_of(ARGV[1])
+occupy(label, -1)
+call('ZADD', waiting, 0, ARGV[1])
+settle(lane, label)
+return 1
+""")
+
+DROP = _word("""
+if call('HDEL', failures, ARGV[1]) == 0 then return 0 end
+local lane, label = lane_of(ARGV[1])
+occupy(label, -1)
+settle(lane, label)
+return 1
+""")
+
+# label, lane, offset (or nothing)
+RESET = _step("""
+local label, lane = ARGV[1], ARGV[2]
+call('ZREM', ready, in_line(label))
+call('ZREMRANGEBYLEX', waiting, '[' .. lane .. ' ', '(' .. lane .. '!')
+for _, key in ipairs({out, tries, failures}) do
+  for _, unit in ipairs(call('HKEYS', key)) do
+    if lane_of(unit) == lane then call('HDEL', key, unit) end
+  end
+end
+call('HDEL', busy, label)
+if ARGV[3] ~= '' then
+  call('HSET', planned, label, ARGV[3])
+else
+  call('HDEL', planned, label)
+  call('HDEL', turns, label)
+end
+""")
+
+HELLO = _step("""
+local known = call('HGET', nodes, ARGV[1])
+local beat = known and string.match(known, '^%d+') + 1 or 0
+call('HSET', nodes, ARGV[1], beat .. ' ' .. ARGV[2])
+""")
+
+# name, beat (or nothing)
+GOODBYE = _word("""
+local known = call('HGET', nodes, ARGV[1])
+if not known or (ARGV[2] ~= '' and string.match(known, '^%d+') ~= ARGV[2]) then return 0 end
+return call('HDEL', nodes, ARGV[1])
+""")
+
+NOTE = _step("call('HSET', notes, ARGV[1], ARGV[2])")
+
+UNNOTE = _step("call('HDEL', notes, ARGV[1])")
+
+PULSE = _script("""
+return {call('HMGET', meta, 'planner_number', 'planner_holder', 'planner_beat'), call('HGETALL', out)}
+""")
+
+LOOK = _script("""
+local lanes = {}
+local offsets = call('HGETALL', planned)
+for i = 1, #offsets, 2 do
+  local topic, partition = string.match(offsets[i], '^(.*)/(%d+)$')
+  local lane = topic .. ' ' .. string.rep('0', 10 - #partition) .. partition
+  local from, to = '[' .. lane .. ' ', '(' .. lane .. '!'
+  local waits = call('ZLEXCOUNT', waiting, from, to)
+  lanes[#lanes + 1] = {
+    topic, partition, offsets[i + 1], waits, call('ZRANGEBYLEX', waiting, from, to, 'LIMIT', 0, 1)[1] or ''
+  }
+end
+return {
+  call('HGETALL', meta), lanes, call('HGETALL', out), call('HKEYS', failures), call('HGETALL', nodes),
+  call('HGETALL', topics)
+}
+""")

@@ -1,0 +1,129 @@
+"""`Unit`: a range that this node may work on, with its records, until it says what became of it.
+
+It is used in a `with` block: done when the block ends, failed when it raises, given back when the program is
+interrupted. Who takes it and whom it tells is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from ottla.consume.singly import records_of
+from ottla.engines.fleet.holding import Ending, Held
+from ottla.errors import InputError, LeaseLost
+from ottla.fetch.reader import Reader
+from ottla.model import OffsetRange, Record
+from ottla.wire.decode import COLUMNS
+
+Told = Callable[["Unit", Held, int, BaseException | None], Ending]
+"""Says that a unit is done up to an offset, or has failed."""
+
+
+class Unit:
+    """A slice of one partition. One thread uses it at a time."""
+
+    def __init__(self, held: Held, reader: Reader, tell: Told) -> None:
+        self._held = held
+        self._reader = reader
+        self._tell = tell
+        self.range: OffsetRange = held.grant.range
+        """What is to be worked on. Key what you write by it: another attempt has the same range."""
+        self.attempt: int = held.grant.attempt
+        """1 for the first."""
+        self.fence: int = held.grant.lease.number
+        """Larger than that of any attempt before: a system that keeps the largest can refuse whoever is late."""
+        self.records_read = 0
+        self.records_wasted = 0
+        """Records that were read and thrown away: batches on the broker do not end where units do."""
+        self.bytes_read = 0
+        self.reached: int = self.range.start
+        """How far it was read."""
+        self.ending: Ending | None = None
+        """What became of it; None as long as it is worked on."""
+
+    def __repr__(self) -> str:
+        return f"<Unit {self.range}, attempt {self.attempt}{f', {self.ending.value}' if self.ending else ''}>"
+
+    @property
+    def is_lost(self) -> bool:
+        """Somebody else has it by now: whatever is done from here on is done twice."""
+        return self._held.lost.is_set()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was taken."""
+        return time.monotonic() - self._held.since
+
+    def read(self, columns: Collection[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+        """Its records as Arrow. Raises `LeaseLost` when the unit is somebody else's by now."""
+        for stretch in self._reader.decoded(self.range, columns=columns, fingerprint=False):
+            if self.is_lost:
+                raise LeaseLost(f"{self.range} was given to another node while it was read")
+            self.records_read += stretch.rows
+            self.records_wasted += stretch.left_out
+            self.bytes_read += stretch.records.nbytes
+            self.reached = stretch.next_offset
+            yield stretch.records
+        self.reached = self.range.stop
+
+    def records(self) -> Iterator[Record]:
+        """Its records one by one."""
+        for batch in self.read():
+            yield from records_of(batch)
+
+    def done(self, upto: int | None = None) -> Ending:
+        """It is done; with `upto`, only the offsets before that one, and the rest becomes a unit of its own."""
+        reached = self.range.stop if upto is None else upto
+        if not self.range.start <= reached <= self.range.stop:
+            raise InputError(f"done(upto={upto}) lies outside of {self.range}")
+        return self._end(reached, None)
+
+    def give_back(self) -> Ending:
+        """Somebody else shall do it; that is no failure."""
+        return self._end(self.range.start, None)
+
+    def fail(self, error: BaseException | str) -> Ending:
+        """This attempt has failed: it is tried again, or comes to the error list with this reason."""
+        return self._end(self.range.start, error if isinstance(error, BaseException) else RuntimeError(error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.ending is not None:
+            return
+        if error is None:
+            self.done()
+        elif isinstance(error, Exception):
+            self.fail(error)
+        else:  # Ctrl-C, the end of a generator: nobody has failed
+            self.give_back()
+
+    def _end(self, reached: int, error: BaseException | None) -> Ending:
+        if self.ending is not None:
+            raise InputError(f"{self.range} has ended already: {self.ending.value}")
+        self.ending = self._tell(self, self._held, reached, error)
+        return self.ending
+
+
+def reason_of(error: BaseException) -> str:
+    """In one line."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text.splitlines()[0][:_LONGEST_REASON]
+
+
+def trace_of(error: BaseException) -> str:
+    """Where it came from; the end of it, if it is long."""
+    return "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+
+
+_LONGEST_REASON = 1_000
+_LONGEST_TRACE = 10_000

@@ -1,0 +1,42 @@
+"""Jobs for the nodes of a fleet, and a node: `python -m tests.engines.fleet.job_play URL GROUP`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ottla.engines.fleet import jobs
+from ottla.engines.fleet.store import open_store
+from ottla.errors import InputError
+from ottla.model import OffsetRange
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Takes a moment for each range, and says which process did it."""
+
+    folder: str
+    seconds: float = 0.0
+
+    def __call__(self, one: OffsetRange) -> tuple[OffsetRange, int]:
+        if one.topic == "refused":
+            raise InputError("nobody can do this")
+        if one.topic == "hard" and not (Path(self.folder) / "tried").exists():
+            (Path(self.folder) / "tried").touch()
+            raise ValueError("the first time it fails")
+        if one.topic == "impossible":
+            raise ValueError("it always fails")
+        time.sleep(self.seconds)
+        return one, os.getpid()
+
+    def undo(self, done: tuple[OffsetRange, int]) -> None:
+        (Path(self.folder) / f"undone-{done[0].partition}-{done[0].start}").touch()
+
+
+if __name__ == "__main__":
+    with closing(open_store(sys.argv[1], sys.argv[2])) as store:
+        jobs.serve(store, is_stopped=lambda: False)

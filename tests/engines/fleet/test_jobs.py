@@ -1,0 +1,105 @@
+"""Jobs run on the nodes of a fleet as they do in threads: every range once, whoever dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.engines.fleet.job_play import Slow
+from tests.waiting import eventually
+
+from ottla.engines.fleet import jobs
+from ottla.engines.fleet.store import Store
+from ottla.engines.fleet.units import Charter
+from ottla.errors import EngineFailed, FleetConflict, InputError
+from ottla.model import OffsetRange
+
+from .conftest import OpenStore
+
+_PROJECT = Path(__file__).parents[3]
+
+
+def ranges(count: int, topic: str = "clicks") -> list[OffsetRange]:
+    return [OffsetRange(topic, number % 4, number * 10, number * 10 + 10) for number in range(count)]
+
+
+@contextmanager
+def nodes(url: str, group: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that work on jobs."""
+    command = [sys.executable, "-m", "tests.engines.fleet.job_play", url, group]
+    started = [subprocess.Popen(command, cwd=_PROJECT) for _ in range(count)]
+    try:
+        yield started
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite", "redis"], indirect=True)
+def test_every_range_has_one_result(store: Store, tmp_path: Path) -> None:
+    wanted = ranges(25)
+    found = list(jobs.run(Slow(str(tmp_path)), wanted, store=store, threads=2))
+    assert sorted(one for one, _ in found) == sorted(wanted)
+    assert store.look().lanes == ()
+    assert store.notes() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["redis"], indirect=True)
+def test_other_nodes_work_and_one_that_is_killed_is_made_up_for(
+    store: Store, url: str, group: str, tmp_path: Path
+) -> None:
+    wanted = ranges(60)
+    store.found(Charter(max_attempts=4, lease_seconds=2.0))
+    with nodes(url, group, 2) as crew:
+        eventually(lambda: len(store.look().nodes) == 2, "both are there")
+        pids: list[int] = []
+        found = []
+        for one, pid in jobs.run(Slow(str(tmp_path), 0.1), wanted, store=store):
+            found.append(one)
+            pids.append(pid)
+            if crew[0].poll() is None and crew[0].pid in pids:
+                crew[0].kill()
+                crew[0].wait()
+    assert sorted(found) == sorted(wanted)
+    assert {one.pid for one in crew} < {*pids}, "each of them and this process have worked"
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_an_error_of_our_own_is_raised_as_it_is(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nobody can do this") as caught:
+        list(jobs.run(Slow(str(tmp_path)), ranges(3, "refused"), store=store))
+    assert "was worked on" in caught.value.__notes__[0]
+    assert store.notes() == {}
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_any_other_error_is_tried_again_and_then_told(store: Store, tmp_path: Path) -> None:
+    assert len(list(jobs.run(Slow(str(tmp_path)), ranges(3, "hard"), store=store))) == 3
+    with pytest.raises(EngineFailed, match=r"failed 4 times, at last on .*: ValueError: it always fails"):
+        list(jobs.run(Slow(str(tmp_path)), ranges(3, "impossible"), store=store))
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_what_nobody_takes_is_undone(store: Store, tmp_path: Path) -> None:
+    results = jobs.run(Slow(str(tmp_path)), ranges(8), store=store, threads=2)
+    first, _ = next(results)
+    results.close()
+    assert not (tmp_path / f"undone-{first.partition}-{first.start}").exists()
+    assert store.look().lanes == ()
+    assert store.notes() == {}
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_one_job_at_a_time(open_one: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_LEAD_SECONDS", 0.5)
+    first = jobs.run(Slow(str(tmp_path), 0.05), ranges(30), store=open_one())
+    next(first)
+    with pytest.raises(FleetConflict, match="another job runs in this group"):
+        next(jobs.run(Slow(str(tmp_path)), ranges(3), store=open_one()))
+    assert len(list(first)) == 29
