@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILES = FileOptions()
+_SOME = 8
+"""Tasks at a time, about, where nobody tells how many there can be."""
 
 
 def archive(
@@ -97,4 +99,11 @@ def _engine(spark: SparkSession | None, workers: int | None) -> Any:
 
 
 def _parallel(spark: SparkSession | None) -> int:
-    return local.default_workers() if spark is None else spark.sparkContext.defaultParallelism
+    if spark is None:
+        return local.default_workers()
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkAttributeError:  # Spark Connect does not tell
+        return _SOME
