@@ -18,6 +18,7 @@ VALUES: dict[str, Any] = {
     "int | None": 2,
     "float": 0.25,
     "Exception": ERROR,
+    "bool": True,
 }
 NAMED: dict[str, Any] = {"topic": "clicks", "partition": 3, "records": 100, "size_bytes": 4096, "address": "kafka:9092"}
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -241,6 +241,29 @@ def test_an_archiver_that_was_overtaken_throws_its_work_away_and_goes_on(kafka: 
     assert stand.archive() == 100
     assert stand.rows().equals(stand.log())
     assert stand.lake.staged() == []
+
+
+def test_a_broker_that_dies_in_the_middle_holds_it_up_and_no_more(kafka: LocalCluster, tmp_path: Path) -> None:
+    stand = Stand(kafka, "archive-broker", tmp_path / "lake")
+    stand.produce(0, 3000)
+    with Reader(kafka.bootstrap) as reader:
+        victim = reader.cluster.leader(stand.topic, 0).id
+    killed: list[int] = []
+    archiving = stand.archiving()
+    run = archiving._engine
+
+    def dying(job: Callable[[OffsetRange], Archived], ranges: list[OffsetRange]) -> Iterator[Archived]:
+        if not killed:
+            killed.append(victim)
+            kafka.kill(victim)
+        return run(job, ranges)
+
+    archiving._engine = dying  # type: ignore[assignment]
+    try:
+        assert sum(receipt.count for entry in archiving.until_now() for receipt in entry.receipts) == 3000
+    finally:
+        kafka.restart(victim)
+    assert stand.findings() == []
 
 
 def test_lag_tools_see_how_far_the_archive_is(kafka: LocalCluster, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.cli.commands import run, run_program
 
 from ottla.cli.views.work_report import report_html, report_svg, report_text
 from ottla.errors import InputError
@@ -139,6 +140,28 @@ def test_a_report_of_nothing_is_empty(spark: SparkSession, tmp_path: Path) -> No
     assert (report.units, report.waste, report.hours) == (0, 0.0, ())
     assert "no unit has ended" in report_svg(report)
     assert report_text(report, width=80).startswith("0 units done")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_command_writes_a_table_and_files(tmp_path: Path) -> None:
+    sink = RotatingFiles(tmp_path / "events")
+    sink(_ended())
+    sink.close()
+    chart, page = tmp_path / "chart.svg", tmp_path / "page.html"
+    files = ("--svg", str(chart), "--html", str(page), "--master", "local[1]")
+    ended = run_program("work", "report", str(tmp_path / "events"), *files)
+    assert ended.returncode == 0, ended.stderr.decode()[-3000:]
+    assert ended.stdout.decode().startswith("1 unit done: 100 records (1kB);")
+    assert chart.read_text().startswith("<svg")
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_the_command_refuses_what_it_cannot_read_or_write(tmp_path: Path) -> None:
+    result = run("work", "report", str(tmp_path))
+    assert (result.exit_code, result.stderr.count("there are no files of events at")) == (1, 1)
+    result = run("work", "report", str(tmp_path), "--svg", str(tmp_path / "no" / "chart.svg"))
+    assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)
 
 
 def test_a_place_without_files_is_refused(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ class TopicReplaced(Event):
 class StoreDown(Event):
     """The store of a fleet does not answer. What nodes have they work on; nothing new is handed out."""
 
-    sets = MappingProxyType({"store_up": 0.0})
+    sets = MappingProxyType({"store_reachable": 0.0})
 
     store: str
     reason: str
@@ -412,7 +412,7 @@ class StoreDown(Event):
 class StoreUp(Event):
     """The store of a fleet answers again, after `seconds`."""
 
-    sets = MappingProxyType({"store_up": 1.0})
+    sets = MappingProxyType({"store_reachable": 1.0})
 
     store: str
     seconds: float

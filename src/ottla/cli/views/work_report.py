@@ -132,7 +132,8 @@ def _hour(seconds: int) -> str:
 
 def _summary(report: WorkReport) -> str:
     text = (
-        f"{report.units:,} units done: {report.records:,} records ({show_size(report.size_bytes)});"
+        f"{report.units:,} unit{'s' if report.units != 1 else ''} done: {report.records:,} records"
+        f" ({show_size(report.size_bytes)});"
         f" {report.retries:,} attempts after the first, {report.repeated_records:,} records read by attempts that"
         f" did not succeed, {report.waste:.1%} of what was read thrown away;"
         f" {report.lines:,} lines in {report.files:,} files"

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -23,10 +22,11 @@ from ottla.engines.fleet.planner import Planner, Policy, Start
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.steward import Steward
 from ottla.engines.fleet.store import Store, open_store
+from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
 from ottla.engines.fleet.units import Charter, Lane, Snapshot
 from ottla.errors import ConfigError, FleetConflict, InputError, LeaseLost, StoreUnavailable, UsedAfterFork
-from ottla.events.values import Event, UnitEnded
+from ottla.events.values import Event, StoreWentBack, UnitEnded
 from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader
@@ -105,10 +105,12 @@ class Fleet:
         """The name of this node, which no other has."""
         self.newest: deque[Event] = deque(maxlen=_NEWEST)
         """The last events of this node."""
-        self._holdings = Holdings(self._store, self.node, host=self.host, most_seconds=most_seconds)
+        self._holdings = Holdings(
+            self._store, self.node, host=self.host, most_seconds=most_seconds, went_back=self._went_back
+        )
         self._planner = Planner(self._footing.cluster, self._store, self._policy, self._tell)
         self._steward: Steward | None = None
-        self._tally = _Tally()
+        self._tally = Tally()
         self._taking = threading.Lock()
         self._starting = threading.Lock()
         self._stopped = threading.Event()
@@ -327,6 +329,9 @@ class Fleet:
         self.newest.append(event)
         self._footing.events.emit(event)
 
+    def _went_back(self, reason: str) -> None:
+        self._tell(StoreWentBack(self.group, store=self._store.address, reason=reason))
+
     def _report(self) -> dict[str, Any]:
         steward = self._steward
         return {
@@ -364,33 +369,6 @@ class Fleet:
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork("a fleet that was made before fork() is used in the child: make one there")
-
-
-class _Tally:
-    """What this node has done, for its reports."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._endings: dict[str, int] = {}
-        self._records = 0
-        self._bytes = 0
-        self._started = time.time()
-
-    def count(self, unit: Unit, ending: Ending) -> None:
-        with self._lock:
-            self._endings[ending.value] = self._endings.get(ending.value, 0) + 1
-            if ending in (Ending.DONE, Ending.PART):
-                self._records += unit.records_read
-                self._bytes += unit.bytes_read
-
-    def report(self) -> dict[str, Any]:
-        with self._lock:
-            return {
-                "started": self._started,
-                "units": dict(self._endings),
-                "records": self._records,
-                "bytes": self._bytes,
-            }
 
 
 def _log_failure(unit: Unit, error: Exception) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -20,6 +20,8 @@ from ottla.model import OffsetRange
 
 _AGAIN_SECONDS = 0.25
 """Between two tries to tell a store that does not answer."""
+LEAP = 1_000_000
+"""How far numbers are raised when some may have been given out that nobody remembers."""
 
 
 class Ending(Enum):
@@ -50,9 +52,20 @@ class Held:
 class Holdings:
     """All units of one node. Threads share it."""
 
-    def __init__(self, store: Store, node: str, *, host: str = "", most_seconds: float | None = None) -> None:
-        """`most_seconds` is how long a unit may be held; after that it counts as failed."""
+    def __init__(
+        self,
+        store: Store,
+        node: str,
+        *,
+        host: str = "",
+        most_seconds: float | None = None,
+        went_back: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`most_seconds` is how long a unit may be held; after that it counts as failed. `went_back` hears of a store
+        that gives out numbers a second time."""
         self._store = store
+        self._went_back = went_back
+        self._highest = 0
         self._node = node
         self._host = host or node
         self._most_seconds = most_seconds
@@ -66,12 +79,22 @@ class Holdings:
 
     def take(self, most: int) -> list[Held]:
         """Units that wait, at most so many."""
+        known = self._highest  # before the store is asked: others take meanwhile
         grants = self._store.take(f"{self._node}/{next(self._numbers)}", most)
+        if any(grant.lease.number <= known for grant in grants):
+            self._refuse(grants, known)
+            return []
+        self.saw(grant.lease.number for grant in grants)
         now = time.monotonic()
         taken = [Held(grant, now) for grant in grants]
         with self._lock:
             self._held.update((held.grant, held) for held in taken)
         return taken
+
+    def saw(self, numbers: Iterable[int]) -> None:
+        """Numbers that the store has given out, to whomever: what it gives out next is above all of them."""
+        with self._lock:
+            self._highest = max(self._highest, *numbers, 0)
 
     def renew(self) -> list[Held]:
         """The beat of all leases; those that are lost come out. The ones held for too long are told as failed."""
@@ -136,6 +159,13 @@ class Holdings:
         """It is no longer this node's."""
         with self._lock:
             self._held.pop(held.grant, None)
+
+    def _refuse(self, grants: list[Grant], known: int) -> None:
+        """A store that has forgotten numbers must not use them again: whoever has seen the largest would be refused."""
+        self._store.raise_number(known + LEAP)
+        for grant in grants:
+            self._store.finish(grant.range, grant.lease, grant.range.start)
+        self._went_back(f"it gave out number {grants[0].lease.number} after number {known}")
 
     def _is_late(self, held: Held) -> bool:
         return self._most_seconds is not None and time.monotonic() - held.since > self._most_seconds

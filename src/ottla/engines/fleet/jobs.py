@@ -99,6 +99,9 @@ class _Nothing:
     def round(self, lease: Lease) -> None:
         """Nothing is due."""
 
+    def end(self) -> None:
+        """Nothing to keep."""
+
 
 def _lead(node: _Node, store: Store) -> Lease:
     """The right to plan, which one job at a time has."""

@@ -14,7 +14,10 @@ from ottla.admin.committed import Committed, commit, fetch_committed
 from ottla.engines.fleet.units import Lane
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
+from ottla.net.deadline import Deadline
 
+_SECONDS = 5.0
+"""For keeping something: it is tried again, and nobody waits for it longer than this at the end."""
 _NOTE = re.compile(r"planned=(\d+) number=(\d+)")
 
 
@@ -49,11 +52,11 @@ def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane],
         at: Committed(lane.done, metadata=f"planned={lane.planned} number={number}") for at, lane in lanes.items()
     }
     if offsets:
-        commit(cluster, GroupMember(memory_group(group)), offsets)
+        commit(cluster, GroupMember(memory_group(group)), offsets, deadline=Deadline.after(_SECONDS))
 
 
 def publish(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane]) -> None:
     """Tells an ordinary consumer group how far everything is done, for tools that look at its lag."""
     offsets = {at: Committed(lane.done) for at, lane in lanes.items()}
     if offsets:
-        commit(cluster, GroupMember(group), offsets)
+        commit(cluster, GroupMember(group), offsets, deadline=Deadline.after(_SECONDS))

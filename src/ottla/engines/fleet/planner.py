@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ottla.admin.lookup import find_ranges
 from ottla.engines.fleet import memory
+from ottla.engines.fleet.holding import LEAP
 from ottla.engines.fleet.memory import Remembered
 from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan
 from ottla.engines.fleet.store import Store
@@ -34,8 +35,6 @@ Lanes = Mapping[TopicPartition, Lane]
 Start = str | datetime
 _REMEMBER_SECONDS = 1.0
 _ASK_SECONDS = 8.0
-_LEAP = 1_000_000
-"""How far numbers are raised when some may have been given out that nobody remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +113,12 @@ class Planner:
         self._last, self._wanted = seen, dict(seen.topics)
         self._remember({at: lane for at, lane in lanes.items() if at in logs}, seen.number)
         return due
+
+    def end(self) -> None:
+        """Keeps how far the group is, since the next planner may be long in coming."""
+        seen = self._store.look()
+        self._remember_at = 0.0
+        self._remember({lane.at: lane for lane in seen.lanes if lane.at in self._recalled}, seen.number)
 
     # What there is
 
@@ -198,7 +203,7 @@ class Planner:
 
     def _went_back(self, reason: str, number: int) -> None:
         self._tell(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
-        self._store.raise_number(number + _LEAP)
+        self._store.raise_number(number + LEAP)
 
     def _remember(self, lanes: Lanes, number: int) -> None:
         now = time.monotonic()

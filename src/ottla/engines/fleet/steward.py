@@ -42,6 +42,9 @@ class Plans(Protocol):
     def round(self, lease: Lease) -> object:
         """Once; it is called again and again. Raises `LeaseLost` when the right is gone."""
 
+    def end(self) -> None:
+        """The right is about to be given up."""
+
 
 class Steward:
     """Looks after one node's part in a group."""
@@ -103,6 +106,8 @@ class Steward:
                 thread.join(_JOIN_SECONDS)
         try:
             if self._lease is not None:
+                if self._planner is not None:
+                    self._planner.end()
                 self._store.resign(self._lease)
             self._store.goodbye(self._node)
         except OttlaError as error:
@@ -129,6 +134,7 @@ class Steward:
             self._store.hello(self._node, self._report())
             self._forget_nodes(now)
         pulse = self._store.pulse()
+        self._holdings.saw(out.seen.lease.number for out in pulse.out)
         self._reclaim(pulse, now)
         if self._planner is not None:
             self._claim(pulse, now)

@@ -27,11 +27,20 @@ from ottla.events.values import (
     FlushFailed,
     FlushRetried,
     LagMeasured,
+    PlannerChanged,
+    PositionMisplaced,
     RangeLost,
     SpoolDamaged,
     SpoolFailed,
     StillDown,
+    StoreDown,
+    StoreUp,
+    StoreWentBack,
     TimeDown,
+    TopicReplaced,
+    UnitEnded,
+    UnitReclaimed,
+    UnitsPlanned,
 )
 
 # What comes once for each batch in good times or in an outage is DEBUG: an outage must not flood the log too.
@@ -56,6 +65,15 @@ LEVELS: Mapping[type[Event], int] = {
     RangeLost: logging.ERROR,
     BatchDone: logging.DEBUG,
     LagMeasured: logging.DEBUG,
+    UnitEnded: logging.DEBUG,
+    UnitReclaimed: logging.WARNING,
+    UnitsPlanned: logging.DEBUG,
+    PlannerChanged: logging.INFO,
+    PositionMisplaced: logging.ERROR,
+    TopicReplaced: logging.ERROR,
+    StoreDown: logging.WARNING,
+    StoreUp: logging.INFO,
+    StoreWentBack: logging.ERROR,
 }
 
 

@@ -1,0 +1,42 @@
+"""What a node has done since it began, for the reports that it gives of itself.
+
+Units that have ended come in, numbers go out. Threads share it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.unit import Unit
+
+
+class Tally:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._endings: dict[str, int] = {}
+        self._records = 0
+        self._bytes = 0
+        self._started = time.time()
+
+    def count(self, unit: Unit, ending: Ending) -> None:
+        """A unit has ended."""
+        with self._lock:
+            self._endings[ending.value] = self._endings.get(ending.value, 0) + 1
+            if ending in (Ending.DONE, Ending.PART):
+                self._records += unit.records_read
+                self._bytes += unit.bytes_read
+
+    def report(self) -> dict[str, Any]:
+        """In plain values."""
+        with self._lock:
+            return {
+                "started": self._started,
+                "units": dict(self._endings),
+                "records": self._records,
+                "bytes": self._bytes,
+            }
