@@ -18,7 +18,8 @@ from redis.connection import Connection
 from redis.exceptions import RedisError
 from tests.waiting import eventually
 
-from ottla.cluster.ports import HOST, free_ports
+from ottla.cluster.ports import HOST, free_ports, is_free
+from ottla.cluster.process import wait_until
 from ottla.cluster.redis import find_redis
 
 _SLOTS = 16_384
@@ -127,16 +128,31 @@ def redis_cluster(folder: Path) -> Iterator[tuple[str, list[RedisServer]]]:
     """The address of a cluster, and its three nodes."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "no")
     with ExitStack() as stack:
-        ports = free_ports(3, random.Random())
-        nodes = [RedisServer(folder / str(port), *options, port=port) for port in ports]
+        nodes = [RedisServer(folder / str(port), *options, port=port) for port in _ports_with_bus(3)]
         for number, node in enumerate(nodes):
             stack.enter_context(node)
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             node.ask("CLUSTER", "ADDSLOTS", *range(number, _SLOTS, 3))
-        for node in nodes[1:]:
-            nodes[0].ask("CLUSTER", "MEET", HOST, node.port)
-        eventually(lambda: all(_is_whole(node) for node in nodes), "the nodes of the cluster know one another")
+        eventually(lambda: _have_met(nodes), "the nodes of the cluster know one another", seconds=60)
         yield f"redis+cluster://{_hosts(nodes)}", nodes
+
+
+def _ports_with_bus(count: int) -> list[int]:
+    """Ports whose other one is free, too, and none that the system gives to clients."""
+    chance = random.Random()
+    ports: set[int] = set()
+    while len(ports) < count:
+        (port,) = free_ports(1, chance)
+        if port + _BUS < 32_000 and is_free(port + _BUS):
+            ports.add(port)
+    return sorted(ports)
+
+
+def _have_met(nodes: list[RedisServer]) -> bool:
+    """On a busy machine, nodes may give up to introduce themselves before they have heard of one another."""
+    for node in nodes[1:]:
+        nodes[0].ask("CLUSTER", "MEET", HOST, node.port)
+    return wait_until(lambda: all(_is_whole(node) for node in nodes), timeout=6)
 
 
 def _is_whole(node: RedisServer) -> bool:

@@ -70,6 +70,8 @@ class Planner:
         self._sizes = RecordSizes(cluster)
         self._remembered: dict[TopicPartition, Remembered] = {}
         self._recalled: set[TopicPartition] = set()
+        self._there: frozenset[TopicPartition] = frozenset()
+        """Partitions that the brokers told of last."""
         self._last: Snapshot | None = None
         self._wanted: dict[str, str] = dict.fromkeys(policy.topics, "")
         """The topics that the group had last, as far as this node knows, and their ids."""
@@ -111,6 +113,7 @@ class Planner:
                 offsets = sum(len(unit) for move in due.moves for unit in move.units)
                 self._tell(UnitsPlanned(policy.group, units=units, planned_records=offsets))
         self._last, self._wanted = seen, dict(seen.topics)
+        self._there = frozenset(logs)
         self._remember({at: lane for at, lane in lanes.items() if at in logs}, seen.number)
         return due
 
@@ -118,7 +121,7 @@ class Planner:
         """Keeps how far the group is, since the next planner may be long in coming."""
         seen = self._store.look()
         self._remember_at = 0.0
-        self._remember({lane.at: lane for lane in seen.lanes if lane.at in self._recalled}, seen.number)
+        self._remember({lane.at: lane for lane in seen.lanes if lane.at in self._there}, seen.number)
 
     # What there is
 

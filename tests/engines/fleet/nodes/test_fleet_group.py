@@ -1,0 +1,315 @@
+"""Nodes of one group: who plans, what they work on, what is refused, and what they leave behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import Any
+
+import pytest
+from tests.engines.fleet.crew import SHORT, Handled, missing, new_fleet, settled, write
+from tests.engines.fleet.servers import RedisServer
+from tests.faults.breaking import leaders, mend
+from tests.waiting import eventually
+
+from ottla.admin import Admin
+from ottla.admin.group_admin import GroupAdmin
+from ottla.cluster import LocalCluster
+from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.store import open_store
+from ottla.engines.fleet.unit import Unit
+from ottla.errors import (
+    ConfigError,
+    FleetConflict,
+    InputError,
+    StoreUnavailable,
+    UsedAfterFork,
+)
+from ottla.events.values import (
+    StoreDown,
+    StoreUp,
+    UnitReclaimed,
+)
+from ottla.model import OffsetRange, TopicPartition
+from ottla.net import Cluster
+from ottla.produce.producer import Producer
+
+from .working import (
+    ORDERED,
+    SECONDS,
+    Diary,
+    NewFleet,
+    NewTopic,
+    ends,
+    first_unit,
+    in_background,
+    only,
+    told,
+)
+
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
+
+
+# The group
+
+
+def test_a_node_that_dies_leaves_its_units_to_the_others(fleet: NewFleet, new_topic: NewTopic) -> None:
+    """Here it does not die: its thread that says it is alive ends, which nobody can tell apart."""
+    topic, diary = new_topic(200), Diary()
+    dead, alive = fleet(topic), fleet(topic)
+    unit = first_unit(dead)
+    assert dead._steward is not None
+    dead._steward._stopped.set()
+    alive.run(diary, until_end=True)
+    assert sorted((one.range.start, one.attempt) for one in diary.handled) == [
+        (start, 1 + (start == unit.range.start)) for start in (0, 100)
+    ]
+    (event,) = told(alive, UnitReclaimed)
+    assert (event.start, event.attempt, event.node.partition("/")[0]) == (unit.range.start, 1, dead.node)
+    assert unit.done() is Ending.LOST
+
+
+def test_another_node_plans_when_the_planner_is_gone(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, diary = new_topic(100), Diary()
+    first, second = fleet(topic), fleet(topic)
+    first.start()
+    eventually(lambda: first._steward is not None and first._steward.is_planner, "the first one plans")
+    second.start()
+    assert first._steward is not None
+    first._steward._stopped.set()
+    write(kafka.bootstrap, topic, 100, first=100)
+    second.run(diary, until_end=True)
+    assert second._steward is not None
+    assert second._steward.is_planner
+    assert diary.ranges[-1] == (0, 100, 200)
+
+
+def test_planning_goes_on_after_somebody_has_moved_a_position(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic, diary = new_topic(300), Diary()
+    node, store = fleet(topic), open_store("memory://", group)
+    node.run(diary, until_end=True)
+    for _ in range(20):  # some of these fall between a look of the planner and its plan
+        store.reset(TopicPartition(topic, 0), 0)
+    write(kafka.bootstrap, topic, 1, first=300)
+    fleet(topic).run(diary, until_end=True)
+    assert only(node, topic).done == 301
+
+
+def test_topics_are_added_and_removed_for_all_nodes(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
+    first, later, diary = new_topic(100), new_topic(100), Diary()
+    node, other = fleet(first), fleet()
+    thread = in_background(lambda: node.run(diary))
+    settled(node.look, ends(first, 100))
+    other.start()
+    other.add_topics(later)
+    settled(node.look, ends(later, 100))
+    other.remove_topics(first)
+    write(kafka.bootstrap, first, 100, first=100)
+    write(kafka.bootstrap, later, 100, first=100)
+    settled(node.look, ends(later, 200))
+    assert only(node, first).planned == 100
+    node.add_topics(first)
+    settled(node.look, ends(first, 200))
+    node.stop()
+    thread.join(SECONDS)
+    assert sorted(one.range for one in diary.handled) == sorted(
+        OffsetRange(topic, 0, start, start + 100) for topic in (first, later) for start in (0, 100)
+    )
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    topic, diary = new_topic(100), Diary()
+    node = fleet(topic, start="latest")
+    thread = in_background(lambda: node.run(diary))
+    settled(node.look, ends(topic, 100))
+    Admin(client).add_partitions(topic, 2)
+    with Producer(kafka.bootstrap) as producer:
+        for number in range(50):
+            producer.send(topic, b"%d" % number, partition=1)
+        producer.flush(SECONDS)
+    settled(node.look, {(topic, 1): 50})
+    node.stop()
+    thread.join(SECONDS)
+    assert sum(one.records for one in diary.handled) == 50
+
+
+def test_an_unknown_topic_halts_only_itself(fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, diary = new_topic(100), Diary()
+    names = [f"nobody-knows-{number}" for number in range(4)]
+    node = fleet(topic, *names)
+    thread = in_background(lambda: node.run(diary))
+    settled(node.look, ends(topic, 100), seconds=5)
+    eventually(lambda: {*node._planner.halted} == {*names}, lambda: f"halted: {node._planner.halted}")
+    node.stop()
+    thread.join(SECONDS)
+
+
+def test_a_partition_without_leader_delays_only_itself(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    topic, diary = new_topic(200, partitions=3), Diary()
+    victim = leaders(client, topic)[1]
+    node = fleet(topic)
+    kafka.kill(victim)
+    try:
+        eventually(lambda: victim not in leaders(client, topic).values(), "it has no leader")
+        thread = in_background(lambda: node.run(diary))
+        led = {(topic, index): 200 for index, leader in leaders(client, topic).items() if leader >= 0}
+        assert len(led) == 2
+        settled(node.look, led)
+        eventually(lambda: f"{topic}-1" in node._planner.halted, lambda: f"halted: {node._planner.halted}")
+    finally:
+        mend(kafka)
+    settled(node.look, ends(topic, 200, 3))
+    node.stop()
+    thread.join(SECONDS)
+    assert all(one.is_whole for one in diary.handled)
+
+
+def test_how_far_it_is_done_is_committed_to_a_consumer_group(
+    client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic = new_topic(300)
+    node = fleet(topic, commit_group=f"{group}-seen")
+    units = [first_unit(node) for _ in range(3)]
+    units.sort(key=lambda unit: unit.range.start)
+    units[0].done()
+    units[2].done()
+    admin = GroupAdmin(client)
+
+    def committed() -> int | None:
+        found = admin.committed(f"{group}-seen").get(TopicPartition(topic, 0))
+        return None if found is None else found.offset
+
+    eventually(lambda: committed() == 100, lambda: f"committed: {committed()}")
+    units[1].done()
+    eventually(lambda: committed() == 300, lambda: f"committed: {committed()}")
+
+
+def test_the_last_that_was_done_is_committed_before_a_node_leaves(
+    client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic = new_topic(300)
+    node = fleet(topic, commit_group=f"{group}-seen")
+    node.run(lambda unit: None, until_end=True)
+    node.close()
+    committed = GroupAdmin(client).committed(f"{group}-seen")
+    assert {at: one.offset for at, one in committed.items()} == {TopicPartition(topic, 0): 300}
+
+
+# What is refused, and what is waited for
+
+
+def test_nodes_with_other_settings_are_refused(fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    fleet(topic).start()
+    with pytest.raises(FleetConflict, match="was begun with ordered=False and not True"):
+        fleet(topic, charter=ORDERED).start()
+
+
+def test_a_store_that_is_not_there_is_one_clear_error(fleet: NewFleet) -> None:
+    node = fleet("t", store="redis://127.0.0.1:9/0")
+    with pytest.raises(StoreUnavailable, match=r"the fleet's store redis://127.0.0.1:9 does not answer: .*refused"):
+        node.start()
+
+
+def test_a_store_that_nobody_knows_is_refused(kafka: LocalCluster) -> None:
+    with pytest.raises(ConfigError, match=r"store mongodb://... is none that a fleet knows"):
+        new_fleet(kafka.bootstrap, "g", "mongodb://localhost")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"most_seconds": 0}, "most_seconds must be above 0"),
+        ({"start": -1}, "start is offset -1"),
+        ({"on_lost": "panic"}, "on_lost is 'panic'"),
+        ({"units": 5}, "units must be an? Units"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(kafka: LocalCluster, options: dict[str, Any], error: str) -> None:
+    with pytest.raises((ConfigError, InputError), match=error):
+        new_fleet(kafka.bootstrap, "g", "memory://", **options)
+
+
+def test_a_forked_child_must_not_use_it(fleet: NewFleet, new_topic: NewTopic) -> None:
+    node = fleet(new_topic(10))
+    node.start()
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def use() -> None:
+        try:
+            next(node.units())
+        except UsedAfterFork as error:
+            answers.put(str(error))
+        node.close()
+
+    child = context.Process(target=use)
+    child.start()
+    child.join(SECONDS)
+    assert child.exitcode == 0
+    assert "made before fork()" in answers.get()
+    answers.close()
+    assert first_unit(node).done() is Ending.DONE
+
+
+# The end
+
+
+def test_stop_finishes_what_is_in_hand_and_takes_no_more(fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, diary = new_topic(1000), Diary()
+    node = fleet(topic)
+
+    def work(unit: Unit) -> None:
+        node.stop()
+        diary(unit)
+
+    node.run(work)
+    assert len(diary.handled) == 1
+    assert node.look().counts.done == 1
+
+
+def test_close_gives_back_what_is_in_hand(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
+    node, store = fleet(new_topic(300)), open_store("memory://", group)
+    units = [first_unit(node) for _ in range(2)]
+    node.close()
+    snapshot = store.look()
+    assert snapshot.out == ()
+    assert snapshot.lanes[0].waiting == 3
+    assert snapshot.counts.given_back == 2
+    assert (snapshot.planner, snapshot.nodes) == (None, ())
+    assert [unit.done() for unit in units] == [Ending.LOST, Ending.LOST]
+
+
+def test_a_store_that_goes_away_for_longer_than_leases_last_is_waited_for_and_nobody_loses_a_unit(
+    fleet: NewFleet, new_topic: NewTopic, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    topic, diary = new_topic(1000), Diary()
+    with RedisServer(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as redis:
+        nodes = [fleet(topic, store=f"redis://127.0.0.1:{redis.port}") for _ in range(2)]
+        units = [first_unit(node) for node in nodes]
+        redis.kill()
+        eventually(lambda: all(told(node, StoreDown) for node in nodes), "it is told")
+        down = time.monotonic()
+        endings: list[Ending] = []
+        ending = in_background(lambda: endings.append(units[0].done()))
+        eventually(lambda: time.monotonic() > down + 2.5 * SHORT.lease_seconds, "longer than a lease")
+        redis.start()
+        eventually(lambda: all(told(node, StoreUp) for node in nodes), "that, too, is told")
+        ending.join(SECONDS)
+        assert [*endings, units[1].done()] == [Ending.DONE, Ending.DONE]
+        nodes[0].run(diary, until_end=True)
+        assert missing([*diary.handled, *map(handled_as, units)], ends(topic, 1000)) == []
+        assert nodes[0].look().counts.reclaimed == 0
+        for node in nodes:
+            node.close()
+
+
+def handled_as(unit: Unit) -> Handled:
+    """A unit that was done without being read."""
+    return Handled(unit.range, unit.attempt, unit.fence, 0, 0, 0, 0, 0)

@@ -1,0 +1,236 @@
+"""Where a fleet begins and goes on: new topics, positions that a log does not have, gaps, and stores that forget."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.engines.fleet.crew import SHORT, missing, new_fleet, settled, write
+from tests.fetch.logs import plain, plant
+from tests.waiting import eventually
+
+from ottla.admin import Admin
+from ottla.admin.group_admin import GroupAdmin
+from ottla.cluster import LocalCluster
+from ottla.engines.fleet.memory import memory_group
+from ottla.engines.fleet.planning import Units
+from ottla.engines.fleet.store import open_store
+from ottla.errors import (
+    OffsetsLost,
+)
+from ottla.events.values import (
+    PositionMisplaced,
+    StoreWentBack,
+    TopicReplaced,
+)
+from ottla.model import TopicPartition
+from ottla.net import Cluster
+from ottla.produce.producer import Producer
+from ottla.testing import FakeKafka
+
+from .working import (
+    SECONDS,
+    Diary,
+    NewFleet,
+    NewTopic,
+    delete_before,
+    ends,
+    first_unit,
+    in_background,
+    only,
+    told,
+)
+
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
+
+
+# Where it begins
+
+
+@pytest.mark.parametrize(("start", "expected"), [("earliest", 0), ("latest", 300)])
+def test_a_topic_that_is_new_to_the_group_begins_where_it_was_told(
+    fleet: NewFleet, new_topic: NewTopic, start: str, expected: int
+) -> None:
+    topic, diary = new_topic(300), Diary()
+    node = fleet(topic, start=start)
+    node.run(diary, until_end=True)
+    assert only(node, topic).done == 300
+    assert min((one.range.start for one in diary.handled), default=300) == expected
+
+
+def test_a_topic_can_begin_with_a_time(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, diary, noon = new_topic(), Diary(), datetime.now(UTC) - timedelta(hours=1)
+    with Producer(kafka.bootstrap) as producer:
+        for number in range(10):
+            at = noon + timedelta(minutes=number - 5)
+            producer.send(topic, b"%d" % number, timestamp=at.timestamp())
+        producer.flush(SECONDS)
+    fleet(topic, start=noon).run(diary, until_end=True)
+    assert diary.ranges == [(0, 5, 10)]
+
+
+def test_the_group_goes_on_where_it_was(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, diary = new_topic(300), Diary()
+    first = fleet(topic)
+    first.run(diary, until_end=True)
+    first.close()
+    write(kafka.bootstrap, topic, 100, first=300)
+    fleet(topic).run(diary, until_end=True)
+    assert diary.ranges == [(0, 0, 100), (0, 100, 200), (0, 200, 300), (0, 300, 400)]
+
+
+# Positions that the log does not have
+
+
+@pytest.mark.parametrize(("on_lost", "resume"), [("error", -1), ("earliest", 350), ("latest", 400)])
+def test_a_position_before_the_beginning_of_the_log_follows_the_policy(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, on_lost: str, resume: int
+) -> None:
+    topic, diary = new_topic(200), Diary()
+    first = fleet(topic)
+    first.run(diary, until_end=True)
+    first.close()
+    write(kafka.bootstrap, topic, 200, first=200)
+    delete_before(kafka, topic, 350)
+    node = fleet(topic, on_lost=on_lost)
+    thread = in_background(lambda: node.run(diary))
+    eventually(lambda: told(node, PositionMisplaced), "it is told")
+    (event,) = told(node, PositionMisplaced)
+    assert (event.position, event.start, event.stop, event.resume) == (200, 350, 400, resume)
+    if resume < 0:
+        eventually(lambda: f"{topic}-0" in node._planner.halted, "it says so")
+    else:
+        settled(node.look, ends(topic, 400))
+    node.stop()
+    thread.join(SECONDS)
+    assert [one.range.start for one in diary.handled] == [0, 100, *([350] if resume == 350 else [])]
+    assert len(told(node, PositionMisplaced)) == 1
+
+
+@pytest.mark.parametrize(("on_lost", "done"), [("error", 250), ("earliest", 100), ("latest", 100)])
+def test_a_position_after_the_end_of_the_log_follows_the_policy(
+    fleet: NewFleet, new_topic: NewTopic, on_lost: str, done: int, group: str
+) -> None:
+    topic, diary = new_topic(100), Diary()
+    node = fleet(topic, on_lost=on_lost)
+    store = open_store("memory://", group)
+    store.found(SHORT)
+    store.reset(TopicPartition(topic, 0), 250)
+    thread = in_background(lambda: node.run(diary))
+    eventually(lambda: told(node, PositionMisplaced), "it is told")
+    eventually(lambda: only(node, topic).done == done, "it goes on, or does not")
+    node.stop()
+    thread.join(SECONDS)
+    assert [one.range.start for one in diary.handled] == ([0] if on_lost == "earliest" else [])
+
+
+@pytest.mark.parametrize("on_lost", ["error", "earliest"])
+def test_a_topic_that_was_made_anew_is_another_one(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic, on_lost: str
+) -> None:
+    topic, diary = new_topic(100, partitions=2), Diary()
+    node = fleet(topic, on_lost=on_lost)
+    thread = in_background(lambda: node.run(diary))
+    settled(node.look, ends(topic, 100, 2))
+    admin = Admin(client)
+    admin.delete_topics(topic)
+    admin.create_topic(topic, partitions=1, replicas=1)
+    write(kafka.bootstrap, topic, 150)
+    eventually(lambda: told(node, TopicReplaced), "it is told")
+    (event,) = told(node, TopicReplaced)
+    assert event.goes_on == (on_lost == "earliest")
+    if event.goes_on:
+        eventually(lambda: [lane[1:3] for lane in node.look().lanes] == [(150, 150)], lambda: str(node.look().lanes))
+    else:
+        eventually(lambda: topic in node._planner.halted, "it says so")
+    node.stop()
+    thread.join(SECONDS)
+    assert sum(one.records for one in diary.handled) == (350 if event.goes_on else 200)
+
+
+def test_what_was_deleted_while_it_waited_comes_to_the_error_list(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic, diary = new_topic(300), Diary()
+    node = fleet(topic)
+    kept = first_unit(node)
+    delete_before(kafka, topic, 250)
+    kept.give_back()
+    node.run(diary, until_end=True)
+    failures = open_store("memory://", group).failures()
+    assert [failure.range.start for failure in failures] == [0, 100, 200]
+    assert all(failure.reason.startswith(OffsetsLost.__name__) for failure in failures)
+
+
+# Logs with gaps
+
+
+def test_a_compacted_log_ends(group: str) -> None:
+    """Units that lie in a hole, begin or end in one, or have nothing but one record, at the very end a hole again."""
+    with FakeKafka(topics={"t": 1}) as kafka:
+        plant(kafka, plain(2, deltas=[0, 7], last=9), base=2, stop=12)
+        plant(kafka, plain(40, deltas=[1], last=5), base=40, stop=46)
+        plant(kafka, plain(46, deltas=[], last=13), base=46, stop=60)
+        with new_fleet(kafka.bootstrap, group, "memory://", topics="t", units=Units(records=5)) as node:
+            offsets = [record.offset for record in node.records(until_end=True)]
+            assert sorted(offsets) == [2, 9, 41]
+            assert only(node, "t").done == 60
+            assert node.look().counts.done == 12
+            assert node.look().counts.failed == 0
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_log_that_ends_with_markers_of_transactions_ends(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, isolation: str
+) -> None:
+    topic, values = new_topic(), list[bytes | None]()
+    with Producer(kafka.bootstrap, transactional_id=f"id-{topic}") as producer:
+        with producer.transaction():
+            producer.send_many(topic, [b"kept"] * 5)
+        with producer.transaction() as transaction:
+            producer.send_many(topic, [b"aborted"] * 5).result(SECONDS)
+            transaction.abort()
+    node = fleet(topic, isolation=isolation, units=Units(records=1))
+    values = [record.value for record in node.records(until_end=True)]
+    assert values.count(b"kept") == 5
+    assert values.count(b"aborted") == (0 if isolation == "read_committed" else 5)
+    assert only(node, topic).done == 12
+
+
+# Stores that forget
+
+
+def test_the_memory_in_kafka_outlives_a_store_that_was_lost(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic, diary = new_topic(300), Diary()
+    first = fleet(topic)
+    first.run(diary, until_end=True)
+    number = first.look().number
+    admin = GroupAdmin(client)
+    eventually(
+        lambda: [one.offset for one in admin.committed(memory_group(group)).values()] == [300], "it is remembered"
+    )
+    first.close()
+    open_store("memory://", group).forget()
+    write(kafka.bootstrap, topic, 100, first=300)
+    node = fleet(topic)
+    node.run(diary, until_end=True)
+    assert told(node, StoreWentBack)
+    assert diary.ranges == [(0, 0, 100), (0, 100, 200), (0, 200, 300), (0, 300, 400)]
+    assert max(one.fence for one in diary.handled) > number + 1000
+
+
+def test_a_store_that_comes_back_empty_is_filled_by_those_who_work(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic, diary = new_topic(300), Diary()
+    node = fleet(topic)
+    thread = in_background(lambda: node.run(diary))
+    settled(node.look, ends(topic, 300))
+    open_store("memory://", group).forget()
+    write(kafka.bootstrap, topic, 100, first=300)
+    settled(node.look, ends(topic, 400))
+    node.stop()
+    thread.join(SECONDS)
+    assert missing(diary.handled, ends(topic, 400)) == []
