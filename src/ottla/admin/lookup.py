@@ -56,9 +56,10 @@ def find_ranges(
     change of leaders: its end is then unknown for as long as the others are away.
     """
     led = [key for key in wanted if _is_led(cluster, key)]
-    limit = deadline.sooner(min(_PATIENCE, deadline.remaining() / 2))
+    each = min(_PATIENCE, deadline.remaining() / 2) / 2
     first, last = Found(), Found()
     for at, found in ((OffsetSpec.EARLIEST, first), (OffsetSpec.LATEST, last)):
+        limit = deadline.sooner(each)  # one that takes long must leave time for the other
         try:
             _search(cluster, led, found, at=at, isolation=isolation, deadline=limit)
         except OttlaError as exc:

@@ -185,7 +185,8 @@ class Fetcher:
             for link in self._links:
                 if link.connection is not None:
                     link.connection.keep_buffers(0)
-                    link.connection.close()
+                    if link.requests:  # the answer is nobody's; else whoever reads next on this lane goes on with it
+                        link.connection.close()
             self._errands.join(Deadline.after(_ERRAND_SECONDS))
             self._bell.close()
 

@@ -19,6 +19,7 @@ from ottla.plan import RecordBytes
 _log = logging.getLogger(__name__)
 _GOOD_SECONDS = 60.0
 """How long an estimate is good enough."""
+_ASK_SECONDS = 10.0
 GUESS_BYTES = 200.0
 """What a record takes where no broker tells."""
 
@@ -45,7 +46,7 @@ class RecordSizes:
     ) -> dict[TopicPartition, float]:
         """From the size of the logs: right on average, whatever single records are like."""
         try:
-            sizes = Admin(self._cluster).replica_sizes(topics)
+            sizes = Admin(self._cluster).replica_sizes(topics, timeout=_ASK_SECONDS)
         except OttlaError as error:  # brokers need not let everybody look at their disks
             _log.info("no broker tells how large the logs are, guessing %.0f bytes a record: %s", GUESS_BYTES, error)
             return {}

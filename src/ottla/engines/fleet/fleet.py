@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -18,6 +19,7 @@ from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
+from ottla.engines.fleet.pausing import Pause
 from ottla.engines.fleet.planner import Planner, Policy, Start
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.steward import Steward
@@ -25,7 +27,16 @@ from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
 from ottla.engines.fleet.units import Charter, Lane, Snapshot
-from ottla.errors import ConfigError, FleetConflict, InputError, LeaseLost, StoreUnavailable, UsedAfterFork
+from ottla.engines.fleet.watching import Watch
+from ottla.errors import (
+    ConfigError,
+    FleetConflict,
+    FleetError,
+    InputError,
+    LeaseLost,
+    StoreUnavailable,
+    UsedAfterFork,
+)
 from ottla.events.values import Event, StoreWentBack, UnitEnded
 from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
@@ -42,6 +53,8 @@ _NEWEST = 100
 _SHORTEST_NAP, _LONGEST_NAP = 0.01, 0.25
 """Seconds between two looks for units when there are none."""
 _CLOSE_SECONDS = 10.0
+_HALTED_SECONDS = 30.0
+"""How long whoever works until the end waits for a partition that is not planned: a leader may come back."""
 
 
 class Fleet:
@@ -111,6 +124,8 @@ class Fleet:
         self._planner = Planner(self._footing.cluster, self._store, self._policy, self._tell)
         self._steward: Steward | None = None
         self._tally = Tally()
+        self._pause = Pause()
+        self._halts: Watch[str, str] = Watch(_HALTED_SECONDS)
         self._taking = threading.Lock()
         self._starting = threading.Lock()
         self._stopped = threading.Event()
@@ -165,7 +180,7 @@ class Fleet:
         self.start()
         goal = self._ends() if until_end else None
         nap = _SHORTEST_NAP
-        while not self._stopped.is_set():
+        while not self._stopped.wait(self._pause.seconds(time.monotonic())):
             held = self._take()
             if held is not None:
                 nap = _SHORTEST_NAP
@@ -225,7 +240,7 @@ class Fleet:
             raise failures[0]
 
     def stop(self) -> None:
-        """No further units; those in hand can be finished. May be called from anywhere."""
+        """No further units; those in hand can be finished. Any thread may call it, but no signal handler."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -301,6 +316,10 @@ class Fleet:
             told = failure(held.grant, reason_of(error), host=self.host, traceback=trace_of(error))
             ending = self._holdings.fail(held, told)
         self._tally.count(unit, ending)
+        if ending is Ending.FAILED:
+            self._pause.failed(time.monotonic())
+        elif ending is Ending.DONE:
+            self._pause.went_well()
         self._tell(self._event(unit, ending, error))
         return ending
 
@@ -351,9 +370,18 @@ class Fleet:
         try:
             seen = self._store.look()
             lanes = {lane.at: lane for lane in seen.lanes}
-            return all(at in lanes and self._has_ended(lanes[at], end, seen) for at, end in goal.items())
+            left = [at for at, end in goal.items() if at not in lanes or not self._has_ended(lanes[at], end, seen)]
         except StoreUnavailable:
             return False
+        self._refuse_halted(left, seen)
+        return not left
+
+    def _refuse_halted(self, left: list[TopicPartition], seen: Snapshot) -> None:
+        """What nobody plans for long will not be done by waiting."""
+        halted = {what: why for node in seen.nodes for what, why in dict(node.report.get("halted") or {}).items()}
+        for what, why in self._halts.still(halted, time.monotonic()).items():
+            if any(what in (at.topic, str(at)) for at in left):
+                raise FleetError(f"group {self.group} does not plan {what}: {why}")
 
     def _has_ended(self, lane: Lane, end: int, seen: Snapshot) -> bool:
         """Whether nothing before `end` is to be done, or will be without somebody who looks at the error list."""

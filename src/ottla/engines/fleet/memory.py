@@ -36,7 +36,8 @@ def memory_group(group: str) -> str:
 
 def recall(cluster: Cluster, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Remembered]:
     """What is remembered of these partitions."""
-    found = fetch_committed(cluster, GroupMember(memory_group(group)), partitions)
+    member = GroupMember(memory_group(group))
+    found = fetch_committed(cluster, member, partitions, deadline=Deadline.after(_SECONDS))
     return {at: _read(committed) for at, committed in found.items()}
 
 

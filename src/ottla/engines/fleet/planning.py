@@ -22,9 +22,9 @@ from ottla.plan.sizes import RecordBytes, bytes_of
 class Units:
     """How large units are, and how many may wait."""
 
-    records: int = 250_000
+    records: int = 500_000
     """Offsets of a unit, at most."""
-    bytes: int = 32_000_000
+    bytes: int = 64_000_000
     """Of a unit on the broker's disk, about, at most."""
     backlog: int = 1_000
     """Units of the group that may wait before planning pauses."""
