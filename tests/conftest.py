@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests import quick_java
+from tests.lean import FOLDERS, lean_children
 
 from ottla.cluster import LocalCluster
 
@@ -31,8 +32,44 @@ _TOGETHER = {
 }
 
 
+# Tests that take long and say little more than shorter ones beside them: `make soak` runs them.
+_ONLY_IN_SOAKS = (
+    "fuzz/test_fuzz_wire.py::test_every_way_of_running_the_kernels_gives_the_same_answer",
+    "fuzz/test_fuzz_wire.py::test_a_planted_read_of_one_byte_too_far_dies_at_the_wall",
+    "fuzz/test_fuzz_wire.py::test_the_long_run_ends_by_itself_and_says_that_it_found_nothing",
+    "jobs/test_archive_real.py::test_killed_at_random_the_archive_is_complete_in_the_end",
+    "jobs/test_replay.py::test_ctrl_c_ends_after_a_chunk_and_the_next_run_goes_on",
+    "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[in portions]",
+    "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[from a time on]",
+    "spark/test_rollup.py::test_in_update_mode_a_window_is_told_whenever_it_changes",
+    "spark/test_sink.py::test_what_is_wrong_is_said_before_anything_is_written",
+    "spark/test_sink.py::test_an_at_least_once_write_needs_no_transaction",
+    "spark/test_source_streaming.py::test_a_batch_waits_for_enough_records_or_long_enough",
+    "spark/test_source_streaming.py::test_portions_by_bytes",
+    "spark/test_source_streaming.py::test_a_query_from_the_end_on_remembers_where_that_was",
+    "consume/test_membership_real.py::test_the_coordinator_is_killed_and_every_group_goes_on",
+    "consume/test_consumer_groups.py::test_consume_transform_produce_is_exactly_once_across_kills",
+    "fetch/test_memory.py::test_a_large_topic_is_read_in_bounded_memory[2000000-100-zstd]",
+    "fetch/test_broken_brokers.py::test_an_undisturbed_read_is_exact",
+    "net/test_real_brokers.py::test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move",
+    "cluster/test_commands.py::test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one",
+    "spooling/test_outage.py::test_two_hundred_megabytes_wait_on_disk_and_not_in_memory_and_are_replayed_in_order",
+    "spooling/test_kills.py::test_thirty_kills_lose_nothing_that_was_persisted_and_double_nothing",
+    "cli/test_topics.py::test_a_broker_that_is_away_is_said_and_spoils_nothing_else",
+    "cli/test_work_process.py::test_processes_end_by_themselves_and_errors_of_theirs_are_told",
+    "cli/test_consume_process.py::test_a_million_records_come_out_as_they_went_in",
+    "cli/test_produce_process.py::test_a_million_lines_arrive_once_and_in_order_per_key",
+    "engines/fleet/test_fleet_fire.py::test_nothing_is_lost_and_nothing_is_repeated_without_a_reason[ordered]",
+    "faults/test_brokers.py::test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long ones first, a busy file beside a waiting one: workers share the processors well, and end together."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(_ONLY_IN_SOAKS):
+            item.add_marker(pytest.mark.long)
     files = list(dict.fromkeys(_file(item) for item in items))
     busy, waiting = _in_order(files, _BUSY), _in_order(files, _WAITING)
     turns = [file for pair in zip_longest(busy, waiting) for file in pair if file is not None]
@@ -72,6 +109,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
             return _TOGETHER.get(file, file)
 
     return ByBroker(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _lean_programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if not FOLDERS.intersection(request.path.parts):
+        yield
+        return
+    with lean_children(tmp_path_factory.mktemp("lean")):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -155,10 +155,10 @@ def harass(victim: Victim, kills: int, chance: random.Random) -> None:
                 time.sleep(chance.uniform(0.0, 0.3))
                 if victim.archived() == before and not any(is_writing(one) for one in family(program.pid)):
                     continue  # it is still starting: a kill would prove nothing
-                if "worker" not in victim.kills or chance.random() < 0.5:  # each kind at least once
-                    victim.kill_worker(program)
-                else:
+                if len(victim.kills) % 3 == 1:  # each kind, and the one that costs a start of Spark less often
                     victim.kill_driver(program)
+                else:
+                    victim.kill_worker(program)
             if program.poll() == 0:
                 return
     raise AssertionError(f"not done in time; killed: {victim.kills}")

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.lean import lean_children
 from tests.spark.connector import connector_jars
 
 import ottla.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@contextmanager
-def lean_children(folder: Path) -> Iterator[None]:
-    """Python processes that are started meanwhile have no hypothesis, as those of users: kio loads it where it can."""
-    (folder / "hypothesis.py").write_text("raise ImportError('not for workers')\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
-        yield
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _lean_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with lean_children(tmp_path_factory.mktemp("lean")):
-        yield
 
 
 @pytest.fixture(scope="session")

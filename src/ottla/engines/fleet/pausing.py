@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 _FIRST_SECONDS = 0.05
-_LONGEST_SECONDS = 10.0
+_LONGEST_SECONDS = 2.0
 
 
 class Pause:

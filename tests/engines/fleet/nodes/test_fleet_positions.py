@@ -15,6 +15,7 @@ from ottla.cluster import LocalCluster
 from ottla.engines.fleet.memory import memory_group
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
+from ottla.engines.fleet.units import Charter
 from ottla.errors import (
     OffsetsLost,
 )
@@ -152,7 +153,7 @@ def test_what_was_deleted_while_it_waited_comes_to_the_error_list(
     kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str
 ) -> None:
     topic, diary = new_topic(300), Diary()
-    node = fleet(topic)
+    node = fleet(topic, charter=Charter(max_attempts=2))
     kept = first_unit(node)
     delete_before(kafka, topic, 250)
     kept.give_back()

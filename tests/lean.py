@@ -1,0 +1,24 @@
+"""Programs that tests start have what users have, and not hypothesis, which kio loads where it can: 0.3 s each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+FOLDERS = frozenset(
+    {"cli", "cluster", "consume", "demo", "engines", "faults", "fetch", "jobs", "net", "produce", "spark", "spooling"}
+)
+"""Tests here start programs, and none of those needs hypothesis."""
+
+
+@contextmanager
+def lean_children(folder: Path) -> Iterator[None]:
+    """Python processes that are started meanwhile have no hypothesis."""
+    (folder / "hypothesis.py").write_text("raise ImportError('not for programs')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+        yield
