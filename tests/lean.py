@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = frozenset(
-    {"cli", "cluster", "consume", "demo", "engines", "faults", "fetch", "jobs", "net", "produce", "spark", "spooling"}
-)
+FOLDERS = frozenset({"cli", "cluster", "demo", "engines", "faults", "jobs", "net", "produce", "spark", "spooling"})
 """Tests here start programs, and none of those needs hypothesis."""
 
 

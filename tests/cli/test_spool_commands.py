@@ -234,7 +234,8 @@ def test_a_killed_program_is_replayed_into_real_brokers_without_loss_or_doubles(
         started.wait(SECONDS)
     kept = [json.loads(line)["value"].encode() for line in run("spool", "export", spool).stdout.splitlines()]
     replayed = run("spool", "replay", spool, "--bootstrap", kafka.bootstrap)
-    assert replayed.exit_code == 0, replayed.stderr
+    is_torn = "cut short" in replayed.stderr  # the kill came in the middle of a batch that nobody had been told of
+    assert replayed.exit_code == int(is_torn), replayed.stderr
     found = _read_what_is_there(kafka.bootstrap, "cli-spool")
     assert len(found) == len(set(found))
     assert set(kept) <= set(found) <= set(lines)

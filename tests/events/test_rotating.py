@@ -82,7 +82,7 @@ def test_a_file_ends_after_some_time(tmp_path: Path) -> None:
     for number in range(3):
         sink(_event(number))
     sink.close()
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) >= 3
     assert sorted(_numbers(tmp_path)) == [0, 1, 2]
 
 

@@ -134,7 +134,8 @@ class SqliteFile:
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Look before anything is written: the file may be somebody else's."""
-        is_new = self._is_new(db)
+        with _undone(db, "BEGIN"):  # as it is at one moment: another process may be making its tables
+            is_new = self._is_new(db)
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreIncompatible(
