@@ -6,6 +6,7 @@ import resource
 import signal
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,14 @@ def test_two_groups_share_a_file(path: Path, store: Store) -> None:
     store.forget()
     assert len(other.take("a", 9)) == 5
     other.close()
+
+
+def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    for attempt in range(12):
+        url = f"sqlite:///{tmp_path}/new-{attempt}.db"
+        stores = [open_store(url, "etl") for _ in range(6)]
+        with ThreadPoolExecutor(len(stores)) as pool:
+            found = list(pool.map(lambda store: store.found(Charter(max_attempts=3)), stores))
+        assert {one.max_attempts for one in found} == {3}
+        for store in stores:
+            store.close()
