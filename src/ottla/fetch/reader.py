@@ -36,6 +36,8 @@ What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
 _FETCHING = Fetching()
 _CHUNK_BYTES = 2 << 20
 """Of records in one `RecordBatch`, about: several are alive at a time, beside what is fetched ahead."""
+_numbers = itertools.count(1)
+"""Of lanes: readers that share a cluster share no connection."""
 _NAP = 1.0
 """Seconds between two looks of a reader that waits whether its thread is still there."""
 
@@ -89,7 +91,6 @@ class Reader:
         self._fetching = fetching
         self._on_lost = parse_on_lost(on_lost)
         self._lanes: list[str] = []
-        self._numbers = itertools.count(1)
         self._fetchers: set[Fetcher] = set()
         self._closed = False
 
@@ -107,8 +108,11 @@ class Reader:
     def close(self) -> None:
         """Ends it. Iterators that are still open raise at their next step."""
         self._closed = True
-        for fetcher in list(self._fetchers):
+        reading = list(self._fetchers)
+        for fetcher in reading:
             fetcher.stop()
+        for lane in {*self._lanes, *(fetcher.lane for fetcher in reading)}:
+            self.cluster.leave(lane)  # others may go on using the cluster
         self._footing.close()
 
     def offsets(self, topic: str, at: Place = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
@@ -402,7 +406,7 @@ class Reader:
         try:
             lane = self._lanes.pop()
         except IndexError:
-            lane = f"read-{next(self._numbers)}"
+            lane = f"read-{next(_numbers)}"
         fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._footing.events)
         fetcher.add(sorted(courses, key=lambda course: course.at))
         if followed:

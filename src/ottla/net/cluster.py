@@ -197,6 +197,10 @@ class Cluster:
         """
         return self._directory.leader_moved(topic, partition, leader=leader, epoch=epoch)
 
+    def leave(self, lane: str) -> None:
+        """Closes the connections of a lane that nobody uses any more."""
+        self._pool.release(lambda key: isinstance(key, tuple) and key[1:] == (lane,))
+
     def close(self) -> None:
         """Closes every connection, also those that are just being opened, and ends every wait."""
         self._closing.set()

@@ -148,10 +148,6 @@ class Links:
         self._changed(link)
 
     def _connected(self, link: Link, connection: Connection, seconds: float) -> None:
-        connection.pump()  # one that was at hand may have been closed by the broker since it was used
-        if connection.closed:
-            self.connect(link, time.monotonic())
-            return
         link.connection = connection
         link.failures = 0
         link.error = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from ottla.config import Address, Security
@@ -103,6 +103,15 @@ class Pool:
         with self._lock:
             slot = self._slots.get(key)
         return slot is not None and slot.connection is not None and not slot.connection.closed
+
+    def release(self, belongs: Callable[[Hashable], bool]) -> None:
+        """Closes the connections under these keys; nobody uses them any more."""
+        with self._lock:
+            keys = [key for key in self._slots if belongs(key)]
+            slots = [self._slots.pop(key) for key in keys]
+        for slot in slots:
+            if slot.connection is not None:
+                slot.connection.close()
 
     def close(self) -> None:
         """Closes every connection, also those that are just being opened; none is opened afterwards."""

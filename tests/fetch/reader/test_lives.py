@@ -43,6 +43,28 @@ def test_two_iterators_may_be_read_in_turn(reader: Reader) -> None:
     assert all(left == right for left, right in pairs)
 
 
+def test_one_range_after_another_is_read_over_the_same_connection(kafka: FakeKafka, reader: Reader) -> None:
+    def opened() -> int:
+        return sum(request.api == "ApiVersions" for request in kafka.requests)
+
+    list(reader.read(OffsetRange("t", 0, 0, 10)))
+    before = opened()
+    for start in range(10, 100, 10):
+        assert len(list(names(reader.read(OffsetRange("t", 0, start, start + 10))))) == 10
+    assert opened() == before
+
+
+def test_a_reader_that_is_closed_leaves_a_cluster_to_others_as_it_found_it(kafka: FakeKafka) -> None:
+    with Cluster(kafka.bootstrap) as cluster, Reader(cluster) as other:
+        list(other.read("many"))
+        before = open_sockets()
+        for _ in range(3):
+            with Reader(cluster) as reader:
+                assert by_partition(reader.read("many")) == MANY
+        eventually(lambda: open_sockets() <= before, lambda: f"{before} sockets as before, not {open_sockets()}")
+        assert by_partition(other.read("many")) == MANY
+
+
 def test_an_iterator_that_is_closed_early_leaves_nothing_behind(kafka: FakeKafka, reader: Reader) -> None:
     list(reader.read("many"))
     before = open_sockets()
