@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from contextlib import closing
@@ -35,6 +36,21 @@ class Slow:
 
     def undo(self, done: tuple[OffsetRange, int]) -> None:
         (Path(self.folder) / f"undone-{done[0].partition}-{done[0].start}").touch()
+
+
+@dataclass(frozen=True)
+class Killing(Slow):
+    """Kills a process in its first range."""
+
+    pid: int = 0
+
+    def __call__(self, one: OffsetRange) -> tuple[OffsetRange, int]:
+        try:
+            (Path(self.folder) / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            return super().__call__(one)
+        os.kill(self.pid, signal.SIGKILL)
+        return super().__call__(one)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.engines.fleet.job_play import Slow
+from tests.engines.fleet.job_play import Killing, Slow
 from tests.waiting import eventually
 
 from ottla.engines.fleet import jobs
-from ottla.engines.fleet.store import Store
+from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.units import Charter
-from ottla.errors import EngineFailed, FleetConflict, InputError
+from ottla.errors import EngineFailed, FleetConflict, InputError, StoreUnavailable
 from ottla.model import OffsetRange
 
 from .conftest import OpenStore
+from .servers import RedisServer
 
 _PROJECT = Path(__file__).parents[3]
 
@@ -103,3 +106,84 @@ def test_one_job_at_a_time(open_one: OpenStore, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(FleetConflict, match="another job runs in this group"):
         next(jobs.run(Slow(str(tmp_path)), ranges(3), store=open_one()))
     assert len(list(first)) == 29
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_what_a_killed_asker_left_is_cleared_by_the_next(store: Store, tmp_path: Path) -> None:
+    store.found(Charter(max_attempts=4))
+    store.note("job", b"of somebody who died")
+    store.note("result/of-somebody/1", b"a result")
+    store.reset(ranges(1)[0].topic_partition, 0)
+    assert len(list(jobs.run(Slow(str(tmp_path)), ranges(3), store=store))) == 3
+    assert store.notes() == {}
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_a_job_that_another_one_replaced_says_so_and_leaves_it_alone(store: Store, tmp_path: Path) -> None:
+    results = jobs.run(Slow(str(tmp_path), 0.1), ranges(100), store=store)
+    next(results)
+    another = pickle.dumps(("another", Slow(str(tmp_path), 0.1)))
+    store.note("job", another)
+    with pytest.raises(FleetConflict, match="the job is gone"):
+        list(results)
+    assert store.notes("job") == {"job": another}
+    assert store.look().lanes != ()
+
+
+@contextmanager
+def killed_in_the_middle(tmp_path: Path, *options: str) -> Iterator[tuple[RedisServer, Store, Killing]]:
+    """A Redis, a store in it, and a job that kills it in its first range; nothing is left running."""
+    with RedisServer(tmp_path, *options) as server:
+        store = open_store(f"redis://127.0.0.1:{server.port}", "jobs")
+        yield server, store, Killing(str(tmp_path), pid=int(store_pid(server)))
+        store.close()
+    eventually(lambda: not _threads(), lambda: f"threads are left: {_threads()}")
+
+
+def store_pid(server: RedisServer) -> str:
+    lines: bytes = server.ask("INFO", "server")
+    return next(line.split(":")[1] for line in lines.decode().splitlines() if line.startswith("process_id"))
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("ottla-jobs", "ottla-fleet"))]
+
+
+def test_a_store_that_is_away_when_a_range_is_done_is_told_when_it_is_back(tmp_path: Path) -> None:
+    with killed_in_the_middle(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as (server, store, job):
+        found: list[OffsetRange] = []
+        asking = threading.Thread(
+            target=lambda: found.extend(one for one, _ in jobs.run(job, ranges(20), store=store, threads=2))
+        )
+        asking.start()
+        eventually(lambda: (tmp_path / "killed").exists(), "it was killed")
+        server.kill()
+        server.start()
+        asking.join(60)
+        assert sorted(found) == sorted(ranges(20))
+        assert store.notes() == {}
+
+
+def test_a_store_that_stays_away_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_STORE_SECONDS", 0.5)
+    with killed_in_the_middle(tmp_path) as (_, store, job), pytest.raises(StoreUnavailable):
+        list(jobs.run(job, ranges(20), store=store, threads=2))
+
+
+def test_a_store_that_forgets_the_job_ends_it(tmp_path: Path) -> None:
+    with killed_in_the_middle(tmp_path, "--save", "") as (server, store, job):
+        caught: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                list(jobs.run(job, ranges(20), store=store, threads=2))
+            except FleetConflict as error:
+                caught.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        eventually(lambda: (tmp_path / "killed").exists(), "it was killed")
+        server.kill()
+        server.start()
+        asking.join(60)
+        assert "the store has forgotten it" in str(caught[0])

@@ -251,14 +251,7 @@ class Fleet:
         with self._starting:
             steward, self._steward = self._steward, None
         with self._taking:  # whoever was about to take one has it by now, or will not
-            in_hand = self._holdings.all()
-        for held in in_hand:
-            try:
-                self._holdings.finish_once(held, held.grant.range.start)
-            except StoreUnavailable as error:
-                _log.warning("%s was not given back, and waits for its lease to end: %s", held.grant.range, error)
-                break
-        self._holdings.give_up()
+            self._holdings.give_up()
         if steward is not None:
             steward.stop()
         self._reader.close()

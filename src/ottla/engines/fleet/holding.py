@@ -7,17 +7,21 @@ the store refuses because the unit was given to somebody else is an `Ending`, no
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import Failure, Grant
 from ottla.errors import StoreUnavailable
 from ottla.model import OffsetRange
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.25
 """Between two tries to tell a store that does not answer."""
 LEAP = 1_000_000
@@ -127,16 +131,27 @@ class Holdings:
         with self._lock:
             return list(self._held.values())
 
-    def finish_once(self, held: Held, reached: int) -> bool:
-        """As `finish`, without waiting for a store that does not answer."""
-        heard = self._store.finish(held.grant.range, held.grant.lease, reached)
-        self.forget(held)
-        held.lost.set()
-        return heard
+    def insist(self, held: Held, ask: Callable[[], T]) -> T:
+        """What the store answers as soon as it does, while the unit is held."""
+        while True:
+            try:
+                return ask()
+            except StoreUnavailable:
+                if held.lost.is_set() or self._given_up.wait(_AGAIN_SECONDS):
+                    raise
 
     def give_up(self) -> None:
-        """Waits for the store end; what could not be told is done again by somebody else."""
+        """All units go back, and waits for the store end: what it does not hear of, it finds out by itself."""
         self._given_up.set()
+        for held in self.all():
+            try:
+                self._store.finish(held.grant.range, held.grant.lease, held.grant.range.start)
+            except StoreUnavailable as error:
+                _log.warning("%s was not given back, and waits for its lease to end: %s", held.grant.range, error)
+                break
+        for held in self.all():
+            self.forget(held)
+            held.lost.set()
 
     def _end(self, held: Held, word: Ending, say: Callable[[], bool]) -> Ending:
         unheard = False

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ottla.engines.fleet.holding import Held, Holdings, failure
 from ottla.engines.fleet.steward import Plans, Steward
@@ -32,11 +32,15 @@ _log = logging.getLogger(__name__)
 _CHARTER = Charter(max_attempts=4)
 JOBS = "jobs"
 """The group in which jobs run, unless another one is named."""
-_JOB = "job"
+_JOB, _RESULTS, _SPARE = "job", "result/", "spare/"
+"""Notes in the store: the job, and what came of its ranges, once and a second time."""
 _LEAD_SECONDS = 15.0
 _STORE_SECONDS = 60.0
+_CHECK_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 _LONGEST_NAP = 0.25
+_DISMISS_SECONDS = 10.0
+"""For a job that cannot be asked to end in the middle."""
 
 
 def run(
@@ -50,41 +54,24 @@ def run(
     wanted = list(ranges)
     if not wanted:
         return
-    stopped = threading.Event()
-    with _joined(store, _Nothing()) as node:
+    asked = _Asked(job, store)
+    with _joined(store, _Nothing(), threads) as node:
         lease = _lead(node, store)
-        name = uuid.uuid4().hex
-        crew = [threading.Thread(target=node.work, args=(stopped,), daemon=True) for _ in range(threads)]
         try:
-            _clear(store)
-            store.note(_JOB, pickle.dumps((name, job)))
-            _publish(store, lease, wanted)
-            for thread in crew:
-                thread.start()
-            yield from _collected(store, name, wanted)
+            asked.put(lease, wanted)
+            yield from asked.results(wanted)
         finally:
-            _clear(store)
-            stopped.set()
-            for thread in crew:
-                if thread.ident is not None:
-                    thread.join()
-            _undo(job, store, name)
+            asked.withdraw()
+            node.dismiss()
+            asked.undo()
 
 
 def serve(store: Store, *, threads: int = 1, is_stopped: Callable[[], object]) -> None:
     """Works on whatever jobs are put into the group, until it is stopped; ranges that are begun are finished."""
-    stopped = threading.Event()
-    with _joined(store, None) as node:
-        crew = [threading.Thread(target=node.work, args=(stopped,), daemon=True) for _ in range(threads)]
-        for thread in crew:
-            thread.start()
-        try:
-            while not is_stopped():
-                time.sleep(_LONGEST_NAP)
-        finally:
-            stopped.set()
-        for thread in crew:
-            thread.join()
+    with _joined(store, None, threads) as node:
+        while not is_stopped():
+            time.sleep(_LONGEST_NAP)
+        node.finish()
 
 
 # Whoever asks
@@ -116,43 +103,95 @@ def _lead(node: _Node, store: Store) -> Lease:
     return lease
 
 
-def _publish(store: Store, lease: Lease, wanted: list[OffsetRange]) -> None:
-    lanes: dict[TopicPartition, list[OffsetRange]] = {}
-    for one in wanted:
-        lanes.setdefault(one.topic_partition, []).append(one)
-    moves = [Move(at, None, max(one.stop for one in units), tuple(units)) for at, units in lanes.items()]
-    if not store.plan(lease, moves):
-        raise FleetConflict(f"another job was begun in this group of {store.address} at the same time")
+class _Asked(Generic[T]):
+    """A job in a store, and what comes of it. A store that does not answer may come back: it is asked for a while."""
 
+    def __init__(self, job: Callable[[OffsetRange], T], store: Store) -> None:
+        self._job = job
+        self._store = store
+        self._name = uuid.uuid4().hex
+        self._note = pickle.dumps((self._name, job))
 
-def _collected(store: Store, name: str, wanted: list[OffsetRange]) -> Iterator[Any]:
-    missing = set(wanted)
-    while missing:
-        for key, value in _patiently(lambda: store.notes(f"result/{name}/")).items():
-            unit, result = pickle.loads(value)  # noqa: S301 - from our own nodes
-            store.note(key, None)
-            if unit not in missing:
-                store.note(f"spare/{name}/{uuid.uuid4().hex}", value)
-                continue
-            missing.discard(unit)
-            if isinstance(result, _Raised):
-                raise result.error
-            yield result
-        for given_up in _patiently(store.failures):
+    def put(self, lease: Lease, wanted: list[OffsetRange]) -> None:
+        """The job and its ranges. Whatever is there was left by somebody who died in the middle."""
+        _clear(self._store)
+        for key in self._store.notes():
+            self._store.note(key, None)
+        self._store.note(_JOB, self._note)
+        lanes: dict[TopicPartition, list[OffsetRange]] = {}
+        for one in wanted:
+            lanes.setdefault(one.topic_partition, []).append(one)
+        moves = [Move(at, None, max(one.stop for one in units), tuple(units)) for at, units in lanes.items()]
+        if not self._store.plan(lease, moves):
+            raise FleetConflict(f"another job was begun in this group of {self._store.address} at the same time")
+
+    def results(self, wanted: list[OffsetRange]) -> Iterator[T]:
+        """One for each range."""
+        missing = set(wanted)
+        check_at = 0.0
+        while missing:
+            for key, value in _patiently(self._notes, _RESULTS).items():
+                unit, result = pickle.loads(value)  # noqa: S301 - from our own nodes
+                if unit not in missing:
+                    _patiently(self._store.note, f"{_SPARE}{self._name}/{uuid.uuid4().hex}", value)
+                _patiently(self._store.note, key, None)
+                if unit in missing:
+                    missing.discard(unit)
+                    if isinstance(result, _Raised):
+                        raise result.error
+                    yield result
+            if missing and time.monotonic() >= check_at:
+                self._check(missing)
+                check_at = time.monotonic() + _CHECK_SECONDS
+            if missing:
+                time.sleep(_LOOK_SECONDS)
+
+    def withdraw(self) -> None:
+        """No such job any more: whoever holds a unit of it has lost it. A job that somebody else began stays."""
+        try:
+            if self._is_there():
+                _clear(self._store)
+        except StoreUnavailable as error:
+            _log.warning("the job was left in the store, where the next one replaces it: %s", error)
+
+    def undo(self) -> None:
+        """For results that nobody has taken."""
+        undo = getattr(self._job, "undo", None)
+        try:
+            for key, value in {**self._notes(_RESULTS), **self._notes(_SPARE)}.items():
+                _, result = pickle.loads(value)  # noqa: S301 - from our own nodes
+                if undo is not None and not isinstance(result, _Raised):
+                    undo(result)
+                self._store.note(key, None)
+        except StoreUnavailable as error:
+            _log.warning("results that nobody takes were not undone: %s", error)
+
+    def _check(self, missing: set[OffsetRange]) -> None:
+        """Whether the rest can still come."""
+        if not _patiently(self._is_there):
+            raise FleetConflict(
+                f"the job is gone from {self._store.address}: the store has forgotten it, or another job was begun"
+                " while this process stood still; run it again"
+            )
+        for given_up in _patiently(self._store.failures):
             if given_up.range in missing:
                 raise EngineFailed(
                     f"{given_up.range} failed {given_up.attempts} times, at last on {given_up.host}: {given_up.reason}"
                 )
-        if missing:
-            time.sleep(_LOOK_SECONDS)
+
+    def _is_there(self) -> bool:
+        return self._store.notes(_JOB).get(_JOB) == self._note
+
+    def _notes(self, prefix: str) -> dict[str, bytes]:
+        return self._store.notes(f"{prefix}{self._name}/")
 
 
-def _patiently(ask: Callable[[], T]) -> T:
-    """A store that does not answer may come back, and nothing is lost meanwhile."""
+def _patiently(ask: Callable[..., T], *words: object) -> T:
+    """What a store answers, even if it does not answer at once."""
     deadline = time.monotonic() + _STORE_SECONDS
     while True:
         try:
-            return ask()
+            return ask(*words)
         except StoreUnavailable:
             if time.monotonic() > deadline:
                 raise
@@ -166,16 +205,6 @@ def _clear(store: Store) -> None:
         store.reset(lane.at, None)
 
 
-def _undo(job: Callable[[OffsetRange], Any], store: Store, name: str) -> None:
-    undo = getattr(job, "undo", None)
-    for prefix in (f"result/{name}/", f"spare/{name}/"):
-        for key, value in store.notes(prefix).items():
-            _, result = pickle.loads(value)  # noqa: S301 - from our own nodes
-            if undo is not None and not isinstance(result, _Raised):
-                undo(result)
-            store.note(key, None)
-
-
 # Whoever works
 
 
@@ -187,22 +216,44 @@ class _Raised:
 
 
 class _Node:
-    """One process of the group: it holds units and has a steward."""
+    """One process of the group: it has a steward, holds units, and has threads that work on them."""
 
-    def __init__(self, store: Store, planner: Plans | None) -> None:
+    def __init__(self, store: Store, planner: Plans | None, threads: int) -> None:
         self.host = socket.gethostname()
         name = f"{self.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._store = store
         self._holdings = Holdings(store, name)
         self._done = 0
+        self._stopped = threading.Event()
+        self._crew = [
+            threading.Thread(target=self._work, name=f"ottla-jobs-{number}", daemon=True) for number in range(threads)
+        ]
         self.steward = Steward(
             store, self._holdings, planner, store.found(_CHARTER), node=name, report=self._report, tell=self._tell
         )
 
-    def work(self, stopped: threading.Event) -> None:
-        """Takes units and runs the job on them."""
+    def start(self) -> None:
+        """It works on whatever there is."""
+        self.steward.start()
+        for thread in self._crew:
+            thread.start()
+
+    def finish(self) -> None:
+        """Nothing more is begun; returns when what was begun is done."""
+        self._stopped.set()
+        for thread in self._crew:
+            thread.join()
+
+    def dismiss(self) -> None:
+        """Nothing more is done: what was begun goes back."""
+        self._stopped.set()
+        self._holdings.give_up()
+        for thread in self._crew:
+            thread.join(_DISMISS_SECONDS)
+
+    def _work(self) -> None:
         nap = _LOOK_SECONDS
-        while not stopped.is_set():
+        while not self._stopped.is_set():
             try:
                 if self._work_once():
                     nap = _LOOK_SECONDS
@@ -211,15 +262,20 @@ class _Node:
                 _log.debug("waiting for the store: %s", error)
             except Exception:
                 _log.exception("a worker of jobs failed; it goes on")
-            stopped.wait(nap)
+            self._stopped.wait(nap)
             nap = min(_LONGEST_NAP, 2 * nap)
 
     def _work_once(self) -> bool:
         taken = self._holdings.take(1)
         if not taken:
             return False
-        held = taken[0]
-        noted = self._store.notes(_JOB).get(_JOB)
+        try:
+            return self._work_on(taken[0])
+        finally:
+            self._holdings.forget(taken[0])  # whatever happened, nobody works on it any more
+
+    def _work_on(self, held: Held) -> bool:
+        noted = self._holdings.insist(held, lambda: self._store.notes(_JOB)).get(_JOB)
         if noted is None:
             self._holdings.finish(held, held.grant.range.start)
             return False
@@ -231,9 +287,9 @@ class _Node:
             self._holdings.fail(held, told)
             return True
         unit = held.grant.range
-        key = f"result/{name}/{uuid.uuid4().hex}"
+        key, text = f"{_RESULTS}{name}/{uuid.uuid4().hex}", pickle.dumps((unit, result))
         # First the result: a unit that is done has one. If the lease was lost, there are two, and one is undone.
-        self._store.note(key, pickle.dumps((unit, result)))
+        self._holdings.insist(held, lambda: self._store.note(key, text))
         self._holdings.finish(held, unit.stop)
         self._done += 1
         return True
@@ -255,10 +311,11 @@ class _Node:
 
 
 @contextmanager
-def _joined(store: Store, planner: Plans | None) -> Iterator[_Node]:
-    node = _Node(store, planner)
-    node.steward.start()
+def _joined(store: Store, planner: Plans | None, threads: int) -> Iterator[_Node]:
+    node = _Node(store, planner, threads)
+    node.start()
     try:
         yield node
     finally:
+        node.dismiss()
         node.steward.stop()
