@@ -26,6 +26,7 @@ from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net import Cluster
 
+from .compacting import COMPACTED, compact
 from .conftest import NewTopic
 from .watching import names, values
 
@@ -189,27 +190,9 @@ def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTo
 
 
 def test_a_compacted_topic_is_read_with_its_holes(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
-    _clean_often(kafka)
-    settings = {
-        "cleanup.policy": "compact",
-        "min.cleanable.dirty.ratio": "0.01",
-        "segment.ms": "100",
-        "min.compaction.lag.ms": "0",
-        "max.compaction.lag.ms": "100",
-        "delete.retention.ms": "100",
-    }
-    topic = new_topic(settings=settings, replicas=1)
+    topic, count = new_topic(settings=COMPACTED, replicas=1), 1500
     at = TopicPartition(topic, 0)
-    count = 1500
-    for first in range(0, count, 100):
-        records = [Sent(b"%d" % (n % 7 if n % 3 else n), b"%d" % n, (), n + 1) for n in range(first, first + 100)]
-        confluent_write(kafka.bootstrap, at, "zstd" if first % 200 else "none", records)
-
-    def compacted() -> bool:
-        confluent_write(kafka.bootstrap, at, "none", [Sent(b"tick", b"tock", (), 1)])  # a new segment begins
-        return reader.count(topic, 0, count) < count - 500
-
-    eventually(compacted, "the log is compacted", seconds=60)
+    compact(kafka, at, count, is_there=lambda: reader.count(topic, 0, count))
     end = reader.offsets(topic, "latest")[at]
     theirs = [pair for pair in confluent_log(kafka, topic) if pair[0] < end]
     ours = our_log(reader.read(topic, 0, end))
@@ -247,22 +230,6 @@ def test_the_same_over_tls_with_a_password(kafka: LocalCluster, new_topic: NewTo
     with Reader(kafka.secure_bootstrap, security=kafka.security("alice")) as reader:
         assert sorted(sent(reader.read(topic)), key=repr) == sorted(RECORDS * 3, key=repr)
         assert reader.count(topic) == 3 * len(RECORDS)
-
-
-def _clean_often(kafka: LocalCluster) -> None:
-    admin = confluent_admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
-    entry = confluent_admin.ConfigEntry(
-        "log.cleaner.backoff.ms",
-        "100",
-        incremental_operation=confluent_admin.AlterConfigOpType.SET,
-    )
-    brokers = [
-        confluent_admin.ConfigResource(confluent_admin.ResourceType.BROKER, str(broker), incremental_configs=[entry])
-        for broker in admin.list_topics(timeout=SECONDS).brokers
-    ]
-    for broker in brokers:  # it takes one at a time
-        for done in admin.incremental_alter_configs([broker]).values():
-            done.result(SECONDS)
 
 
 # Transactions

@@ -6,6 +6,7 @@ It parses, checks everything that can be wrong before anything is written, runs 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import click
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.fleet import STORE_VARIABLE
 from ottla.cli.options.general import json_option
 from ottla.cli.options.reading import isolation_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
@@ -144,7 +146,11 @@ def _start(text: str) -> str | datetime:
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Ranges at a time.  [default: processors]")
 @click.option("--master", metavar="URL", help="With --engine spark: where Spark runs.  [default: local[*]]")
 @click.option("--checkpoint", metavar="PATH", help="With --engine spark: its own folder.  [default: in the archive]")
-@click.option("--store", metavar="URL", help="With --engine fleet: where its nodes meet, as redis://HOST.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help=f"With --engine fleet: where its nodes meet, as redis://HOST.  [env var: {STORE_VARIABLE}]",
+)
 @isolation_option
 @bootstrap_option
 @security_options
@@ -201,6 +207,8 @@ def archive(
         raise Misuse("--follow and --until-now exclude one another")
     if engine != "spark" and (master or checkpoint):
         raise Misuse(f"{'--master' if master else '--checkpoint'} is for --engine spark")
+    if engine == "fleet":
+        store = store or os.environ.get(STORE_VARIABLE)
     if (engine == "fleet") != (store is not None):
         raise Misuse("--engine fleet needs --store, for example redis://localhost" if store is None else _STORE_FOR)
     nodes = None if store is None else open_store(store, JOBS)

@@ -225,17 +225,19 @@ def _wait_ready(state: ClusterState, folder: ClusterFolder, ids: Collection[int]
     if not _has_quorum(state):
         logger.info("cluster %r has no majority of controllers: not waiting for its brokers", state.name)
         return
-    waiting_for = {node.id for node in state.nodes if life(node.process) is Life.RUNNING} | set(ids)
-    while waiting_for:
-        for node in [state.node(number) for number in waiting_for]:
-            if node.id in ids:
-                _require_alive(node, folder)
-            if known_brokers(node.address, timeout=_PROBE) >= set(ids):
-                waiting_for.discard(node.id)
-        if waiting_for and deadline.expired():
-            raise _not_ready(state, folder, waiting_for, deadline)
-        if waiting_for:
-            time.sleep(_POLL)
+    running = {node.id for node in state.nodes if life(node.process) is Life.RUNNING}
+    # The new ones first: the others may still list a broker that was killed and is about to come back as a new one.
+    for waiting_for in (set(ids), running - set(ids)):
+        while waiting_for:
+            for node in [state.node(number) for number in waiting_for]:
+                if node.id in ids:
+                    _require_alive(node, folder)
+                if known_brokers(node.address, timeout=_PROBE) >= set(ids):
+                    waiting_for.discard(node.id)
+            if waiting_for and deadline.expired():
+                raise _not_ready(state, folder, waiting_for, deadline)
+            if waiting_for:
+                time.sleep(_POLL)
 
 
 def _has_quorum(state: ClusterState) -> bool:

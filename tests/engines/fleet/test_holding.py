@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.engines.fleet.holding import LEAP, Ending, Holdings, failure
+from ottla.engines.fleet.holding import Ending, Holdings, failure
 from ottla.engines.fleet.store import Store, open_store
-from ottla.engines.fleet.units import Charter, Failure, Move
+from ottla.engines.fleet.units import LEAP, Charter, Failure, Move
 from ottla.model import OffsetRange, TopicPartition
 
 AT = TopicPartition("t", 0)

@@ -12,11 +12,11 @@ def test_pauses_grow_with_failures_in_a_row_and_end_with_a_success() -> None:
     for _ in range(12):
         pause.failed(100.0)
         seen.append(pause.seconds(100.0))
-    assert [round(one, 6) for one in seen[:3]] == [0.05, 0.1, 0.2]
+    assert [round(one, 6) for one in seen[:3]] == [0.1, 0.2, 0.4]
     assert seen == sorted(seen)
-    assert round(seen[-1], 6) == 2.0
+    assert round(seen[-1], 6) == 10.0
     assert pause.seconds(111.0) == 0.0
     pause.went_well()
     assert pause.seconds(100.0) == 0.0
     pause.failed(200.0)
-    assert round(pause.seconds(200.0), 6) == 0.05
+    assert round(pause.seconds(200.0), 6) == 0.1

@@ -93,6 +93,34 @@ def test_a_server_that_comes_back_empty_has_no_group_until_it_is_founded_anew(tm
         assert store.lead("b") == Lease(1, "b")
 
 
+def test_numbers_leap_when_a_server_was_started_again_since_it_may_have_forgotten_some(
+    tmp_path: Path, open_at: OpenAt
+) -> None:
+    with RedisServer(tmp_path) as server:
+        store = open_at(at(server.port))
+        planned(store, 6)
+        store.take("a")
+        server.ask("SAVE")
+        forgotten = store.take("b", 3)
+        server.kill()
+        server.start()
+        again = store.take("c")[0]
+        assert again.range == forgotten[0].range
+        assert again.lease.number > max(grant.lease.number for grant in forgotten)
+        following = store.take("c")[0]
+        assert following.lease.number == again.lease.number + 1
+        assert store.lead("d", None) is None
+        assert not store.finish(forgotten[0].range, forgotten[0].lease, forgotten[0].range.stop)
+
+
+def test_a_server_that_may_not_tell_who_it_is_works_too(tmp_path: Path, open_at: OpenAt) -> None:
+    with RedisServer(tmp_path) as server:
+        server.ask("ACL", "SETUSER", "narrow", "on", ">pw", "~*", "+@all", "-info")
+        store = open_at(f"redis://narrow:pw@127.0.0.1:{server.port}")
+        units = planned(store, 2)
+        assert [grant.range for grant in store.take("a", 2)] == units
+
+
 def test_a_server_that_has_never_seen_the_scripts_is_told_them(redis_server: RedisServer, open_at: OpenAt) -> None:
     store = open_at(at(redis_server.port))
     units = planned(store, 2)
@@ -403,6 +431,7 @@ def test_a_step_whose_answer_was_lost_is_not_repeated(redis_server: RedisServer,
     with Gate(redis_server.port) as gate:
         store = open_at(at(gate.port))
         planned(store, 5)
+        assert store.take("a", 0) == []  # the server knows the script from now on
         gate.loses_answers = True
         with pytest.raises(StoreUnavailable, match="Connection closed by server"):
             store.take("a")
@@ -452,7 +481,9 @@ def test_no_script_looks_at_a_clock_or_lets_anything_expire() -> None:
     assert used == {
         *("HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HKEYS", "HMGET", "HSET", "HSETNX"),
         *("ZADD", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREMRANGEBYLEX"),
+        "INFO",
     }
+    assert {found for text in texts for found in re.findall(r"string.match\(told, '(\w+):", text)} == {"run_id"}
     assert not any("os." in text for text in texts)
 
 

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
+from ottla.engines.fleet.goal import Goal
 from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
 from ottla.engines.fleet.pausing import Pause
 from ottla.engines.fleet.planner import Planner, Policy, Start
@@ -26,12 +27,10 @@ from ottla.engines.fleet.steward import Steward
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
-from ottla.engines.fleet.units import Charter, Lane, Snapshot
-from ottla.engines.fleet.watching import Watch
+from ottla.engines.fleet.units import Charter, Snapshot
 from ottla.errors import (
     ConfigError,
     FleetConflict,
-    FleetError,
     InputError,
     LeaseLost,
     StoreUnavailable,
@@ -41,7 +40,7 @@ from ottla.events.values import Event, StoreWentBack, UnitEnded
 from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader
-from ottla.model import Isolation, Record, TopicPartition
+from ottla.model import Isolation, Record
 from ottla.net.footing import Addresses, Footing, Sinks
 
 _log = logging.getLogger(__name__)
@@ -53,8 +52,6 @@ _NEWEST = 100
 _SHORTEST_NAP, _LONGEST_NAP = 0.01, 0.25
 """Seconds between two looks for units when there are none."""
 _CLOSE_SECONDS = 10.0
-_HALTED_SECONDS = 30.0
-"""How long whoever works until the end waits for a partition that is not planned: a leader may come back."""
 
 
 class Fleet:
@@ -102,7 +99,11 @@ class Fleet:
             cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
         self._reader = Reader(
-            self._footing.cluster, fetching=fetching, isolation=isolation, events=self._footing.events
+            self._footing.cluster,
+            fetching=fetching,
+            isolation=isolation,
+            on_lost=on_lost,
+            events=self._footing.events,
         )
         self._policy = Policy(
             group=group,
@@ -125,7 +126,6 @@ class Fleet:
         self._steward: Steward | None = None
         self._tally = Tally()
         self._pause = Pause()
-        self._halts: Watch[str, str] = Watch(_HALTED_SECONDS)
         self._taking = threading.Lock()
         self._starting = threading.Lock()
         self._stopped = threading.Event()
@@ -178,7 +178,7 @@ class Fleet:
         error list does not hold that up.
         """
         self.start()
-        goal = self._ends() if until_end else None
+        goal = self._goal() if until_end else None
         nap = _SHORTEST_NAP
         while not self._stopped.wait(self._pause.seconds(time.monotonic())):
             held = self._take()
@@ -186,7 +186,7 @@ class Fleet:
                 nap = _SHORTEST_NAP
                 yield Unit(held, self._reader, self._ended)
                 continue
-            if goal is not None and self._is_done(goal):
+            if goal is not None and goal.is_reached(time.monotonic()):
                 return
             self._stopped.wait(nap)
             nap = min(_LONGEST_NAP, nap * 2)
@@ -355,37 +355,10 @@ class Fleet:
             **self._tally.report(),
         }
 
-    def _ends(self) -> dict[TopicPartition, int]:
+    def _goal(self) -> Goal:
         wanted = {*self._store.look().topics, *self._topics}
-        return {at: end for topic in sorted(wanted) for at, end in self._reader.offsets(topic, "latest").items()}
-
-    def _is_done(self, goal: dict[TopicPartition, int]) -> bool:
-        try:
-            seen = self._store.look()
-            lanes = {lane.at: lane for lane in seen.lanes}
-            left = [at for at, end in goal.items() if at not in lanes or not self._has_ended(lanes[at], end, seen)]
-        except StoreUnavailable:
-            return False
-        self._refuse_halted(left, seen)
-        return not left
-
-    def _refuse_halted(self, left: list[TopicPartition], seen: Snapshot) -> None:
-        """What nobody plans for long will not be done by waiting."""
-        halted = {what: why for node in seen.nodes for what, why in dict(node.report.get("halted") or {}).items()}
-        for what, why in self._halts.still(halted, time.monotonic()).items():
-            if any(what in (at.topic, str(at)) for at in left):
-                raise FleetError(f"group {self.group} does not plan {what}: {why}")
-
-    def _has_ended(self, lane: Lane, end: int, seen: Snapshot) -> bool:
-        """Whether nothing before `end` is to be done, or will be without somebody who looks at the error list."""
-        if lane.done >= end:
-            return True
-        if not lane.failed or any(out.range.topic_partition == lane.at and out.range.start < end for out in seen.out):
-            return False
-        if self._charter.ordered:
-            return True  # the failed one holds up all that follow
-        waiting = self._store.waiting(lane.at, 1)
-        return lane.planned >= end and (not waiting or waiting[0].start >= end)
+        ends = {at: end for topic in sorted(wanted) for at, end in self._reader.offsets(topic, "latest").items()}
+        return Goal(self._store, self.group, ends, ordered=self._charter.ordered)
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

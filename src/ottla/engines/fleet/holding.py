@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TypeVar
 
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Failure, Grant
+from ottla.engines.fleet.units import LEAP, Failure, Grant
 from ottla.errors import StoreUnavailable
 from ottla.model import OffsetRange
 
@@ -24,8 +24,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.25
 """Between two tries to tell a store that does not answer."""
-LEAP = 1_000_000
-"""How far numbers are raised when some may have been given out that nobody remembers."""
 
 
 class Ending(Enum):

@@ -1,15 +1,15 @@
 """How long a node pauses after units that failed one after the other: what their handler needs may come back.
 
-Without it, a database that is away for ten seconds would bring a whole backlog to the error list. Times come in and go
-out; nothing waits here.
+Without it, a database that is away for a minute would bring a whole backlog to the error list; with it, some units of
+each node. Times come in and go out; nothing waits here.
 """
 
 from __future__ import annotations
 
 import threading
 
-_FIRST_SECONDS = 0.05
-_LONGEST_SECONDS = 2.0
+_FIRST_SECONDS = 0.1
+_LONGEST_SECONDS = 10.0
 
 
 class Pause:

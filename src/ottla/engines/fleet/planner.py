@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from ottla.admin.lookup import find_ranges
 from ottla.engines.fleet import memory
-from ottla.engines.fleet.holding import LEAP
 from ottla.engines.fleet.memory import Remembered
 from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Counts, Lane, Lease, Snapshot
-from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError
+from ottla.engines.fleet.units import LEAP, Counts, Lane, Lease, Snapshot
+from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError, StoreUnavailable
 from ottla.events.values import Event, PositionMisplaced, StoreWentBack, TopicReplaced, UnitsPlanned
 from ottla.fetch import places
 from ottla.fetch.options import OnLost
@@ -34,6 +33,8 @@ Tell = Callable[[Event], None]
 Lanes = Mapping[TopicPartition, Lane]
 Start = str | datetime
 _REMEMBER_SECONDS = 1.0
+_RENEW_SECONDS = 3600.0
+"""Kafka forgets offsets that nobody commits for some days."""
 _ASK_SECONDS = 8.0
 
 
@@ -75,7 +76,7 @@ class Planner:
         self._last: Snapshot | None = None
         self._wanted: dict[str, str] = dict.fromkeys(policy.topics, "")
         """The topics that the group had last, as far as this node knows, and their ids."""
-        self._remember_at = 0.0
+        self._remember_at = self._renew_at = 0.0
         self._kept: object = None
         self._told: dict[object, object] = {}
         self.halted: dict[str, str] = {}
@@ -90,8 +91,18 @@ class Planner:
 
     def round(self, lease: Lease) -> Round:
         """Looks once and plans what is due. Raises `LeaseLost` when somebody else plans by now."""
+        try:
+            return self._round(lease)
+        except (LeaseLost, StoreUnavailable):
+            raise
+        except OttlaError as error:
+            self.halted = dict.fromkeys(self._wanted, str(error))
+            raise
+
+    def _round(self, lease: Lease) -> Round:
         self.halted = {}
         seen = self._look(lease)
+        self._wanted = dict(seen.topics)
         found = self._ask(seen)
         seen = self._check_topics(seen, found)
         lanes = {lane.at: lane for lane in seen.lanes}
@@ -197,7 +208,7 @@ class Planner:
         found = memory.recall(self._cluster, self._policy.group, unknown)
         self._recalled.update(unknown)
         self._remembered.update(found)
-        behind = [at for at, one in found.items() if at in lanes and lanes[at].planned < one.planned]
+        behind = [at for at, one in found.items() if at in lanes and _is_behind(lanes[at], one)]
         highest = max((one.number for one in found.values()), default=0)
         missing = [at for at in found if at not in lanes]
         if behind or missing or highest > number:
@@ -211,7 +222,7 @@ class Planner:
     def _remember(self, lanes: Lanes, number: int) -> None:
         now = time.monotonic()
         state = ({at: (lane.done, lane.planned) for at, lane in lanes.items()}, number)
-        if now < self._remember_at or state == self._kept:
+        if now < self._remember_at or (state == self._kept and now < self._renew_at):
             return
         self._remember_at = now + _REMEMBER_SECONDS
         try:
@@ -223,7 +234,7 @@ class Planner:
             if self._is_news("memory", str(error)):
                 _log.warning("group %s: how far it is could not be kept in Kafka: %s", self._policy.group, error)
             return
-        self._kept = state
+        self._kept, self._renew_at = state, now + _RENEW_SECONDS
 
     # Where to begin
 
@@ -280,6 +291,10 @@ class Planner:
 def _is_less(now: Counts, before: Counts) -> bool:
     """Counts only grow, in a store that forgets nothing."""
     return any(one < other for one, other in zip(now, before, strict=True))
+
+
+def _is_behind(lane: Lane, remembered: Remembered) -> bool:
+    return lane.planned < remembered.planned or lane.done < remembered.done
 
 
 def _misplaced(one: Misplaced) -> PositionMisplaced:

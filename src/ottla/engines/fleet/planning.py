@@ -27,7 +27,8 @@ class Units:
     bytes: int = 64_000_000
     """Of a unit on the broker's disk, about, at most."""
     backlog: int = 1_000
-    """Units of the group that may wait before planning pauses."""
+    """Units of the group that may wait before planning pauses. Half of it is shared out to the partitions, at least one
+    unit each: what waits for one partition keeps no other from being planned."""
 
     def __post_init__(self) -> None:
         for name in ("records", "bytes", "backlog"):
@@ -92,8 +93,9 @@ def plan(
                 continue
             position = goes_on
         starts[at] = position
-    room = units.backlog - sum(lane.waiting for lane in lanes.values())
-    chosen = _shared(starts, logs, room, units, record_bytes)
+    waiting = {at: lane.waiting for at, lane in lanes.items()}
+    streams = {at: _units(at, start, logs[at].stop, units, record_bytes) for at, start in starts.items()}
+    chosen = _shared(streams, waiting, units.backlog)
     moves = [
         Move(at, None if (lane := lanes.get(at)) is None else lane.planned, _reached(start, chosen[at]), chosen[at])
         for at, start in starts.items()
@@ -120,25 +122,30 @@ def _reached(start: int, units: tuple[OffsetRange, ...]) -> int:
 
 
 def _shared(
-    starts: Mapping[TopicPartition, int],
-    logs: Mapping[TopicPartition, Log],
-    room: int,
-    units: Units,
-    record_bytes: RecordBytes,
+    streams: Mapping[TopicPartition, Iterator[OffsetRange]], waiting: Mapping[TopicPartition, int], backlog: int
 ) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
-    """The first units of each partition: as many as there is room for, one after the other around the partitions."""
-    streams = {at: _units(at, start, logs[at].stop, units, record_bytes) for at, start in starts.items()}
-    chosen: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in starts}
-    while room > 0 and streams:
-        for at in list(streams):
-            unit = next(streams[at], None)
+    """The first units of each partition: as many as there is room for, one after the other around the partitions.
+
+    Each may have a share of half of the backlog. What others have beyond theirs is in the other half: an ordered
+    partition that is held up, or a slow one, would else fill all of it.
+    """
+    share = max(1, backlog // (2 * max(1, len(streams))))
+    own = {at: max(0, share - waiting.get(at, 0)) for at in streams}
+    beyond = sum(max(0, count - (share if at in streams else 0)) for at, count in waiting.items())
+    room = backlog - share * len(streams) - beyond
+    chosen: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in streams}
+    left = dict(streams)
+    while left:
+        for at in list(left):
+            unit = next(left[at], None) if own[at] > 0 or room > 0 else None
             if unit is None:
-                del streams[at]
-                continue
-            chosen[at].append(unit)
-            room -= 1
-            if room <= 0:
-                break
+                del left[at]
+            elif own[at] > 0:
+                own[at] -= 1
+                chosen[at].append(unit)
+            else:
+                room -= 1
+                chosen[at].append(unit)
     return {at: tuple(some) for at, some in chosen.items()}
 
 

@@ -3,7 +3,8 @@
 Text goes out, nothing comes in. The scripts use no clock and no expiry: a server whose time jumps changes nothing. All
 keys are given to every script, so that a Redis Cluster can tell where they are.
 
-    meta      hash   charter, ordered, max_attempts, number, planner_number, planner_holder, planner_beat, counts
+    meta      hash   charter, ordered, max_attempts, number, run (of the server that gave it out), planner_number,
+                     planner_holder, planner_beat, counts
     planned   hash   label -> offset                      turns     hash  label -> number of the last lease, padded
     ready     zset   "TURN label"                         busy      hash  label -> how many units are out or failed
     waiting   zset   unit                                 out       hash  unit -> "number beat attempt holder"
@@ -21,6 +22,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from ottla.engines.fleet.units import LEAP
+
 KEYS = (
     *("meta", "planned", "turns", "ready", "waiting", "busy", "out", "tries", "failures", "nodes", "topics", "notes"),
 )
@@ -37,7 +40,7 @@ class Script(NamedTuple):
     sha: str
 
 
-_PRELUDE = f"local {', '.join(KEYS)} = unpack(KEYS)\nlocal call = redis.call\n"
+_PRELUDE = f"local {', '.join(KEYS)} = unpack(KEYS)\nlocal call, leap_by = redis.call, {LEAP}\n"
 
 
 _PARTS = """
@@ -45,8 +48,21 @@ local function count(name, by) call('HINCRBY', meta, name, by or 1) end
 
 local function refuse() count('refused') return 0 end
 
+-- A server that was started again, or another one that took over, may have forgotten the last numbers that were given
+-- out. Who is asked without being allowed to tell is taken for the same server.
+local function leap()
+  local told = redis.pcall('INFO', 'server')
+  local run = type(told) == 'string' and string.match(told, 'run_id:(%x+)')
+  if not run or call('HGET', meta, 'run') == run then return end
+  if call('HSET', meta, 'run', run) == 0 then call('HINCRBY', meta, 'number', leap_by) end
+end
+
 -- What HINCRBY returns is a number of Lua, and not exact.
-local function next_number() call('HINCRBY', meta, 'number', 1) return call('HGET', meta, 'number') end
+local function next_number()
+  leap()
+  call('HINCRBY', meta, 'number', 1)
+  return call('HGET', meta, 'number')
+end
 
 local function is_planner(number, holder)
   local now = call('HMGET', meta, 'planner_number', 'planner_holder')

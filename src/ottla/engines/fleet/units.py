@@ -15,6 +15,8 @@ from ottla.model import OffsetRange, TopicPartition
 
 VERSION = 1
 """Of what is in a store. A store of another version is refused."""
+LEAP = 1_000_000
+"""How far numbers of leases are raised when some may have been given out that nobody remembers."""
 
 
 class Lease(NamedTuple):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.engines.fleet.crew import SHORT, missing, new_fleet, settled, write
+from tests.fetch.compacting import COMPACTED, compact
 from tests.fetch.logs import plain, plant
 from tests.waiting import eventually
 
@@ -16,14 +17,9 @@ from ottla.engines.fleet.memory import memory_group
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import Charter
-from ottla.errors import (
-    OffsetsLost,
-)
-from ottla.events.values import (
-    PositionMisplaced,
-    StoreWentBack,
-    TopicReplaced,
-)
+from ottla.errors import OffsetsLost
+from ottla.events.values import Event, PositionMisplaced, RangeLost, StoreWentBack, TopicReplaced
+from ottla.fetch.reader import Reader
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
@@ -163,6 +159,23 @@ def test_what_was_deleted_while_it_waited_comes_to_the_error_list(
     assert all(failure.reason.startswith(OffsetsLost.__name__) for failure in failures)
 
 
+@pytest.mark.parametrize(("on_lost", "left"), [("earliest", 50), ("latest", 0)])
+def test_what_was_deleted_while_it_waited_is_told_and_left_out_if_that_is_the_policy(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str, left: int
+) -> None:
+    topic, diary, events = new_topic(300), Diary(), list[Event]()
+    node = fleet(topic, on_lost=on_lost, events=[events.append])
+    kept = first_unit(node)
+    delete_before(kafka, topic, 250)
+    kept.give_back()
+    node.run(diary, until_end=True)
+    assert open_store("memory://", group).failures() == []
+    assert only(node, topic).done == 300
+    assert sum(one.records for one in diary.handled) == left
+    lost = sorted((one.start, one.stop) for one in events if isinstance(one, RangeLost))
+    assert lost == [(0, 100), (100, 200), (200, 250)]
+
+
 # Logs with gaps
 
 
@@ -178,6 +191,20 @@ def test_a_compacted_log_ends(group: str) -> None:
             assert only(node, "t").done == 60
             assert node.look().counts.done == 12
             assert node.look().counts.failed == 0
+
+
+def test_a_topic_that_a_broker_has_compacted_ends(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, count = new_topic(**{key.replace(".", "_"): value for key, value in COMPACTED.items()}), 600
+    with Reader(kafka.bootstrap) as reader:
+        compact(kafka, TopicPartition(topic, 0), count, is_there=lambda: reader.count(topic, 0, count))
+        end = reader.offsets(topic, "latest")[TopicPartition(topic, 0)]
+        node = fleet(topic, units=Units(records=7))
+        offsets = sorted(record.offset for record in node.records(until_end=True))
+        there = [offset for batch in reader.read(topic, 0, end) for offset in batch.column("offset").to_pylist()]
+    assert {*there} <= {*offsets}, "compaction may have taken more since"
+    assert len({*offsets}) == len(offsets) < end
+    assert only(node, topic).done >= end
+    assert node.look().counts.failed == 0
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
