@@ -5,6 +5,7 @@ Imports of pyspark stay here, so that commands without Spark do not need it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,24 @@ def spark_session(app: str, master: str | None, conf: Mapping[str, str] = _NOTHI
         try:
             yield spark
         finally:
+            _end_workers(spark)
             spark.stop()
+
+
+def _end_workers(spark: SparkSession) -> None:
+    """Spark closes the sockets of idle Python workers before it ends them; some notice, and print a traceback."""
+    if importlib.util.find_spec("psutil") is None:
+        return
+    import psutil  # type: ignore[import-untyped]
+
+    gateway = getattr(getattr(spark, "sparkContext", None), "_gateway", None)
+    java = getattr(gateway, "proc", None)
+    try:
+        for child in psutil.Process(java.pid).children() if java is not None else ():
+            if "pyspark.daemon" in child.cmdline():
+                child.terminate()
+    except psutil.Error:
+        pass  # it has ended
 
 
 def _quiet(options: str) -> dict[str, str]:
