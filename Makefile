@@ -59,6 +59,7 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench produce
 	@$(BIN)/python -m bench consume
 	@$(BIN)/python -m bench spark
+	@$(BIN)/python -m bench fleet
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)

@@ -10,10 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
-
-import pyarrow as pa
 
 import ottla
 from bench import harness
@@ -21,8 +18,8 @@ from bench.consume_figures import GOALS, SMALL_BATCH, Cell, lines, ratios, ratio
 from bench.figures import Findings, rotated
 from bench.harness import Effort
 from bench.peers.consume import Job
-from bench.records import Case, values
 from bench.stage import Peer, Stage, open_peers, told, versions
+from bench.writing import fill
 
 MODULE = "bench.peers.consume"
 CELLS = (
@@ -32,13 +29,11 @@ CELLS = (
 QUOTED = tuple(cell for cell in CELLS if cell.quoted)
 
 _FEW_CELLS = (*(cell for cell in QUOTED if cell != Cell(6, 1000, "none")), Cell(1, 100, "zstd"))
-_VALUES = {100: 60_000, 1000: 12_000}
 # All of the topics are there at the same time: 2.9 GB.
 _RECORDS = {100: 4_000_000, 1000: 600_000}
 _RECORDS_IN_SMALL_BATCHES = 2_000_000
 _MOST_RUNS = 2
 _FEWEST_RECORDS = 60_000
-_FLUSH_SECONDS = 120.0
 _PACED_RECORDS = 8_500
 _PACED_WARMUP = 500
 
@@ -169,11 +164,11 @@ def _written(stage: Stage, cells: tuple[Cell, ...], scale: float) -> Iterator[_L
         for cell in cells:
             harness.progress(f"writing: {cell.name}")
             topics[cell] = stack.enter_context(stage.topic(cell.partitions))
-            available[cell] = _write(stage, topics[cell], cell, _wanted_records(cell, scale))
+            available[cell] = _fill(stage, topics[cell], cell, _wanted_records(cell, scale))
         small = {}
         for codec in dict.fromkeys(cell.codec for cell in cells):
             small[codec] = stack.enter_context(stage.topic())
-            small_records = _write(stage, small[codec], Cell(1, 100, codec), _FEWEST_RECORDS)
+            small_records = _fill(stage, small[codec], Cell(1, 100, codec), _FEWEST_RECORDS)
         os.sync()  # or the system would write it to the disk while somebody is measured
         yield _Library(stage, topics, available, small, small_records)
 
@@ -183,28 +178,16 @@ def _wanted_records(cell: Cell, scale: float) -> int:
     return max(_FEWEST_RECORDS, int(whole * scale))
 
 
-def _write(stage: Stage, topic: str, cell: Cell, records: int) -> int:
-    """How many records the topic has then: at least as many as asked for, and the same number in each partition."""
-    table = _table(cell.record_bytes, cell.partitions)
-    batching = ottla.Batching(bytes=cell.batch_bytes, linger=1.0)  # only the last batch of a partition is not full
-    times = -(-records // len(table))
-    with ottla.Producer(stage.bootstrap, acks=1, compression=cell.codec, batching=batching) as producer:
-        for _ in range(times):
-            producer.send_table(topic, table)
-        producer.flush(_FLUSH_SECONDS)
-    written = stage.records(topic, cell.partitions)
-    if written != times * len(table):
-        raise AssertionError(f"{times * len(table)} records were written, the broker has {written}")
-    return written
-
-
-@cache
-def _table(record_bytes: int, partitions: int) -> pa.Table:
-    """Different values, and neighbours in different partitions."""
-    count = _VALUES[record_bytes]
-    case = Case(record_bytes=record_bytes, codec="none", batch_bytes=0, shape="value", records=count)
-    numbers = pa.array([i % partitions for i in range(count)], pa.int32())
-    return pa.table({"value": pa.array(values(case), pa.binary()), "partition": numbers})
+def _fill(stage: Stage, topic: str, cell: Cell, records: int) -> int:
+    return fill(
+        stage,
+        topic,
+        records,
+        record_bytes=cell.record_bytes,
+        partitions=cell.partitions,
+        codec=cell.codec,
+        batch_bytes=cell.batch_bytes,
+    )
 
 
 # Who reads it

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,34 +16,26 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-
-import ottla
 from bench import harness
 from bench.figures import rotated, verdicts
 from bench.fleet_figures import GOALS, HANDLER_US, Cell, idle_percent, joined, lines, ratios, row
 from bench.harness import Effort
 from bench.peers.fleet import Job
-from bench.records import Case, values
 from bench.stage import Peer, Stage, open_peers, told, versions
+from bench.writing import fill
 from ottla.cluster.ports import HOST, free_ports
-from ottla.cluster.redis import find_redis
-from ottla.engines.fleet.store import open_store
-from ottla.errors import StoreUnavailable
+from ottla.cluster.process import end
+from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
 
 MODULE = "bench.peers.fleet"
 PARTITIONS = 6
 RECORD_BYTES = 100
-_VALUES = 60_000
 _RECORDS = 6_000_000
 _FEWER_RECORDS = 1_200_000
 """Where a record costs something, or a peer is slow."""
 _FEWEST_RECORDS = 60_000
-_BATCH_BYTES = 64_000
-_FLUSH_SECONDS = 120.0
 _IDLE_SECONDS = 10.0
 _REDIS_SECONDS = 20.0
-_NAP = 0.02
 STORES = ("sqlite", "redis")
 
 
@@ -114,33 +104,13 @@ def table(result: dict[str, Any]) -> str:
 @contextmanager
 def _redis(folder: Path) -> Iterator[str]:
     """The address of a Redis with an append-only file."""
-    folder.mkdir()
     (port,) = free_ports(1, random.Random())
-    options = ("--port", str(port), "--bind", HOST, "--dir", str(folder), "--appendonly", "yes", "--save", "")
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([str(find_redis(os.environ)), *options], stdout=log, stderr=log)
-    url = f"redis://{HOST}:{port}"
+    running = start_redis(find_redis(os.environ), folder, port=port, environment=os.environ)
     try:
-        _await_answer(url)
-        yield url
+        wait_for_redis(running, folder, port=port, timeout=_REDIS_SECONDS)
+        yield f"redis://{HOST}:{port}"
     finally:
-        process.terminate()
-        process.wait(_REDIS_SECONDS)
-
-
-def _await_answer(url: str) -> None:
-    deadline = time.monotonic() + _REDIS_SECONDS
-    store = open_store(url, "bench")
-    while True:
-        try:
-            store.look()
-        except StoreUnavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_NAP)
-        else:
-            store.close()
-            return
+        end([running], grace=_REDIS_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,28 +157,15 @@ def _written(stage: Stage, scale: float) -> Iterator[_Library]:
         harness.progress("writing")
         large, fewer, empty = (stack.enter_context(stage.topic(PARTITIONS)) for _ in range(3))
         small = stack.enter_context(stage.topic())
-        records = _write(stage, large, PARTITIONS, int(_RECORDS * scale))
-        fewer_records = _write(stage, fewer, PARTITIONS, int(_FEWER_RECORDS * scale))
-        small_records = _write(stage, small, 1, _FEWEST_RECORDS)
+        records = _fill(stage, large, PARTITIONS, int(_RECORDS * scale))
+        fewer_records = _fill(stage, fewer, PARTITIONS, int(_FEWER_RECORDS * scale))
+        small_records = _fill(stage, small, 1, _FEWEST_RECORDS)
         os.sync()  # or the system would write it to the disk while somebody is measured
         yield _Library(stage, large, records, fewer, fewer_records, small, small_records, empty)
 
 
-def _write(stage: Stage, topic: str, partitions: int, records: int) -> int:
-    """How many records the topic has then: at least as many as asked for, the same number in each partition."""
-    case = Case(record_bytes=RECORD_BYTES, codec="none", batch_bytes=0, shape="value", records=_VALUES)
-    numbers = pa.array([i % partitions for i in range(_VALUES)], pa.int32())
-    table = pa.table({"value": pa.array(values(case), pa.binary()), "partition": numbers})
-    times = -(-max(records, _FEWEST_RECORDS) // _VALUES)
-    batching = ottla.Batching(bytes=_BATCH_BYTES, linger=1.0)
-    with ottla.Producer(stage.bootstrap, acks=1, batching=batching) as producer:
-        for _ in range(times):
-            producer.send_table(topic, table)
-        producer.flush(_FLUSH_SECONDS)
-    written = stage.records(topic, partitions)
-    if written != times * _VALUES:
-        raise AssertionError(f"{times * _VALUES} records were written, the broker has {written}")
-    return written
+def _fill(stage: Stage, topic: str, partitions: int, records: int) -> int:
+    return fill(stage, topic, max(records, _FEWEST_RECORDS), record_bytes=RECORD_BYTES, partitions=partitions)
 
 
 # Who works

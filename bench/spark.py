@@ -11,11 +11,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 import ottla
@@ -23,19 +21,17 @@ from bench import harness
 from bench.figures import Findings, rotated
 from bench.harness import Effort
 from bench.peers.spark import SMALL_BATCH_RECORDS, Job
-from bench.records import Case, values
 from bench.spark_figures import GOALS, Cell, lines, ratios, ratios_by_cell, row
 from bench.stage import Peer, Stage, open_peers, told, versions
+from bench.writing import fill
 
 MODULE = "bench.peers.spark"
 CELLS = (Cell(100), Cell(1000))
 _RECORDS = {100: 5_000_000, 1000: 1_000_000}
-_VALUES = {100: 60_000, 1000: 12_000}
 _SMALL_RECORDS = 240_000
 _PARTITIONS = 4
 _SMALL_BATCHES = 45
 _FEWEST_BATCHES = 12
-_FLUSH_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +49,7 @@ class Contender:
 
 CONTENDERS = (
     Contender("ottla", "read to noop"),
+    Contender("ottla", "read nothing to noop"),
     Contender("jvm", "read to noop"),
     Contender("ottla", "archive"),
     Contender("ottla", "archive, without Spark"),
@@ -130,32 +127,11 @@ def _written(stage: Stage, scale: float) -> Iterator[_Library]:
         for cell in CELLS:
             harness.progress(f"writing: {cell.name}")
             topics[cell] = stack.enter_context(stage.topic(_PARTITIONS))
-            available[cell] = _write(stage, topics[cell], cell, int(_RECORDS[cell.record_bytes] * scale))
+            wanted = int(_RECORDS[cell.record_bytes] * scale)
+            available[cell] = fill(stage, topics[cell], wanted, record_bytes=cell.record_bytes, partitions=_PARTITIONS)
         small = stack.enter_context(stage.topic(_PARTITIONS))
-        yield _Library(stage, topics, available, small, _write(stage, small, Cell(100), _SMALL_RECORDS))
-
-
-def _write(stage: Stage, topic: str, cell: Cell, records: int) -> int:
-    """How many records the topic has then: at least as many as asked for."""
-    table = _table(cell.record_bytes)
-    times = max(1, -(-records // len(table)))
-    with ottla.Producer(stage.bootstrap, acks=1, batching=ottla.Batching(bytes=64_000, linger=1.0)) as producer:
-        for _ in range(times):
-            producer.send_table(topic, table)
-        producer.flush(_FLUSH_SECONDS)
-    written = stage.records(topic, _PARTITIONS)
-    if written != times * len(table):
-        raise AssertionError(f"{times * len(table)} records were written, the broker has {written}")
-    return written
-
-
-@cache
-def _table(record_bytes: int) -> pa.Table:
-    """Different values, and neighbours in different partitions."""
-    count = _VALUES[record_bytes]
-    case = Case(record_bytes=record_bytes, codec="none", batch_bytes=0, shape="value", records=count)
-    numbers = pa.array([i % _PARTITIONS for i in range(count)], pa.int32())
-    return pa.table({"value": pa.array(values(case), pa.binary()), "partition": numbers})
+        there = fill(stage, small, _SMALL_RECORDS, record_bytes=100, partitions=_PARTITIONS)
+        yield _Library(stage, topics, available, small, there)
 
 
 # Who moves it

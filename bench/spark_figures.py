@@ -34,6 +34,7 @@ GOALS: Goals = {
 _RATE = "records_per_second"
 _COMPARED: Compared = {
     "read_noop_vs_jvm": (_RATE, ("ottla", "read to noop"), (("jvm", "read to noop"),)),
+    "limit_of_python_vs_jvm": (_RATE, ("ottla", "read nothing to noop"), (("jvm", "read to noop"),)),
     "archive_parquet_vs_jvm": (_RATE, ("ottla", "archive"), (("jvm", "archive"), ("jvm", "archive, snappy"))),
     "archive_locally_vs_jvm": (
         _RATE,

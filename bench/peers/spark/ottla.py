@@ -6,9 +6,19 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.peers.spark import MASTER_AND_MEMORY, SMALL_BATCH_RECORDS, Job, batch_seconds, rows, timed, without_first
+from bench.peers.spark import (
+    MASTER_AND_MEMORY,
+    SMALL_BATCH_RECORDS,
+    Job,
+    batch_seconds,
+    nothing,
+    rows,
+    timed,
+    without_first,
+)
 from ottla.engines import local
 from ottla.engines import spark as on_spark
 from ottla.jobs.archive_plan import Cutting
@@ -41,6 +51,17 @@ def _topic(job: Job) -> DataFrame:
 
 def _read_noop(job: Job) -> Callable[[], None]:
     return lambda: _topic(job).write.format("noop").mode("overwrite").save()
+
+
+def _read_nothing(job: Job) -> Callable[[], None]:
+    """The same without Kafka: what Spark and its Python workers cost by themselves."""
+    # The workers do not know where this program has its modules.
+    cloudpickle.register_pickle_by_value(nothing)  # type: ignore[no-untyped-call]
+    _session().dataSource.register(nothing.Nothing)
+    options = {"records": job.records, "bytes": job.record_bytes}
+    return lambda: (
+        _session().read.format("nothing").options(**options).load().write.format("noop").mode("overwrite").save()
+    )
 
 
 def _archive(engine: Callable[[], Any]) -> Callable[[Job], Callable[[], int]]:
@@ -99,6 +120,7 @@ def _small_batches(job: Job) -> list[float]:
 
 VARIANTS = {
     "read to noop": timed(_read_noop),
+    "read nothing to noop": timed(_read_nothing),
     "archive": timed(_archive(lambda: partial(on_spark.run, spark=_session()))),
     "archive, without Spark": timed(_archive(lambda: partial(local.run, workers=2))),
     "write": timed(_write("at-least-once")),
