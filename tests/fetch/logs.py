@@ -103,3 +103,11 @@ def fill(kafka: FakeKafka, count: int, *, each: int = 10, at: TopicPartition = A
     for number in range(count):
         base = end + number * each
         plant(kafka, plain(base, each), base=base, stop=base + each, at=at)
+
+
+def cut_back(kafka: FakeKafka, offset: int, *, at: TopicPartition = AT) -> None:
+    """The log ends there from now on, as after a leader that had no more of it; whole batches are left."""
+    with kafka._dispatcher.changed:
+        log = kafka._partition(*at).log
+        log.batches = [stored for stored in log.batches if stored.header.next_offset <= offset]
+        log.end = max((stored.header.next_offset for stored in log.batches), default=log.start)

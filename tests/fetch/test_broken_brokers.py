@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import confluent_kafka
@@ -20,6 +21,7 @@ from ottla.errors import OffsetsLost
 from ottla.events import RangeLost
 from ottla.fetch.options import Fetching
 from ottla.fetch.reader import Reader
+from ottla.model import OffsetRange
 from ottla.net import Cluster
 
 from .conftest import NewTopic
@@ -137,7 +139,7 @@ def test_a_start_that_is_cut_off_while_it_is_read_is_told(kafka: LocalCluster, c
     lost = failed or told.of(RangeLost)[0]
     assert (lost.topic, lost.partition, lost.stop) == (cut_topic, 0, 30_000)
     assert (failed is not None) == (policy == "error")
-    after = {"error": 40_000, "earliest": 30_000, "latest": 40_000}[policy]
+    after = 40_000 if policy == "error" else 30_000
     assert offsets == [*range(lost.start), *range(after, 40_000)]
     assert 0 < lost.start < 30_000
 
@@ -173,25 +175,33 @@ def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) 
     """Two replicas, one of them stopped; what only the other one has is lost with it, and written anew.
 
     Behind the cut one topic gets less than was read, and the other one more: there only the leader epoch tells it.
+    Whoever follows a topic goes back to the cut. So does a range of the second topic; that of the first one begins
+    behind the cut, and is over.
     """
     settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     topics = {f"turned-back-{size}-{time.monotonic_ns()}": size for size in (20, 300)}
     for topic in topics:
         Admin(cluster).create_topic(topic, settings=settings, assignments=[[1, 2]])
         write(broken, topic, [b"common %d" % number for number in range(50)], acks="all")
-    told = Told()
+    told, told_inside = Told(), Told()
+    patient = replace(TIMES, total=150.0)
     with (
         Reader(broken.bootstrap, timeouts=TIMES) as strict,
         Reader(broken.bootstrap, timeouts=TIMES, on_lost="earliest", events=[told]) as lenient,
+        Reader(broken.bootstrap, timeouts=patient, on_lost="earliest", events=[told_inside]) as inside,
     ):
         broken.stop(2)
         eventually(lambda: all(leaders(cluster, topic) == {0: 1} for topic in topics), "broker 1 leads")
         readings: dict[str, list[Any]] = {}
+        starts = {topic: 100 if size == 20 else 20 for topic, size in topics.items()}
+        ranges = {topic: names(inside.read(OffsetRange(topic, 0, starts[topic], 200))) for topic in topics}
         for topic in topics:
             write(broken, topic, [b"lost %d" % number for number in range(100)])
             readings[topic] = [read_values(reader, topic) for reader in (strict, lenient)]
             for reading in readings[topic]:
                 assert [next(reading) for _ in range(150)][-1] == b"lost 99"
+            before = range(starts[topic], 150)
+            assert [next(ranges[topic]).offset for _ in before] == list(before)
         broken.kill(1)
         broken.restart(2)
         for topic, size in topics.items():
@@ -208,6 +218,9 @@ def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) 
             (event,) = [event for event in told.of(RangeLost) if event.topic == topic]
             assert (event.start, event.stop, event.resume) == (50, 150, 50)
             readings[topic][1].close()
+            assert [record.offset for record in ranges[topic]] == ([] if size == 20 else list(range(50, 200)))
+            lost = [(one.start, one.stop, one.resume) for one in told_inside.of(RangeLost) if one.topic == topic]
+            assert lost == ([(100, 150, 100), (100, 200, 200)] if size == 20 else [(50, 150, 50)])
 
 
 def read_values(reader: Reader, topic: str) -> Any:

@@ -21,6 +21,8 @@ from tests.waiting import eventually
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
+from ottla.errors import DeadlineExceeded
+from ottla.events import RangeLost
 from ottla.fetch.options import Fetching
 from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, TopicPartition
@@ -28,7 +30,7 @@ from ottla.net import Cluster
 
 from .compacting import COMPACTED, compact
 from .conftest import NewTopic
-from .watching import names, values
+from .watching import Told, names, values
 
 pytestmark = pytest.mark.broker
 SECONDS = 30.0
@@ -338,6 +340,23 @@ def test_a_reader_of_committed_records_waits_for_an_open_transaction(kafka: Loca
         assert [next(reading).offset for _ in range(3)] == [3, 4, 5]
         ender.join()
         reading.close()
+
+
+def test_records_of_an_open_transaction_are_not_lost_however_long_it_takes(
+    kafka: LocalCluster, new_topic: NewTopic
+) -> None:
+    topic, told = new_topic(), Told()
+    writers = Writers(kafka, topic, 1)
+    writers.write(0, 5)
+    impatient = Timeouts(total=1.0)
+    with Reader(
+        kafka.bootstrap, isolation="read_committed", on_lost="earliest", timeouts=impatient, events=[told]
+    ) as reader:
+        with pytest.raises(DeadlineExceeded, match="nothing there yet"):
+            list(reader.read(OffsetRange(topic, 0, 0, 5)))
+        writers.commit(0)
+        assert [record.offset for record in names(reader.read(OffsetRange(topic, 0, 0, 5)))] == [0, 1, 2, 3, 4]
+    assert not told.of(RangeLost)
 
 
 def test_many_transactions_in_one_answer(kafka: LocalCluster, new_topic: NewTopic) -> None:

@@ -74,6 +74,7 @@ class Course:
         "paused",
         "position",
         "resume_at",
+        "start",
         "stop",
         "topic_id",
         "trouble",
@@ -83,6 +84,8 @@ class Course:
 
     def __init__(self, at: TopicPartition, start: int, stop: int = END_OF_LOG, *, epoch: int = UNKNOWN) -> None:
         self.at = at
+        self.start = start
+        """Of a range: nothing before it is handed out."""
         self.position = start
         """The next offset to ask for."""
         self.stop = stop
@@ -109,6 +112,11 @@ class Course:
 
     def __repr__(self) -> str:
         return f"<Course {self.at} at {self.position}, leader {self.leader}>"
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is a range; otherwise it follows the log for ever."""
+        return self.stop < END_OF_LOG
 
     def may_ask(self, now: float) -> bool:
         """Whether a request for it may be sent now."""

@@ -13,7 +13,10 @@ _LARGEST = 1 << 30
 
 
 class OnLost(Enum):
-    """What to do when records that were to be read are gone: by retention, a log that was cut back, a new topic."""
+    """What to do when records that were to be read are gone: by retention, a log that was cut back, a new topic.
+
+    A range is never left: for either of the two that go on, it goes on with what the log has of it.
+    """
 
     ERROR = "error"
     """Raise OffsetsLost."""

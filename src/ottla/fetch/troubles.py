@@ -22,9 +22,12 @@ from ottla.errors import (
     WireError,
 )
 from ottla.events import Events, FetchRetried, RangeLost
-from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece, nothing_more
+from ottla.fetch import losses
+from ottla.fetch.course import Course, Failed, Piece, nothing_more
 from ottla.fetch.ends import Ends, find_ends
+from ottla.fetch.losses import Loss
 from ottla.fetch.options import Manner, OnLost
+from ottla.model import Isolation
 from ottla.net import Cluster
 from ottla.net.errands import Errands
 from ottla.wire.fetch import Diverging
@@ -82,25 +85,43 @@ class Troubles:
         if patience == math.inf:
             return
         for course in courses:
-            since = min(course.trouble_since, course.waiting_since if course.stop < END_OF_LOG else math.inf)
+            since = min(course.trouble_since, course.waiting_since if course.is_bounded else math.inf)
             if course.is_over or not course.open or course.paused or now - since < patience:
                 continue
-            what = f"reading {course.at} at offset {course.position}"
             if course.trouble is not None:
-                causes: tuple[str, ...] = (str(course.trouble).partition("\n")[0],)
+                self._run_out(course, now - since, str(course.trouble).partition("\n")[0])
             else:
-                causes = (f"the log has nothing there yet, and offset {course.stop} was to be reached",)
-            self.fail(course, DeadlineExceeded(what, now - since, causes))
+                self._overdue(course, now - since)
+
+    def _run_out(self, course: Course, seconds: float, *causes: str) -> None:
+        what = f"reading {course.at} at offset {course.position}"
+        self.fail(course, DeadlineExceeded(what, seconds, causes))
+
+    def _overdue(self, course: Course, seconds: float) -> None:
+        """The log had nothing for so long: it ends there, or has something that cannot be read yet."""
+        cause = f"the log has nothing there yet, and offset {course.stop} was to be reached"
+        if self._manner.on_lost is OnLost.ERROR:
+            self._run_out(course, seconds, cause)
+            return
+
+        def done(ends: Ends) -> None:
+            loss = losses.overdue(course, ends)
+            if loss is None:
+                self._run_out(course, seconds, cause)
+            else:
+                self._report(course, loss)
+
+        def failed(error: OttlaError) -> None:
+            self._run_out(course, seconds, cause, *map(str.strip, str(error).splitlines()))
+
+        course.waiting_since = math.inf  # the answer ends it, whatever it is
+        # Records of a transaction that is still open are there.
+        self._ask_ends(course, isolation=Isolation.READ_UNCOMMITTED, done=done, failed=failed)
 
     def find_ends(self, course: Course, reason: str | None) -> None:
         """The offset asked for does not exist, or means another record: look at what there is."""
-        course.inquiry += 1
-        course.is_asked = True
-        inquiry = course.inquiry
 
         def failed(error: OttlaError) -> None:
-            if not course.open or course.inquiry != inquiry or course.is_over:
-                return
             if isinstance(error, BrokerError) and not error.retriable:
                 self.fail(course, error)
             else:  # it tried for long enough itself
@@ -108,50 +129,54 @@ class Troubles:
                 self.find_ends(course, reason)
 
         def done(ends: Ends) -> None:
-            if course.open and course.inquiry == inquiry and not course.is_over:
-                course.is_asked = False
-                self._misplaced(course, ends, reason)
+            course.is_asked = False
+            self._misplaced(course, ends, reason)
+
+        self._ask_ends(course, isolation=self._manner.isolation, done=done, failed=failed)
+
+    def _ask_ends(
+        self,
+        course: Course,
+        *,
+        isolation: Isolation,
+        done: Callable[[Ends], None],
+        failed: Callable[[OttlaError], None],
+    ) -> None:
+        """Nothing else is asked for the course meanwhile."""
+        course.inquiry += 1
+        course.is_asked = True
+        inquiry = course.inquiry
+
+        def is_awaited() -> bool:
+            return course.open and course.inquiry == inquiry and not course.is_over
 
         self._errands.run(
             ("ends", course.at, inquiry),  # an older one may still be under way, and its answer be void
-            lambda: find_ends(self._cluster, course.at, isolation=self._manner.isolation),
-            done=done,
-            failed=failed,
+            lambda: find_ends(self._cluster, course.at, isolation=isolation),
+            done=lambda ends: done(ends) if is_awaited() else None,
+            failed=lambda error: failed(error) if is_awaited() else None,
         )
 
     def _misplaced(self, course: Course, ends: Ends, reason: str | None) -> None:
-        position = course.position
-        if reason is None and ends.first <= position <= ends.last:
-            self.stumble(
-                course,
-                BrokerError(int(ErrorCode.offset_out_of_range), f"reading {course.at} at offset {position}"),
-                time.monotonic(),
-            )
-            return
+        on_lost = self._manner.on_lost
         if reason is not None:
-            lost = (position, min(course.stop, max(position + 1, ends.last)))
-        elif position < ends.first:
-            reason = "they are older than what the topic keeps"
-            lost = (position, min(course.stop, ends.first))
-        else:
-            reason = f"the log ends at {ends.last}: it was cut back, or the offset was never written"
-            lost = (ends.last, position)
-        self._report(course, lost, ends, reason)
+            self._report(course, losses.replaced(course, ends, on_lost, reason))
+            return
+        loss = losses.outside(course, ends, on_lost)
+        if loss is not None:
+            self._report(course, loss)
+            return
+        error = BrokerError(int(ErrorCode.offset_out_of_range), f"reading {course.at} at offset {course.position}")
+        self.stumble(course, error, time.monotonic())
 
     def parted(self, course: Course, where: Diverging) -> None:
         """The log has other records by now than those that were read."""
-        reason = (
-            f"the log was cut back to offset {where.end_offset} and written anew after an unclean leader election:"
-            " these offsets have other records than were read"
-        )
-        start = max(0, min(where.end_offset, course.position))
-        self._report(course, (start, course.position), Ends(start, start), reason)
+        self._report(course, losses.parted(course, where.end_offset, self._manner.on_lost))
 
-    def _report(self, course: Course, lost: tuple[int, int], ends: Ends, reason: str) -> None:
-        start, stop = lost
-        resume = ends.last if self._manner.on_lost is OnLost.LATEST else ends.first
+    def _report(self, course: Course, loss: Loss) -> None:
+        start, stop, resume, reason = loss
         if self._manner.on_lost is OnLost.ERROR:
-            self.fail(course, OffsetsLost(*course.at, start=start, stop=stop, resume=ends.first, reason=reason))
+            self.fail(course, OffsetsLost(*course.at, start=start, stop=stop, resume=resume, reason=reason))
             return
         self._events.emit(RangeLost(*course.at, start, stop, resume, reason))
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)

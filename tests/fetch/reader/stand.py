@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tests.fetch.logs import fill
+
 from ottla.config import Timeouts
 from ottla.fetch.options import Fetching
+from ottla.model import TopicPartition
 from ottla.testing import FakeKafka
 
 SHORT = Timeouts(connect=0.5, request=0.5, total=0.6)
@@ -17,8 +20,12 @@ def cut_off(kafka: FakeKafka, offset: int, topic: str = "t") -> None:
         kafka._partition(topic, 0).log.delete_before(offset)
 
 
-def recreate(kafka: FakeKafka, topic: str = "t") -> None:
-    """Another topic of the same name."""
+def recreate(kafka: FakeKafka, topic: str = "t", *, records: int = 0) -> None:
+    """Another topic of the same name, which nobody sees before it has so many records."""
+    kafka.create_topic("anew", 1)
+    fill(kafka, records // 10, at=TopicPartition("anew", 0))
     with kafka._dispatcher.changed:
-        del kafka._dispatcher.state.topics[topic]
-    kafka.create_topic(topic, 1)
+        topics = kafka._dispatcher.state.topics
+        topics[topic] = topics.pop("anew")
+        topics[topic].name = topic
+        kafka._dispatcher.changed.notify_all()

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.fetch.logs import fill
+from tests.fetch.logs import cut_back, fill
 from tests.fetch.watching import Told, by_partition, names, new_reader, raised_by
 from tests.waiting import eventually
 
 from ottla.config import Timeouts
-from ottla.errors import ErrorCode, OffsetsLost, OttlaError
+from ottla.errors import DeadlineExceeded, ErrorCode, OffsetsLost, OttlaError
 from ottla.events import Event, FetchRetried, RangeLost
 from ottla.fetch.options import Fetching
 from ottla.fetch.reader import Reader
@@ -22,6 +22,8 @@ from ottla.net.frames import Frames
 from ottla.testing import FakeKafka
 
 from .stand import MANY, SHORT, SMALL, cut_off, recreate
+
+LENIENT = pytest.mark.parametrize("policy", ["earliest", "latest"])
 
 # Offsets that are not there
 
@@ -35,7 +37,7 @@ from .stand import MANY, SHORT, SMALL, cut_off, recreate
         ("latest", 150, 100, (100, 150, 100)),
     ],
 )
-def test_an_offset_out_of_range_is_told_and_the_policy_is_followed(
+def test_who_follows_from_an_offset_out_of_range_is_told_and_goes_where_the_policy_says(
     kafka: FakeKafka, policy: str, start: int, first: int, lost: tuple[int, int, int]
 ) -> None:
     cut_off(kafka, 60)
@@ -46,12 +48,13 @@ def test_an_offset_out_of_range_is_told_and_the_policy_is_followed(
             fill(kafka, 10)
 
     with new_reader(kafka.bootstrap, on_lost=policy, events=[told, write_on]) as reader:
-        offsets = [record.offset for record in names(reader.read("t", start, 200))]
+        reading = names(reader.read("t", start, None))
+        assert [next(reading).offset for _ in range(first, 200)] == list(range(first, 200))
+        reading.close()
     (event,) = told.of(RangeLost)
     assert (event.topic, event.partition) == ("t", 0)
     assert (event.start, event.stop, event.resume) == lost
     assert event.reason
-    assert offsets == list(range(first, 200))
 
 
 @pytest.mark.parametrize(("start", "lost"), [(10, (10, 60)), (150, (100, 150))])
@@ -64,13 +67,61 @@ def test_an_offset_out_of_range_is_an_error_unless_told_otherwise(
     assert (caught.value.start, caught.value.stop, caught.value.resume) == (*lost, 60)
 
 
-def test_a_range_that_is_lost_to_its_end_is_told_and_ends(kafka: FakeKafka) -> None:
+@LENIENT
+@pytest.mark.parametrize(
+    ("start", "stop", "lost"),
+    [
+        pytest.param(10, 90, (10, 60, 60), id="begins before the log"),
+        pytest.param(10, 40, (10, 40, 40), id="lies before the log"),
+        pytest.param(10, 60, (10, 60, 60), id="ends where the log begins"),
+        pytest.param(150, 200, (150, 200, 200), id="lies behind the log"),
+    ],
+)
+def test_a_range_gives_what_there_is_of_it_and_tells_the_rest(
+    kafka: FakeKafka, policy: str, start: int, stop: int, lost: tuple[int, int, int]
+) -> None:
     cut_off(kafka, 60)
     told = Told()
-    with new_reader(kafka.bootstrap, on_lost="earliest", events=[told]) as reader:
-        assert list(reader.read("t", 10, 40)) == []
+    with new_reader(kafka.bootstrap, on_lost=policy, events=[told]) as reader:
+        offsets = [record.offset for record in names(reader.read("t", start, stop))]
+    assert offsets == list(range(lost[1], stop))
+    assert [(event.start, event.stop, event.resume) for event in told.of(RangeLost)] == [lost]
+
+
+@LENIENT
+def test_a_log_that_is_cut_while_a_range_of_it_is_read_ends_the_range(kafka: FakeKafka, policy: str) -> None:
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+        reading = names(reader.read("t", 20, 150))
+        offsets = [next(reading).offset for _ in range(20, 100)]
+        cut_back(kafka, 10)
+        offsets += [record.offset for record in reading]
+    assert offsets == list(range(20, 100))
     (event,) = told.of(RangeLost)
-    assert (event.start, event.stop) == (10, 40)
+    assert (event.start, event.stop, event.resume) == (100, 150, 150)
+
+
+@LENIENT
+@pytest.mark.parametrize("start", [90, 100], ids=["before the end", "at the end"])
+def test_the_part_of_a_range_that_the_log_does_not_have_is_lost_when_nothing_comes(
+    kafka: FakeKafka, policy: str, start: int
+) -> None:
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost=policy, timeouts=SHORT, fetching=SMALL, events=[told]) as reader:
+        assert [record.offset for record in names(reader.read("t", start, 120))] == list(range(start, 100))
+    (event,) = told.of(RangeLost)
+    assert (event.start, event.stop, event.resume) == (100, 120, 120)
+    assert "the log ends at 100" in event.reason
+
+
+def test_where_the_log_ends_is_not_guessed(kafka: FakeKafka) -> None:
+    told = Told()
+    kafka.fail("ListOffsets", ErrorCode.offset_not_available, times=None)
+    with new_reader(kafka.bootstrap, on_lost="earliest", timeouts=SHORT, fetching=SMALL, events=[told]) as reader:
+        reading = reader.read(OffsetRange("t", 0, 90, 120))
+        error = raised_by(lambda: list(reading), DeadlineExceeded, within=5)
+    assert "OFFSET_NOT_AVAILABLE" in str(error)
+    assert not told.of(RangeLost)
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
@@ -125,8 +176,7 @@ def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, p
     with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
         reading = names(reader.read("t", 0, None))
         assert [next(reading).offset for _ in range(100)] == list(range(100))
-        recreate(kafka)
-        fill(kafka, size)
+        recreate(kafka, records=10 * size)
         if policy == "error":
             with pytest.raises(OffsetsLost, match=r"t-0.*deleted and created again"):
                 next(reading)
@@ -136,6 +186,31 @@ def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, p
             assert "deleted and created again" in event.reason
             assert (event.start, event.resume) == (100, 0)
             reading.close()
+
+
+@LENIENT
+@pytest.mark.parametrize(("size", "resume"), [(1, 150), (40, 100)], ids=["shorter", "longer"])
+def test_a_range_of_a_topic_that_was_created_anew_goes_on_with_what_that_has_of_it(
+    kafka: FakeKafka, policy: str, size: int, resume: int
+) -> None:
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+        reading = names(reader.read("t", 20, 150))
+        offsets = [next(reading).offset for _ in range(20, 100)]
+        recreate(kafka, records=10 * size)
+        offsets += [record.offset for record in reading]
+    assert offsets == [*range(20, 100), *range(resume, 150)]
+    (event,) = told.of(RangeLost)
+    assert "deleted and created again" in event.reason
+    assert (event.start, event.stop, event.resume) == (100, 150, resume)
+
+
+def test_a_reader_that_knew_the_old_topic_reads_ranges_of_the_new_one(kafka: FakeKafka) -> None:
+    with new_reader(kafka.bootstrap, on_lost="earliest", fetching=SMALL) as reader:
+        assert reader.count("t") == 100
+        recreate(kafka, records=100)
+        reading = names(reader.read(OffsetRange("t", 0, 30, 60)))
+        assert [record.offset for record in reading] == list(range(30, 60))
 
 
 def test_a_range_that_was_fetched_whole_is_not_spoilt_by_a_new_topic(kafka: FakeKafka) -> None:

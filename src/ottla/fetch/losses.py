@@ -1,0 +1,76 @@
+"""Which offsets of a partition are lost, and where it is read on.
+
+A course and where its log begins and ends come in; a `Loss` goes out, or None where nothing is lost. Pure. A course
+with a stop is a range, and nothing outside of it is ever read: whatever the policy, it goes on with what its log has of
+it, and is over where there is nothing more. A course without one follows its log to where the policy says.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.fetch.course import Course
+from ottla.fetch.ends import Ends
+from ottla.fetch.options import OnLost
+
+
+class Loss(NamedTuple):
+    """The records at `[start, stop)` are gone, or were replaced; the log is read on at `resume`."""
+
+    start: int
+    stop: int
+    resume: int
+    reason: str
+
+
+def outside(course: Course, ends: Ends, on_lost: OnLost) -> Loss | None:
+    """The broker has no such offset; None if it has by now."""
+    position = course.position
+    if ends.first <= position <= ends.last:
+        return None
+    resume = _resume(course, ends, on_lost)
+    if position < ends.first:
+        return Loss(position, min(course.stop, ends.first), resume, "they are older than what the topic keeps")
+    reason = f"the log ends at {ends.last}: it was cut back, or the offset was never written"
+    if _stays_inside(course, on_lost):
+        return Loss(position, course.stop, resume, reason)
+    return Loss(ends.last, position, resume, reason)
+
+
+def replaced(course: Course, ends: Ends, on_lost: OnLost, reason: str) -> Loss:
+    """Another log is there under the same name."""
+    position, stop = course.position, course.stop
+    if not _stays_inside(course, on_lost):
+        stop = min(stop, max(position + 1, ends.last))
+    return Loss(position, stop, _resume(course, ends, on_lost), reason)
+
+
+def parted(course: Course, end_offset: int, on_lost: OnLost) -> Loss:
+    """From `end_offset` on, the log has other records by now than those that were read."""
+    reason = (
+        f"the log was cut back to offset {end_offset} and written anew after an unclean leader election:"
+        " these offsets have other records than were read"
+    )
+    lowest = course.start if _stays_inside(course, on_lost) else 0
+    start = max(lowest, min(end_offset, course.position))
+    return Loss(start, course.position, start, reason)
+
+
+def overdue(course: Course, ends: Ends) -> Loss | None:
+    """Nothing of the range has come for too long; None if the log has something, which cannot be read yet."""
+    if ends.last > course.position:
+        return None
+    reason = f"the log ends at {ends.last}, and nothing came: it was cut back, or they were never written"
+    return Loss(course.position, course.stop, course.stop, reason)
+
+
+def _stays_inside(course: Course, on_lost: OnLost) -> bool:
+    return course.is_bounded and on_lost is not OnLost.ERROR
+
+
+def _resume(course: Course, ends: Ends, on_lost: OnLost) -> int:
+    if not _stays_inside(course, on_lost):
+        return ends.last if on_lost is OnLost.LATEST else ends.first
+    if course.position < ends.first:
+        return min(ends.first, course.stop)
+    return course.stop if course.position > ends.last else course.position

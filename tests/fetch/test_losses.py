@@ -1,0 +1,234 @@
+"""What is lost and where it goes on, as tables; and ranges that are read while anything happens to their log."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.wire.rows import thorough
+
+from ottla.fetch import losses
+from ottla.fetch.course import END_OF_LOG, Course, OutOfRange, Parcel, Parted, Piece
+from ottla.fetch.ends import Ends
+from ottla.fetch.losses import Loss
+from ottla.fetch.options import OnLost
+from ottla.wire.fetch import Diverging, Fetched
+
+from .logs import AT, fetched, offsets_in, plain
+
+ERROR, EARLIEST, LATEST = OnLost
+LENIENT = (EARLIEST, LATEST)
+LOG = Ends(1700, 9000)
+
+
+def told(loss: Loss | None) -> tuple[int, int, int] | None:
+    """Without the reason."""
+    return None if loss is None else loss[:3]
+
+
+def at(position: int, start: int = 1600, stop: int = 2000) -> Course:
+    """A course that has come so far."""
+    course = Course(AT, start, stop)
+    course.move(position)
+    return course
+
+
+# Ranges
+
+
+@pytest.mark.parametrize("on_lost", LENIENT)
+@pytest.mark.parametrize(
+    ("position", "ends", "expected"),
+    [
+        (1650, LOG, (1650, 1700, 1700)),
+        (1650, Ends(5000, 9000), (1650, 2000, 2000)),
+        (1650, Ends(2000, 9000), (1650, 2000, 2000)),
+        (1600, Ends(0, 1500), (1600, 2000, 2000)),
+        (1650, Ends(0, 1649), (1650, 2000, 2000)),
+        (1650, Ends(0, 1650), None),
+        (1650, Ends(1650, 1650), None),
+    ],
+)
+def test_a_range_goes_on_with_what_there_is_of_it_and_is_over_where_there_is_nothing(
+    on_lost: OnLost, position: int, ends: Ends, expected: tuple[int, int, int] | None
+) -> None:
+    assert told(losses.outside(at(position), ends, on_lost)) == expected
+
+
+@pytest.mark.parametrize("on_lost", LENIENT)
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (Ends(0, 10), (1650, 2000, 2000)),
+        (Ends(0, 1800), (1650, 2000, 1650)),
+        (Ends(1700, 1800), (1650, 2000, 1700)),
+        (Ends(3000, 4000), (1650, 2000, 2000)),
+    ],
+)
+def test_the_rest_of_a_range_is_lost_with_its_topic_and_goes_on_with_what_the_new_one_has(
+    on_lost: OnLost, ends: Ends, expected: tuple[int, int, int]
+) -> None:
+    assert told(losses.replaced(at(1650), ends, on_lost, "anew")) == expected
+
+
+@pytest.mark.parametrize("on_lost", LENIENT)
+@pytest.mark.parametrize(("cut", "expected"), [(1620, (1620, 1650, 1620)), (1000, (1600, 1650, 1600))])
+def test_a_range_is_read_again_from_where_its_records_changed_and_not_from_before_it(
+    on_lost: OnLost, cut: int, expected: tuple[int, int, int]
+) -> None:
+    assert told(losses.parted(at(1650), cut, on_lost)) == expected
+
+
+def test_what_did_not_come_is_lost_where_the_log_ends() -> None:
+    assert told(losses.overdue(at(1650), Ends(0, 1650))) == (1650, 2000, 2000)
+    assert losses.overdue(at(1650), Ends(0, 1651)) is None, "it is there, and cannot be read yet"
+
+
+def test_an_error_tells_where_the_log_can_be_read_from() -> None:
+    assert told(losses.outside(at(1650), LOG, ERROR)) == (1650, 1700, 1700)
+    assert told(losses.outside(at(1650), Ends(0, 1500), ERROR)) == (1500, 1650, 0)
+    assert told(losses.replaced(at(1650), Ends(0, 10), ERROR, "anew")) == (1650, 1651, 0)
+    assert told(losses.parted(at(1650), 1000, ERROR)) == (1000, 1650, 1000)
+
+
+# Following
+
+
+@pytest.mark.parametrize(("on_lost", "before", "behind"), [(EARLIEST, 1700, 0), (LATEST, 9000, 1500)])
+def test_who_follows_a_log_goes_where_the_policy_says(on_lost: OnLost, before: int, behind: int) -> None:
+    course = at(1650, stop=END_OF_LOG)
+    assert told(losses.outside(course, LOG, on_lost)) == (1650, 1700, before)
+    assert told(losses.outside(course, Ends(0, 1500), on_lost)) == (1500, 1650, behind)
+    assert told(losses.replaced(course, Ends(0, 1500), on_lost, "anew")) == (1650, 1651, behind)
+    assert told(losses.parted(course, 1000, on_lost)) == (1000, 1650, 1000)
+
+
+# Anything
+
+
+class What(Enum):
+    """Happens to a log."""
+
+    NOTHING = 0
+    GROWS = 1
+    EXPIRES = 2
+    IS_CUT = 3
+    IS_ANOTHER = 4
+
+
+class Happening(NamedTuple):
+    what: What
+    amount: int
+
+
+class Log:
+    """A partition as its leader has it, with the rules by which brokers answer."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.topic = 0
+        self.epochs = [(0, first)]
+        """Each with the offset it began at."""
+
+    @property
+    def ends(self) -> Ends:
+        return Ends(self.first, self.last)
+
+    def meet(self, happening: Happening) -> None:
+        what, amount = happening
+        if what is What.GROWS:
+            self.last += amount
+        elif what is What.EXPIRES:
+            self.first = min(self.last, self.first + amount)
+        elif what is What.IS_CUT:
+            self.last = max(self.first, self.last - amount)
+            newest = self.epochs[-1][0]
+            self.epochs = [*(one for one in self.epochs if one[1] < self.last), (newest + 1, self.last)]
+        elif what is What.IS_ANOTHER:
+            self.first, self.last, self.topic, self.epochs = 0, amount, self.topic + 1, [(0, 0)]
+
+    def answer(self, position: int, epoch: int) -> Fetched:
+        """Up to five records."""
+        known, end = self._end_of(epoch)
+        if position >= self.first and epoch >= 0 and (known < epoch or end < position):
+            return fetched(diverging=Diverging(known, end))
+        if not self.first <= position <= self.last:
+            return fetched(error=1)
+        return fetched(*(self._record(offset) for offset in range(position, min(position + 5, self.last))))
+
+    def _end_of(self, epoch: int) -> tuple[int, int]:
+        """As `LeaderEpochFileCache.endOffsetFor` says."""
+        newer = [start for one, start in self.epochs if one > epoch]
+        older = [one for one, _ in self.epochs if one <= epoch]
+        return (older[-1] if older else epoch), (newer[0] if newer else self.last)
+
+    def _record(self, offset: int) -> bytes:
+        data = bytearray(plain(offset))
+        epoch = max(one for one, start in self.epochs if start <= offset)
+        data[12:16] = epoch.to_bytes(4, "big")
+        return bytes(data)
+
+
+class Read(NamedTuple):
+    offsets: list[int]
+    lost: list[Loss]
+    is_over: bool
+
+
+def read(course: Course, log: Log, happenings: list[Happening], on_lost: OnLost) -> Read:
+    """As the fetcher does it; before each answer the next thing happens. It must be over soon after the last one."""
+    offsets: list[int] = []
+    lost: list[Loss] = []
+    topic = log.topic
+    for happening in [*happenings, *[Happening(What.NOTHING, 0)] * 100]:
+        if course.is_over:
+            break
+        log.meet(happening)
+        loss: Loss | None = None
+        if log.topic != topic:
+            topic = log.topic
+            loss = losses.replaced(course, log.ends, on_lost, "anew")
+        else:
+            answer = log.answer(course.position, course.epoch)
+            match course.take(answer, Parcel(0), 0.0, committed_only=False):
+                case Piece() as piece:
+                    offsets += offsets_in(piece)
+                case OutOfRange():
+                    loss = losses.outside(course, log.ends, on_lost)
+                case Parted(where):
+                    loss = losses.parted(course, where.end_offset, on_lost)
+                case _:
+                    loss = losses.overdue(course, log.ends)
+        if loss is not None:
+            lost.append(loss)
+            course.move(loss.resume)
+    return Read(offsets, lost, course.is_over)
+
+
+happenings = st.lists(st.builds(Happening, st.sampled_from(What), st.integers(0, 30)), max_size=12)
+
+
+@given(
+    st.integers(0, 50), st.integers(1, 40), st.integers(0, 50), st.integers(0, 50), happenings, st.sampled_from(LENIENT)
+)
+@example(16, 4, 0, 15, [], EARLIEST)
+@example(16, 4, 17, 90, [], LATEST)
+@example(16, 4, 0, 18, [], EARLIEST)
+@example(10, 10, 0, 40, [Happening(What.NOTHING, 0), Happening(What.IS_CUT, 35), Happening(What.GROWS, 20)], EARLIEST)
+@thorough
+def test_a_range_ends_and_gives_nothing_outside_of_it_and_tells_all_that_it_does_not_give(
+    start: int, length: int, first: int, size: int, happenings: list[Happening], on_lost: OnLost
+) -> None:
+    stop = start + length
+    offsets, lost, is_over = read(Course(AT, start, stop), Log(first, first + size), happenings, on_lost)
+    assert is_over
+    assert all(start <= offset < stop for offset in offsets)
+    assert all(start <= loss.start <= loss.stop <= stop for loss in lost)
+    assert all(start <= loss.resume <= stop for loss in lost)
+    gone = {offset for loss in lost for offset in range(loss.start, loss.stop)}
+    assert {*offsets} | gone == {*range(start, stop)}
+    again = {offset for offset in offsets if offsets.count(offset) > 1}
+    assert again <= gone, "an offset comes twice only if it was told that its record is another one"
