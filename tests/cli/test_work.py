@@ -242,12 +242,12 @@ def test_status_and_units_tell_what_a_store_has(group: Group, kafka: LocalCluste
     _, second = store.take("host-1-abc/1", 2)
     store.fail(second.range, second.lease, Failure(second.range, 1, "boom", host="host"))
     report = {"planner": True, "holds": 1, "records": 5000, "started": 1.0, "units": {"done": 3}}
-    store.hello("host-1-abc", {**report, "halted": {f"{TOPIC}-1": "its position lies elsewhere"}})
+    store.hello("host-1-abc", {**report, "halted": {f"{TOPIC}/1": "its position lies elsewhere"}})
 
     found = group.json("status")
     assert (found["planner"], found["lag"], found["waiting"], found["in_flight"]) == ("host-1-abc", 250, 2, 1)
     assert (found["on_error_list"], found["counts"]["given_up"], found["rates"]) == (1, 1, None)
-    assert found["halted"] == {f"{TOPIC}-1": "its position lies elsewhere"}
+    assert found["halted"] == {f"{TOPIC}/1": "its position lies elsewhere"}
     [out] = found["out"]
     assert (out["unit"], out["holder"], out["attempt"]) == (f"{TOPIC}/0/0-50", "host-1-abc/1", 1)
     [lane] = found["partitions"]
@@ -257,7 +257,7 @@ def test_status_and_units_tell_what_a_store_has(group: Group, kafka: LocalCluste
         f"group {group.name} at {group.store}: lag 250, 2 units wait, 1 in flight, 1 on the error list"
     )
     assert "planned by host-1-abc" in text
-    assert f"not planned: {TOPIC}-1: its position lies elsewhere" in text
+    assert f"not planned: {TOPIC}/1: its position lies elsewhere" in text
 
     assert [one["state"] for one in group.json("units", connect=False)] == ["out", "waiting", "waiting"]
     assert [one["unit"] for one in group.json("units", "--out", connect=False)] == [f"{TOPIC}/0/0-50"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
+from ottla.engines.fleet import holding
 from ottla.engines.fleet.holding import Ending, Holdings, failure
 from ottla.engines.fleet.store import Store, open_store
+from ottla.engines.fleet.unit import reason_of, trace_of
 from ottla.engines.fleet.units import LEAP, Charter, Failure, Move
+from ottla.errors import ConfigError, StoreIncompatible, StoreUnavailable
 from ottla.model import OffsetRange, TopicPartition
 
 AT = TopicPartition("t", 0)
@@ -66,6 +70,77 @@ def test_a_number_that_was_given_out_before_is_refused_and_all_further_ones_are_
     assert memory.look().lanes[0].waiting == 10
     after = [held.grant.lease.number for held in holdings.take(3)]
     assert min(after) > before[-1] + LEAP - 1
+
+
+class Moody:
+    """A store whose words about units meet an error, as long as there is one."""
+
+    def __init__(self, store: Store, error: Exception | None = None) -> None:
+        self.error = error
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if self.error is not None and name in ("finish", "fail"):
+            raise self.error
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("error", [ConfigError("the password is wrong"), StoreIncompatible("it is another version")])
+def test_a_unit_whose_end_the_store_answers_with_an_error_is_not_held_any_more(memory: Store, error: Exception) -> None:
+    moody = Moody(memory)
+    holdings = Holdings(cast("Store", moody), "node")
+    one, two = holdings.take(2)
+    moody.error = error
+    with pytest.raises(type(error)):
+        holdings.finish(one, 10)
+    with pytest.raises(type(error)):
+        holdings.fail(two, failure(two.grant, "no", host="h"))
+    assert len(holdings) == 0
+    before = [out.seen.beat for out in memory.pulse().out]
+    holdings.renew()
+    assert [out.seen.beat for out in memory.pulse().out] == before
+
+
+def test_giving_back_does_not_wait_for_a_store_that_is_away(memory: Store) -> None:
+    moody = Moody(memory)
+    holdings = Holdings(cast("Store", moody), "node")
+    (held,) = holdings.take(1)
+    moody.error = StoreUnavailable("memory", "away")
+    assert holdings.finish(held, held.grant.range.start) is Ending.UNSURE
+    assert len(holdings) == 0
+
+
+def test_a_node_that_is_to_stop_does_not_wait_for_a_store_for_ever(
+    memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_HURRIED_SECONDS", 0.1)
+    moody = Moody(memory)
+    holdings = Holdings(cast("Store", moody), "node")
+    (held,) = holdings.take(1)
+    moody.error = StoreUnavailable("memory", "away")
+    holdings.hurry()
+    assert holdings.finish(held, 10) is Ending.UNSURE
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("memory", "away"), ConfigError("the password is wrong")])
+def test_giving_up_lets_go_of_everything_whatever_the_store_says(memory: Store, error: Exception) -> None:
+    moody = Moody(memory)
+    holdings = Holdings(cast("Store", moody), "node")
+    held = holdings.take(3)
+    moody.error = error
+    holdings.give_up()
+    assert len(holdings) == 0
+    assert all(one.lost.is_set() for one in held)
+
+
+def test_an_error_that_cannot_be_told_is_a_reason_too() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise TypeError("no text")
+
+    assert reason_of(Silent()) == "Silent: its text cannot be told"
+    assert "Silent" in trace_of(Silent())
+    assert reason_of(ValueError("\n")) == "ValueError: "
 
 
 def test_numbers_of_others_that_were_seen_count_too(memory: Store) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from ottla.cli.values.unit_ids import unit_id
 from ottla.cli.values.units import show_duration, show_size
 from ottla.cli.views.tables import table
-from ottla.cli.working.looking import Behind, Flight, Pace, Standing, node_of
+from ottla.cli.working.looking import Behind, Flight, Pace, Standing
 from ottla.cli.working.running import Tally
-from ottla.engines.fleet.units import Failure, Out
+from ottla.engines.fleet.units import Failure, Out, node_of
 from ottla.model import OffsetRange
 
 _MANY_FLIGHTS = 10

@@ -90,11 +90,10 @@ def _note(move: Move, lane: Lane | None) -> str:
 
 def reset(admin: Admin, store: Store, group: str, topic: str, moves: Sequence[Move]) -> None:
     """Does it, in the store and in Kafka."""
-    seen = store.look()
     identity = str(admin.cluster.topic(topic).id or "")
     for move in moves:
         store.reset(move.partition, move.after)
-    if _is_another(seen, topic, identity):
+    if identity and topic in store.look().topics:
         store.add_topics({topic: identity})
     _remember(admin, store, group, {move.partition for move in moves})
 
@@ -136,4 +135,4 @@ def found_anew(admin: Admin, store: Store, group: str, charter: Charter) -> None
 
 def _remember(admin: Admin, store: Store, group: str, partitions: Collection[TopicPartition]) -> None:
     seen = store.look()
-    memory.remember(admin.cluster, group, {lane.at: lane for lane in seen.lanes if lane.at in partitions}, seen.number)
+    memory.remember(admin.cluster, group, {lane.at: lane for lane in seen.lanes if lane.at in partitions}, seen)

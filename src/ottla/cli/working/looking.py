@@ -114,13 +114,13 @@ class Looking:
         return Standing(
             group=self._group,
             store=self._store.address,
-            planner=None if seen.planner is None else node_of(seen.planner.lease.holder),
+            planner=seen.planning_node,
             behind=tuple(Behind(lane, stops.get(lane.at)) for lane in seen.lanes),
             flights=self._flights(seen, now),
             nodes=tuple(self._pace(node, now) for node in seen.nodes),
             topics=seen.topics,
             counts=seen.counts,
-            halted=halted(seen),
+            halted=seen.halted,
             rates=self._rates(seen.counts, now),
             trouble=trouble,
         )
@@ -172,20 +172,6 @@ class Looking:
             pace = Pace(node, max(0.0, records / seconds), max(0.0, units / seconds))
         self._reports[node.name] = (now, node, pace)
         return pace
-
-
-def node_of(holder: str) -> str:
-    """The node that has a lease."""
-    return holder.partition("/")[0]
-
-
-def halted(seen: Snapshot) -> dict[str, str]:
-    """What the planner does not plan, and why."""
-    planner = None if seen.planner is None else node_of(seen.planner.lease.holder)
-    for node in seen.nodes:
-        if node.name == planner:
-            return {str(what): str(why) for what, why in dict(node.report.get("halted") or {}).items()}
-    return {}
 
 
 def _since_start(node: Node) -> Pace:

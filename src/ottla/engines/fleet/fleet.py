@@ -23,6 +23,7 @@ from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
 from ottla.engines.fleet.pausing import Pause
 from ottla.engines.fleet.planner import Planner, Policy, Start
 from ottla.engines.fleet.planning import Units
+from ottla.engines.fleet.singly import Singly, log_failure
 from ottla.engines.fleet.steward import Steward
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.tally import Tally
@@ -31,6 +32,7 @@ from ottla.engines.fleet.units import Charter, Snapshot
 from ottla.errors import (
     ConfigError,
     FleetConflict,
+    FleetError,
     InputError,
     LeaseLost,
     StoreUnavailable,
@@ -129,9 +131,9 @@ class Fleet:
         self._taking = threading.Lock()
         self._starting = threading.Lock()
         self._stopped = threading.Event()
+        self._closed = False
         self._pid = os.getpid()
-        self._singly: Iterator[Record] | None = None
-        self._reading = threading.Lock()
+        self._singly = Singly(self._looks(until_end=False), self._stopped.is_set)
 
     def __enter__(self) -> Self:
         return self
@@ -155,16 +157,14 @@ class Fleet:
             self._check_usable()
             if self._steward is not None:
                 return
-            charter = self._store.found(self._charter)
-            if charter != self._charter:
-                raise FleetConflict(_contradiction(self.group, charter, self._charter))
+            self._found()
             if self._topics:
                 self._store.add_topics(dict.fromkeys(self._topics, ""))
             self._steward = Steward(
                 self._store,
                 self._holdings,
                 self._planner,
-                charter,
+                self._charter,
                 node=self.node,
                 report=self._report,
                 tell=self._tell,
@@ -178,18 +178,9 @@ class Fleet:
         error list does not hold that up.
         """
         self.start()
-        goal = self._goal() if until_end else None
-        nap = _SHORTEST_NAP
-        while not self._stopped.wait(self._pause.seconds(time.monotonic())):
-            held = self._take()
-            if held is not None:
-                nap = _SHORTEST_NAP
-                yield Unit(held, self._reader, self._ended)
-                continue
-            if goal is not None and goal.is_reached(time.monotonic()):
-                return
-            self._stopped.wait(nap)
-            nap = min(_LONGEST_NAP, nap * 2)
+        for unit in self._looks(until_end):
+            if unit is not None:
+                yield unit
 
     def records(self, *, until_end: bool = False) -> Iterator[Record]:
         """Records one by one. Their unit is done when the one after its last is asked for.
@@ -201,14 +192,16 @@ class Fleet:
                 with unit:
                     yield from unit.records()
             except Exception as error:
-                _log_failure(unit, error)
+                log_failure(unit, error)
 
     def record(self) -> Record | None:
-        """The next record, for threads that share the work record by record; None after `stop`."""
-        with self._reading:
-            if self._singly is None:
-                self._singly = self.records()
-            return next(self._singly, None)
+        """The next record, for threads that share the work record by record; None after `stop`.
+
+        Whoever asks has handled the record before: a unit is done when all who got one of its records have asked again.
+        """
+        if not self._stopped.is_set():
+            self.start()
+        return self._singly.next()
 
     def run(self, handler: Callable[[Unit], object], *, threads: int = 1, until_end: bool = False) -> None:
         """Calls `handler` with unit after unit, in so many threads, until `stop` (or the end).
@@ -233,14 +226,16 @@ class Fleet:
                     thread.join(0.2)
         except BaseException:
             self.stop()
+            deadline = time.monotonic() + _CLOSE_SECONDS
             for thread in crew:
-                thread.join(_CLOSE_SECONDS)
+                thread.join(max(0.0, deadline - time.monotonic()))
             raise
         if failures:
             raise failures[0]
 
     def stop(self) -> None:
         """No further units; those in hand can be finished. Any thread may call it, but no signal handler."""
+        self._holdings.hurry()
         self._stopped.set()
 
     def close(self) -> None:
@@ -249,14 +244,17 @@ class Fleet:
         if os.getpid() != self._pid:
             return
         with self._starting:
+            self._closed = True
             steward, self._steward = self._steward, None
-        with self._taking:  # whoever was about to take one has it by now, or will not
-            self._holdings.give_up()
-        if steward is not None:
-            steward.stop()
-        self._reader.close()
-        self._footing.close()
-        self._store.close()
+        try:
+            with self._taking:  # whoever was about to take one has it by now, or will not
+                self._holdings.give_up()
+        finally:
+            if steward is not None:
+                steward.stop()
+            self._reader.close()
+            self._footing.close()
+            self._store.close()
 
     # The group
 
@@ -266,8 +264,10 @@ class Fleet:
 
     def add_topics(self, *topics: str) -> None:
         """The group works on these, too, from now on, on all nodes."""
+        self._check_usable()
         for name in topics:
             self._footing.cluster.topic(name)
+        self._found()
         self._store.add_topics(dict.fromkeys(topics, ""))
 
     def remove_topics(self, *topics: str) -> None:
@@ -276,21 +276,39 @@ class Fleet:
 
     # Parts
 
+    def _looks(self, until_end: bool) -> Iterator[Unit | None]:
+        """Units; None each time that there is nothing to take."""
+        goal = self._goal() if until_end else None
+        nap = _SHORTEST_NAP
+        while not self._stopped.wait(self._pause.seconds(time.monotonic())):
+            held = self._take()
+            if held is not None:
+                nap = _SHORTEST_NAP
+                yield Unit(held, self._reader, self._ended)
+                continue
+            if goal is not None and goal.is_reached(time.monotonic()):
+                return
+            yield None
+            self._stopped.wait(nap)
+            nap = min(_LONGEST_NAP, nap * 2)
+
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
         try:
-            for unit in self.units(until_end=until_end):
+            for unit in self._looks(until_end):
+                if unit is None:
+                    continue
                 try:
                     with unit:
                         handler(unit)
                 except Exception as error:
-                    _log_failure(unit, error)
+                    log_failure(unit, error)
         except BaseException as error:
             failures.append(error)
             self.stop()
 
     def _take(self) -> Held | None:
+        self._check_process()
         with self._taking:
-            self._check_usable()
             if self._stopped.is_set():
                 return None
             try:
@@ -360,16 +378,19 @@ class Fleet:
         ends = {at: end for topic in sorted(wanted) for at, end in self._reader.offsets(topic, "latest").items()}
         return Goal(self._store, self.group, ends, ordered=self._charter.ordered)
 
-    def _check_usable(self) -> None:
+    def _found(self) -> None:
+        charter = self._store.found(self._charter)
+        if charter != self._charter:
+            raise FleetConflict(_contradiction(self.group, charter, self._charter))
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork("a fleet that was made before fork() is used in the child: make one there")
 
-
-def _log_failure(unit: Unit, error: Exception) -> None:
-    if isinstance(error, LeaseLost):
-        _log.warning("%s", error)
-    else:
-        _log.warning("%s failed (attempt %d): %s", unit.range, unit.attempt, reason_of(error))
+    def _check_usable(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise FleetError(f"node {self.node} of group {self.group} was closed: make another one")
 
 
 def _contradiction(group: str, there: Charter, wanted: Charter) -> str:

@@ -5,10 +5,10 @@ A store and the ends of logs come in, yes or no goes out. Nobody is asked to pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Lane, Snapshot
+from ottla.engines.fleet.units import Lane, Snapshot, label
 from ottla.engines.fleet.watching import Watch
 from ottla.errors import FleetError, StoreUnavailable
 from ottla.model import TopicPartition
@@ -31,12 +31,19 @@ class Goal:
         """Whether nothing is left to do. Raises when somebody has said for long why a rest is not planned."""
         try:
             seen = self._store.look()
-            lanes = {lane.at: lane for lane in seen.lanes}
-            left = [at for at, end in self._ends.items() if at not in lanes or not self._is_past(lanes[at], end, seen)]
+            left = self._left(seen)
+            if not left and _state(seen) != _state(self._store.look()):
+                return False  # units moved while they were looked at one by one
         except StoreUnavailable:
             return False
-        self._refuse_halted(left, seen, now)
+        for what, why in self._halts.still(seen.halted, now).items():
+            if any(what in (at.topic, label(at)) for at in left):
+                raise FleetError(f"group {self._group} does not plan {what}: {why}")
         return not left
+
+    def _left(self, seen: Snapshot) -> list[TopicPartition]:
+        lanes = {lane.at: lane for lane in seen.lanes}
+        return [at for at, end in self._ends.items() if at not in lanes or not self._is_past(lanes[at], end, seen)]
 
     def _is_past(self, lane: Lane, end: int, seen: Snapshot) -> bool:
         """Whether nothing before `end` is to be done, or will be without somebody who looks at the error list."""
@@ -49,8 +56,6 @@ class Goal:
         waiting = self._store.waiting(lane.at, 1)
         return lane.planned >= end and (not waiting or waiting[0].start >= end)
 
-    def _refuse_halted(self, left: Iterable[TopicPartition], seen: Snapshot, now: float) -> None:
-        halted = {what: why for node in seen.nodes for what, why in dict(node.report.get("halted") or {}).items()}
-        for what, why in self._halts.still(halted, now).items():
-            if any(what in (at.topic, str(at)) for at in left):
-                raise FleetError(f"group {self._group} does not plan {what}: {why}")
+
+def _state(seen: Snapshot) -> tuple[object, ...]:
+    return seen.lanes, tuple(out.range for out in seen.out)

@@ -17,13 +17,15 @@ from typing import TypeVar
 
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import LEAP, Failure, Grant
-from ottla.errors import StoreUnavailable
+from ottla.errors import OttlaError, StoreUnavailable
 from ottla.model import OffsetRange
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.25
 """Between two tries to tell a store that does not answer."""
+_HURRIED_SECONDS = 10.0
+"""How long a store is told again once the node is to stop."""
 
 
 class Ending(Enum):
@@ -75,6 +77,7 @@ class Holdings:
         self._held: dict[Grant, Held] = {}
         self._lock = threading.Lock()
         self._given_up = threading.Event()
+        self._hurried_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -115,10 +118,14 @@ class Holdings:
         return gone
 
     def finish(self, held: Held, reached: int) -> Ending:
-        """Done up to `reached`: all of it, a part, or nothing, which gives the unit back."""
+        """Done up to `reached`: all of it, a part, or nothing, which gives the unit back.
+
+        That is said once, and not to a store that is away: there the lease ends by itself.
+        """
         unit = held.grant.range
         word = Ending.DONE if reached >= unit.stop else Ending.PART if reached > unit.start else Ending.GIVEN_BACK
-        return self._end(held, word, lambda: self._store.finish(unit, held.grant.lease, reached))
+        insists = word is not Ending.GIVEN_BACK
+        return self._end(held, word, lambda: self._store.finish(unit, held.grant.lease, reached), insists=insists)
 
     def fail(self, held: Held, failure: Failure) -> Ending:
         """The attempt has failed."""
@@ -138,35 +145,39 @@ class Holdings:
                 if held.lost.is_set() or self._given_up.wait(_AGAIN_SECONDS):
                     raise
 
+    def hurry(self) -> None:
+        """Nothing more is begun: a store that is away is not waited for as long as one likes."""
+        self._hurried_at = time.monotonic()
+
     def give_up(self) -> None:
         """All units go back, and waits for the store end: what it does not hear of, it finds out by itself."""
         self._given_up.set()
         for held in self.all():
             try:
                 self._store.finish(held.grant.range, held.grant.lease, held.grant.range.start)
-            except StoreUnavailable as error:
+            except OttlaError as error:
                 _log.warning("%s was not given back, and waits for its lease to end: %s", held.grant.range, error)
                 break
         for held in self.all():
             self.forget(held)
             held.lost.set()
 
-    def _end(self, held: Held, word: Ending, say: Callable[[], bool]) -> Ending:
+    def _end(self, held: Held, word: Ending, say: Callable[[], bool], *, insists: bool = True) -> Ending:
         unheard = False
-        while not held.lost.is_set():
-            try:
-                heard = say()
-            except StoreUnavailable:
-                unheard = True
-                if self._given_up.wait(_AGAIN_SECONDS):
-                    break
-                continue
-            self.forget(held)
-            if heard:
-                return word
+        try:
+            while not held.lost.is_set():
+                try:
+                    return word if say() else Ending.UNSURE if unheard else Ending.LOST
+                except StoreUnavailable:
+                    unheard = True
+                    if not insists or self._is_too_late() or self._given_up.wait(_AGAIN_SECONDS):
+                        break
             return Ending.UNSURE if unheard else Ending.LOST
-        self.forget(held)
-        return Ending.UNSURE if unheard else Ending.LOST
+        finally:
+            self.forget(held)  # also if the store answers with an error: a lease that nobody works under must end
+
+    def _is_too_late(self) -> bool:
+        return self._hurried_at is not None and time.monotonic() - self._hurried_at > _HURRIED_SECONDS
 
     def forget(self, held: Held) -> None:
         """It is no longer this node's."""

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ottla.admin.committed import Committed, commit, fetch_committed
-from ottla.engines.fleet.units import Lane
+from ottla.engines.fleet.units import Lane, Snapshot
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 
 _SECONDS = 5.0
 """For keeping something: it is tried again, and nobody waits for it longer than this at the end."""
-_NOTE = re.compile(r"planned=(\d+) number=(\d+)")
+_NOTE = re.compile(r"planned=(\d+) number=(\d+)( removed)?")
 
 
 class Remembered(NamedTuple):
@@ -27,6 +27,8 @@ class Remembered(NamedTuple):
     done: int
     planned: int
     number: int
+    removed: bool
+    """Whether the group did not work on the topic any more."""
 
 
 def memory_group(group: str) -> str:
@@ -34,8 +36,10 @@ def memory_group(group: str) -> str:
     return f"ottla-fleet.{group}"
 
 
-def recall(cluster: Cluster, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Remembered]:
-    """What is remembered of these partitions."""
+def recall(
+    cluster: Cluster, group: str, partitions: Collection[TopicPartition] | None
+) -> dict[TopicPartition, Remembered]:
+    """What is remembered of these partitions (None: of all)."""
     member = GroupMember(memory_group(group))
     found = fetch_committed(cluster, member, partitions, deadline=Deadline.after(_SECONDS))
     return {at: _read(committed) for at, committed in found.items()}
@@ -44,13 +48,17 @@ def recall(cluster: Cluster, group: str, partitions: Collection[TopicPartition])
 def _read(committed: Committed) -> Remembered:
     note = _NOTE.fullmatch(committed.metadata)
     planned, number = (int(note[1]), int(note[2])) if note else (committed.offset, 0)
-    return Remembered(committed.offset, max(planned, committed.offset), number)
+    return Remembered(committed.offset, max(planned, committed.offset), number, note is not None and bool(note[3]))
 
 
-def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane], number: int) -> None:
+def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane], seen: Snapshot) -> None:
     """Keeps how these partitions stand."""
     offsets = {
-        at: Committed(lane.done, metadata=f"planned={lane.planned} number={number}") for at, lane in lanes.items()
+        at: Committed(
+            lane.done,
+            metadata=f"planned={lane.planned} number={seen.number}{'' if at.topic in seen.topics else ' removed'}",
+        )
+        for at, lane in lanes.items()
     }
     if offsets:
         commit(cluster, GroupMember(memory_group(group)), offsets, deadline=Deadline.after(_SECONDS))

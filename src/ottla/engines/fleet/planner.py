@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from ottla.admin.lookup import find_ranges
 from ottla.engines.fleet import memory
+from ottla.engines.fleet.first_seen import FirstSeen
 from ottla.engines.fleet.memory import Remembered
 from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import LEAP, Counts, Lane, Lease, Snapshot
+from ottla.engines.fleet.units import LEAP, Lane, Lease, Snapshot, label
 from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError, StoreUnavailable
 from ottla.events.values import Event, PositionMisplaced, StoreWentBack, TopicReplaced, UnitsPlanned
 from ottla.fetch import places
@@ -57,6 +59,8 @@ class _Found(NamedTuple):
     """What the brokers say."""
 
     ids: dict[str, str]
+    partitions: dict[str, int]
+    """How many each topic has."""
     logs: dict[TopicPartition, Log]
 
 
@@ -71,6 +75,7 @@ class Planner:
         self._sizes = RecordSizes(cluster)
         self._remembered: dict[TopicPartition, Remembered] = {}
         self._recalled: set[TopicPartition] = set()
+        self._first_seen = FirstSeen(store)
         self._there: frozenset[TopicPartition] = frozenset()
         """Partitions that the brokers told of last."""
         self._last: Snapshot | None = None
@@ -79,34 +84,39 @@ class Planner:
         self._remember_at = self._renew_at = 0.0
         self._kept: object = None
         self._told: dict[object, object] = {}
+        self._halts: dict[str, str] = {}
+        """Found in this round."""
         self.halted: dict[str, str] = {}
-        """Partitions and topics that are not planned, and why."""
+        """Partitions and topics that are not planned, and why, as the last round found."""
 
     def begin(self) -> None:
         """The right to plan is new: what others did in the meantime is not known."""
         self._recalled.clear()
         self._remembered.clear()
+        self._first_seen.forget()
         self._last = None
         self._told.clear()
 
     def round(self, lease: Lease) -> Round:
         """Looks once and plans what is due. Raises `LeaseLost` when somebody else plans by now."""
+        self._halts = {}
         try:
-            return self._round(lease)
+            due = self._round(lease)
         except (LeaseLost, StoreUnavailable):
             raise
         except OttlaError as error:
             self.halted = dict.fromkeys(self._wanted, str(error))
             raise
+        self.halted = self._halts
+        return due
 
     def _round(self, lease: Lease) -> Round:
-        self.halted = {}
         seen = self._look(lease)
         self._wanted = dict(seen.topics)
         found = self._ask(seen)
         seen = self._check_topics(seen, found)
         lanes = {lane.at: lane for lane in seen.lanes}
-        logs = {at: log for at, log in found.logs.items() if at.topic not in self.halted}
+        logs = {at: log for at, log in found.logs.items() if at.topic not in self._halts}
         self._recall(lanes, logs, seen.number)
         starts = self._starts(lanes, logs)
         sizes = self._sizes.of(
@@ -125,14 +135,14 @@ class Planner:
                 self._tell(UnitsPlanned(policy.group, units=units, planned_records=offsets))
         self._last, self._wanted = seen, dict(seen.topics)
         self._there = frozenset(logs)
-        self._remember({at: lane for at, lane in lanes.items() if at in logs}, seen.number)
+        self._remember(lanes, seen)
         return due
 
     def end(self) -> None:
         """Keeps how far the group is, since the next planner may be long in coming."""
         seen = self._store.look()
         self._remember_at = 0.0
-        self._remember({lane.at: lane for lane in seen.lanes if lane.at in self._there}, seen.number)
+        self._remember({lane.at: lane for lane in seen.lanes}, seen)
 
     # What there is
 
@@ -141,20 +151,37 @@ class Planner:
         last = self._last
         if seen.planner is None or seen.planner.lease != lease:
             raise LeaseLost(f"group {self._policy.group} is planned by another node by now")
-        if last is not None and (seen.number < last.number or _is_less(seen.counts, last.counts)):
+        if last is not None and _is_less(seen, last):
             self._went_back(f"it counted up to {last.number} and goes on after {seen.number}", last.number)
             self._store.add_topics({name: found for name, found in last.topics.items() if name not in seen.topics})
             seen = self._store.look()
-        if last is None and not seen.topics and not seen.lanes and self._wanted:
-            # A store that came back empty: what every node was started with was there once.
-            self._store.add_topics(self._wanted)
-            seen = self._store.look()
+        if last is None:
+            seen = self._restored(seen)
         return seen
+
+    def _restored(self, seen: Snapshot) -> Snapshot:
+        """At the beginning of a term: are the topics there that the group had?"""
+        lost: dict[str, str] = {}
+        if not seen.topics and not seen.lanes:
+            # A store that came back empty: what this node has seen or was started with was there once.
+            lost = dict(self._wanted)
+        known = memory.recall(self._cluster, self._policy.group, None)
+        highest = max((one.number for one in known.values()), default=0)
+        if highest > seen.number:
+            lost |= {at.topic: "" for at, one in known.items() if not one.removed and at.topic not in lost}
+        lost = {name: one for name, one in lost.items() if name not in seen.topics}
+        if not lost:
+            return seen
+        if highest > seen.number:
+            self._went_back(f"Kafka remembers that the group works on {', '.join(sorted(lost))}", highest)
+        self._store.add_topics(lost)
+        return self._store.look()
 
     def _ask(self, seen: Snapshot) -> _Found:
         """Topics that nobody knows and partitions without leader are left out, and said to be."""
         deadline = Deadline.after(_ASK_SECONDS)
         ids: dict[str, str] = {}
+        counts: dict[str, int] = {}
         partitions: list[TopicPartition] = []
         # Not `Cluster.topic`, which waits for one that nobody knows: all the others would wait with it.
         known = self._cluster.metadata(sorted(seen.topics), deadline=deadline).topics if seen.topics else {}
@@ -165,35 +192,42 @@ class Planner:
                 self._halt(name, str(BrokerError(error, f"looking up topic {name}")))
                 continue
             ids[name] = str(topic.id or "")
+            counts[name] = len(topic.partitions)
             partitions += [TopicPartition(name, one.index) for one in topic.partitions]
         ranges = find_ranges(self._cluster, partitions, deadline=deadline, isolation=self._policy.isolation)
         for at in partitions:
             if at not in ranges:
-                self._halt(str(at), "no leader tells where its log begins and ends")
-        return _Found(ids, {at: Log(one.start, one.stop) for at, one in ranges.items()})
+                self._halt(label(at), "no leader tells where its log begins and ends")
+        return _Found(ids, counts, {at: Log(one.start, one.stop) for at, one in ranges.items()})
 
     def _check_topics(self, seen: Snapshot, found: _Found) -> Snapshot:
         """A topic that was deleted and made anew is another one, whatever its offsets look like."""
-        new = {name: one for name, one in found.ids.items() if one and not seen.topics[name]}
-        replaced = {
-            name: one for name, one in found.ids.items() if one and seen.topics[name] and one != seen.topics[name]
-        }
-        for name, one in replaced.items():
-            goes_on = self._policy.on_lost is not OnLost.ERROR
-            if self._is_news(("replaced", name), one):
-                self._tell(TopicReplaced(name, before=seen.topics[name], after=one, goes_on=goes_on))
-            if not goes_on:
-                self._halt(name, "the topic was deleted and created again: `work reset` begins with the new one")
+        new: dict[str, str] = {}
+        for name, now in found.ids.items():
+            before = seen.topics[name] or self._first_seen.id_before(name, seen)
+            if now and before and now != before and not self._replace(name, before, now, seen, found):
                 continue
-            for lane in seen.lanes:
-                if lane.at.topic == name:
-                    self._remembered.pop(lane.at, None)
-                    log = found.logs.get(lane.at)
-                    self._store.reset(lane.at, None if log is None else self._resumed(log))
-            new[name] = one
+            if now and now != seen.topics[name]:
+                new[name] = now
+            self._first_seen.note(name, now, found.partitions[name], seen)
         if new:
             self._store.add_topics(new)
         return self._store.look() if new else seen
+
+    def _replace(self, name: str, before: str, now: str, seen: Snapshot, found: _Found) -> bool:
+        """Whether planning goes on with the topic that has the name now."""
+        goes_on = self._policy.on_lost is not OnLost.ERROR
+        if self._is_news(("replaced", name), now):
+            self._tell(TopicReplaced(name, before=before, after=now, goes_on=goes_on))
+        if not goes_on:
+            self._halt(name, "the topic was deleted and created again: `work reset` begins with the new one")
+            return False
+        for lane in seen.lanes:
+            if lane.at.topic == name:
+                self._remembered.pop(lane.at, None)
+                log = found.logs.get(lane.at)
+                self._store.reset(lane.at, None if log is None else self._resumed(log))
+        return True
 
     def _resumed(self, log: Log) -> int:
         return log.stop if self._policy.on_lost is OnLost.LATEST else log.start
@@ -206,29 +240,33 @@ class Planner:
         if not unknown:
             return
         found = memory.recall(self._cluster, self._policy.group, unknown)
-        self._recalled.update(unknown)
-        self._remembered.update(found)
         behind = [at for at, one in found.items() if at in lanes and _is_behind(lanes[at], one)]
         highest = max((one.number for one in found.values()), default=0)
         missing = [at for at in found if at not in lanes]
         if behind or missing or highest > number:
             some = ", ".join(map(str, [*behind, *missing][:3])) or "numbers of leases"
             self._went_back(f"Kafka remembers more of {some} than the store has", highest)
+        self._recalled.update(unknown)
+        self._remembered.update(found)
 
     def _went_back(self, reason: str, number: int) -> None:
         self._tell(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
         self._store.raise_number(number + LEAP)
 
-    def _remember(self, lanes: Lanes, number: int) -> None:
+    def _remember(self, lanes: Lanes, seen: Snapshot) -> None:
         now = time.monotonic()
-        state = ({at: (lane.done, lane.planned) for at, lane in lanes.items()}, number)
+        kept = {at: lane for at, lane in lanes.items() if at in self._there}
+        removed = {at: lane for at, lane in lanes.items() if at.topic not in seen.topics}
+        state = ({at: (lane.done, lane.planned) for at, lane in (kept | removed).items()}, {*removed}, seen.number)
         if now < self._remember_at or (state == self._kept and now < self._renew_at):
             return
         self._remember_at = now + _REMEMBER_SECONDS
         try:
-            memory.remember(self._cluster, self._policy.group, lanes, number)
+            memory.remember(self._cluster, self._policy.group, kept, seen)
+            with suppress(BrokerError):  # of a topic that was deleted, Kafka remembers nothing
+                memory.remember(self._cluster, self._policy.group, removed, seen)
             if self._policy.commit_group is not None:
-                memory.publish(self._cluster, self._policy.commit_group, lanes)
+                memory.publish(self._cluster, self._policy.commit_group, kept)
         except OttlaError as error:
             # Work goes on without: the next round tries again.
             if self._is_news("memory", str(error)):
@@ -249,7 +287,7 @@ class Planner:
             remembered = self._remembered.get(at)
             if remembered is not None:
                 starts[at] = remembered.done
-            elif at.topic in known:
+            elif at.topic in known and not self._first_seen.had(at):
                 starts[at] = log.start
             else:
                 fresh.append(at)
@@ -272,12 +310,12 @@ class Planner:
     def _tell_misplaced(self, due: Round) -> None:
         for one in due.misplaced:
             if one.goes_on is None:
-                self._halt(str(one.at), f"its position {one.position} {one.wrong.value}")
+                self._halt(label(one.at), f"its position {one.position} {one.wrong.value}")
             if self._is_news(one.at, one):
                 self._tell(_misplaced(one))
 
     def _halt(self, what: str, why: str) -> None:
-        self.halted[what] = why
+        self._halts[what] = why
         if self._is_news(("halt", what), why):
             _log.warning("group %s does not plan %s: %s", self._policy.group, what, why)
 
@@ -288,9 +326,16 @@ class Planner:
         return True
 
 
-def _is_less(now: Counts, before: Counts) -> bool:
-    """Counts only grow, in a store that forgets nothing."""
-    return any(one < other for one, other in zip(now, before, strict=True))
+def _is_less(now: Snapshot, before: Snapshot) -> bool:
+    """Numbers and counts only grow in a store that forgets nothing. Positions can be reset by hand, but not while
+    numbers leap, as they do when a server was started again."""
+    if now.number < before.number or any(one < other for one, other in zip(now.counts, before.counts, strict=True)):
+        return True
+    lanes = {lane.at: lane for lane in now.lanes}
+    return now.number - before.number >= LEAP and any(
+        lane.at not in lanes or lanes[lane.at].planned < lane.planned or lanes[lane.at].done < lane.done
+        for lane in before.lanes
+    )
 
 
 def _is_behind(lane: Lane, remembered: Remembered) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -22,6 +23,7 @@ from ottla.engines.fleet.redis_address import Kind, Place
 from ottla.engines.fleet.redis_scripts import Script
 from ottla.engines.fleet.redis_troubles import code, first_line, meaning
 from ottla.errors import ConfigError, StoreUnavailable
+from ottla.net.transport import tls_context
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
@@ -64,6 +66,15 @@ class Link:
             line.disconnect()
 
     def _call(self, words: tuple[Word, ...], until: float) -> Any:
+        outside = sys.exception()
+        try:
+            return self._answer(words, until)
+        except exceptions.NoScriptError:
+            raise
+        except _TROUBLES as error:
+            raise meaning(error, self._place, outside) from error
+
+    def _answer(self, words: tuple[Word, ...], until: float) -> Any:
         ask_at: Address | None = None
         again = _Again()
         for _ in range(_HOPS):
@@ -72,8 +83,6 @@ class Link:
                 answer = line.read_response()
             except exceptions.ResponseError as error:
                 self._keep(line)
-                if isinstance(error, exceptions.NoScriptError):
-                    raise
                 if isinstance(error, exceptions.MovedError) and self._place.kind is Kind.CLUSTER:
                     self._owner, ask_at = _named(error, line), None
                 elif isinstance(error, exceptions.AskError) and self._place.kind is Kind.CLUSTER:
@@ -81,10 +90,10 @@ class Link:
                 elif code(error) == "READONLY" and self._owner is not None and again.is_due():
                     self._owner = None  # another server is the master by now
                 else:
-                    raise meaning(error, self._place) from error
-            except _TROUBLES as error:
+                    raise
+            except _TROUBLES:
                 self._owner = None
-                raise meaning(error, self._place) from error
+                raise
             else:
                 if self._place.kind is Kind.CLUSTER and ask_at is None:
                     self._owner = line.address
@@ -105,12 +114,12 @@ class Link:
                 if ask_at is not None:
                     line.ask("ASKING")
                 line.send_command(*words)
-            except _TROUBLES as error:
+            except _TROUBLES:
                 may_help = self._owner is not None or (line is not None and line.is_used)
                 self._owner = None
                 self.close()
                 if not (may_help and again.is_due()):
-                    raise meaning(error, self._place) from error
+                    raise
             else:
                 return line
 
@@ -224,9 +233,15 @@ class Link:
 
     def _check_files(self) -> None:
         tls = self._place.tls
-        for name, path in () if tls is None else (("ca", tls.ca_file), ("cert", tls.cert_file), ("key", tls.key_file)):
+        if tls is None:
+            return
+        for name, path in (("ca", tls.ca_file), ("cert", tls.cert_file), ("key", tls.key_file)):
             if path is not None and not Path(path).is_file():
                 raise ConfigError(f"the fleet's store {self._place} has {name}={path}, and there is no such file")
+        try:
+            tls_context(tls)
+        except ConfigError as error:
+            raise ConfigError(f"the fleet's store {self._place} cannot be used: {error}") from error
 
 
 class _Again:

@@ -38,6 +38,7 @@ from ottla.engines.fleet.units import (
     Pulse,
     Seen,
     Snapshot,
+    label,
 )
 from ottla.errors import ConfigError, StoreIncompatible
 from ottla.model import OffsetRange, TopicPartition
@@ -115,7 +116,7 @@ class RedisStore:
         words: list[Word] = [*lease]
         for move in moves:
             before = "" if move.before is None else move.before
-            words += [_label(move.at), _lane(move.at), before, checked(move.to, "an offset"), len(move.units)]
+            words += [label(move.at), _lane(move.at), before, checked(move.to, "an offset"), len(move.units)]
             words += [f"{_padded(unit.start)} {_padded(unit.stop)}" for unit in move.units]
         return bool(self._step(scripts.PLAN, *words))
 
@@ -167,7 +168,7 @@ class RedisStore:
 
     def reset(self, at: TopicPartition, offset: int | None) -> None:
         """As in `Rules`."""
-        self._step(scripts.RESET, _label(at), _lane(at), "" if offset is None else checked(offset, "an offset"))
+        self._step(scripts.RESET, label(at), _lane(at), "" if offset is None else checked(offset, "an offset"))
 
     # Nodes, and looking
 
@@ -292,10 +293,6 @@ def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 def _padded(offset: int) -> str:
     return f"{checked(offset, 'an offset'):019d}"
-
-
-def _label(at: TopicPartition) -> str:
-    return f"{at.topic}/{at.partition}"
 
 
 def _lane(at: TopicPartition) -> str:

@@ -14,8 +14,8 @@ from ottla.engines.fleet.redis_address import Place
 from ottla.errors import ConfigError, FleetError, StoreIncompatible, StoreUnavailable
 
 
-def meaning(error: Exception, place: Place) -> FleetError | ConfigError:
-    """The error that a caller gets."""
+def meaning(error: Exception, place: Place, outside: BaseException | None) -> FleetError | ConfigError:
+    """The error that a caller gets; `outside` is what the caller was handling when the call began, if anything."""
     where, text = str(place), first_line(error)
     if (row := _ROWS.get(code(error))) is not None:
         kind, explanation = row
@@ -23,7 +23,7 @@ def meaning(error: Exception, place: Place) -> FleetError | ConfigError:
         if kind is StoreUnavailable:
             return StoreUnavailable(where, reason)
         return kind(f"the fleet's store {where} cannot be used: {reason}")
-    if (refused := _tls_trouble(error)) is not None:
+    if place.tls is not None and (refused := _tls_refusal(error, outside)) is not None:
         return ConfigError(f"the fleet's store {where} and this node do not agree about TLS: {refused}")
     if isinstance(error, exceptions.InvalidResponse | ValueError):
         return StoreIncompatible(f"the fleet's store {where} is not a Redis: {text}")
@@ -82,12 +82,21 @@ def code(error: Exception) -> str:
     return ""
 
 
-def _tls_trouble(error: BaseException) -> str | None:
+_NO_TLS_THERE = (
+    *("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL"),
+    *("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"),
+)
+"""What OpenSSL calls an answer without TLS, or with that of another age; the second is what its 3.2 makes of most."""
+
+
+def _tls_refusal(error: BaseException, outside: BaseException | None) -> str | None:
+    """Why the two sides will never agree; None for what passes, as an end or a silence in the middle of it."""
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and cause is not outside:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"the server's certificate is not trusted: {cause.verify_message} (?ca=FILE names who signed it)"
-        if isinstance(cause, ssl.SSLError):
-            return f"{cause.reason or cause}, as where one side has no TLS, or the server wants a certificate"
+        reason = str(getattr(cause, "reason", "")) if isinstance(cause, ssl.SSLError) else ""
+        if reason in _NO_TLS_THERE or "_ALERT_" in reason:
+            return f"{reason}, as where one side has no TLS, or the server wants a certificate"
         cause = cause.__cause__ or cause.__context__
     return None

@@ -27,6 +27,10 @@ _TICKS_IN_LEASE = 5
 _PLANNER_SECONDS = 1.6
 """How long a planner may be silent: another one goes on within 3 s of its death."""
 _PLAN_SECONDS = 0.5
+_USELESS_SECONDS = 40.0
+"""How long a planner may try in vain before another node gets the chance: that one may reach the brokers."""
+_REST_SECONDS = 3.0
+"""For which it does not claim the right again: long enough for the others, and no loss if there are none."""
 _HELLO_SECONDS = 2.0
 _GONE_SECONDS = 60.0
 """After which a node that says nothing is taken off the list."""
@@ -77,6 +81,9 @@ class Steward:
         self._stopped = threading.Event()
         self._down_since: float | None = None
         self._hello_at = 0.0
+        self._planned_at = 0.0
+        """When planning went well last, or began."""
+        self._rests_until = 0.0
         self._threads = [
             threading.Thread(target=self._beat, name=f"ottla-fleet-beat-{node}", daemon=True),
             threading.Thread(target=self._plan, name=f"ottla-fleet-plan-{node}", daemon=True),
@@ -149,19 +156,32 @@ class Steward:
     def _claim(self, pulse: Pulse, now: float) -> None:
         still = self._planners.still({} if pulse.planner is None else {"": pulse.planner}, now)
         if self._lease is not None:
+            if self._is_useless(now):
+                self._step_down(self._lease, now)
+                return
             if self._store.stay(self._lease):
                 return
             self._lost_term()
         over = still.get("")
-        if pulse.planner is not None and over is None:
+        if now < self._rests_until or (pulse.planner is not None and over is None):
             return
         self._terms += 1
         lease = self._store.lead(f"{self._node}/planner-{self._terms}", over)
         if lease is not None:
             assert self._planner is not None
+            self._planned_at = now
             self._lease = lease
             self._may_plan.set()
             self._tell(PlannerChanged(node=self._node, number=lease.number))
+
+    def _is_useless(self, now: float) -> bool:
+        return now - self._planned_at > _USELESS_SECONDS
+
+    def _step_down(self, lease: Lease, now: float) -> None:
+        _log.warning("node %s could not plan for %.0f s: another one may try", self._node, _USELESS_SECONDS)
+        self._lost_term()
+        self._rests_until = now + _REST_SECONDS
+        self._store.resign(lease)
 
     def _lost_term(self) -> None:
         self._may_plan.clear()
@@ -191,8 +211,11 @@ class Steward:
             try:
                 planner.round(lease)
                 trouble = ""
-            except (LeaseLost, StoreUnavailable):
-                pass  # the other thread finds out, and tells
+                self._planned_at = time.monotonic()
+            except LeaseLost:
+                pass  # the other thread finds out
+            except StoreUnavailable:
+                self._planned_at = time.monotonic()  # no other node would do better
             except OttlaError as error:
                 if str(error) != trouble:
                     trouble = str(error)

@@ -19,7 +19,7 @@ from ottla.engines.fleet.holding import Ending, Held
 from ottla.errors import InputError, LeaseLost
 from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, Record
-from ottla.wire.decode import COLUMNS
+from ottla.wire.decode import COLUMNS, SCHEMA
 
 Told = Callable[["Unit", Held, int, BaseException | None], Ending]
 """Says that a unit is done up to an offset, or has failed."""
@@ -72,6 +72,11 @@ class Unit:
             yield stretch.records
         self.reached = self.range.stop
 
+    def table(self, columns: Collection[str] = COLUMNS) -> pa.Table:
+        """All of its records together, empty where there are none: units can lie in a hole that compaction left."""
+        batches = list(self.read(columns))
+        return pa.Table.from_batches(batches, pa.schema([field for field in SCHEMA if field.name in columns]))
+
     def records(self) -> Iterator[Record]:
         """Its records one by one."""
         for batch in self.read():
@@ -116,8 +121,13 @@ class Unit:
 
 def reason_of(error: BaseException) -> str:
     """In one line."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text.splitlines()[0][:_LONGEST_REASON]
+    name = type(error).__name__
+    try:
+        said = str(error)
+    except Exception:  # a handler's error may be of any kind
+        said = "its text cannot be told"
+    lines = f"{name}: {said}".splitlines() if said else [name]
+    return lines[0][:_LONGEST_REASON]
 
 
 def trace_of(error: BaseException) -> str:

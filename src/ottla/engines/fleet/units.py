@@ -141,6 +141,29 @@ class Snapshot(NamedTuple):
     number: int
     """The highest number of a lease so far."""
 
+    @property
+    def planning_node(self) -> str | None:
+        """The name of the node that plans."""
+        return None if self.planner is None else node_of(self.planner.lease.holder)
+
+    @property
+    def halted(self) -> dict[str, str]:
+        """Topics and partitions that are not planned, and why, as whoever plans has said last."""
+        for node in self.nodes:
+            if node.name == self.planning_node:
+                return {str(what): str(why) for what, why in dict(node.report.get("halted") or {}).items()}
+        return {}
+
+
+def label(at: TopicPartition) -> str:
+    """A partition in what is said of a group. No topic is called like this."""
+    return f"{at.topic}/{at.partition}"
+
+
+def node_of(holder: str) -> str:
+    """The node that has a lease: a holder is its name, a stroke, and what the lease is for."""
+    return holder.partition("/")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,17 +16,22 @@ from tests.waiting import eventually
 from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin
 from ottla.cluster import LocalCluster
+from ottla.config import Timeouts
+from ottla.engines.fleet import goal, steward
 from ottla.engines.fleet.holding import Ending
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.unit import Unit
 from ottla.errors import (
     ConfigError,
+    ErrorCode,
     FleetConflict,
+    FleetError,
     InputError,
     StoreUnavailable,
     UsedAfterFork,
 )
 from ottla.events.values import (
+    PlannerChanged,
     StoreDown,
     StoreUp,
     UnitReclaimed,
@@ -33,10 +39,12 @@ from ottla.events.values import (
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
+from ottla.testing import FakeKafka
 
 from .working import (
     ORDERED,
     SECONDS,
+    SMALL,
     Diary,
     NewFleet,
     NewTopic,
@@ -161,13 +169,71 @@ def test_a_partition_without_leader_delays_only_itself(
         led = {(topic, index): 200 for index, leader in leaders(client, topic).items() if leader >= 0}
         assert len(led) == 2
         settled(node.look, led)
-        eventually(lambda: f"{topic}-1" in node._planner.halted, lambda: f"halted: {node._planner.halted}")
+        eventually(lambda: f"{topic}/1" in node._planner.halted, lambda: f"halted: {node._planner.halted}")
     finally:
         mend(kafka)
     settled(node.look, ends(topic, 200, 3))
     node.stop()
     thread.join(SECONDS)
     assert all(one.is_whole for one in diary.handled)
+
+
+def test_a_partition_without_leader_begins_later_where_its_topic_began(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    topic, diary = new_topic(200, partitions=3), Diary()
+    victim = leaders(client, topic)[1]
+    kafka.kill(victim)
+    try:
+        eventually(lambda: victim not in leaders(client, topic).values(), "it has no leader")
+        node = fleet(topic, start="latest")
+        thread = in_background(lambda: node.run(diary))
+        eventually(lambda: len(node.look().lanes) == 2, lambda: f"planned: {node.look().lanes}")
+    finally:
+        mend(kafka)
+    eventually(lambda: len(node.look().lanes) == 3, lambda: f"planned: {node.look().lanes}")
+    Admin(client).add_partitions(topic, 4)
+    with Producer(kafka.bootstrap) as producer:
+        producer.send(topic, b"0", partition=3).result(SECONDS)
+    eventually(lambda: len(node.look().lanes) == 4, lambda: f"planned: {node.look().lanes}")
+    settled(node.look, {(topic, 0): 200, (topic, 1): 200, (topic, 2): 200, (topic, 3): 1})
+    node.stop()
+    thread.join(SECONDS)
+    assert [(one.range.partition, one.records) for one in diary.handled] == [(3, 1)], "only what was added since"
+
+
+def test_a_planner_that_does_not_reach_the_brokers_lets_another_one_plan(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steward, "_USELESS_SECONDS", 2.0)
+    topic, diary = new_topic(300), Diary()
+    with new_fleet("127.0.0.1:1", group, "memory://", topics=topic, units=SMALL, timeouts=Timeouts(total=1.0)) as cut:
+        cut.start()
+        eventually(lambda: told(cut, PlannerChanged), "it has the right to plan")
+        eventually(lambda: topic in cut.look().halted, lambda: f"halted: {cut.look()}")
+        node = fleet(topic)
+        thread = in_background(lambda: node.run(diary))
+        settled(node.look, ends(topic, 300))
+        assert node.look().planning_node == node.node
+        node.stop()
+        thread.join(SECONDS)
+    assert missing(diary.handled, ends(topic, 300)) == []
+
+
+def test_what_nobody_may_plan_is_said_and_ends_whoever_works_until_the_end(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the time, and not only between two rounds."""
+    monkeypatch.setattr(goal, "_HALTED_SECONDS", 3.0)
+    with FakeKafka(topics={"t": 1}) as kafka:
+        with Producer(kafka.bootstrap) as producer:
+            producer.send("t", b"one").result(SECONDS)
+        kafka.fail("OffsetFetch", ErrorCode.group_authorization_failed, times=None)
+        with (
+            new_fleet(kafka.bootstrap, group, "memory://", topics="t") as node,
+            pytest.raises(FleetError, match=r"does not plan t: .*GROUP_AUTHORIZATION_FAILED"),
+        ):
+            node.run(lambda unit: None, until_end=True)
 
 
 def test_how_far_it_is_done_is_committed_to_a_consumer_group(
@@ -234,6 +300,46 @@ def test_a_store_that_nobody_knows_is_refused(kafka: LocalCluster) -> None:
 def test_settings_that_make_no_sense_are_refused(kafka: LocalCluster, options: dict[str, Any], error: str) -> None:
     with pytest.raises((ConfigError, InputError), match=error):
         new_fleet(kafka.bootstrap, "g", "memory://", **options)
+
+
+def test_a_node_that_was_closed_stays_closed(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
+    node = fleet(new_topic(100))
+    first_unit(node).done()
+    node.close()
+    uses: list[Callable[[], object]] = [
+        node.start,
+        lambda: list(node.units()),
+        lambda: node.run(lambda unit: None),
+        lambda: node.add_topics("t"),
+    ]
+    for use in uses:
+        with pytest.raises(FleetError, match="was closed: make another one"):
+            use()
+    assert node.record() is None
+    seen = open_store("memory://", group).look()
+    assert (seen.nodes, seen.planner) == ((), None)
+
+
+def test_closing_ends_whoever_works_without_an_error(fleet: NewFleet, new_topic: NewTopic) -> None:
+    node, ended = fleet(new_topic(100)), list[bool]()
+
+    def work() -> None:
+        node.run(lambda unit: None, threads=3)
+        ended.append(True)
+
+    thread = in_background(work)
+    eventually(lambda: node.look().counts.done > 0, "it works")
+    node.close()
+    thread.join(SECONDS)
+    assert ended == [True]
+
+
+def test_topics_can_be_added_before_anybody_works(fleet: NewFleet, new_topic: NewTopic) -> None:
+    topic, diary = new_topic(100), Diary()
+    node = fleet()
+    node.add_topics(topic)
+    node.run(diary, until_end=True)
+    assert missing(diary.handled, ends(topic, 100)) == []
 
 
 def test_a_forked_child_must_not_use_it(fleet: NewFleet, new_topic: NewTopic) -> None:

@@ -7,16 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.engines.fleet.crew import SHORT, missing, new_fleet, settled, write
 from tests.fetch.compacting import COMPACTED, compact
-from tests.fetch.logs import plain, plant
+from tests.fetch.logs import cut_back, fill, plain, plant
 from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin
 from ottla.cluster import LocalCluster
+from ottla.config import Timeouts
 from ottla.engines.fleet.memory import memory_group
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
-from ottla.engines.fleet.units import Charter
+from ottla.engines.fleet.units import LEAP, Charter
 from ottla.errors import OffsetsLost
 from ottla.events.values import Event, PositionMisplaced, RangeLost, StoreWentBack, TopicReplaced
 from ottla.fetch.reader import Reader
@@ -27,6 +28,7 @@ from ottla.testing import FakeKafka
 
 from .working import (
     SECONDS,
+    SMALL,
     Diary,
     NewFleet,
     NewTopic,
@@ -95,7 +97,7 @@ def test_a_position_before_the_beginning_of_the_log_follows_the_policy(
     (event,) = told(node, PositionMisplaced)
     assert (event.position, event.start, event.stop, event.resume) == (200, 350, 400, resume)
     if resume < 0:
-        eventually(lambda: f"{topic}-0" in node._planner.halted, "it says so")
+        eventually(lambda: f"{topic}/0" in node._planner.halted, "it says so")
     else:
         settled(node.look, ends(topic, 400))
     node.stop()
@@ -159,9 +161,9 @@ def test_what_was_deleted_while_it_waited_comes_to_the_error_list(
     assert all(failure.reason.startswith(OffsetsLost.__name__) for failure in failures)
 
 
-@pytest.mark.parametrize(("on_lost", "left"), [("earliest", 50), ("latest", 0)])
+@pytest.mark.parametrize("on_lost", ["earliest", "latest"])
 def test_what_was_deleted_while_it_waited_is_told_and_left_out_if_that_is_the_policy(
-    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str, left: int
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str
 ) -> None:
     topic, diary, events = new_topic(300), Diary(), list[Event]()
     node = fleet(topic, on_lost=on_lost, events=[events.append])
@@ -171,9 +173,32 @@ def test_what_was_deleted_while_it_waited_is_told_and_left_out_if_that_is_the_po
     node.run(diary, until_end=True)
     assert open_store("memory://", group).failures() == []
     assert only(node, topic).done == 300
-    assert sum(one.records for one in diary.handled) == left
+    assert sum(one.records for one in diary.handled) == 50
     lost = sorted((one.start, one.stop) for one in events if isinstance(one, RangeLost))
     assert lost == [(0, 100), (100, 200), (200, 250)]
+
+
+@pytest.mark.parametrize("on_lost", ["earliest", "latest"])
+def test_units_of_a_log_that_was_cut_while_they_waited_end_with_what_there_is_of_them(group: str, on_lost: str) -> None:
+    """The first unit ends behind the cut, which shows when nothing comes; the others begin behind it."""
+    diary, events = Diary(), list[Event]()
+    with FakeKafka(topics={"t": 1}) as kafka:
+        fill(kafka, 30)
+        options = {"units": SMALL, "on_lost": on_lost, "events": [events.append], "timeouts": Timeouts(total=2.0)}
+        with new_fleet(kafka.bootstrap, group, "memory://", topics="t", **options) as node:
+            kept = first_unit(node)
+            cut_back(kafka, 50)
+            kept.give_back()
+            node.run(diary, until_end=True)
+    assert open_store("memory://", group).failures() == []
+    units = {one.range: one for one in diary.handled if one.range.stop > 50}
+    assert [(one.first, one.last, one.records) for _, one in sorted(units.items())] == [
+        (0, 49, 50),
+        (-1, -1, 0),
+        (-1, -1, 0),
+    ]
+    lost = sorted((one.start, one.stop) for one in events if isinstance(one, RangeLost))
+    assert lost == [(50, 100), (100, 200), (200, 300)]
 
 
 # Logs with gaps
@@ -186,7 +211,8 @@ def test_a_compacted_log_ends(group: str) -> None:
         plant(kafka, plain(40, deltas=[1], last=5), base=40, stop=46)
         plant(kafka, plain(46, deltas=[], last=13), base=46, stop=60)
         with new_fleet(kafka.bootstrap, group, "memory://", topics="t", units=Units(records=5)) as node:
-            offsets = [record.offset for record in node.records(until_end=True)]
+            offsets: list[int] = []
+            node.run(lambda unit: offsets.extend(unit.table(("offset",)).column("offset").to_pylist()), until_end=True)
             assert sorted(offsets) == [2, 9, 41]
             assert only(node, "t").done == 60
             assert node.look().counts.done == 12
@@ -262,3 +288,72 @@ def test_a_store_that_comes_back_empty_is_filled_by_those_who_work(
     node.stop()
     thread.join(SECONDS)
     assert missing(diary.handled, ends(topic, 400)) == []
+
+
+def test_topics_that_were_added_at_run_time_outlive_a_store_that_was_lost(
+    client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    """With the node that added them; one that was removed does not come back."""
+    started, added, removed = new_topic(100), new_topic(100), new_topic(100)
+    first, admin = fleet(started, removed), GroupAdmin(client)
+    first.add_topics(added)
+    first.run(Diary(), until_end=True)
+    eventually(lambda: len(admin.committed(memory_group(group))) == 3, "all are remembered")
+    first.remove_topics(removed)
+
+    def notes() -> list[str]:
+        return [one.metadata for one in admin.committed(memory_group(group)).values()]
+
+    eventually(lambda: sum("removed" in note for note in notes()) == 1, lambda: f"remembered: {notes()}")
+    first.close()
+    open_store("memory://", group).forget()
+    node = fleet()
+    node.start()
+    eventually(lambda: {*node.look().topics} == {started, added}, lambda: f"topics: {node.look().topics}")
+    assert any(added in event.reason for event in told(node, StoreWentBack))
+    settled(node.look, ends(started, 100) | ends(added, 100))
+
+
+def test_a_topic_that_was_removed_and_created_anew_meanwhile_is_noticed_when_it_comes_back(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    """Its old position lies in the new log, and would go unnoticed."""
+    topic, other, diary = new_topic(100), new_topic(10), Diary()
+    node = fleet(topic, other, on_lost="earliest")
+    thread = in_background(lambda: node.run(diary))
+    settled(node.look, ends(topic, 100))
+    node.remove_topics(topic)
+    admin = Admin(client)
+    admin.delete_topics(topic)
+    admin.create_topic(topic, partitions=1, replicas=1)
+    write(kafka.bootstrap, topic, 150)
+    node.add_topics(topic)
+    eventually(lambda: told(node, TopicReplaced), "it is told")
+    eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().lanes))
+    node.stop()
+    thread.join(SECONDS)
+    assert sum(one.records for one in diary.handled if one.range.topic == topic) == 250
+
+
+def test_positions_that_go_back_while_numbers_leap_are_told(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
+    """As with a Redis that was started again without its last second, in which nothing was done but planned."""
+    topic, store = new_topic(100), open_store("memory://", group)
+    node = fleet(topic, units=Units(records=10, backlog=100))
+    node.start()
+    eventually(lambda: only(node, topic).planned == 100 if node.look().lanes else False, "it is planned")
+    eventually(lambda: node._planner._last is not None and node._planner._last.lanes != (), "the planner has seen it")
+    store.raise_number(store.look().number + LEAP)
+    store.reset(TopicPartition(topic, 0), 0)
+    eventually(lambda: told(node, StoreWentBack), "it is told")
+    eventually(lambda: only(node, topic).planned == 100, "it is planned again")
+
+
+def test_a_position_that_is_reset_by_hand_is_not_taken_for_a_loss(
+    fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
+    topic = new_topic(100)
+    node = fleet(topic)
+    node.run(Diary(), until_end=True)
+    open_store("memory://", group).reset(TopicPartition(topic, 0), 0)
+    eventually(lambda: only(node, topic).planned == 100, "it is planned again")
+    assert told(node, StoreWentBack) == []
