@@ -59,6 +59,8 @@ class Victim:
     formats: tuple[str, ...] = FORMATS
     copy: str = ""
     """The topic into which the records are copied, too."""
+    copied: list[int] = field(default_factory=list)
+    """How many records were there when the driver was killed."""
 
     def path(self, form: str) -> Path:
         return self.folder / form
@@ -95,11 +97,18 @@ class Victim:
         lakes = [Lake.find(self.path(form)) for form in self.formats]
         return sum(sum(lake.positions().values()) for lake in lakes if lake is not None)
 
+    def is_copying(self) -> bool:
+        """Whether there is a query that copies, and has begun."""
+        return not self.copy or any((self.folder / "checkpoint" / "offsets").glob("[0-9]*"))
+
     def kill_driver(self, program: subprocess.Popen[bytes]) -> None:
         """Everything at once: the driver's Python, its JVM (which is the executor, too), the workers."""
         family(program.pid, kill=True)
         program.wait()
         self.kills.append("driver")
+        if self.copy:
+            with Reader(self.bootstrap, isolation="read_committed") as reader:
+                self.copied.append(reader.count(self.copy))
 
     def kill_worker(self, program: subprocess.Popen[bytes]) -> None:
         """A Python process that has a staged file open, if one has."""
@@ -156,7 +165,8 @@ def harass(victim: Victim, kills: int, chance: random.Random) -> None:
                 if victim.archived() == before and not any(is_writing(one) for one in family(program.pid)):
                     continue  # it is still starting: a kill would prove nothing
                 if len(victim.kills) % 3 == 1:  # each kind, and the one that costs a start of Spark less often
-                    victim.kill_driver(program)
+                    if victim.is_copying():
+                        victim.kill_driver(program)
                 else:
                     victim.kill_worker(program)
             if program.poll() == 0:
@@ -183,6 +193,7 @@ def check(victim: Victim, *, total: int) -> None:
         if victim.copy:
             with Reader(victim.bootstrap, isolation="read_committed") as committed:
                 assert committed.fingerprint(victim.copy) == logged, "the copy"
+            assert min(victim.copied) < total, f"no kill came before the copy was complete: {victim.copied}"
 
 
 def _check_delta(lake: Lake, total: int) -> None:
