@@ -159,7 +159,7 @@ def test_a_server_that_refuses_the_handshake_is_a_mistake_in_the_settings(
     authority.configure_trust(context)
     trouble = trouble_with(shake_hands(context), ca_file)
     assert isinstance(trouble, ConfigError)
-    assert "ALERT" in str(trouble)
+    assert " alert handshake failure" in str(trouble)
 
 
 def test_a_certificate_that_is_not_trusted_is_a_mistake_in_the_settings(context: ssl.SSLContext, ca_file: Path) -> None:
@@ -223,10 +223,18 @@ def test_trouble_of_the_store_is_known_while_a_handler_has_trouble_of_its_own(ca
 
 # Those that no server of this machine brings about
 
+PLACE = Place(scheme="rediss", kind=Kind.ALONE, addresses=(Address("localhost", 1),), tls=Tls())
 
-@pytest.mark.parametrize("kind", [ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLEOFError, TimeoutError])
-def test_ends_and_silence_pass_whatever_openssl_calls_them(kind: type[OSError]) -> None:
-    place = Place(scheme="rediss", kind=Kind.ALONE, addresses=(Address("localhost", 1),), tls=Tls())
+
+@pytest.mark.parametrize("kind", [ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLEOFError])
+def test_ends_pass_whatever_openssl_calls_them(kind: type[ssl.SSLError]) -> None:
     error = exceptions.ConnectionError("it broke off")
-    error.__cause__ = kind(6, "of OpenSSL")
-    assert isinstance(meaning(error, place, None), StoreUnavailable)
+    error.__cause__ = kind(6, "TLS/SSL connection has been closed (EOF) (_ssl.c:1006)")
+    assert isinstance(meaning(error, PLACE, None), StoreUnavailable)
+
+
+def test_an_answer_without_tls_is_known_where_python_has_no_name_for_it() -> None:
+    """As in https://github.com/cherrypy/cherrypy/issues/2026, with OpenSSL 3.2."""
+    error = exceptions.ConnectionError("it broke off")
+    error.__cause__ = ssl.SSLError(1, "[SSL] record layer failure (_ssl.c:1033)")
+    assert isinstance(meaning(error, PLACE, None), ConfigError)

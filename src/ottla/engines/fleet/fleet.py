@@ -199,6 +199,7 @@ class Fleet:
 
         Whoever asks has handled the record before: a unit is done when all who got one of its records have asked again.
         """
+        self._check_process()
         if not self._stopped.is_set():
             self.start()
         return self._singly.next()

@@ -82,11 +82,11 @@ def code(error: Exception) -> str:
     return ""
 
 
-_NO_TLS_THERE = (
-    *("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL"),
-    *("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"),
+# Their texts, since Python does not know the names of all errors that a newer OpenSSL has.
+_NEVER_AGREED = re.compile(
+    r"wrong version number|record layer failure|packet length too long|https? (proxy )?request"
+    r"|unknown protocol|unsupported protocol|no protocols available|\balert\b"
 )
-"""What OpenSSL calls an answer without TLS, or with that of another age; the second is what its 3.2 makes of most."""
 
 
 def _tls_refusal(error: BaseException, outside: BaseException | None) -> str | None:
@@ -95,8 +95,7 @@ def _tls_refusal(error: BaseException, outside: BaseException | None) -> str | N
     while cause is not None and cause is not outside:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"the server's certificate is not trusted: {cause.verify_message} (?ca=FILE names who signed it)"
-        reason = str(getattr(cause, "reason", "")) if isinstance(cause, ssl.SSLError) else ""
-        if reason in _NO_TLS_THERE or "_ALERT_" in reason:
-            return f"{reason}, as where one side has no TLS, or the server wants a certificate"
+        if isinstance(cause, ssl.SSLError) and _NEVER_AGREED.search(str(cause)):
+            return f"{first_line(cause)}, as where one side has no TLS, or the server wants a certificate"
         cause = cause.__cause__ or cause.__context__
     return None
