@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,8 +18,19 @@ from ottla.model import OffsetRange
 
 from .servers import RedisServer
 
-_FOUND = [os.environ.get("OTTLA_LIBFAKETIME", ""), *map(str, Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))]
-LIBRARY = next((path for path in _FOUND if path and Path(path).exists()), None)
+
+def _library() -> str | None:
+    """The one of the package libfaketime, else one that is installed."""
+    found = importlib.util.find_spec("libfaketime")
+    package = Path(found.origin).parent if found is not None and found.origin else None
+    places = [
+        *([] if package is None else package.glob("vendor/libfaketime/src/libfaketime.so.1")),
+        *Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"),
+    ]
+    return str(places[0]) if places else None
+
+
+LIBRARY = _library()
 _LEASE = 1.0
 
 
@@ -27,7 +38,7 @@ _LEASE = 1.0
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What is written here is added to the time of programs that are started then."""
     if LIBRARY is None:
-        pytest.skip("libfaketime is not installed (Debian, Ubuntu: apt install libfaketime)")
+        pytest.skip("there is no libfaketime for this machine (Debian, Ubuntu: apt install libfaketime)")
     file = tmp_path / "clock"
     file.write_text("+0")
     settings = {"LD_PRELOAD": LIBRARY, "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1"}
