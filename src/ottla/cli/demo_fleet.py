@@ -74,7 +74,7 @@ def work(bootstrap: str, store: str, topic: str, records: int, folder: Path) -> 
     def handle(unit: Unit) -> None:
         print(unit.range, flush=True)
         total = Fingerprint()
-        for batch in unit.read(("key", "value", "headers")):
+        for batch in unit.read(("key", "value")):
             total += fingerprint_of(from_arrow(batch.column("value"), key=batch.column("key")))
         time.sleep(_HANDLING_SECONDS)
         one = unit.range
