@@ -36,6 +36,7 @@ _TOGETHER = {
 _ONLY_IN_SOAKS = (
     "fuzz/test_fuzz_wire.py::test_every_way_of_running_the_kernels_gives_the_same_answer",
     "fuzz/test_fuzz_wire.py::test_a_planted_read_of_one_byte_too_far_dies_at_the_wall",
+    "consume/test_consumer_groups.py::test_a_killed_member_loses_nothing_and_repeats_only_its_own[eager]",
     "fuzz/test_fuzz_wire.py::test_the_long_run_ends_by_itself_and_says_that_it_found_nothing",
     "jobs/test_archive_real.py::test_killed_at_random_the_archive_is_complete_in_the_end",
     "jobs/test_replay.py::test_ctrl_c_ends_after_a_chunk_and_the_next_run_goes_on",
