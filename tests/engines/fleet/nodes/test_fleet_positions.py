@@ -18,7 +18,7 @@ from ottla.engines.fleet.memory import memory_group
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import LEAP, Charter
-from ottla.errors import OffsetsLost
+from ottla.errors import OffsetsLost, StoreUnavailable
 from ottla.events.values import Event, PositionMisplaced, RangeLost, StoreWentBack, TopicReplaced
 from ottla.fetch.reader import Reader
 from ottla.model import TopicPartition
@@ -273,6 +273,30 @@ def test_the_memory_in_kafka_outlives_a_store_that_was_lost(
     assert told(node, StoreWentBack)
     assert diary.ranges == [(0, 0, 100), (0, 100, 200), (0, 200, 300), (0, 300, 400)]
     assert max(one.fence for one in diary.handled) > number + 1000
+
+
+def test_numbers_do_not_begin_anew_if_the_lost_store_is_away_when_it_is_told(
+    client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, diary, admin = new_topic(300), Diary(), GroupAdmin(client)
+    first = fleet(topic)
+    first.run(Diary(), until_end=True)
+    number = first.look().number
+    eventually(lambda: [one.offset for one in admin.committed(memory_group(group)).values()] == [300], "it is kept")
+    first.close()
+    open_store("memory://", group).forget()
+    node = fleet(topic)
+    raise_number, away = node._store.raise_number, [StoreUnavailable("memory", "away")]
+
+    def once_away(least: int) -> None:
+        if away:
+            raise away.pop()
+        raise_number(least)
+
+    monkeypatch.setattr(node._store, "raise_number", once_away)
+    node.start()
+    eventually(lambda: not away and node.look().number > number, lambda: f"{node.look().number} after {number}")
+    node.run(diary, until_end=True)
 
 
 def test_a_store_that_comes_back_empty_is_filled_by_those_who_work(
