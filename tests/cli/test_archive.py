@@ -74,15 +74,29 @@ def test_the_nodes_of_a_fleet_do_the_work(kafka: LocalCluster, tmp_path: Path) -
     assert verified.exit_code == 0, verified.output
 
 
-def test_the_store_belongs_to_the_fleet() -> None:
+def test_the_store_belongs_to_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_DIR", str(tmp_path))
+    monkeypatch.delenv("OTTLA_STORE", raising=False)
     for options, text in (
-        (("--engine", "fleet"), "--engine fleet needs --store"),
+        (("--engine", "fleet"), "no store given: pass --store"),
         (("--store", "redis://localhost"), "--store is for --engine fleet"),
         (("--engine", "fleet", "--store", "mysql://x"), "accepted are redis://"),
     ):
         ended = run("archive", "clicks", "--to", "/nowhere", "--bootstrap", "localhost:1", *options)
         assert ended.exit_code == 2, ended.output
         assert text in ended.stderr
+
+
+def test_the_store_may_be_in_the_environment_which_means_nothing_to_other_engines(
+    kafka: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTTLA_STORE", "mysql://x")
+    name = topic(kafka, "archive-cli-environment")
+    options = ("archive", name, "--to", str(tmp_path / "lake"), "--bootstrap", kafka.bootstrap)
+    by_fleet = run(*options, "--engine", "fleet")
+    assert by_fleet.exit_code == 2, by_fleet.output
+    assert "accepted are redis://" in by_fleet.stderr
+    assert run(*options).exit_code == 0
 
 
 def test_a_program_reads_the_report(kafka: LocalCluster, tmp_path: Path) -> None:

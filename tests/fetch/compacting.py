@@ -16,7 +16,7 @@ from ottla.model import TopicPartition
 confluent_admin: Any = confluent_kafka.admin  # its names are not exported as mypy sees it
 _SECONDS = 30.0
 
-COMPACTED = {
+COMPACTION = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
     "segment.ms": "100",

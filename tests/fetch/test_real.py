@@ -28,7 +28,7 @@ from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net import Cluster
 
-from .compacting import COMPACTED, compact
+from .compacting import COMPACTION, compact
 from .conftest import NewTopic
 from .watching import Told, names, values
 
@@ -192,7 +192,7 @@ def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTo
 
 
 def test_a_compacted_topic_is_read_with_its_holes(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
-    topic, count = new_topic(settings=COMPACTED, replicas=1), 1500
+    topic, count = new_topic(settings=COMPACTION, replicas=1), 1500
     at = TopicPartition(topic, 0)
     compact(kafka, at, count, is_there=lambda: reader.count(topic, 0, count))
     end = reader.offsets(topic, "latest")[at]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fetch.compacting import COMPACTION
 from tests.waiting import eventually
 
 import ottla
@@ -82,16 +83,6 @@ def stage(spark: SparkSession, kafka: LocalCluster) -> Stage:
         _transact(kafka.bootstrap)
         _compact(kafka.bootstrap, producer)
     return Stage(spark, kafka.bootstrap)
-
-
-COMPACTION = {
-    "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "0.01",
-    "segment.ms": "100",
-    "min.compaction.lag.ms": "0",
-    "max.compaction.lag.ms": "100",
-    "delete.retention.ms": "100",
-}
 
 
 def _write(producer: ottla.Producer, topic: str, *, partitions: int) -> None:

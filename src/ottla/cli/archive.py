@@ -6,7 +6,6 @@ It parses, checks everything that can be wrong before anything is written, runs 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import click
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.fleet import STORE_VARIABLE
+from ottla.cli.options.fleet import STORE_VARIABLE, find_store
 from ottla.cli.options.general import json_option
 from ottla.cli.options.reading import isolation_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
@@ -46,7 +45,6 @@ from ottla.model import OffsetRange
 T = TypeVar("T")
 _BAR = 24
 _SMALLEST_FILE = 1 << 16
-_STORE_FOR = "--store is for --engine fleet"
 
 
 def _partition_by(text: str) -> tuple[str, ...]:
@@ -149,7 +147,8 @@ def _start(text: str) -> str | datetime:
 @click.option(
     "--store",
     metavar="URL",
-    help=f"With --engine fleet: where its nodes meet, as redis://HOST.  [env var: {STORE_VARIABLE}]",
+    help=f"With --engine fleet: where its nodes meet, as redis://HOST. Without it: {STORE_VARIABLE}, else the Redis of"
+    " the running local cluster.",
 )
 @isolation_option
 @bootstrap_option
@@ -207,10 +206,10 @@ def archive(
         raise Misuse("--follow and --until-now exclude one another")
     if engine != "spark" and (master or checkpoint):
         raise Misuse(f"{'--master' if master else '--checkpoint'} is for --engine spark")
+    if engine != "fleet" and store is not None:
+        raise Misuse("--store is for --engine fleet")
     if engine == "fleet":
-        store = store or os.environ.get(STORE_VARIABLE)
-    if (engine == "fleet") != (store is not None):
-        raise Misuse("--engine fleet needs --store, for example redis://localhost" if store is None else _STORE_FOR)
+        store = store or find_store()
     nodes = None if store is None else open_store(store, JOBS)
     brokers = Brokers(
         bootstrap=bootstrap, security=security, timeouts=Timeouts(total=timeout), isolation=parse_isolation(isolation)

@@ -87,12 +87,16 @@ def _refuse_missing_file(url: str) -> None:
 
 
 def _resolved(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if context.resilient_parsing:
+    if context.resilient_parsing or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
         return value
-    if value:
-        if context.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
-            click.echo(f"using the store of {STORE_VARIABLE}", err=True)
-        return value
+    return find_store()
+
+
+def find_store() -> str:
+    """The store for a command to which none was given; it is announced."""
+    if named := os.environ.get(STORE_VARIABLE):
+        click.echo(f"using the store of {STORE_VARIABLE}", err=True)
+        return named
     found = _local_stores(os.environ.get(DIR_VARIABLE))
     chosen = found.get("default") or (next(iter(found.values())) if len(found) == 1 else None)
     if chosen is None:

@@ -140,12 +140,12 @@ def _shared(
             unit = next(left[at], None) if own[at] > 0 or room > 0 else None
             if unit is None:
                 del left[at]
-            elif own[at] > 0:
+                continue
+            chosen[at].append(unit)
+            if own[at] > 0:
                 own[at] -= 1
-                chosen[at].append(unit)
             else:
                 room -= 1
-                chosen[at].append(unit)
     return {at: tuple(some) for at, some in chosen.items()}
 
 

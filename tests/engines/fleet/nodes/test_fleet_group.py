@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
-from ottla.engines.fleet import goal, steward
+from ottla.engines.fleet import goal, holding, planner, steward
 from ottla.engines.fleet.holding import Ending
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.unit import Unit
@@ -339,6 +340,26 @@ def test_topics_can_be_added_before_anybody_works(fleet: NewFleet, new_topic: Ne
     node.add_topics(topic)
     node.run(diary, until_end=True)
     assert missing(diary.handled, ends(topic, 100)) == []
+
+
+def test_a_node_that_was_stopped_does_not_wait_for_a_store_for_ever(
+    fleet: NewFleet, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_HURRIED_SECONDS", 0.5)
+    with RedisServer(tmp_path) as server:
+        node = fleet(new_topic(100), store=f"redis://127.0.0.1:{server.port}")
+        unit = first_unit(node)
+        server.kill()
+        node.stop()
+        assert unit.done() is Ending.UNSURE
+
+
+def test_what_kafka_remembers_is_kept_fresh_while_nothing_happens(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers forget offsets that nobody commits for some days."""
+    monkeypatch.setattr(planner, "_RENEW_SECONDS", 0.5)
+    with FakeKafka(topics={"t": 1}) as kafka, new_fleet(kafka.bootstrap, group, "memory://", topics="t") as node:
+        node.start()
+        eventually(lambda: sum(one.api == "OffsetCommit" for one in kafka.requests) >= 3, "it is committed again")
 
 
 def test_a_forked_child_must_not_use_it(fleet: NewFleet, new_topic: NewTopic) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.engines.fleet.crew import SHORT, missing, new_fleet, settled, write
-from tests.fetch.compacting import COMPACTED, compact
+from tests.fetch.compacting import COMPACTION, compact
 from tests.fetch.logs import cut_back, fill, plain, plant
 from tests.waiting import eventually
 
@@ -220,7 +220,7 @@ def test_a_compacted_log_ends(group: str) -> None:
 
 
 def test_a_topic_that_a_broker_has_compacted_ends(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
-    topic, count = new_topic(**{key.replace(".", "_"): value for key, value in COMPACTED.items()}), 600
+    topic, count = new_topic(**{key.replace(".", "_"): value for key, value in COMPACTION.items()}), 600
     with Reader(kafka.bootstrap) as reader:
         compact(kafka, TopicPartition(topic, 0), count, is_there=lambda: reader.count(topic, 0, count))
         end = reader.offsets(topic, "latest")[TopicPartition(topic, 0)]
