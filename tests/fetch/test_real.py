@@ -366,4 +366,6 @@ def test_many_transactions_in_one_answer(kafka: LocalCluster, new_topic: NewTopi
         writers.write(0, 1)
         writers.abort(0) if number % 3 else writers.commit(0)
     with Reader(kafka.bootstrap, isolation="read_committed") as reader:
+        # The coordinator answers before the partition has the last marker.
+        eventually(lambda: [*reader.offsets(topic, "latest").values()] == [80], "every marker is there")
         assert values(reader.read(topic)) == writers.committed
