@@ -128,6 +128,7 @@ def test_an_absent_cluster_is_shown_as_such() -> None:
     result = _run("cluster", "status", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["condition"] == "absent"
+    assert _run("cluster", "status").stdout == "cluster 'default' is absent\n'ottla cluster up' starts one\n"
     assert _run("cluster", "list").stdout == "there is no cluster: 'ottla cluster up' starts one\n"
     assert _run("cluster", "down").stdout == "there is no cluster 'default'\n"
     assert _run("cluster", "down", "--all").stdout == "there is no cluster\n"
@@ -181,5 +182,8 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
     assert shown["bootstrap"] == kafka.bootstrap
     assert [broker["life"] for broker in shown["brokers"]] == ["running"] * 3
     assert _run("cluster", "list", "--dir", directory).stdout.startswith("tests ")
+    absent = _run("cluster", "status", "--dir", directory)
+    assert absent.exit_code == 1
+    assert "there is 'tests' (running): --name says which is meant" in absent.stdout
     log = _run("cluster", "logs", "1", "--name", "tests", "--dir", directory, "--lines", "3").stdout
     assert len(log.splitlines()) == 3

@@ -16,7 +16,7 @@ import click
 
 from ottla.cli.options.bootstrap import DIR_VARIABLE
 from ottla.cli.options.general import json_option, settings_option
-from ottla.cli.views.cluster import JarProgress, announce_library, describe, overview
+from ottla.cli.views.cluster import JarProgress, announce_library, describe, others, overview
 from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
 from ottla.cluster.jars import DEFAULT_VERSION, versions
 from ottla.errors import ConfigError
@@ -190,6 +190,8 @@ def status(context: click.Context, *, name: str, directory: Path | None, as_json
     """
     found = LocalCluster(name, dir=directory).status()
     click.echo(json.dumps(found.as_dict(), indent=1) if as_json else describe(found))
+    if found.condition is Condition.ABSENT and not as_json:
+        click.echo(others(LocalCluster.all(directory)))
     context.exit(0 if found.condition is Condition.RUNNING else 1)
 
 

@@ -82,6 +82,14 @@ def describe(status: ClusterStatus) -> str:
     return "\n".join(lines)
 
 
+def others(statuses: Sequence[ClusterStatus]) -> str:
+    """What whoever asked for a cluster that is not there may have meant."""
+    if not statuses:
+        return "'ottla cluster up' starts one"
+    told = ", ".join(f"'{one.name}' ({one.condition})" for one in statuses)
+    return f"there is {told}: --name says which is meant"
+
+
 def overview(statuses: Sequence[ClusterStatus]) -> str:
     """Several clusters, one line each."""
     if not statuses:
