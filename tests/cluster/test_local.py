@@ -57,7 +57,7 @@ def test_a_killed_broker_is_gone_and_comes_back(kafka: LocalCluster) -> None:
 
 def test_a_stopped_broker_leaves_the_cluster_at_once_and_comes_back(kafka: LocalCluster) -> None:
     kafka.stop(3)
-    assert wait_until(lambda: _brokers(kafka.bootstrap) == {1, 2}, timeout=3)
+    assert wait_until(lambda: _brokers(kafka.bootstrap) == {1, 2}, timeout=20)
     assert "shut down completed" in kafka.logs(3).read_text()
     kafka.restart(3)
     assert _brokers(kafka.bootstrap) == {1, 2, 3}
@@ -170,7 +170,7 @@ def test_the_cluster_of_a_killed_program_is_removed(folder: Path) -> None:
         owner.kill()
     assert cluster.status().condition in (Condition.ORPHANED, Condition.ABSENT)
     assert wait_until(lambda: cluster.status().condition is Condition.ABSENT, timeout=20)
-    assert wait_until(lambda: processes_of(folder) == [], timeout=5)
+    assert wait_until(lambda: processes_of(folder) == [], timeout=20)
 
 
 def test_a_broker_that_ends_while_starting_is_explained_by_its_log(folder: Path) -> None:

@@ -18,7 +18,7 @@ from .ways import SETTINGS
 def no_thread_is_left() -> Iterator[None]:
     """Every thread of a consumer has an owner that ended it."""
     yield
-    eventually(lambda: not our_threads(), f"no thread is left of {our_threads()}", seconds=5)
+    eventually(lambda: not our_threads(), f"no thread is left of {our_threads()}")
 
 
 @pytest.fixture(scope="session")

@@ -343,7 +343,7 @@ def test_leaving_is_quick(broker: LocalCluster, group: str, topic: str, way: str
     with Consumer(broker.bootstrap, group=group, topics=topic, options=options(way)) as consumer:
         joined(consumer, PARTITIONS)
         began = time.monotonic()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 5.0, "no session is waited for"
 
 
 # Transactions

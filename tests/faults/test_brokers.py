@@ -107,7 +107,7 @@ def _send_late(producer: Producer, topic: str) -> tuple[list[float], list[NotDel
         sent.append((time.monotonic(), producer.send(topic, b"late", key=b"%d" % number)))
         sent[-1][1].add_done_callback(noted(number))
         time.sleep(0.03)
-    errors = [delivery.exception(5) for _, delivery in sent]
+    errors = [delivery.exception(30) for _, delivery in sent]
     with pytest.raises(NotDelivered, match="100 records"):
         producer.flush(5)
     return [ended[number] - sent_at for number, (sent_at, _) in enumerate(sent)], errors
@@ -158,7 +158,7 @@ def test_unkeyed_records_pass_over_partitions_whose_broker_is_down(
         began = time.monotonic()
         while time.monotonic() - began < 6:  # before and after the cluster itself knows
             where = [producer.send(topic, b"during") for _ in range(20)]
-            assert {delivery.result(3).partition for delivery in where} == {0, 2}
+            assert {delivery.result(20).partition for delivery in where} == {0, 2}
         assert not any(delivery.done for delivery in keyed)
         broken.restart(victim)
         arrived = [delivery.result(30) for delivery in keyed]
@@ -185,7 +185,7 @@ def test_memory_is_bounded_and_the_caller_hears_who_holds_things_up(broken: Loca
         sent, full = _send_until_full(producer, topic)
         grown = _resident_bytes() - before
         mend(broken)
-        assert 2 <= full.seconds < 4
+        assert 2 <= full.seconds < 10
         assert 7_000 < sent < 20_000
         assert grown < 60 << 20
         assert "led by broker " in str(full)

@@ -35,7 +35,7 @@ def test_a_list_stays_behind_the_records_that_the_sender_is_just_taking_away(mon
         intake.put("t", b"first", key=None, extras=None, usable=lambda: None)
         sender = threading.Thread(target=intake.take_all, name="taking")
         sender.start()
-        assert taking.wait(5)
+        assert taking.wait(30)
         intake.hand_over(Handover("t", Shipment("t"), from_bytes([b"second", b"third"]), None, 0.0, 0.0))
         sender.join()
         handed, _ = intake.take(0.0, lambda _: 0.0)

@@ -80,7 +80,7 @@ def test_a_forked_child_gets_an_error_at_once(kafka: FakeKafka) -> None:
         for _ in range(3):
             text, seconds = answers.get()
             assert f"made in process {os.getpid()} before fork()" in text
-            assert seconds < 1
+            assert seconds < 5
         delivery.result(SOON)
     answers.close()
     assert values(kafka) == [b"1", b"2"]
