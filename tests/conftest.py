@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests import quick_java
 from tests.lean import FOLDERS, lean_children
 
@@ -16,6 +17,10 @@ from ottla.cluster import LocalCluster
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+# How long something takes is for benchmarks to say: tests also run where others use the processors.
+settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ottla")
 
 # Files that keep processors busy for long, and files that wait for brokers for long: they come first, in turns.
 _BUSY = ("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/")

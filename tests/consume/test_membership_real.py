@@ -192,12 +192,13 @@ def test_a_program_that_stops_polling_loses_its_place_until_it_polls_again(
     settled([a], whole)
     b = stage.join(group, topic, name="b", **WAYS[way])
     settled([a, b], whole)
+    known = len(a.lost)  # where a machine stands still for a second, it has lost its place before
     a.polls = False
     eventually(lambda: b.held == whole)
     assert a.membership.member.generation == -1
     had = a.held
     a.polls = True
-    eventually(lambda: a.lost == [had])
+    eventually(lambda: had in a.lost[known:], lambda: f"{had} is lost, not {a.lost}; {a.revoked} was revoked")
     settled([a, b], whole)
 
 

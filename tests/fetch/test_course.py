@@ -22,6 +22,29 @@ def new(start: int = 0, stop: int = 1000) -> Course:
     return Course(AT, start, stop)
 
 
+# What is asked for
+
+
+def test_of_a_range_hardly_more_is_asked_for_than_there_is_left() -> None:
+    course = new(0, 1_000_000)
+    assert course.wanted(8 << 20).max_bytes == 1 << 20, "the first answer is small"
+    answer = fetched(plain(0, 10), plain(10, 10))
+    took(course, answer)
+    assert course.wanted(8 << 20).max_bytes == 8 << 20
+    course = new(0, 1020)
+    took(course, answer)
+    left = 1000 * len(answer.records) / 20
+    assert left < course.wanted(8 << 20).max_bytes < 1.2 * left + (1 << 16)
+    assert course.wanted(100).max_bytes == 100
+
+
+def test_what_has_no_end_is_asked_for_as_much_as_is_allowed() -> None:
+    course = Course(AT, 0)
+    assert course.wanted(8 << 20).max_bytes == 8 << 20
+    took(course, fetched(plain(0, 10)))
+    assert course.wanted(8 << 20).max_bytes == 8 << 20
+
+
 # What an answer means
 
 

@@ -25,7 +25,7 @@ def views(*parts: bytes) -> list[memoryview]:
     return [memoryview(part) for part in parts]
 
 
-@given(st.lists(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6), max_size=12), st.data())
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=4), max_size=8), st.data())
 def test_every_byte_leaves_once_and_in_order(frames: list[list[bytes]], data: st.DataObject) -> None:
     outbox, taken, out = Outbox(), b"", []
     waiting = list(enumerate(frames))

@@ -18,6 +18,10 @@ from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted
 
 END_OF_LOG = (1 << 63) - 1
 UNKNOWN = -1
+_FIRST_BYTES = 1 << 20
+"""The first answer of a range is small: its records are worked on while the next one is on its way."""
+_SLACK, _SLACK_BYTES = 1.1, 1 << 16
+"""The rest of a range may have larger records than what was read of it last."""
 
 
 class Parcel:
@@ -63,6 +67,7 @@ class Course:
 
     __slots__ = (
         "at",
+        "density",
         "epoch",
         "failures",
         "inquiry",
@@ -91,6 +96,8 @@ class Course:
         self.stop = stop
         self.epoch = epoch
         """The leader epoch of the record before the position, as far as known."""
+        self.density: float | None = None
+        """Bytes that an offset takes in the log, as of the last answer."""
         self.topic_id: uuid.UUID | None = None
         self.leader = UNKNOWN
         """The broker to ask; -1 while it must be looked up."""
@@ -130,9 +137,14 @@ class Course:
         )
 
     def wanted(self, max_bytes: int) -> Wanted:
-        """What to ask for."""
-        at = self.at
-        return Wanted(at.topic, at.partition, self.position, max_bytes, self.leader_epoch, self.topic_id, self.epoch)
+        """What to ask for; of a range, hardly more than there is left of it."""
+        at, most = self.at, min(max_bytes, self._left_bytes()) if self.is_bounded else max_bytes
+        return Wanted(at.topic, at.partition, self.position, most, self.leader_epoch, self.topic_id, self.epoch)
+
+    def _left_bytes(self) -> int:
+        if self.density is None:
+            return _FIRST_BYTES
+        return int((self.stop - self.position) * self.density * _SLACK) + _SLACK_BYTES
 
     def move(self, position: int, *, epoch: int = UNKNOWN) -> None:
         """Goes on elsewhere; what was asked for before is void, what was fetched before is not."""
@@ -178,6 +190,7 @@ class Course:
             return _cut_short(fetched.records)
         self.waiting_since = math.inf
         last = batches[-1].header
+        self.density = len(fetched.records) / (last.next_offset - batches[0].header.base_offset)
         start, self.position = self.position, last.next_offset
         self.epoch = last.leader_epoch
         self.is_over = self.position >= self.stop
