@@ -26,8 +26,8 @@ def new(start: int = 0, stop: int = 1000) -> Course:
 
 
 def test_of_a_range_hardly_more_is_asked_for_than_there_is_left() -> None:
+    assert new(0, 10).wanted(8 << 20).max_bytes < 100_000, "nobody knows yet how large records are: not very"
     course = new(0, 1_000_000)
-    assert course.wanted(8 << 20).max_bytes == 1 << 20, "the first answer is small"
     answer = fetched(plain(0, 10), plain(10, 10))
     took(course, answer)
     assert course.wanted(8 << 20).max_bytes == 8 << 20

@@ -18,8 +18,8 @@ from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted
 
 END_OF_LOG = (1 << 63) - 1
 UNKNOWN = -1
-_FIRST_BYTES = 1 << 20
-"""The first answer of a range is small: its records are worked on while the next one is on its way."""
+_USUAL_BYTES = 1024.0
+"""What an offset takes in the log, until an answer tells."""
 _SLACK, _SLACK_BYTES = 1.1, 1 << 16
 """The rest of a range may have larger records than what was read of it last."""
 
@@ -96,7 +96,7 @@ class Course:
         self.stop = stop
         self.epoch = epoch
         """The leader epoch of the record before the position, as far as known."""
-        self.density: float | None = None
+        self.density = _USUAL_BYTES
         """Bytes that an offset takes in the log, as of the last answer."""
         self.topic_id: uuid.UUID | None = None
         self.leader = UNKNOWN
@@ -138,13 +138,11 @@ class Course:
 
     def wanted(self, max_bytes: int) -> Wanted:
         """What to ask for; of a range, hardly more than there is left of it."""
-        at, most = self.at, min(max_bytes, self._left_bytes()) if self.is_bounded else max_bytes
+        at, most = self.at, max_bytes
+        if self.is_bounded:
+            left = int((self.stop - self.position) * self.density * _SLACK) + _SLACK_BYTES
+            most = min(most, left)
         return Wanted(at.topic, at.partition, self.position, most, self.leader_epoch, self.topic_id, self.epoch)
-
-    def _left_bytes(self) -> int:
-        if self.density is None:
-            return _FIRST_BYTES
-        return int((self.stop - self.position) * self.density * _SLACK) + _SLACK_BYTES
 
     def move(self, position: int, *, epoch: int = UNKNOWN) -> None:
         """Goes on elsewhere; what was asked for before is void, what was fetched before is not."""
