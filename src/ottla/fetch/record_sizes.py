@@ -1,7 +1,7 @@
 """What a record takes on the disks of the brokers, on average, for each partition: an estimate for planning.
 
-A cluster and where logs begin and end come in. The brokers are asked once a minute; where they do not tell, it is a
-guess.
+A cluster and where logs begin and end come in. The brokers are asked once a minute, and when a partition gets its first
+records; where they do not tell, it is a guess.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ class RecordSizes:
         self._cluster = cluster
         self._sizes: dict[TopicPartition, float] = {}
         self._asked = float("-inf")
+        self._asked_for: frozenset[TopicPartition] = frozenset()
 
     def of(
         self, topics: Collection[str], begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> RecordBytes:
         """For these partitions."""
-        if time.monotonic() - self._asked > _GOOD_SECONDS:
-            self._asked = time.monotonic()
-            self._sizes = self._measure(topics, begins, ends)
+        filled = frozenset(at for at, end in ends.items() if end > begins.get(at, end))
+        if filled - self._asked_for or time.monotonic() - self._asked > _GOOD_SECONDS:
+            self._asked, self._asked_for = time.monotonic(), filled
+            self._sizes = self._measure(topics, begins, ends) if filled else {}
         return self._sizes or GUESS_BYTES
 
     def _measure(

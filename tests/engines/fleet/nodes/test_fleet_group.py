@@ -20,6 +20,7 @@ from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
 from ottla.engines.fleet import goal, holding, planner, steward
 from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.unit import Unit
 from ottla.errors import (
@@ -125,6 +126,22 @@ def test_topics_are_added_and_removed_for_all_nodes(kafka: LocalCluster, fleet: 
     assert sorted(one.range for one in diary.handled) == sorted(
         OffsetRange(topic, 0, start, start + 100) for topic in (first, later) for start in (0, 100)
     )
+
+
+def test_units_of_a_topic_that_is_added_later_are_as_large_as_they_should_be(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    """Found: who planned when there was no topic yet guessed for a minute how large records are."""
+    topic = new_topic()
+    with Producer(kafka.bootstrap, compression="none") as producer:
+        producer.send_many(topic, [b"x" * 10_000] * 50)
+    node = fleet(units=Units(bytes=100_000), start="earliest")
+    node.start()
+    eventually(lambda: node._planner._last, "it has planned once, without a topic")
+    node.add_topics(topic)
+    sizes: list[int] = []
+    node.run(lambda unit: sizes.append(len(unit.range)), until_end=True)
+    assert sizes == [9] * 5 + [5]
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(
