@@ -20,6 +20,7 @@ from ottla.wire import messages
 _INCREMENTAL_ALTER_CONFIGS = 44
 _GROUP_RESOURCE = 32
 _SET = 0
+_NAP = 0.02
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -52,9 +53,21 @@ def _group(job: Job) -> Done:
         consumer.commit(asynchronous=False)  # what is done is said, as a fleet says it
         assert share.watch is not None
         share.watch.lap()
-        return share.watch.done(received)
+        done = share.watch.done(received)
+        _wait_for_others(consumer, job)
+        return done
     finally:
         consumer.close()
+
+
+def _wait_for_others(consumer: Consumer, job: Job) -> None:
+    """Whoever leaves first makes the group share its partitions anew, and takes from the others what they work on."""
+    everything = [TopicPartition(job.topic, partition) for partition in range(job.partitions)]
+    deadline = time.monotonic() + WAIT_SECONDS
+    while sum(max(0, one.offset) for one in consumer.committed(everything, timeout=WAIT_SECONDS)) < job.records:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the other members did not end within {WAIT_SECONDS:.0f} s")
+        time.sleep(_NAP)
 
 
 def _share_group(job: Job) -> Done:
