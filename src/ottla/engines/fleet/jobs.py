@@ -83,8 +83,9 @@ class _Nothing:
     def begin(self) -> None:
         """Nothing to forget."""
 
-    def round(self, lease: Lease) -> None:
+    def round(self, lease: Lease) -> bool:
         """Nothing is due."""
+        return False
 
     def end(self) -> None:
         """Nothing to keep."""

@@ -97,8 +97,8 @@ class Planner:
         self._last = None
         self._told.clear()
 
-    def round(self, lease: Lease) -> Round:
-        """Looks once and plans what is due. Raises `LeaseLost` when somebody else plans by now."""
+    def round(self, lease: Lease) -> bool:
+        """Looks once and plans what is due, if anything is. Raises `LeaseLost` when somebody else plans by now."""
         self._halts = {}
         try:
             due = self._round(lease)
@@ -108,7 +108,7 @@ class Planner:
             self.halted = dict.fromkeys(self._wanted, str(error))
             raise
         self.halted = self._halts
-        return due
+        return bool(due.moves)
 
     def _round(self, lease: Lease) -> Round:
         seen = self._look(lease)

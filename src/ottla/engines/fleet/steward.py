@@ -26,7 +26,8 @@ _MOST_TICK = 0.4
 _TICKS_IN_LEASE = 5
 _PLANNER_SECONDS = 1.6
 """How long a planner may be silent: another one goes on within 3 s of its death."""
-_PLAN_SECONDS = 0.5
+_PLAN_SECONDS, _IDLE_PLAN_SECONDS = 0.5, 1.0
+"""Between two looks for what is new; after one that found nothing, the next is later."""
 _USELESS_SECONDS = 40.0
 """How long a planner may try in vain before another node gets the chance: that one may reach the brokers."""
 _REST_SECONDS = 3.0
@@ -43,8 +44,11 @@ class Plans(Protocol):
     def begin(self) -> None:
         """The right is new."""
 
-    def round(self, lease: Lease) -> object:
-        """Once; it is called again and again. Raises `LeaseLost` when the right is gone."""
+    def round(self, lease: Lease) -> bool:
+        """Once; it is called again and again, sooner when it says that there was something to plan.
+
+        Raises `LeaseLost` when the right is gone.
+        """
 
     def end(self) -> None:
         """The right is about to be given up."""
@@ -208,8 +212,10 @@ class Steward:
             if lease != term:
                 planner.begin()
                 term = lease
+            pause = _PLAN_SECONDS
             try:
-                planner.round(lease)
+                if not planner.round(lease):
+                    pause = _IDLE_PLAN_SECONDS
                 trouble = ""
                 self._planned_at = time.monotonic()
             except LeaseLost:
@@ -222,7 +228,7 @@ class Steward:
                     _log.warning("planning does not succeed, and goes on trying: %s", error)
             except Exception:
                 _log.exception("planning failed; it goes on trying")
-            self._stopped.wait(_PLAN_SECONDS)
+            self._stopped.wait(pause)
 
     # The store's health
 

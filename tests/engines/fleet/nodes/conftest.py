@@ -29,7 +29,6 @@ def no_thread_is_left() -> Iterator[None]:
     eventually(
         lambda: not any(thread.name.startswith(names) for thread in threading.enumerate()),
         lambda: f"no thread is left of {threading.enumerate()}",
-        seconds=5,
     )
 
 
