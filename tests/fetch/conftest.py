@@ -23,7 +23,7 @@ NewTopic = Callable[..., str]
 def no_thread_is_left() -> Iterator[None]:
     """Every thread that fetches has an owner that ended it."""
     yield
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while threads_of_reading() and time.monotonic() < until:
         time.sleep(0.01)
     assert not threads_of_reading()
