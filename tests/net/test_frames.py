@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.errors import WireError
-from ottla.net.frames import HANDSHAKE_FRAME_BYTES, Frames, TlsAnswered
+from ottla.net.frames import HANDSHAKE_FRAME_BYTES, Buffers, Frames, TlsAnswered
 
 
 def feed(frames: Frames, data: bytes, *, at_most: int = 1 << 30) -> list[bytes]:
@@ -115,7 +115,7 @@ def large(frames: Frames, byte: int, size: int = 3_000_000) -> memoryview:
 
 def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
     frames = Frames()
-    frames.buffers.keep(16_000_000)
+    frames.buffers = Buffers(16_000_000)
     first = large(frames, 1)
     part = first[10:20]
     del first
@@ -127,7 +127,7 @@ def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
 
 def test_memory_that_nobody_looks_at_is_used_again() -> None:
     frames = Frames()
-    frames.buffers.keep(16_000_000)
+    frames.buffers = Buffers(16_000_000)
     places = set()
     for byte in range(20):
         frame = large(frames, byte)
@@ -138,15 +138,25 @@ def test_memory_that_nobody_looks_at_is_used_again() -> None:
 
 def test_no_more_memory_is_kept_than_allowed() -> None:
     frames = Frames()
-    frames.buffers.keep(8_000_000)
+    frames.buffers = Buffers(8_000_000)
     held = [large(frames, byte) for byte in range(5)]
-    assert sum(map(len, frames.buffers._kept)) <= 8_000_000
+    assert 0 < frames.buffers.kept_bytes <= 8_000_000
     assert [set(frame) for frame in held] == [{byte} for byte in range(5)]
-    frames.buffers.keep(0)
-    assert not frames.buffers._kept
+
+
+def test_connections_can_share_what_is_kept() -> None:
+    one, other = Frames(), Frames()
+    one.buffers = other.buffers = Buffers(8_000_000)
+    first = large(one, 1)
+    place = np.frombuffer(first, np.uint8).ctypes.data
+    second = large(other, 2)
+    assert (set(first), set(second)) == ({1}, {2})
+    del first
+    assert np.frombuffer(large(other, 3), np.uint8).ctypes.data == place
+    assert one.buffers.kept_bytes <= 8_000_000
 
 
 def test_nothing_is_kept_unless_asked_for() -> None:
     frames = Frames()
     large(frames, 1)
-    assert not frames.buffers._kept
+    assert frames.buffers.kept_bytes == 0

@@ -36,6 +36,7 @@ from ottla.net.bell import Bell
 from ottla.net.connection import Pending
 from ottla.net.deadline import Deadline
 from ottla.net.errands import Errands
+from ottla.net.frames import Buffers
 from ottla.net.links import Link, Links
 from ottla.wire import fetch
 
@@ -79,6 +80,7 @@ class Fetcher:
         self._chance = random.Random()
         self._bell = Bell()
         memory = manner.fetching.memory_bytes
+        self._buffers = Buffers(memory // 2)
         self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._bell.ring)
         self._errands = Errands(wake=self._bell.ring, name=lane)
         self._courses: dict[TopicPartition, Course] = {}
@@ -184,7 +186,7 @@ class Fetcher:
         finally:
             for link in self._links:
                 if link.connection is not None:
-                    link.connection.keep_buffers(0)
+                    link.connection.use_buffers(Buffers())
                     if link.requests:  # the answer is nobody's; else whoever reads next on this lane goes on with it
                         link.connection.close()
             self._errands.join(Deadline.after(_ERRAND_SECONDS))
@@ -306,7 +308,7 @@ class Fetcher:
         if version > fetch.LOWEST_VERSION and any(course.topic_id is None for course in courses):
             version = fetch.LOWEST_VERSION
         each = max(reserved // len(courses), min(_LEAST_PER_PARTITION, reserved))
-        connection.keep_buffers(self._manner.fetching.memory_bytes // 2)
+        connection.use_buffers(self._buffers)
         request = _Request(link, courses, reserved=reserved, version=version)
         body = fetch.fetch_request(
             [course.wanted(each) for course in courses],

@@ -17,7 +17,7 @@ from ottla.config import Address, Security
 from ottla.errors import ConnectionLost, UnsupportedFormat
 from ottla.net import handshake
 from ottla.net.deadline import Deadline
-from ottla.net.frames import HANDSHAKE_FRAME_BYTES, MAX_FRAME_BYTES, Frames
+from ottla.net.frames import HANDSHAKE_FRAME_BYTES, MAX_FRAME_BYTES, Buffers, Frames
 from ottla.net.interrupt import Interrupt
 from ottla.net.line import Line
 from ottla.net.pending import Pending, Reply
@@ -110,9 +110,9 @@ class Connection:
         """What the socket has not taken yet; while there is any, wait for POLLOUT, too, and then `pump`."""
         return self._traffic.unsent_bytes
 
-    def keep_buffers(self, size_bytes: int) -> None:
-        """Uses the memory of large answers again, up to so many bytes, as soon as nobody looks at them any more."""
-        self._frames.buffers.keep(size_bytes)
+    def use_buffers(self, buffers: Buffers) -> None:
+        """The memory that large answers are received into, which other connections of this thread may use as well."""
+        self._frames.buffers = buffers
 
     def fileno(self) -> int:
         """The descriptor to select on: readable means that `pump` has something to do; -1 once closed."""

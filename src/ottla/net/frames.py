@@ -32,19 +32,20 @@ class TlsAnswered(WireError):
 
 
 class Buffers:
-    """Memory for large frames: what nobody looks at any more is used again, up to a number of bytes, 0 at first.
+    """Memory for large frames: what nobody looks at any more is used again, up to a number of bytes.
 
-    Fresh memory from the system is filled with zeros first, which costs a third of receiving into it.
+    Fresh memory from the system is filled with zeros first, which costs a third of receiving into it. Connections that
+    one thread serves can share it.
     """
 
-    def __init__(self) -> None:
-        self._keep_bytes = 0
+    def __init__(self, keep_bytes: int = 0) -> None:
+        self._keep_bytes = keep_bytes
         self._kept: list[npt.NDArray[np.uint8]] = []
 
-    def keep(self, size_bytes: int) -> None:
-        """How much may be kept from now on."""
-        self._keep_bytes = size_bytes
-        self._make_room(0)
+    @property
+    def kept_bytes(self) -> int:
+        """All that is used again, or will be."""
+        return sum(map(len, self._kept))
 
     def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         """A buffer of exactly this size."""
@@ -59,7 +60,7 @@ class Buffers:
         return buffer[:size_bytes]
 
     def _make_room(self, size_bytes: int) -> None:
-        while self._kept and sum(map(len, self._kept)) + size_bytes > self._keep_bytes:
+        while self._kept and self.kept_bytes + size_bytes > self._keep_bytes:
             self._kept.pop(0)
 
 

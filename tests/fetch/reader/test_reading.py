@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -23,8 +24,12 @@ from ottla.errors import (
     OffsetsLost,
     OttlaError,
 )
+from ottla.fetch.options import Fetching
 from ottla.fetch.reader import Reader, ReadFailure
 from ottla.model import OffsetRange, TopicPartition
+from ottla.net.frames import Buffers
+from ottla.produce.options import Buffering
+from ottla.produce.producer import Producer
 from ottla.testing import FakeKafka
 
 from .stand import MANY, SHORT, SMALL, cut_off
@@ -106,6 +111,21 @@ def test_a_batch_larger_than_the_request_and_the_memory_is_read(kafka: FakeKafka
     plant(kafka, big, base=0, stop=20_000, at=TopicPartition("none", 0))
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
         assert len(values(reader.read("none"))) == 20_000
+
+
+def test_memory_that_is_used_again_is_bounded_for_all_brokers_together() -> None:
+    """Found: each connection kept as much as all of them should have."""
+    fetching = Fetching(memory_bytes=16 << 20, request_bytes=4 << 20)
+    most = 0
+    with FakeKafka(brokers=3, topics={"large": 3}) as kafka:
+        with Producer(kafka.bootstrap, compression="none", buffering=Buffering(bytes=128 << 20)) as producer:
+            for number in range(600):
+                producer.send("large", b"x" * 100_000, partition=number % 3)
+        with new_reader(kafka.bootstrap, fetching=fetching) as reader:
+            for batch in reader.read("large"):
+                most = max(most, sum(one.kept_bytes for one in gc.get_objects() if isinstance(one, Buffers)))
+                assert batch.num_rows
+    assert 4 << 20 <= most <= 8 << 20
 
 
 def test_little_memory_is_enough_for_many_partitions(kafka: FakeKafka) -> None:
