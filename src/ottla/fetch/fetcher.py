@@ -310,11 +310,13 @@ class Fetcher:
         each = max(reserved // len(courses), min(_LEAST_PER_PARTITION, reserved))
         connection.use_buffers(self._buffers)
         request = _Request(link, courses, reserved=reserved, version=version)
+        wanted = [course.wanted(each) for course in courses]
         body = fetch.fetch_request(
-            [course.wanted(each) for course in courses],
+            wanted,
             version=version,
             max_wait_ms=int(fetching.max_wait * 1000),
-            min_bytes=fetching.min_bytes,
+            # A broker that may not send as much as it shall wait for would wait for nothing.
+            min_bytes=min(fetching.min_bytes, sum(one.max_bytes for one in wanted)),
             max_bytes=reserved,
             isolation=self._manner.isolation,
         )

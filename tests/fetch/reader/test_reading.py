@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -111,6 +112,17 @@ def test_a_batch_larger_than_the_request_and_the_memory_is_read(kafka: FakeKafka
     plant(kafka, big, base=0, stop=20_000, at=TopicPartition("none", 0))
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
         assert len(values(reader.read("none"))) == 20_000
+
+
+def test_a_broker_does_not_wait_for_more_than_a_range_has() -> None:
+    fetching = Fetching(min_bytes=1 << 20, max_wait=60.0)
+    with FakeKafka(topics={"large": 1}) as kafka:
+        with Producer(kafka.bootstrap, compression="none") as producer:
+            producer.send_many("large", [b"x" * 10_000] * 300)
+        with new_reader(kafka.bootstrap, fetching=fetching) as reader:
+            began = time.monotonic()
+            assert reader.count("large", 100, 110) == 10
+            assert time.monotonic() - began < 30
 
 
 def test_memory_that_is_used_again_is_bounded_for_all_brokers_together() -> None:

@@ -83,7 +83,10 @@ def _refuse_missing_file(url: str) -> None:
     """Looking must not make a file."""
     path = Path(url.removeprefix(_SQLITE))
     if url.startswith(_SQLITE) and not path.exists():
-        raise Misuse(f"there is no store at {url}: no file {path.absolute()}")
+        raise Misuse(
+            f"there is no store at {url}: no file {path.absolute()} (three slashes: from the current folder on; four:"
+            " an absolute path)"
+        )
 
 
 def _resolved(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

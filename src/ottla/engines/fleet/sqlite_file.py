@@ -112,7 +112,10 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         if not self._path.parent.is_dir():
-            raise ConfigError(f"the fleet's store {self._address}: the folder {self._path.parent} does not exist")
+            raise ConfigError(
+                f"the fleet's store {self._address}: the folder {self._path.parent} does not exist (three slashes: from"
+                " the current folder on; four: an absolute path)"
+            )
         if self._path.is_dir():
             raise ConfigError(f"the fleet's store {self._address}: {self._path} is a folder, and must be a file")
         until = time.monotonic() + BUSY_SECONDS
