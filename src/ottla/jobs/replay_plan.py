@@ -21,6 +21,7 @@ from ottla.jobs.replay_lineage import Placement, ReplayLineage, Target, Title, p
 from ottla.jobs.replay_notes import NO_NOTES, Notes
 from ottla.jobs.replay_reins import Reins
 from ottla.jobs.replay_source import Lineage, Selection, Source
+from ottla.lake.paths import require_inside
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.metadata import Topic
@@ -161,7 +162,9 @@ def _positions(
 
 
 def _notes(source: Source, title: Title) -> Notes:
-    return NO_NOTES if source.notes is None else Notes(str(Path(source.notes) / f"{title.name}:{title.digest}"))
+    if source.notes is None:
+        return NO_NOTES
+    return Notes(str(require_inside(Path(source.path), Path(source.notes) / f"{title.name}:{title.digest}")))
 
 
 def _created(notes: Notes) -> tuple[str, ...]:

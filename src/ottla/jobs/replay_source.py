@@ -25,6 +25,7 @@ from ottla.jobs.replay_where import Condition
 from ottla.lake import layout
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
+from ottla.lake.paths import located, require_inside
 from ottla.model import OffsetRange, Receipt, TopicPartition
 from ottla.wire.decode import SCHEMA
 
@@ -33,7 +34,6 @@ _NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp")
 _BATCH_BYTES = 8 << 20
 """Of a file that is decoded at a time, about."""
 _MOST_ROWS = 65_536
-_NOTES = "replays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,8 @@ class Selection:
 class SourceFile:
     """A file that holds records of a lineage."""
 
+    root: str
+    """The folder that no link may lead out of."""
     path: str
     rows: int
     """Of the lineage."""
@@ -158,6 +160,7 @@ def _from_lake(lake: Lake) -> Source:
     for file in (file for entry in entries for file in entry.files):
         found[file.range.topic_partition].append(
             SourceFile(
+                root=str(lake.path),
                 path=str(lake.locate(file)),
                 rows=file.rows,
                 first_offset=file.first_offset,
@@ -167,7 +170,7 @@ def _from_lake(lake: Lake) -> Source:
             )
         )
     receipts = tuple(receipt for entry in entries for receipt in entry.receipts)
-    return Source(str(lake.path), _lineages(found), receipts, str(lake.path / layout.OWN / _NOTES))
+    return Source(str(lake.path), _lineages(found), receipts, str(located(lake.path, layout.REPLAYS)))
 
 
 def _require_live(lake: Lake, paths: list[str]) -> None:
@@ -195,7 +198,8 @@ def _lineages(found: dict[TopicPartition, list[SourceFile]]) -> tuple[Lineage, .
 
 
 def _from_folder(root: Path) -> Source:
-    files = [str(path) for path in sorted(root.rglob("*.parquet")) if not _is_hidden(path.relative_to(root))]
+    there = [path for path in sorted(root.rglob("*.parquet")) if not _is_hidden(path.relative_to(root))]
+    files = [str(require_inside(root, path)) for path in there]
     if not files:
         raise NotALake(root, "that is neither an archive of Ottla nor a folder of Parquet files")
     try:
@@ -244,6 +248,7 @@ def _looked_through(root: Path, schema: pa.Schema, fragment: Any) -> Iterator[tu
         yield (
             TopicPartition(row["topic"], row["partition"]),
             SourceFile(
+                root=str(root),
                 path=fragment.path,
                 rows=row["offset_count"],
                 first_offset=row["offset_min"],
@@ -330,8 +335,9 @@ def _read(
     file: SourceFile, at: TopicPartition, start: int, selection: Selection, *, share: int
 ) -> Iterator[pa.RecordBatch]:
     """The selected records of one file; `share` files are in memory together."""
+    path = require_inside(Path(file.root), Path(file.path))
     try:
-        with pq.ParquetFile(file.path) as parquet:
+        with pq.ParquetFile(path) as parquet:
             for piece in _pieces(parquet, file, start, share):
                 rows = _complete(piece, file, at)
                 rows = selection.of(rows.filter(pc.greater_equal(rows.column("offset"), start)))

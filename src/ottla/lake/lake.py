@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from ottla.lake import layout
 from ottla.lake.following import Step, step
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.ledger import Ledger, create_file
+from ottla.lake.paths import attempt_of, data_path, located, staged_path
 from ottla.lake.values import Archived, Entry, Gap, LakeFile, WrittenBy
 from ottla.model import TopicPartition
 
@@ -54,6 +55,7 @@ class Lake:
         file = root / layout.SETTINGS
         if not root.exists():
             raise NotALake(root, "there is no such folder")
+        _require_own(root)
         try:
             content = msgspec.json.decode(file.read_bytes())
         except FileNotFoundError:
@@ -78,6 +80,7 @@ class Lake:
         file = root / layout.SETTINGS
         if not file.exists():
             _require_empty(root)
+            _require_own(root)
             try:
                 (root / layout.LEDGER).mkdir(parents=True, exist_ok=True)
                 (root / layout.STAGING).mkdir(exist_ok=True)
@@ -110,9 +113,12 @@ class Lake:
         return sorted(found, key=lambda one: (one.range, one.first_offset))
 
     def locate(self, file: LakeFile) -> Path:
-        """Where the file is now: where readers look, or still staged if its entry was recorded and not published."""
-        final = self.path / file.path
-        staged = self.path / file.staged
+        """Where the file is now: where readers look, or still staged if its entry was recorded and not published.
+
+        LakeDamaged if a link leads out of the archive.
+        """
+        final = self._final(file)
+        staged = self._staged(file)
         return staged if not final.exists() and staged.exists() else final
 
     # Bringing something in
@@ -161,7 +167,7 @@ class Lake:
         moved: set[Path] = set()
         for file in entry.files:
             if self._move(file):
-                moved.add((self.path / file.path).parent)
+                moved.add(self._final(file).parent)
         for folder in moved:
             sync(folder)
         if self.settings.format is Format.DELTA:
@@ -181,7 +187,7 @@ class Lake:
         Returns how many attempts had left some.
         """
         last = self.ledger.last()
-        kept = set() if last is None else {self._attempt(file) for file in last.files}
+        kept = set() if last is None else {self.path / attempt_of(file.staged) for file in last.files}
         limit = time.time() - older
         swept = 0
         for attempt in self.staged():
@@ -191,26 +197,34 @@ class Lake:
         return swept
 
     def staged(self) -> list[Path]:
-        """The folders of attempts that are under way, or were left behind."""
+        """The folders of attempts that are under way, or were left behind. A link is none."""
         try:
-            return sorted((self.path / layout.STAGING).iterdir())
+            found = sorted(located(self.path, layout.STAGING).iterdir())
         except FileNotFoundError:
             return []
+        return [attempt for attempt in found if attempt.is_dir() and not attempt.is_symlink()]
 
     def _discard_files(self, files: Iterable[LakeFile]) -> None:
-        for attempt in {self._attempt(file) for file in files}:
-            shutil.rmtree(attempt, ignore_errors=True)
+        for attempt in {attempt_of(file.staged) for file in files}:
+            shutil.rmtree(located(self.path, attempt), ignore_errors=True)  # it follows no link
 
-    def _attempt(self, file: LakeFile) -> Path:
-        """The folder of the attempt that has staged the file."""
-        inside = Path(file.staged).relative_to(layout.STAGING)
-        return self.path / layout.STAGING / inside.parts[0]
+    def _final(self, file: LakeFile) -> Path:
+        return self._inside(data_path, file.path)
+
+    def _staged(self, file: LakeFile) -> Path:
+        return self._inside(staged_path, file.staged)
+
+    def _inside(self, checked: Callable[[str], str], text: str) -> Path:
+        try:
+            return located(self.path, checked(text))
+        except ValueError as error:
+            raise LakeDamaged(self.path, str(error)) from error
 
     def _move(self, file: LakeFile) -> bool:
-        final = self.path / file.path
+        final, staged = self._final(file), self._staged(file)
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self.path / file.staged, final)
+            os.rename(staged, final)
         except FileNotFoundError:
             if final.exists():
                 return False  # somebody has moved it already
@@ -223,7 +237,7 @@ class Lake:
         for one in found.accepted:
             for file in one.files:
                 try:
-                    size = os.stat(self.path / file.staged).st_size
+                    size = os.stat(self._staged(file)).st_size
                 except OSError as error:
                     raise LakeError(self.path, f"{file.staged} was staged and is gone: {error}") from error
                 if size != file.size_bytes:
@@ -271,6 +285,12 @@ def _settings(root: Path, content: object) -> LakeSettings:
         return LakeSettings.from_json(content)
     except (KeyError, TypeError, ValueError) as error:
         raise LakeDamaged(root, f"{layout.SETTINGS} is not understood: {error}") from error
+
+
+def _require_own(root: Path) -> None:
+    """Nothing is written through a link that somebody has put in place of a folder of ours."""
+    for name in (layout.SETTINGS, layout.LEDGER, layout.STAGING, layout.CHECKPOINTS, layout.REPLAYS, layout.DELTA_LOG):
+        located(root, name)
 
 
 def _require_empty(root: Path) -> None:

@@ -6,6 +6,7 @@ Values come in and names go out, and the settings as JSON and back. No file is t
     PATH/_ottla/ledger/00000000000000000001.json     what was archived, entry by entry: the one truth
     PATH/_ottla/staging/ATTEMPT/...                  files that nobody has recorded yet
     PATH/_ottla/checkpoints/...                      where queries of Spark keep their offsets
+    PATH/_ottla/replays/...                          how far replays were
     PATH/topic=clicks/date=2026-01-31/part-....parquet
 """
 
@@ -29,6 +30,8 @@ SETTINGS = f"{OWN}/lake.json"
 LEDGER = f"{OWN}/ledger"
 STAGING = f"{OWN}/staging"
 CHECKPOINTS = f"{OWN}/checkpoints"
+REPLAYS = f"{OWN}/replays"
+DELTA_LOG = "_delta_log"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The folder of records that have no value there, as every reader of such folders knows it."""
 SUFFIX = ".parquet"

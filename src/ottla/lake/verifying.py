@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ottla.errors import OffsetsLost
+from ottla.errors import LakeDamaged, OffsetsLost
 from ottla.fetch.reader import Reader
 from ottla.lake import layout
 from ottla.lake.lake import Lake
@@ -138,13 +138,16 @@ def _entry(lake: Lake, entry: Entry, checked: Checked, *, deep: bool) -> Iterato
 
 
 def _file(lake: Lake, file: LakeFile, checked: Checked) -> Iterator[Finding]:
-    path = lake.locate(file)
     checked.files += 1
     try:
+        path = lake.locate(file)
         size = os.stat(path).st_size
         footer = pq.read_metadata(path)
     except FileNotFoundError:
         yield Finding(file.path, _UNREADABLE[0])
+        return
+    except LakeDamaged as error:
+        yield Finding(file.path, f"{_UNREADABLE[1]}: {error.reason}")
         return
     except (OSError, pa.ArrowException) as error:
         yield Finding(file.path, f"{_UNREADABLE[1]}: {error}")

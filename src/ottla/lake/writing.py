@@ -26,6 +26,7 @@ from ottla.errors import LakeError
 from ottla.files import sync
 from ottla.lake import layout
 from ottla.lake.layout import LakeSettings
+from ottla.lake.paths import located
 from ottla.lake.values import LakeFile
 from ottla.model import Fingerprint, OffsetRange
 
@@ -107,7 +108,7 @@ class RangeFiles:
         for file in self._open.values():
             file.abandon()
         self._open.clear()
-        shutil.rmtree(self._root / self._attempt, ignore_errors=True)
+        shutil.rmtree(located(self._root, self._attempt), ignore_errors=True)
 
     def _write(self, bucket: int, records: pa.RecordBatch) -> None:
         file = self._open.pop(bucket, None)
@@ -145,7 +146,7 @@ class _File:
         settings: LakeSettings,
         options: FileOptions,
     ) -> None:
-        self._target = root / staged
+        self._target = located(root, staged)
         self._staged = staged
         self._path = path
         self._values = values
