@@ -283,7 +283,11 @@ def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
         secret = password(folder)
         assert len(secret) > 30
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert {one.name: one.stat().st_mode & 0o077 for one in folder.iterdir() if secret in one.read_text()} == {
+        assert {
+            one.name: one.stat().st_mode & 0o077
+            for one in folder.rglob("*")
+            if one.is_file() and secret.encode() in one.read_bytes()
+        } == {
             "password": 0,
             "redis.conf": 0,
         }
