@@ -32,6 +32,7 @@ from ottla.engines.fleet.jobs import JOBS
 from ottla.engines.fleet.store import open_store
 from ottla.fetch.options import OnLost, parse_isolation
 from ottla.jobs import event_time
+from ottla.jobs.archive_kind import ArchiveKind
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import ArchiveRange
 from ottla.jobs.archives import open_archive
@@ -234,7 +235,7 @@ def archive(
                 task.run(_threads(cutting.workers), every=every if follow else None)
             elif nodes is not None:
                 with closing(nodes):
-                    by_fleet = partial(jobs.run, store=nodes, threads=cutting.workers)
+                    by_fleet = partial(jobs.run, kind=ArchiveKind(brokers), store=nodes, threads=cutting.workers)
                     task.run(by_fleet, name="fleet", every=every if follow else None)
             else:
                 _spark_engine()(task, master=master, checkpoint=checkpoint, every=every if follow else None)
