@@ -72,7 +72,7 @@ def test_a_name_that_does_not_exist_is_refused_as_usual() -> None:
     import ottla.events
 
     with pytest.raises(AttributeError, match="NoSuchSink"):
-        _ = ottla.events.NoSuchSink
+        _ = ottla.events.NoSuchSink  # type: ignore[attr-defined]
     assert {"StatsdSink", "Events"} <= set(dir(ottla.events))
 
 
