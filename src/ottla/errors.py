@@ -20,7 +20,7 @@
     ├── SpoolError             the spool on disk cannot do what was asked
     │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
     │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
-    │   └── SpoolFull          its limit in bytes would be exceeded
+    │   └── SpoolFull          its limit in bytes would be exceeded, or its disk is full
     ├── LakeError              an archive on disk cannot do what was asked
     │   ├── NotALake           a folder that holds something else, or nothing
     │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
@@ -270,17 +270,23 @@ class SpoolFailed(SpoolError):
 
 
 class SpoolFull(SpoolError):
-    """Another batch of `needed_bytes` would bring the spool over its limit."""
+    """There is no room for another batch of `needed_bytes`: the spool would exceed `max_bytes`, or, when that is None,
+    its disk is full."""
 
-    def __init__(self, path: object, *, used_bytes: int, max_bytes: int, needed_bytes: int) -> None:
+    def __init__(
+        self, path: object, *, used_bytes: int, needed_bytes: int, max_bytes: int | None = None, reason: str = ""
+    ) -> None:
         self.path = str(path)
         self.used_bytes = used_bytes
         self.max_bytes = max_bytes
         self.needed_bytes = needed_bytes
-        super().__init__(
-            f"spool {self.path} is full: {used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
-            + _hint("brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes")
-        )
+        if max_bytes is None:
+            why = f"its disk has no room for {needed_bytes:,} more bytes ({reason}), {used_bytes:,} are the spool's"
+            what = "make room on the disk, or bring brokers back: it goes on by itself"
+        else:
+            why = f"{used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
+            what = "brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes"
+        super().__init__(f"spool {self.path} is full: {why}" + _hint(what))
 
 
 class LakeError(OttlaError):

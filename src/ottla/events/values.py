@@ -35,6 +35,7 @@ __all__ = [
     "RangeLost",
     "SpoolDamaged",
     "SpoolFailed",
+    "SpoolFull",
     "StillDown",
     "StoreDown",
     "StoreUp",
@@ -263,6 +264,19 @@ class SpoolFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SpoolFull(Event):
+    """The spool has no room for another batch, told once until it has: its limit is reached, or, when `max_bytes` is
+    None, its disk is full."""
+
+    gauges = frozenset({"used_bytes", "max_bytes"})
+
+    path: str
+    used_bytes: int
+    max_bytes: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochBumped(Event):
     """The producer went on under a new epoch (or a new id), because the broker no longer knew the old one."""
 
@@ -442,6 +456,7 @@ EVENTS: tuple[type[Event], ...] = (
     Dropped,
     SpoolDamaged,
     SpoolFailed,
+    SpoolFull,
     EpochBumped,
     FetchRetried,
     RangeLost,

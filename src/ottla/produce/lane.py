@@ -247,10 +247,13 @@ class Lane:
         self._remove(batch)
         free = self._left_from(batch.identity)
         if 0 < free <= (self._next_sequence - self._unsent_from) % _SEQUENCES:
-            # Neither it nor anything numbered after it was ever sent: the numbers are free again.
-            for other in self.line:
-                if 0 < self._left_from(other.identity) < free:
-                    other.stamp(None)
+            # Neither it nor anything numbered after it was ever sent: the numbers are free again. Not if one of them is
+            # on disk: should the mark that it is done be lost, it would come back under a number that is in use.
+            numbered = [other for other in self.line if 0 < self._left_from(other.identity) < free]
+            if any(other.stored_identity == other.identity for other in (batch, *numbered)):
+                return
+            for other in numbered:
+                other.stamp(None)
             self._next_sequence = (self._next_sequence - free) % _SEQUENCES
 
     def forgotten(self, batch: Outgoing) -> None:

@@ -317,7 +317,7 @@ class Producer:
             if self._started:
                 self._sender.stop(deadline)
         if self._keeper is not None and self._outcomes.kept:
-            _log.warning("records that stay in the spool %s: %d", self._keeper.spool.path, self._outcomes.kept)
+            _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._outcomes.kept)
 
     # The long way of a record
 
