@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lake import stock
 
+from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
-from ottla.lake.verifying import fingerprint
 from ottla.lake.writing import FINGERPRINT_KEY, RANGE_KEY
 from ottla.model import OffsetRange
 from ottla.wire.decode import SCHEMA

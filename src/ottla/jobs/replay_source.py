@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from ottla.errors import InputError, LakeDamaged, NotALake
 from ottla.jobs.replay_where import Condition
-from ottla.lake import layout
+from ottla.lake import digests, layout
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
 from ottla.lake.paths import located, require_inside
@@ -86,6 +86,8 @@ class SourceFile:
     is_mixed: bool = False
     """Whether records of other lineages are in it, too."""
     is_sorted: bool = True
+    sha256: str = ""
+    """What its bytes must have; empty where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,12 @@ def _from_lake(lake: Lake) -> Source:
                 last_offset=file.last_offset,
                 first_time=file.first_time,
                 last_time=file.last_time,
+                sha256=file.sha256,
             )
         )
-    receipts = tuple(receipt for entry in entries for receipt in entry.receipts)
+    receipts = tuple(
+        replace(receipt, fingerprint=entry.fingerprint(receipt)) for entry in entries for receipt in entry.receipts
+    )
     return Source(str(lake.path), _lineages(found), receipts, str(located(lake.path, layout.REPLAYS)))
 
 
@@ -337,6 +342,12 @@ def _read(
     """The selected records of one file; `share` files are in memory together."""
     path = require_inside(Path(file.root), Path(file.path))
     try:
+        if file.sha256 and digests.of_file(path) != file.sha256:  # before a parser sees it
+            raise LakeDamaged(
+                file.root,
+                f"the bytes of {path.name} are not those that were written: it is damaged, or was replaced; see 'ottla"
+                " lake verify --deep'",
+            )
         with pq.ParquetFile(path) as parquet:
             for piece in _pieces(parquet, file, start, share):
                 rows = _complete(piece, file, at)

@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 
 from ottla.lake.paths import data_path, staged_path, topic_name
-from ottla.model import OffsetRange, Receipt, TopicPartition
+from ottla.model import Fingerprint, OffsetRange, Receipt, TopicPartition
 
 
 class _Span(TypedDict):
@@ -51,10 +51,15 @@ class _Archived(TypedDict):
     receipt: _Receipt
     files: list[_File]
     untimed: int
+    stored: NotRequired[str | None]
 
 
 class _Gap(_Span):
     reason: str
+
+
+class _Stored(_Span):
+    fingerprint: str
 
 
 class _WrittenBy(TypedDict):
@@ -74,6 +79,7 @@ class _Entry(TypedDict):
     untimed: int
     topics: dict[str, str]
     positions: dict[str, dict[str, int]]
+    stored: NotRequired[list[_Stored]]
 
 
 ENTRY_KEYS = frozenset(_Entry.__annotations__)
@@ -162,6 +168,9 @@ class Archived:
     files: tuple[LakeFile, ...]
     untimed: int = 0
     """Records without a readable event time; they are in the folder for that."""
+    stored: Fingerprint | None = None
+    """Of the records as they are in the files, where that is another one than the log's: names of headers are texts
+    there, and what is no UTF-8 in them is replaced."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values that `from_json` takes back."""
@@ -169,6 +178,7 @@ class Archived:
             "receipt": self.receipt.to_json(),
             "files": [one.to_json() for one in self.files],
             "untimed": self.untimed,
+            "stored": None if self.stored is None else str(self.stored),
         }
 
     @classmethod
@@ -176,7 +186,9 @@ class Archived:
         """What `to_json` made of one."""
         row = msgspec.convert(row, _Archived)
         files = tuple(LakeFile.from_json(one) for one in row["files"])
-        return cls(_checked_receipt(row["receipt"]), files, row["untimed"])
+        stored = row.get("stored")
+        known = None if stored is None else Fingerprint.parse(stored)
+        return cls(_checked_receipt(row["receipt"]), files, row["untimed"], known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +252,12 @@ class Entry:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The next offset of every partition after this entry, and all before it: the last entry alone says how far the
     archive is."""
+    stored: Mapping[OffsetRange, Fingerprint] = field(default_factory=dict)
+    """Fingerprints of ranges as they are in the files, where that is another one than the receipt's."""
+
+    def fingerprint(self, receipt: Receipt) -> Fingerprint:
+        """What the files of a range should have."""
+        return self.stored.get(receipt.range, receipt.fingerprint)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values that `from_json` takes back."""
@@ -256,6 +274,11 @@ class Entry:
             "untimed": self.untimed,
             "topics": dict(self.topics),
             "positions": positions,
+            "stored": [
+                {"topic": one.topic, "partition": one.partition, "start": one.start, "stop": one.stop}
+                | {"fingerprint": str(found)}
+                for one, found in self.stored.items()
+            ],
         }
 
     @classmethod
@@ -277,4 +300,5 @@ class Entry:
             untimed=row["untimed"],
             topics=row["topics"],
             positions=positions,
+            stored={_range(one): Fingerprint.parse(one["fingerprint"]) for one in row.get("stored", ())},
         )

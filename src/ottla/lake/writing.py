@@ -25,6 +25,7 @@ from ottla.config import check_whole
 from ottla.errors import LakeError
 from ottla.files import sync
 from ottla.lake import layout
+from ottla.lake.digests import of_file, of_footer
 from ottla.lake.layout import LakeSettings
 from ottla.lake.paths import located
 from ottla.lake.values import LakeFile
@@ -188,6 +189,7 @@ class _File:
             self._file.close()
             sync(self._target)
             size = os.stat(self._target).st_size
+            whole, footer = of_file(self._target), of_footer(self._target)
         except OSError as error:
             raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
         return LakeFile(
@@ -201,6 +203,8 @@ class _File:
             last_offset=self._offsets[1],
             first_time=self._times[0] / _SECOND,
             last_time=self._times[1] / _SECOND,
+            sha256=whole,
+            footer_sha256=footer,
         )
 
     def abandon(self) -> None:
