@@ -408,36 +408,49 @@ class LocalClusterError(OttlaError):
     """Starting or controlling local brokers failed; the text says what to do."""
 
 
+_READ_AGAIN = "what was read since the last commit will be read again by the members that have these partitions now"
+
+
 class CommitFailed(OttlaError):
-    """Offsets were not committed, and trying again would not help: `group` has moved on without this member.
+    """Offsets were not committed, and trying again would not help: `group` has moved on without this member, or the
+    topic was deleted and created again.
 
     What was read since the last commit is read again, by whoever has the partitions now.
     """
 
-    def __init__(self, group: str, partitions: tuple[str, ...], reason: str) -> None:
+    def __init__(self, group: str, partitions: tuple[str, ...], reason: str, *, outcome: str = _READ_AGAIN) -> None:
         self.group = group
         self.partitions = partitions
         self.reason = reason
         named = ", ".join(partitions[:5]) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
-        super().__init__(
-            f"group {group}: the offsets of {named} were not committed: {reason}; what was read since the last commit"
-            " will be read again by the members that have these partitions now"
-        )
+        super().__init__(f"group {group}: the offsets of {named} were not committed: {reason}; {outcome}")
 
 
 class OffsetsLost(OttlaError):
     """The records at offsets `[start, stop)` of a partition cannot be read, or are not those that were read before.
 
-    `reason` says why; `resume` is the first offset from which on the log can be read now.
+    `reason` says why; `resume` is the first offset from which on the log can be read now. `replaced` says that it is
+    the log of another topic, which has the same name.
     """
 
-    def __init__(self, topic: str, partition: int, *, start: int, stop: int, resume: int, reason: str) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        start: int,
+        stop: int,
+        resume: int,
+        reason: str,
+        replaced: bool = False,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.start = start
         self.stop = stop
         self.resume = resume
         self.reason = reason
+        self.replaced = replaced
         super().__init__(
             f"{topic}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from offset"
             f" {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"

@@ -310,6 +310,16 @@ class RangeLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TimesClamped(Event):
+    """Timestamps do not fit in microseconds (they lie beyond the years -290307 and 294247): `count` records of this
+    partition so far have the nearest time that does. Told for the first one, and whenever they have about doubled."""
+
+    topic: str
+    partition: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchDone(Event):
     """A batch of a streaming query is committed; it took `seconds`, and `per_second` is the rate of its records."""
 
@@ -460,6 +470,7 @@ EVENTS: tuple[type[Event], ...] = (
     EpochBumped,
     FetchRetried,
     RangeLost,
+    TimesClamped,
     BatchDone,
     LagMeasured,
     UnitEnded,

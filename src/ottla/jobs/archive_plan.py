@@ -60,8 +60,7 @@ class Survey:
     def logs(self) -> Logs:
         """As they are now."""
         # Partitions and ids that are new since the last time are not in what a cluster remembers.
-        self._cluster.metadata(self._topics)
-        found = {name: self._cluster.topic(name) for name in self._topics}
+        found = self._cluster.topics(self._topics)
         partitions = [TopicPartition(name, one.index) for name in self._topics for one in found[name].partitions]
         begins, ends = (self._resolve(partitions, place) for place in ("earliest", "latest"))
         ids = {name: str(found[name].id) for name in self._topics if found[name].id is not None}
@@ -70,8 +69,9 @@ class Survey:
 
     def at(self, start: Start) -> dict[TopicPartition, int]:
         """Where a place is in every partition."""
-        topics = [self._cluster.topic(name) for name in self._topics]
-        return self._resolve([TopicPartition(one.name, part.index) for one in topics for part in one.partitions], start)
+        topics = self._cluster.topics(self._topics)
+        partitions = [TopicPartition(name, part.index) for name, one in topics.items() for part in one.partitions]
+        return self._resolve(partitions, start)
 
     def _resolve(self, partitions: list[TopicPartition], place: Start) -> dict[TopicPartition, int]:
         deadline = Deadline.after(self._cluster.timeouts.total)

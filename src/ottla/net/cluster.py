@@ -107,11 +107,18 @@ class Cluster:
             if remembered is not None:
                 return remembered
         question = Question(names, unknown)
-        return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit))
+        return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit, since_now=True))
 
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
         """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
         return self._persist(f"looking up topic {name}", deadline, lambda limit: self._resolver.topic(name, limit))
+
+    def topics(self, names: Collection[str], *, deadline: Deadline | None = None) -> dict[str, Topic]:
+        """Topics as the brokers have them now, not from memory; BrokerError when one stays unknown."""
+        limit = deadline or Deadline.after(self.timeouts.total)
+        if names:
+            self.metadata(names, deadline=limit)
+        return {name: self.topic(name, deadline=limit) for name in names}
 
     def leader(self, topic: str, partition: int, *, deadline: Deadline | None = None) -> Broker:
         """The leader of a partition, after waiting for an election if there is one."""

@@ -79,8 +79,13 @@ class Discovery:
         self._flights: dict[Question, _Flight] = {}
         self._failed_at: dict[Address, float] = {}
 
-    def look(self, question: Question, deadline: Deadline) -> Metadata:
-        """What the cluster answers now, to this thread or to one that asked the same a moment ago."""
+    def look(self, question: Question, deadline: Deadline, *, since_now: bool = False) -> Metadata:
+        """What the cluster answers, to this thread or to another one that asks the same at the moment.
+
+        With `since_now`, the answer is to a request that was sent after this call: what another thread asked before may
+        have been answered before something changed that the caller has heard of.
+        """
+        counts = not since_now
         while True:
             with self._lock:
                 flight = self._flights.get(question)
@@ -89,10 +94,11 @@ class Discovery:
                     break
             if not flight.done.wait(deadline.remaining()):
                 raise NoBrokerReachable((), deadline.elapsed(), "another thread is still asking for the metadata")
-            if flight.found is not None:
+            if counts and flight.found is not None:
                 return flight.found
-            if flight.error is not None:
+            if counts and flight.error is not None:
                 raise flight.error
+            counts = True  # the next one begins after this call
         try:
             mine.found = self._ask_somebody(question, deadline)
             return mine.found
