@@ -195,7 +195,7 @@ def why_not_called(value: object, arguments: int) -> str | None:
     if not callable(value):
         return f"is {type(value).__name__}, which cannot be called: a function is needed"
     for is_such, kind in _LATER:
-        if is_such(value) or is_such(getattr(type(value), "__call__", None)):  # of an object that can be called
+        if is_such(value) or is_such(inspect.getattr_static(type(value), "__call__", None)):
             return f"is {kind}: calling it would do nothing; write a plain function"
     try:
         signature = inspect.signature(value)
