@@ -44,13 +44,13 @@ def moves_of(counts: Sequence[int]) -> list[Move]:
 def test_all_portions_together_are_the_plan(counts: list[int], most: int) -> None:
     moves = moves_of(counts)
     at_once, in_steps = Rules(Charter()), Rules(Charter())
-    leases = [rules.lead("a") for rules in (at_once, in_steps)]
-    assert leases[0] == leases[1] != None  # noqa: E711 - for mypy
-    assert leases[0] is not None
-    at_once.plan(leases[0], moves)
+    lease, same = at_once.lead("a"), in_steps.lead("a")
+    assert lease is not None
+    assert lease == same
+    assert at_once.plan(lease, moves)
     for portion in portions(moves, most):
         assert sum(len(move.units) for move in portion) <= most
-        assert in_steps.plan(leases[0], portion)
+        assert in_steps.plan(lease, portion)
     assert in_steps.look() == at_once.look()
     assert in_steps.waiting() == at_once.waiting()
 
