@@ -31,6 +31,7 @@ __all__ = [
     "Flushed",
     "LagMeasured",
     "PlannerChanged",
+    "PlanningFailed",
     "PositionMisplaced",
     "RangeLost",
     "SpoolDamaged",
@@ -392,6 +393,15 @@ class UnitsPlanned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PlanningFailed(Event):
+    """Units of a topic or partition, or of the whole group (then `what` is empty), cannot be planned for now."""
+
+    group: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlannerChanged(Event):
     """This node plans from now on, for all nodes of its group."""
 
@@ -476,6 +486,7 @@ EVENTS: tuple[type[Event], ...] = (
     UnitEnded,
     UnitReclaimed,
     UnitsPlanned,
+    PlanningFailed,
     PlannerChanged,
     PositionMisplaced,
     TopicReplaced,

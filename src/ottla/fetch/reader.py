@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.errors import InputError, OffsetsLost, OttlaError, WireError
 from ottla.events import RangeLost
 from ottla.fetch import losses, places
@@ -201,6 +201,7 @@ class Reader:
     ) -> T:
         """Calls `function` with what it returned last and the next records, or with a `ReadFailure`: that partition is
         then given up, and the others are read on."""
+        check_callable("the function of a fold", function, arguments=2)
         decoder = self._decoder(columns)
         places.check(stop, "stop")
         state = initial
@@ -255,6 +256,8 @@ class Reader:
         """How many records there are, and the sum of their content, whatever their order: equal to that of what was
         written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
         places.check(stop, "stop")
+        if progress is not None:
+            check_callable("progress", progress, arguments=1)
         decoder = self._decoder((), fingerprint=True)
         total = Fingerprint()
         for piece in self._pieces(self._plan(what, start, stop, partitions, timeout)):

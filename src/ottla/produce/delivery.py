@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ottla.config import check_callable
 from ottla.errors import NotDelivered, OttlaError
 from ottla.model import OffsetRange, TopicPartition
 
@@ -219,6 +220,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     def add_done_callback(self, function: Callable[[Delivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
+        check_callable("a callback", function, arguments=1)
         _call_when_done(self, function)
 
     def __await__(self) -> Generator[Any, None, Sent]:
@@ -306,6 +308,7 @@ class BulkDelivery:
 
     def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
+        check_callable("a callback", function, arguments=1)
         _call_when_done(self, function)
 
     def __await__(self) -> Generator[Any, None, SentMany]:

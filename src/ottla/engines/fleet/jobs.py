@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.engines.fleet.job_node import Node, Task, Understands, Understood
 from ottla.engines.fleet.job_notes import JOB_KEY, RESULT_KEYS, SPARE_KEYS, JobNote, Kind, result_note
+from ottla.engines.fleet.planning import portions
 from ottla.engines.fleet.steward import Plans
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import Lease, Move
@@ -128,10 +129,10 @@ class _Asked(Generic[T]):
             self._store.note(key, None)
         self._store.note(JOB_KEY, self._note)
         lanes: dict[TopicPartition, list[OffsetRange]] = {}
-        for one in wanted:
+        for one in sorted(wanted):
             lanes.setdefault(one.topic_partition, []).append(one)
         moves = [Move(at, None, max(one.stop for one in units), tuple(units)) for at, units in lanes.items()]
-        if not self._store.plan(lease, moves):
+        if not all(self._store.plan(lease, portion) for portion in portions(moves)):
             raise FleetConflict(f"another job was begun in this group of {self._store.address} at the same time")
 
     def results(self, wanted: list[OffsetRange]) -> Iterator[T]:
