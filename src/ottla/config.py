@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Literal, NamedTuple
 
 from ottla.errors import ConfigError
+from ottla.text import printable
 
 Path = str | PathLike[str]
 ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -24,7 +25,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = printable(self.host)  # brokers say where other brokers are
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)
