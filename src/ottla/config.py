@@ -13,6 +13,7 @@ from os import PathLike
 from typing import Any, Literal, NamedTuple
 
 from ottla.errors import ConfigError, InputError
+from ottla.text import printable
 
 Path = str | PathLike[str]
 ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -25,7 +26,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = printable(self.host)  # brokers say where other brokers are
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)

@@ -49,6 +49,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from ottla.text import printable
+
 __all__ = [
     "Attempt",
     "AuthenticationFailed",
@@ -96,7 +98,13 @@ __all__ = [
 
 
 class OttlaError(Exception):
-    """The root of everything that Ottla raises on purpose. Copies and pickles keep all fields."""
+    """The root of everything that Ottla raises on purpose. Copies and pickles keep all fields.
+
+    Texts from outside are printable in all of them: see `ottla.text`.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the class with the finished text; workers in other processes must be able to raise these.
@@ -163,7 +171,7 @@ class CorruptBatch(WireError):
         where = f"byte {self.position} of its {'decompressed records' if self.in_records else 'bytes'}"
         batch = "batch without a whole header" if self.base_offset is None else f"batch at offset {self.base_offset}"
         source = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
-        return f"corrupt {batch}{source}, {where}: {self.reason}"
+        return printable(f"corrupt {batch}{source}, {where}: {self.reason}")
 
 
 class UnsupportedFormat(WireError):
@@ -174,9 +182,9 @@ class NetworkError(OttlaError):
     """One connection or address failed. `address` is `host:port`."""
 
     def __init__(self, address: object, reason: str) -> None:
-        self.address = str(address)
-        self.reason = reason
-        super().__init__(f"{self.address}: {reason}")
+        self.address = printable(str(address))
+        self.reason = printable(reason)
+        super().__init__(f"{self.address}: {self.reason}")
 
 
 class ConnectFailed(NetworkError):
@@ -228,12 +236,14 @@ class DeadlineExceeded(OttlaError):
     """A call ran out of time. `causes` are the errors it met on the way, newest last."""
 
     def __init__(self, what: str, seconds: float, causes: tuple[str, ...] = (), advice: str = "") -> None:
-        self.what = what
+        self.what = printable(what)
         self.seconds = seconds
-        self.causes = causes
+        self.causes = tuple(map(printable, causes))
         self.advice = advice
-        lines = "".join(f"\n  {cause}" for cause in causes)
-        super().__init__(f"{what} did not succeed within {seconds:.1f} s{':' if lines else ''}{lines}{_hint(advice)}")
+        lines = "".join(f"\n  {cause}" for cause in self.causes)
+        super().__init__(
+            f"{self.what} did not succeed within {seconds:.1f} s{':' if lines else ''}{lines}{_hint(advice)}"
+        )
 
 
 class SpoolError(OttlaError):
@@ -362,7 +372,7 @@ class NotDelivered(OttlaError):
         self.records = records
         self.maybe_written = maybe_written
         self.cause = cause
-        where = "" if topic is None else topic if partition is None else f"{topic}-{partition}"
+        where = "" if topic is None else printable(topic if partition is None else f"{topic}-{partition}")
         doubt = "; they may be in the log or not" if maybe_written else ""
         what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
         told = f"{what}: {reason}" if records else reason
@@ -422,8 +432,8 @@ class CommitFailed(OttlaError):
         self.group = group
         self.partitions = partitions
         self.reason = reason
-        named = ", ".join(partitions[:5]) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
-        super().__init__(f"group {group}: the offsets of {named} were not committed: {reason}; {outcome}")
+        named = printable(", ".join(partitions[:5])) + (f" and {len(partitions) - 5} more" if partitions[5:] else "")
+        super().__init__(f"group {printable(group)}: the offsets of {named} were not committed: {reason}; {outcome}")
 
 
 class OffsetsLost(OttlaError):
@@ -452,8 +462,8 @@ class OffsetsLost(OttlaError):
         self.reason = reason
         self.replaced = replaced
         super().__init__(
-            f"{topic}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from offset"
-            f" {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"
+            f"{printable(topic)}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from"
+            f" offset {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"
         )
 
 
@@ -481,10 +491,10 @@ class BrokerError(OttlaError):
     def __init__(self, code: int, context: str, message: str | None = None) -> None:
         self.row = error_row(code)
         self.code = self.row.code
-        self.context = context
-        self.message = message
-        detail = f": {message}" if message else ""
-        super().__init__(f"{context}: {self.row.name} (error {code}){detail}{_hint(self.row.advice)}")
+        self.context = printable(context)
+        self.message = None if message is None else printable(message)
+        detail = f": {self.message}" if message else ""
+        super().__init__(f"{self.context}: {self.row.name} (error {code}){detail}{_hint(self.row.advice)}")
 
     @property
     def retriable(self) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from ottla.text import CONTROL, escaped_in_json
+
 __all__ = [
     "EVENTS",
     "BatchDone",
@@ -100,8 +102,10 @@ def text_of(value: object) -> str:
 
 def _quoted(value: object) -> str:
     text = text_of(value)
-    # Quoting also escapes line ends: the text of a broker's error must not forge a line of the log.
-    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    # The text of a broker's error must not forge a line of the log, or steer the terminal that shows it.
+    if _BARE.fullmatch(text) and not CONTROL.search(text):
+        return text
+    return escaped_in_json(json.dumps(text, ensure_ascii=False))
 
 
 @dataclass(frozen=True, slots=True)
