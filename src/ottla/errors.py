@@ -44,8 +44,9 @@ Exceptions of other libraries do not cross Ottla's surface; they are the `__caus
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -93,6 +94,7 @@ __all__ = [
     "UnsupportedFormat",
     "UsedAfterFork",
     "WireError",
+    "copied",
     "error_row",
 ]
 
@@ -115,6 +117,21 @@ def _restored(kind: type[OttlaError], args: tuple[Any, ...], fields: dict[str, A
     error = kind.__new__(kind, *args)
     error.__dict__.update(fields)
     return error
+
+
+E = TypeVar("E", bound=OttlaError)
+
+
+def copied(error: E) -> E:
+    """The same error as a new object, for what is raised again and again.
+
+    Raising an object adds the frames to the traceback that it has already, which then keeps them alive, too.
+    """
+    copy_of = copy.copy(error)
+    copy_of.__cause__ = error.__cause__
+    if (notes := getattr(error, "__notes__", None)) is not None:
+        copy_of.__notes__ = list(notes)
+    return copy_of
 
 
 class ConfigError(OttlaError, ValueError):

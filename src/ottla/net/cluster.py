@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
@@ -28,6 +27,7 @@ from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.pool import Pool
 from ottla.net.resolver import Resolver
 from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
+from ottla.net.waiting import Flag
 from ottla.wire import messages
 
 __all__ = ["Cluster", "Refresh", "VersionOf"]
@@ -61,7 +61,7 @@ class Cluster:
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or Retry()
         self._chance = chance or random.Random()
-        self._closing = threading.Event()
+        self._closing = Flag()
         self._pid = os.getpid()
         self._pool = Pool(security=security, client_id=client_id)
         self._directory = Directory(age=self.timeouts.metadata_age)

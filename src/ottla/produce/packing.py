@@ -85,6 +85,9 @@ def pack(
     shipment.now_ms = int(handover.created * 1000)
     shipment.times = columns.times if len(columns.times) else None
     shipment.unsettled = columns.count
+    if not columns.count:
+        shipment.settle(0)  # no batch will do it
+        return
     partitions = topic.router.route(
         columns.key, columns.count, partitions=topic.partitions, explicit=handover.partitions
     )

@@ -285,7 +285,7 @@ class Transactions:
     def _clear(self, deadline: Deadline | None) -> None:
         """The coordinator knows that the last transaction is over, one way or the other."""
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
-        while self._sender.errands.busy(_ERRAND) and self._sender.is_running and not limit.expired():
+        while self._sender.errands.busy(_ERRAND) and not self._sender.has_stopped and not limit.expired():
             self._pause.wait(_SHORT)  # it would add partitions to a transaction that was ended
         try:
             coordinator.end(self._cluster, self.who, commit=False, deadline=limit)
