@@ -136,6 +136,14 @@ def _start(text: str) -> str | datetime:
     help="How much is recorded at once, about.  [default: four files for each worker]",
 )
 @click.option(
+    "--max-folders",
+    type=click.IntRange(1, 1 << 20),
+    default=FileOptions().max_folders,
+    show_default=True,
+    metavar="N",
+    help="Folders that a range may be divided into; records beyond are with those that have no readable time.",
+)
+@click.option(
     "--engine",
     type=click.Choice(["local", "spark", "fleet"]),
     default="local",
@@ -177,6 +185,7 @@ def archive(
     group: str | None,
     file_bytes: int,
     batch_bytes: int | None,
+    max_folders: int,
     engine: str,
     workers: int | None,
     master: str | None,
@@ -225,7 +234,7 @@ def archive(
                 brokers=brokers,
                 path=str(lake.path),
                 settings=lake.settings,
-                options=FileOptions(file_bytes=file_bytes),
+                options=FileOptions(file_bytes=file_bytes, max_folders=max_folders),
             )
             cutting = Cutting(
                 file_bytes=file_bytes, workers=workers or local.default_workers(), batch_bytes=batch_bytes or 0
