@@ -229,6 +229,28 @@ def test_a_group_without_a_commit_for_the_topic_that_is_there_begins_where_it_wa
         assert got == list(range(30))
 
 
+@pytest.mark.parametrize("policy", ["error", "earliest"])
+def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: FakeKafka, policy: str) -> None:
+    """A group that assigns by id takes the old topic away and gives the new one, often before anything is noticed."""
+    told = Told()
+    options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [told]}
+    with new_consumer(kafka.bootstrap, topics=["long"], fetching=SMALL, **options) as consumer:
+        consumer.poll(0.1)
+        consumer.subscribe(["t"])
+        eventually(lambda: consumer.poll(0.05) is None and consumer.assignment == {AT}, "it has t")
+        fill(kafka, 1)
+        assert [offset for _, offset in read(consumer, 10)] == list(range(50, 60))
+        consumer.subscribe(["long"])
+        eventually(lambda: consumer.poll(0.05) is None and AT not in consumer.assignment, "it has let go")
+        recreate(kafka, records=30)
+        consumer.subscribe(["t"])
+        if policy == "error":
+            assert _lost(consumer).replaced
+        else:
+            assert [offset for _, offset in read(consumer, 30)] == list(range(30))
+            assert [event.start for event in told.of(RangeLost)] == [60]
+
+
 # A leader epoch that the log never had
 
 
