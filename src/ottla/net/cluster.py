@@ -103,11 +103,23 @@ class Cluster:
         """Brokers, controller and the named topics (None: all; empty: none). Unknown topics carry their error."""
         names = None if topics is None else frozenset([topics] if isinstance(topics, str) else topics)
         if refresh is Refresh.IF_STALE:
-            remembered = self._remembered(names)
+            remembered = self.remembered(names)
             if remembered is not None:
                 return remembered
         question = Question(names, unknown)
         return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit, since_now=True))
+
+    def remembered(self, names: frozenset[str] | None) -> Metadata | None:
+        """The same, unless something of it is unknown or older than `Timeouts(metadata_age=...)`; asks nobody."""
+        if names is None or not self._directory.brokers_are_fresh():
+            return None
+        topics = {name: self._directory.fresh_topic(name) for name in names}
+        found = {name: topic for name, topic in topics.items() if topic is not None}
+        return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Remembers nothing of these topics."""
+        self._directory.forget_topics(topics)
 
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
         """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
@@ -246,13 +258,6 @@ class Cluster:
         if broker is None:
             raise ConnectFailed(target, "not among the brokers that the cluster names: it is down, or never was")
         return self.connection(broker, deadline=deadline)
-
-    def _remembered(self, names: frozenset[str] | None) -> Metadata | None:
-        if names is None or not self._directory.brokers_are_fresh():
-            return None
-        topics = {name: self._directory.fresh_topic(name) for name in names}
-        found = {name: topic for name, topic in topics.items() if topic is not None}
-        return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

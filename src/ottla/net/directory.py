@@ -83,6 +83,14 @@ class Directory:
             for name in names:
                 self._seen.pop(name, None)
 
+    def forget_topics(self, names: Collection[str]) -> None:
+        """The topics are not used any more: nothing is remembered of them."""
+        with self._lock:
+            topics = {name: topic for name, topic in self._known.topics.items() if name not in names}
+            self._known = replace(self._known, topics=MappingProxyType(topics))
+            for name in names:
+                self._seen.pop(name, None)
+
     def doubt_led_by(self, broker_id: int) -> None:
         """The broker is in trouble: what it leads may have moved, and it may be gone itself."""
         with self._lock:

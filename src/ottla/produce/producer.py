@@ -121,6 +121,7 @@ class Producer:
                 bell=self._bell,
                 settings_of=self._topics.settings,
                 router_of=self._topics.router,
+                forget_router=self._topics.forget,
                 keeper=self._keeper,
                 retry=self._cluster.retry,
                 transactional_id=transactional_id,

@@ -62,6 +62,7 @@ class Sender:
             retry=parts.retry,
             chance=self._chance,
             known=self.reception.known,
+            unavailable=self.reception.without_metadata,
             refused=self.reception.no_such_topic,
         )
         self._links = self._scout.links = Links(
@@ -186,11 +187,8 @@ class Sender:
 
         def keep() -> OttlaError | None:
             self.reception.hurry()
-            waiting = next((topic for topic in self.reception.topics.values() if topic.waiting), None)
-            error = self._ends.keep_all()
-            if error is None and waiting is not None:
-                error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._scout.error}")
-            return error
+            waiting = self.reception.why_waiting()
+            return self._ends.keep_all() or waiting
 
         return self._do(keep, deadline)
 
@@ -336,6 +334,7 @@ class Sender:
     def _sweep(self, now: float) -> None:
         self._swept_at = now
         self.reception.forget_settled(now)
+        self.reception.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._links):
             if link.requests:
                 self._pump(link)  # requests that nobody answers run out of time here
@@ -376,7 +375,7 @@ class Sender:
         self._parts.intake.shut(error or OttlaError("this producer was closed"))
         try:
             handed, _ = self._parts.intake.take(math.inf, lambda _: 0.0)
-            waiting = [handover for topic in self.reception.topics.values() for handover in topic.waiting]
+            waiting = [handover for topic in self.reception.topics.values() for handover in topic.unplaced]
             for handover in [*handed, *waiting]:
                 count = handover.columns.count
                 reason = str(error or f"the producer was closed before they could be sent{self._why_unknown()}")
