@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,6 +17,7 @@ from ottla.errors import ConnectionLost, TransactionFailed
 from ottla.model import TopicPartition
 from ottla.produce import coordinator
 from ottla.produce.producer import Producer
+from ottla.produce.transacting import Transactions
 from ottla.produce.transaction import Transaction, end_transaction
 
 from .conftest import NewProducer, failing
@@ -53,10 +55,10 @@ def test_a_commit_that_was_begun_is_brought_to_its_end(
     assert tx.committed is True
     assert "committed all the same" in caught.value.__notes__[0]
     assert log.committed(topic) == [b"one"]
-    with producer.transaction() as tx:
+    with producer.transaction() as following:
         producer.send(topic, b"two")
-        assert tx.committed is None
-    assert tx.committed is True
+        within = following.committed
+    assert (within, following.committed) == (None, True)
     assert log.committed(topic) == [b"one", b"two"]
 
 
@@ -119,14 +121,14 @@ def test_a_token_that_nobody_got_is_taken_back(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = new_producer()
-    real = type(producer._transactions).prepare
+    real = Transactions.prepare
 
     def prepare(*args: Any) -> Any:
         real(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(producer._transactions), "prepare", prepare)
+        patched.setattr(Transactions, "prepare", prepare)
         with failing(KeyboardInterrupt), producer.transaction() as tx:
             producer.send(topic, b"prepared")
             tx.prepare()
@@ -154,7 +156,7 @@ def _ctrl_c_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _one_transaction(producer: Producer, topic: str, value: bytes, seconds: float) -> Transaction | None:
+def _one_transaction(producer: Producer, topic: str, value: bytes, seconds: float) -> Transaction:
     """Sends one record in a transaction that Ctrl-C may interrupt anywhere, and leaves none open."""
     tx = producer.transaction()
     try:
@@ -172,17 +174,17 @@ def _one_transaction(producer: Producer, topic: str, value: bytes, seconds: floa
 def test_ctrl_c_at_any_moment_leaves_no_doubt(log: Log, topic: str, new_producer: NewProducer, rounds: int) -> None:
     producer = new_producer()
     chance = random.Random(rounds)
-    with producer.transaction():
-        producer.send(topic, b"first")
-    committed, aborted = [b"first"], []
+    committed: list[bytes] = []
+    aborted: list[bytes] = []
+    longest = 0.0
     for number in range(rounds):
         value = b"%d" % number
-        tx = _one_transaction(producer, topic, value, chance.uniform(0.0001, 0.02))
-        assert tx is not None
+        started = time.monotonic()
+        undisturbed = number % 4 == 0  # they tell how long it takes on this machine at the moment
+        tx = _one_transaction(producer, topic, value, 60.0 if undisturbed else chance.uniform(0.0001, longest))
+        longest = time.monotonic() - started if undisturbed else longest
         (committed if tx.committed else aborted).append(value)
         assert tx.committed is not None or tx._decision.number < 0, "it is known, or it was never begun"
-    with producer.transaction():
-        producer.send(topic, b"last")
-    assert log.committed(topic) == sorted([*committed, b"last"])
+    assert log.committed(topic) == sorted(committed)
     assert aborted
-    assert len(committed) > 1
+    assert len(committed) >= rounds // 4
