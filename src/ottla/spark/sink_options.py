@@ -28,7 +28,7 @@ _TRANSACTION_TIMEOUT = 900.0
 """What brokers allow unless they are told otherwise (transaction.max.timeout.ms)."""
 _FOLDER = "ottla-sink"
 
-_OWN = frozenset({"topic", "delivery", "commitLog", "includeHeaders", "retryTimeout"})
+_OWN = frozenset({"topic", "delivery", "commitLog", "repeatedBatch", "includeHeaders", "retryTimeout"})
 _SPARKS = frozenset({"checkpointLocation", "queryName"})
 """Spark passes these on together with ours."""
 _PRODUCER = frozenset(
@@ -48,7 +48,7 @@ _PRODUCER = frozenset(
         "kafka.transaction.timeout.ms",
     }
 )
-SINK_OPTIONS = _PRODUCER | {"delivery", "commitLog"}
+SINK_OPTIONS = _PRODUCER | {"delivery", "commitLog", "repeatedBatch"}
 """What only a sink takes."""
 _ALWAYS_FIVE = "five batches of a partition are under way at once, in order; leave it out"
 _BY_DELIVERY = "records are sent again until kafka.delivery.timeout.ms is over; leave it out"
@@ -83,6 +83,13 @@ class SinkSettings:
     buffering: Buffering
     commit_log: Path | None
     """Where a streaming write remembers which transactions it ends."""
+    skip_repeated: bool = False
+    """A batch that was written before is left out without comparing what is in it."""
+
+    @property
+    def target(self) -> str:
+        """What a commit log is made for."""
+        return "the topics in a column" if self.topic is None else f"topic {self.topic}"
 
     def open_producer(self, transactional_id: str | None) -> Producer:
         """A producer of this task's own."""
@@ -146,6 +153,7 @@ def _settings(options: Mapping[str, str]) -> SinkSettings:
         producer=producer,
         buffering=_buffering(lowered, producer.delivery_timeout),
         commit_log=None,
+        skip_repeated=_skips(lowered),
     )
 
 
@@ -156,6 +164,13 @@ def _guarantee(lowered: Mapping[str, str]) -> Guarantee:
     except ValueError:
         accepted = " and ".join(one.value for one in Guarantee)
         raise ConfigError(f"option delivery is {text!r}; accepted are {accepted}") from None
+
+
+def _skips(lowered: Mapping[str, str]) -> bool:
+    text = lowered.get("repeatedbatch", "compare").strip().lower()
+    if text not in ("compare", "skip"):
+        raise ConfigError(f"option repeatedBatch is {text!r}; accepted are compare and skip")
+    return text == "skip"
 
 
 def _producer(lowered: Mapping[str, str]) -> Settings:
