@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +26,7 @@ from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record,
 from ottla.spark.sink_options import Guarantee, SinkSettings, batch_settings, stream_settings
 from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, streaming_place, write_rows
 from ottla.spark.twophase import Fate, Share
+from ottla.spark.write_runs import naming
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,11 @@ def batch_writer(
     _check_topic_exists(settings)
     if settings.commit_log is not None:
         return ForeachBatchWriter(StreamWriter(settings, shape, _standings(settings)))
-    return BatchWriter(settings, shape, f"ottla-{uuid.uuid4().hex}-")
+    ids = naming(settings.name)
+    if settings.guarantee is Guarantee.EXACTLY_ONCE:
+        with settings.connection.cluster() as cluster:
+            twophase.sweep(cluster, ids.scope, which=ids.is_over)
+    return BatchWriter(settings, shape, ids.prefix)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool = False) -> StreamWriter:

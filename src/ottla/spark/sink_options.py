@@ -46,6 +46,7 @@ _PRODUCER = frozenset(
         "kafka.max.block.ms",
         "kafka.max.request.size",
         "kafka.transaction.timeout.ms",
+        "kafka.transactional.id",
     }
 )
 SINK_OPTIONS = _PRODUCER | {"delivery", "commitLog", "repeatedBatch"}
@@ -55,7 +56,6 @@ _BY_DELIVERY = "records are sent again until kafka.delivery.timeout.ms is over; 
 _REFUSED = {
     **REFUSED,
     "path": "the topic is the option topic, or a column of that name; use save() and start() without a path",
-    "kafka.transactional.id": "the sink makes ids of its own: delivery=exactly-once or delivery=at-least-once",
     "kafka.partitioner.class": "Java classes cannot run here; put the partition into the column partition",
     "kafka.max.in.flight.requests.per.connection": _ALWAYS_FIVE,
     "kafka.retries": _BY_DELIVERY,
@@ -83,6 +83,8 @@ class SinkSettings:
     buffering: Buffering
     commit_log: Path | None
     """Where a streaming write remembers which transactions it ends."""
+    name: str | None = None
+    """How the transactional ids of a batch write begin: a later one of that name ends what this one leaves open."""
     skip_repeated: bool = False
     """A batch that was written before is left out without comparing what is in it."""
 
@@ -121,7 +123,7 @@ def batch_settings(options: Mapping[str, str]) -> SinkSettings:
     found = _settings(options)
     if given is None or found.guarantee is Guarantee.AT_LEAST_ONCE:
         return found
-    return replace(found, commit_log=_folder("commitLog", given))
+    return replace(_unnamed(found), commit_log=_folder("commitLog", given))
 
 
 def stream_settings(options: Mapping[str, str]) -> SinkSettings:
@@ -130,7 +132,16 @@ def stream_settings(options: Mapping[str, str]) -> SinkSettings:
     found = _settings(options)
     if found.guarantee is Guarantee.AT_LEAST_ONCE:
         return found
-    return replace(found, commit_log=_commit_log(options))
+    return replace(_unnamed(found), commit_log=_commit_log(options))
+
+
+def _unnamed(found: SinkSettings) -> SinkSettings:
+    if found.name is not None:
+        raise ConfigError(
+            "option kafka.transactional.id is for df.write: a streaming query makes ids of its own, by which a restart"
+            " ends what was left open"
+        )
+    return found
 
 
 def _settings(options: Mapping[str, str]) -> SinkSettings:
@@ -153,6 +164,7 @@ def _settings(options: Mapping[str, str]) -> SinkSettings:
         producer=producer,
         buffering=_buffering(lowered, producer.delivery_timeout),
         commit_log=None,
+        name=_name(lowered, guarantee),
         skip_repeated=_skips(lowered),
     )
 
@@ -164,6 +176,13 @@ def _guarantee(lowered: Mapping[str, str]) -> Guarantee:
     except ValueError:
         accepted = " and ".join(one.value for one in Guarantee)
         raise ConfigError(f"option delivery is {text!r}; accepted are {accepted}") from None
+
+
+def _name(lowered: Mapping[str, str], guarantee: Guarantee) -> str | None:
+    name = lowered.get("kafka.transactional.id", "").strip()
+    if name and guarantee is Guarantee.AT_LEAST_ONCE:
+        raise ConfigError("option kafka.transactional.id is for delivery=exactly-once")
+    return name or None
 
 
 def _skips(lowered: Mapping[str, str]) -> bool:
