@@ -26,7 +26,7 @@ def test_every_event_class_is_listed_and_exported() -> None:
 
 
 def test_kinds_are_distinct_snake_case_names() -> None:
-    assert len({one.kind for one in EVENTS}) == len(EVENTS) == 28
+    assert len({one.kind for one in EVENTS}) == len(EVENTS) == 32
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", one.kind) for one in EVENTS)
     assert FlushAcknowledged.kind == "flush_acknowledged"
     assert Silent.kind == "my odd.name!"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.events.hub import Events, Sink
 from ottla.events.values import (
     EVENTS,
+    ArchiveHeldUp,
+    ArchiveResumed,
     BatchDone,
     BufferFull,
     ConnectionDown,
@@ -39,6 +41,8 @@ from ottla.events.values import (
     StoreWentBack,
     TimeDown,
     TopicReplaced,
+    TopicResumed,
+    TopicSuspended,
     UnitEnded,
     UnitReclaimed,
     UnitsPlanned,
@@ -61,6 +65,8 @@ _HOMES = {
 
 __all__ = [
     "EVENTS",
+    "ArchiveHeldUp",
+    "ArchiveResumed",
     "BatchDone",
     "BufferFull",
     "ConnectionDown",
@@ -94,6 +100,8 @@ __all__ = [
     "StoreWentBack",
     "TimeDown",
     "TopicReplaced",
+    "TopicResumed",
+    "TopicSuspended",
     "UnitEnded",
     "UnitReclaimed",
     "UnitsPlanned",

@@ -12,6 +12,8 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.events.values import (
+    ArchiveHeldUp,
+    ArchiveResumed,
     BatchDone,
     BufferFull,
     ConnectionDown,
@@ -38,6 +40,8 @@ from ottla.events.values import (
     StoreWentBack,
     TimeDown,
     TopicReplaced,
+    TopicResumed,
+    TopicSuspended,
     UnitEnded,
     UnitReclaimed,
     UnitsPlanned,
@@ -74,6 +78,10 @@ LEVELS: Mapping[type[Event], int] = {
     StoreDown: logging.WARNING,
     StoreUp: logging.INFO,
     StoreWentBack: logging.ERROR,
+    TopicSuspended: logging.ERROR,
+    TopicResumed: logging.INFO,
+    ArchiveHeldUp: logging.WARNING,
+    ArchiveResumed: logging.INFO,
 }
 
 
