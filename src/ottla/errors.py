@@ -24,7 +24,8 @@
     ├── LakeError              an archive on disk cannot do what was asked
     │   ├── NotALake           a folder that holds something else, or nothing
     │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
-    │   └── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    │   ├── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    │   └── ArchiveIncomplete  some topics could not be archived, the others were: which ones and why
     ├── EngineFailed           Spark could not run tasks or a query
     ├── FleetError             a fleet cannot do what was asked
     │   ├── StoreUnavailable   its store does not answer
@@ -45,6 +46,7 @@ Exceptions of other libraries do not cross Ottla's surface; they are the `__caus
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,6 +55,7 @@ from kio.schema.errors import ErrorCode
 from ottla.text import printable
 
 __all__ = [
+    "ArchiveIncomplete",
     "Attempt",
     "AuthenticationFailed",
     "BrokerError",
@@ -335,6 +338,15 @@ class LakeConflict(LakeError):
 
 class LakeDamaged(LakeError):
     """A file of the archive cannot be read, or contradicts another one."""
+
+
+class ArchiveIncomplete(LakeError):
+    """Some of several topics could not be archived; all that could be is. `troubles` has the error of each."""
+
+    def __init__(self, path: object, troubles: Mapping[str, OttlaError]) -> None:
+        self.troubles = dict(troubles)
+        lines = "".join(f"\n  {topic}: {error}" for topic, error in sorted(self.troubles.items()))
+        super().__init__(path, f"not archived, the other topics are:{lines}")
 
 
 class EngineFailed(OttlaError):
