@@ -5,14 +5,16 @@ Nothing here reads the environment, opens a file or connects; secrets never show
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, InputError
+from ottla.text import printable
 
 Path = str | PathLike[str]
 ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -25,7 +27,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = printable(self.host)  # brokers say where other brokers are
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)
@@ -187,6 +190,40 @@ def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
         raise ConfigError(f"{name} must be {article} {kind.__name__}, got {value!r}")
+
+
+def check_callable(name: str, value: object, *, arguments: int) -> None:
+    """What is handed in to be called must be a plain function of so many arguments: with any other, each call would
+    fail, or do nothing."""
+    if (why := why_not_called(value, arguments)) is not None:
+        raise InputError(f"{name} {why}")
+
+
+def why_not_called(value: object, arguments: int) -> str | None:
+    """Why calling this with so many arguments would fail, or do nothing; None if it would not."""
+    if not callable(value):
+        return f"is {type(value).__name__}, which cannot be called: a function is needed"
+    for is_such, kind in _LATER:
+        if is_such(value) or is_such(inspect.getattr_static(type(value), "__call__", None)):
+            return f"is {kind}: calling it would do nothing; write a plain function"
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return None  # some that are written in C do not tell
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        count = "one argument" if arguments == 1 else f"{arguments} arguments"
+        return f"{name}{signature} cannot be called with {count}, which is what it gets: {error}"
+    return None
+
+
+_LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (inspect.iscoroutinefunction, "a coroutine function (async def)"),
+    (inspect.isasyncgenfunction, "an asynchronous generator"),
+    (inspect.isgeneratorfunction, "a generator function (it has a yield)"),
+)
 
 
 def check_seconds(owner: str, name: str, value: object, *, lowest: float) -> None:

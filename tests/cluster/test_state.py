@@ -9,11 +9,13 @@ import random
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +28,11 @@ from ottla.cluster.guard import start_guard
 from ottla.cluster.nodes import Java
 from ottla.cluster.ports import PortTaken, free_ports
 from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
-from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
-from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, StateDamaged, folders
+from ottla.cluster.redis import find_redis, password, password_file, start_redis, wait_for_redis
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, RedisState, StateDamaged, folders
 from ottla.cluster.status import look
+from ottla.engines.fleet.store import open_store
+from ottla.engines.fleet.units import Charter
 from ottla.errors import LocalClusterError
 from ottla.net import Deadline
 
@@ -254,6 +258,66 @@ def test_another_redis_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None
     with pytest.raises(LocalClusterError, match="ended while starting") as caught:  # an old log line is not blamed
         wait_for_redis(third, tmp_path / "second", port=port, timeout=10)
     assert not isinstance(caught.value, PortTaken)
+
+
+def _said(port: int, *commands: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
+        heard = b""
+        while more := connection.recv(1 << 16):
+            heard += more
+        return heard
+
+
+def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
+    """They reach its port; its password they cannot read, neither in a file nor in the list of processes."""
+    environment, folder = dict(os.environ), tmp_path / "c" / 'a "redis"'
+    (port,) = free_ports(1, random.Random())
+    before = os.umask(0)
+    try:
+        running = start_redis(find_redis(environment), folder, port=port, environment=environment)
+    finally:
+        os.umask(before)
+    try:
+        wait_for_redis(running, folder, port=port, timeout=10)
+        secret = password(folder)
+        assert len(secret) > 30
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {
+            one.name: one.stat().st_mode & 0o077
+            for one in folder.rglob("*")
+            if one.is_file() and secret.encode() in one.read_bytes()
+        } == {
+            "password": 0,
+            "redis.conf": 0,
+        }
+        assert secret not in " ".join(psutil.Process(running.pid).cmdline())
+        assert b"NOAUTH" in _said(port, "EVAL 'return 1' 0")
+        assert b"WRONGPASS" in _said(port, "AUTH wrong")
+        with closing(open_store(RedisState(port).url(password_file(folder)), "etl")) as store:
+            assert store.found(Charter()) == Charter()
+        for command in ("CONFIG GET dir", "MODULE LIST", "DEBUG JMAP", "REPLICAOF NO ONE"):
+            assert b"unknown command" in _said(port, f"AUTH {secret}", command)
+    finally:
+        end([running], grace=0)
+    again = start_redis(find_redis(environment), folder, port=port, environment=environment)
+    try:
+        wait_for_redis(again, folder, port=port, timeout=10)
+        assert password(folder) == secret, "those who know it go on"
+    finally:
+        end([again], grace=0)
+
+
+def test_the_password_is_not_told_to_another_process_that_has_the_port(tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        somebody.setblocking(False)
+        port = somebody.getsockname()[1]
+        running = start_redis(find_redis(environment), tmp_path / "redis", port=port, environment=environment)
+        with pytest.raises(PortTaken):
+            wait_for_redis(running, tmp_path / "redis", port=port, timeout=10)
+        with pytest.raises(BlockingIOError):
+            somebody.accept()
 
 
 def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ottla import Batching, BufferFull, Buffering, ConnectionLost, InputError, N
 from ottla.events import Events
 from ottla.net.connection import Connection
 from ottla.produce.budget import Budget
-from ottla.produce.intake import Chunk, Extras, Intake
+from ottla.produce.intake import Intake
 from ottla.testing import FakeKafka
 
 from .interrupting import interrupted
@@ -51,30 +51,6 @@ def test_a_chunk_whose_closing_is_interrupted_anywhere_is_handed_over_once() -> 
             assert at > 20, "it was interrupted in many places"
             return
     pytest.fail("closing a chunk has no end")
-
-
-def test_a_record_interrupted_on_its_way_leaves_no_key_or_header_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    intake = _intake()
-    intake.put("t", b"0", key=None, extras=None, usable=_fine)
-
-    class Interrupted(Chunk):
-        __slots__ = ()
-
-        def append(self, value: Any) -> None:
-            raise KeyboardInterrupt
-
-    chunk = intake.open.chunks["t"]
-    chunk.__class__ = Interrupted
-    with pytest.raises(KeyboardInterrupt):
-        intake.put("t", b"lost", key=b"key", extras=Extras([("h", b"v")], 5, 1), usable=_fine)
-    chunk.__class__ = Chunk
-    chunk.append(b"plain")  # as the short way does it
-    intake.take_all()
-    (handover,), _ = intake.take(0.0, lambda _: 0.0)
-    assert handover.columns.count == 2
-    assert handover.partitions is None
-    assert handover.columns.header_count == 0
-    assert handover.columns.key.nulls.tolist() == [1, 1]
 
 
 def test_a_callback_that_exits_stops_neither_the_sender_nor_those_who_wait() -> None:

@@ -75,7 +75,6 @@ def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
         ({}, "kafka.bootstrap.servers is missing"),
         ({**BROKERS, "topik": "t"}, "topik is unknown for writing: did you mean topic?"),
         ({**BROKERS, "compression.type": "lz4"}, "it is written kafka.compression.type"),
-        ({**BROKERS, "kafka.transactional.id": "x"}, "kafka.transactional.id is not supported for writing: the sink"),
         ({**BROKERS, "kafka.value.serializer": "x"}, "kafka.value.serializer is not supported"),
         ({**BROKERS, "kafka.retries": "3"}, "kafka.delivery.timeout.ms"),
         ({**BROKERS, "path": "t"}, "the topic is the option topic"),

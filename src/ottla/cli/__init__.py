@@ -19,6 +19,7 @@ import click
 
 from ottla import __version__
 from ottla.errors import ConfigError, OttlaError
+from ottla.text import printable
 
 __all__ = ["cli", "main"]
 
@@ -79,7 +80,7 @@ class Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print it the way every error of Ottla looks."""
-        click.echo(f"error: {self.message}", file=file, err=True)
+        click.echo("error: " + printable(self.message, keep="\n"), file=file, err=True)
 
 
 class Misuse(Failure):

@@ -99,6 +99,11 @@ def _output(text: str) -> Path:
     "--null-value", metavar="TEXT", callback=parsed(unescaped), help="Print TEXT for a null.  [default: nothing]"
 )
 @click.option(
+    "--raw",
+    is_flag=True,
+    help="Let control characters of records through to a terminal, too. Files and pipes get every byte as it is.",
+)
+@click.option(
     "--output",
     metavar="FILE",
     callback=parsed(_output),
@@ -216,7 +221,13 @@ def _member(wanted: Wanted, group: str, bootstrap: str, **client: Any) -> FromGr
 
 
 def _target(
-    output: Path | None, *, form: str | None, as_json: bool, key_separator: bytes | None, null_value: bytes | None
+    output: Path | None,
+    *,
+    form: str | None,
+    as_json: bool,
+    key_separator: bytes | None,
+    null_value: bytes | None,
+    raw: bool,
 ) -> Output:
     looks = {"--format": form is not None, "--json": as_json, "--key-separator": key_separator is not None}
     given = [option for option, is_given in looks.items() if is_given]
@@ -228,15 +239,17 @@ def _target(
         return FileOutput(output)
     if as_json and null_value is not None:
         raise Misuse("--null-value is not for --json, which has null itself")
-    return StandardOutput(_look(form, as_json=as_json, separator=key_separator, null=null_value or b""))
+    readable = not raw and sys.stdout is not None and sys.stdout.isatty()
+    look = _look(form, as_json=as_json, separator=key_separator, null=null_value or b"", readable=readable)
+    return StandardOutput(look)
 
 
-def _look(form: str | None, *, as_json: bool, separator: bytes | None, null: bytes) -> Look:
+def _look(form: str | None, *, as_json: bool, separator: bytes | None, null: bytes, readable: bool) -> Look:
     if as_json:
         return JsonObjects()
     if form is None:
-        return Values(separator=separator, null=null)
+        return Values(separator=separator, null=null, readable=readable)
     try:
-        return template.parse(form, null=null)
+        return template.parse(form, null=null, readable=readable)
     except ValueError as error:
         raise Misuse(f"--format: {error}") from error

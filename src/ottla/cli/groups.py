@@ -5,7 +5,6 @@ The commands ask `Admin.groups`; what a reset does is planned in `resetting`, an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +27,7 @@ from ottla.cli.resetting import (
     plan,
     refuse_missing,
 )
+from ottla.cli.values.json_text import json_text
 from ottla.cli.values.times import parse_time
 from ottla.cli.views.groups import as_dict, as_text, listed_dict, listed_text, move_dict, moves_text
 from ottla.cli.views.tables import terminal_width
@@ -73,7 +73,7 @@ def list_groups(admin: Admin, *, as_json: bool) -> None:
     """
     found = admin.groups.list_groups()
     if as_json:
-        click.echo(json.dumps([listed_dict(group) for group in found]))
+        click.echo(json_text([listed_dict(group) for group in found]))
     elif found:
         click.echo(listed_text(found, width=terminal_width()))
     else:
@@ -97,7 +97,7 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
     """
     found = [(admin.groups.describe(name), admin.groups.lag(name)) for name in names]
     if as_json:
-        click.echo(json.dumps([as_dict(group, lags) for group, lags in found]))
+        click.echo(json_text([as_dict(group, lags) for group, lags in found]))
     else:
         click.echo("\n\n".join(as_text(group, lags, width=terminal_width()) for group, lags in found))
 
@@ -156,7 +156,7 @@ def reset(
         admin.groups.set_offsets(name, {move.partition: move.committed for move in moves})
     if as_json:
         shown = [move_dict(move) for move in moves]
-        click.echo(json.dumps({"group": name, "reset": not dry_run, "partitions": shown}))
+        click.echo(json_text({"group": name, "reset": not dry_run, "partitions": shown}))
     else:
         click.echo(f"group {name} {'would be' if dry_run else 'is'} reset:")
         click.echo(moves_text(moves, width=terminal_width()))

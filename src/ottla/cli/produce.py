@@ -5,7 +5,6 @@ It parses, reads, sends and tells; what a line means is in `rows`, which lines d
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -27,6 +26,7 @@ from ottla.cli.sending.rows import BadLine, Format, Header, JsonLines, PlainLine
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.escapes import unescaped
+from ottla.cli.values.json_text import json_text
 from ottla.config import LONGEST, Security
 from ottla.errors import InputError, NotDelivered
 from ottla.events import Event, FlushAcknowledged, Sink
@@ -373,7 +373,7 @@ class _Run:
 
 def _report(counts: Counts, *, as_json: bool, verbose: bool) -> None:
     if as_json:
-        click.echo(json.dumps(counts.as_dict()))
+        click.echo(json_text(counts.as_dict()))
         return
     click.echo(str(counts), err=True)
     for at, arrived in sorted(counts.arrived.items()) if verbose else ():

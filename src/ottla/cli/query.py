@@ -6,7 +6,6 @@ decompressed. No record is printed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +28,7 @@ from ottla.cli.options.reading import (
 from ottla.cli.options.security import security_options
 from ottla.cli.reading.resolving import Wanted
 from ottla.cli.reading.texts import show_time
+from ottla.cli.values.json_text import json_text
 from ottla.cli.values.places import Fixed, Place
 from ottla.cli.values.times import parse_time
 from ottla.cli.values.units import show_size
@@ -190,7 +190,7 @@ def _profile(one: PartitionProfile) -> _Row:
 
 def _print(rows: Sequence[_Row], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(rows))
+        click.echo(json_text(rows))
         return
     cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
     click.echo(table([name.upper() for name in rows[0]], cells, width=terminal_width()))

@@ -5,7 +5,6 @@ The commands ask `Admin` and hand what it found to `topic_views`; settings come 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Mapping
 
@@ -17,10 +16,12 @@ from ottla.cli import Misuse
 from ottla.cli.options.connecting import with_admin
 from ottla.cli.options.general import json_option
 from ottla.cli.options.topic_settings import topic_settings_options
+from ottla.cli.values.json_text import json_text
 from ottla.cli.views.tables import terminal_width
 from ottla.cli.views.topics import TopicView, as_dict, as_text, changes_table, overview, setting_dict
 from ottla.errors import BrokerError, ErrorCode
 from ottla.model import TopicPartition
+from ottla.text import printable
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Let the brokers check it and show it; change nothing.")
 
@@ -57,13 +58,13 @@ def list_topics(admin: Admin, *, is_long: bool, internal: bool, as_json: bool) -
     found = [topic for topic in admin.describe_topics() if internal or not topic.internal]
     if as_json:
         names = [topic.name for topic in found]
-        click.echo(json.dumps([as_dict(view) for view in _views(admin, found)] if is_long else names))
+        click.echo(json_text([as_dict(view) for view in _views(admin, found)] if is_long else names))
     elif not found:
         click.echo("there are no topics", err=True)
     elif is_long:
         click.echo(overview(_views(admin, found), width=terminal_width()))
     else:
-        click.echo("\n".join(topic.name for topic in found))
+        click.echo("\n".join(printable(topic.name) for topic in found))
 
 
 @topics.command()
@@ -85,7 +86,7 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
     found = admin.describe_topics(names)
     views = _views(admin, found, settings=_visible_settings(admin, names))
     if as_json:
-        click.echo(json.dumps([as_dict(view) for view in views]))
+        click.echo(json_text([as_dict(view) for view in views]))
     else:
         click.echo("\n\n".join(as_text(view, width=terminal_width()) for view in views))
 
@@ -127,7 +128,7 @@ def create(
         admin.create_topics([new])
     if as_json:
         shown = [setting_dict(one) for one in settings.values()]
-        click.echo(json.dumps({"name": name, "partitions": partitions, "created": not dry_run, "settings": shown}))
+        click.echo(json_text({"name": name, "partitions": partitions, "created": not dry_run, "settings": shown}))
     else:
         verb = "would create" if dry_run else "created"
         click.echo(f"{verb} {name} with {partitions} partition{'s' if partitions > 1 else ''}")
@@ -166,7 +167,7 @@ def alter(
     rows = [(key, _value(before, key), after[key]) for key in wanted]
     if as_json:
         shown = [{"setting": key, "before": old, "after": new} for key, old, new in rows]
-        click.echo(json.dumps({"name": name, "altered": not dry_run, "changes": shown}))
+        click.echo(json_text({"name": name, "altered": not dry_run, "changes": shown}))
     else:
         click.echo(f"{name} {'would be altered' if dry_run else 'is altered'}:")
         click.echo(changes_table(rows, width=terminal_width()))
@@ -195,7 +196,7 @@ def add_partitions(admin: Admin, *, name: str, total: int, dry_run: bool, as_jso
         raise Misuse(f"topic {name} has {before} partition{'s' if before != 1 else ''}, --total {total}: {few}")
     admin.add_partitions(name, total, apply=Apply.CHECK if dry_run else Apply.NOW)
     if as_json:
-        click.echo(json.dumps({"name": name, "before": before, "after": total, "added": not dry_run}))
+        click.echo(json_text({"name": name, "before": before, "after": total, "added": not dry_run}))
     else:
         click.echo(f"{name} {'would have' if dry_run else 'has'} {total} partitions, {before} before")
 

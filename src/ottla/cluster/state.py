@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
@@ -84,10 +85,11 @@ class RedisState:
     port: int
     process: ProcessId | None = None
 
-    @property
-    def url(self) -> str:
-        """As Redis clients take it."""
-        return f"redis://{HOST}:{self.port}/0"
+    def url(self, password_file: Path) -> str:
+        """As stores of a fleet take it: with the file of the password and not with the password, so that it can be
+        shown and given to other programs of this account."""
+        address = f"redis://{HOST}:{self.port}/0"
+        return f"{address}?password_file={quote(str(password_file))}" if password_file.exists() else address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

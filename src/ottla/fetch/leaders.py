@@ -140,11 +140,10 @@ class Leaders:
             self._doubted.add(at.topic)
             code = ErrorCode.unknown_topic_or_partition if topic is None or not topic.error else topic.error
             return BrokerError(int(code), f"reading {at}")
-        if course.topic_id is None:
+        if not course.is_certain:
             course.topic_id = topic.id
         elif topic.id is not None and topic.id != course.topic_id and not course.is_over:
-            course.topic_id = topic.id
-            self._troubles.find_ends(course, "the topic was deleted and created again under the same name")
+            self._troubles.suspect(course)
         if partition.leader < 0:
             self._doubted.add(at.topic)
             return BrokerError(int(partition.error) or int(ErrorCode.leader_not_available), f"reading {at}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
@@ -28,6 +27,7 @@ from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.pool import Pool
 from ottla.net.resolver import Resolver
 from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
+from ottla.net.waiting import Flag
 from ottla.wire import messages
 
 __all__ = ["Cluster", "Refresh", "VersionOf"]
@@ -61,7 +61,7 @@ class Cluster:
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or Retry()
         self._chance = chance or random.Random()
-        self._closing = threading.Event()
+        self._closing = Flag()
         self._pid = os.getpid()
         # Files are read at each connect: the program may be in another directory by then.
         tls = None if security.tls is None else security.tls.absolute()
@@ -109,7 +109,7 @@ class Cluster:
             if remembered is not None:
                 return remembered
         question = Question(names, unknown)
-        return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit))
+        return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit, since_now=True))
 
     def remembered(self, names: frozenset[str] | None) -> Metadata | None:
         """The same, unless something of it is unknown or older than `Timeouts(metadata_age=...)`; asks nobody."""
@@ -126,6 +126,13 @@ class Cluster:
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
         """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
         return self._persist(f"looking up topic {name}", deadline, lambda limit: self._resolver.topic(name, limit))
+
+    def topics(self, names: Collection[str], *, deadline: Deadline | None = None) -> dict[str, Topic]:
+        """Topics as the brokers have them now, not from memory; BrokerError when one stays unknown."""
+        limit = deadline or Deadline.after(self.timeouts.total)
+        if names:
+            self.metadata(names, deadline=limit)
+        return {name: self.topic(name, deadline=limit) for name in names}
 
     def leader(self, topic: str, partition: int, *, deadline: Deadline | None = None) -> Broker:
         """The leader of a partition, after waiting for an election if there is one."""

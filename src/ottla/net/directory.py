@@ -24,7 +24,7 @@ class Directory:
 
     def __init__(self, *, age: float) -> None:
         self._age = age
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._known = Metadata()
         self._brokers_seen = _STALE
         self._seen: dict[str, float] = {}

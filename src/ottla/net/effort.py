@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Iterable
 
 from ottla.config import Retry
@@ -24,6 +23,7 @@ from ottla.errors import (
     SecurityMismatch,
 )
 from ottla.net.deadline import Deadline
+from ottla.net.waiting import Flag
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +41,7 @@ _LATER = "; later: "
 class Effort:
     """The attempts of one call, under one deadline. `pause` is set when the caller must not wait any more."""
 
-    def __init__(
-        self, what: str, *, deadline: Deadline, retry: Retry, chance: random.Random, pause: threading.Event
-    ) -> None:
+    def __init__(self, what: str, *, deadline: Deadline, retry: Retry, chance: random.Random, pause: Flag) -> None:
         self.what = what
         self.deadline = deadline
         self._retry = retry

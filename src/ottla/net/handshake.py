@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from ottla.config import Address, Sasl, Security
 from ottla.errors import (
     AuthenticationFailed,
-    BrokerError,
     ConnectFailed,
     ConnectionLost,
     ErrorCode,
@@ -135,7 +134,7 @@ def _check_mechanism(answer: Any, name: str, address: Address) -> None:
     if answer.error_code is ErrorCode.illegal_sasl_state:
         raise AuthenticationFailed(address, "this listener does not use SASL: leave out Security(sasl=...)")
     if answer.error_code is not ErrorCode.none:
-        raise AuthenticationFailed(address, str(BrokerError(answer.error_code, f"SASL {name}")))
+        raise AuthenticationFailed(address, f"SASL {name}: {answer.error_code.name.upper()}")
 
 
 def _refusal(name: str, answer: Any) -> str:

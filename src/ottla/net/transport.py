@@ -22,6 +22,7 @@ from ottla.config import Address, Tls
 from ottla.errors import ConfigError, ConnectFailed, SecurityMismatch
 from ottla.net.deadline import Deadline
 from ottla.net.interrupt import Interrupt
+from ottla.net.waiting import Flag
 
 _KEEPALIVE_IDLE_SECONDS = 60
 _TLS_CHUNK_BYTES = 1 << 18
@@ -41,7 +42,7 @@ class Transport:
         self._socket = sock
         self._users = 0
         self._ended = False
-        self._life = threading.Lock()
+        self._life = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         # OpenSSL's state of one connection must not be touched by two threads at once.
         self._tls_lock = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
         # What OpenSSL could not write: it must be offered the very same bytes until it has.
@@ -186,7 +187,7 @@ def _connect_one(
 def _resolve(address: Address, deadline: Deadline, interrupt: Interrupt) -> list[IpAddress]:
     """The host's addresses. The system's resolver has no deadline, so a name is looked up in a thread."""
     outcome: list[list[IpAddress] | Exception] = []
-    done = threading.Event()
+    done = Flag()
 
     def look_up() -> None:
         try:

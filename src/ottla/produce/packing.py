@@ -133,6 +133,9 @@ def _begin(topic: Topic, handover: Handover) -> npt.NDArray[np.int32]:
     shipment.now_ms = int(handover.created * 1000)
     shipment.times = columns.times if len(columns.times) else None
     shipment.unsettled = columns.count
+    if not columns.count:
+        shipment.settle(0)  # no batch will do it
+        return np.empty(0, np.int32)
     return topic.router.route(columns.key, columns.count, partitions=topic.partitions, explicit=handover.partitions)
 
 

@@ -1,87 +1,86 @@
 """A batch query: what lies between two places, planned on the driver and cut into tasks of about equal size.
 
 What is wanted comes in; slices go out, then rows of each. Everything that can be known to be wrong is told while
-planning, before a task starts.
+planning, before a task starts. What is planned serves all uses of a DataFrame, so it says nothing of a single one:
+filters are left to Spark, and ends that move are found by the tasks (`open_ends`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ottla.errors import ConfigError, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange
 from ottla.plan import cut
-from ottla.spark.offsets import Logs
-from ottla.spark.pruning import Narrowing, take
+from ottla.spark.offsets import Logs, Offsets
+from ottla.spark.open_ends import OpenEnd, find_later, open_ends
 from ottla.spark.reading import Slice, Task
 from ottla.spark.wanted import End, Portions, Wanted
 
 _WORTH_CUTTING = 50_000
 """Offsets: with fewer, a second task costs more than it saves, and nobody is asked how large records are."""
+_HINT = "option failOnDataLoss=false leaves them out"
+_AGAIN = "a DataFrame is planned at its first use: if that was before they were gone, load() it again"
 _log = logging.getLogger(__name__)
 
 
-class _Unannounced:
-    """A method `pushFilters` that looks as if it was not overridden.
-
-    Spark refuses to read at all from a source that overrides it while spark.sql.python.filterPushdown.enabled is off,
-    which is its default. Without filters everything is read and Spark filters, so there is nothing to refuse.
-    """
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __get__(self, reader: Any, owner: type) -> Any:
-        return _Bound(self._function, reader)
-
-
-class _Bound:
-    def __init__(self, function: Any, reader: Any) -> None:
-        self.__func__ = DataSourceReader.pushFilters
-        self._function = function
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        left: Iterable[Filter] = self._function(self._reader, filters)
-        return left
-
-
 class BatchReader(DataSourceReader):
-    """What Spark plans and reads a batch query with."""
+    """What Spark plans and reads a batch query with.
+
+    Spark plans a DataFrame once and keeps that for every further use of it: counts, views, both sides of a self-join.
+    So `pushFilters` is not overridden: the filter of one use would be that of all others.
+    """
 
     def __init__(self, wanted: Wanted, schema: StructType) -> None:
         self._task = Task(wanted, schema)
-        self._narrowing = Narrowing()
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._narrowing, left = take(filters)
-        return left
-
-    pushFilters: Any = _Unannounced(_push)  # noqa: N815
 
     def partitions(self) -> list[InputPartition]:
-        """One slice for each task."""
+        """One slice for each task, and some for what comes after the planning."""
         wanted = self._task.wanted
         with wanted.connection.cluster() as cluster:
-            return [
-                Slice(one)
-                for one in plan(Logs(cluster, wanted.what, isolation=wanted.isolation), wanted, self._narrowing)
-            ]
+            planned = plan(Logs(cluster, wanted.what, isolation=wanted.isolation), wanted)
+        return [*map(Slice, planned.ranges), *open_ends(wanted, planned.ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice."""
-        return self._task.read(partition)
+        try:
+            for one in self._ranges(partition):
+                yield from self._task.read(Slice(one))
+        except OffsetsLost as lost:
+            raise OffsetsLost(
+                *(lost.topic, lost.partition),
+                start=lost.start,
+                stop=lost.stop,
+                resume=lost.resume,
+                reason=f"{lost.reason} ({_HINT}; {_AGAIN})",
+            ) from lost
+
+    def _ranges(self, partition: InputPartition) -> list[OffsetRange]:
+        match partition:
+            case Slice():
+                return [partition.range]
+            case OpenEnd():
+                return find_later(self._task.wanted, partition)
+        return []  # Spark's own, where there is nothing to read
 
 
-def plan(logs: Logs, wanted: Wanted, narrowing: Narrowing) -> list[OffsetRange]:
-    """The ranges that a batch query reads, each for one task."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The ranges that a batch query reads, each for one task, and where each partition ends in them."""
+
+    ranges: list[OffsetRange]
+    ends: Offsets
+
+
+def plan(logs: Logs, wanted: Wanted) -> Plan:
+    """What there is now."""
     partitions = logs.partitions()
     start = logs.resolve(wanted.start, partitions)
     stop = logs.resolve(wanted.stop, partitions)
@@ -90,8 +89,9 @@ def plan(logs: Logs, wanted: Wanted, narrowing: Narrowing) -> list[OffsetRange]:
         if first > stop[at]:
             raise ConfigError(f"{at} would start at offset {first}, after its end {stop[at]}")
         ranges.append(OffsetRange(*at, first, stop[at]))
-    narrowed = [one for one in narrowing.narrow(ranges) if len(one)]
-    return cut_for_tasks(logs, _since(logs, narrowing, _present(logs, wanted, narrowed)), wanted.portions)
+    present = _present(logs, wanted, ranges)
+    ends = {one.topic_partition: one.stop for one in present}
+    return Plan(cut_for_tasks(logs, [one for one in present if len(one)], wanted.portions), ends)
 
 
 def cut_for_tasks(logs: Logs, ranges: list[OffsetRange], portions: Portions) -> list[OffsetRange]:
@@ -108,11 +108,14 @@ def cut_for_tasks(logs: Logs, ranges: list[OffsetRange], portions: Portions) -> 
 
 def _present(logs: Logs, wanted: Wanted, ranges: list[OffsetRange]) -> list[OffsetRange]:
     """The ranges as far as the logs still have them: the rest is an error, or told and left out."""
-    partitions = [one.topic_partition for one in ranges]
+    partitions = [one.topic_partition for one in ranges if len(one)]
     first, last = logs.at(End.EARLIEST, partitions), logs.at(End.LATEST, partitions)
     present = []
     for one in ranges:
         at = one.topic_partition
+        if at not in first:
+            present.append(one)
+            continue
         if one.start < first[at]:
             lost, reason = (one.start, min(one.stop, first[at])), "they are older than what the topic keeps"
         elif one.stop > last[at]:
@@ -126,18 +129,3 @@ def _present(logs: Logs, wanted: Wanted, ranges: list[OffsetRange]) -> list[Offs
         start = min(max(one.start, first[at]), one.stop)
         present.append(OffsetRange(*at, start, max(start, min(one.stop, last[at]))))
     return present
-
-
-_HINT = "option failOnDataLoss=false leaves them out"
-
-
-def _since(logs: Logs, narrowing: Narrowing, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    if narrowing.since is None:
-        return ranges
-    found = logs.since(narrowing.since, [one.topic_partition for one in ranges])
-    later = []
-    for one in ranges:
-        place = found[one.topic_partition]
-        start = one.stop if place is None else min(max(one.start, place), one.stop)
-        later.append(OffsetRange(one.topic, one.partition, start, one.stop))
-    return later

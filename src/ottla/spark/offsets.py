@@ -90,17 +90,30 @@ class Logs:
         """The first record at or after a time in each partition, None where there is none."""
         return {at: None if found < 0 else found for at, found in self._find(partitions, milliseconds).items()}
 
-    def resolve(self, limit: Limit, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offset that a limit means in each of the partitions, which it must name if it names any."""
+    def resolve(
+        self,
+        limit: Limit,
+        partitions: Collection[TopicPartition],
+        *,
+        among: Collection[TopicPartition] | None = None,
+    ) -> Offsets:
+        """The offset that a limit means in each of the partitions.
+
+        It must name exactly these if it names any; or those that they are `among`, all that the query reads.
+        """
+        whole = partitions if among is None else among
         match limit:
             case End():
                 return self.at(limit, partitions)
             case Places(option, places):
-                _check_named(option, places, partitions, "-1 is latest, -2 is earliest")
-                ends = {end: [at for at, place in places.items() if place is end] for end in End}
-                found = {at: place for at, place in places.items() if isinstance(place, int)}
+                _check_named(option, places, whole, "-1 is latest, -2 is earliest")
+                ends = {end: [at for at in partitions if places[at] is end] for end in End}
+                found = {at: place for at in partitions if isinstance(place := places[at], int)}
                 return found | self.at(End.EARLIEST, ends[End.EARLIEST]) | self.at(End.LATEST, ends[End.LATEST])
             case Times(option, times, no_match):
+                if isinstance(times, Mapping):
+                    _check_named(option, times, whole, "in milliseconds since 1970")
+                    times = {at: times[at] for at in partitions}
                 return self._at_times(option, times, no_match, partitions)
 
     def record_bytes(self) -> RecordBytes | None:
@@ -153,8 +166,6 @@ class Logs:
         no_match: NoMatch,
         partitions: Collection[TopicPartition],
     ) -> Offsets:
-        if isinstance(times, Mapping):
-            _check_named(option, times, partitions, "in milliseconds since 1970")
         each = dict(times) if isinstance(times, Mapping) else dict.fromkeys(partitions, times)
         found: dict[TopicPartition, int | None] = {}
         for moment in sorted(set(each.values())):
@@ -181,23 +192,6 @@ class Logs:
 def is_gone(error: OttlaError) -> bool:
     """Whether an error says that a topic does not exist."""
     return isinstance(error, BrokerError) and error.row.name in ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
-
-
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """As Spark keeps it, in the form of the connector. Always in the same order: Spark compares the text."""
-    found: dict[str, dict[str, int]] = {}
-    for at, offset in sorted(offsets.items()):
-        found.setdefault(at.topic, {})[str(at.partition)] = offset
-    return found
-
-
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """What `to_json` made, or the connector."""
-    return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, rows in offsets.items()
-        for partition, offset in rows.items()
-    }
 
 
 def _check_named(

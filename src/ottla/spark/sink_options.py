@@ -28,7 +28,7 @@ _TRANSACTION_TIMEOUT = 900.0
 """What brokers allow unless they are told otherwise (transaction.max.timeout.ms)."""
 _FOLDER = "ottla-sink"
 
-_OWN = frozenset({"topic", "delivery", "commitLog", "includeHeaders", "retryTimeout"})
+_OWN = frozenset({"topic", "delivery", "commitLog", "repeatedBatch", "includeHeaders", "retryTimeout"})
 _SPARKS = frozenset({"checkpointLocation", "queryName"})
 """Spark passes these on together with ours."""
 _PRODUCER = frozenset(
@@ -46,16 +46,16 @@ _PRODUCER = frozenset(
         "kafka.max.block.ms",
         "kafka.max.request.size",
         "kafka.transaction.timeout.ms",
+        "kafka.transactional.id",
     }
 )
-SINK_OPTIONS = _PRODUCER | {"delivery", "commitLog"}
+SINK_OPTIONS = _PRODUCER | {"delivery", "commitLog", "repeatedBatch"}
 """What only a sink takes."""
 _ALWAYS_FIVE = "five batches of a partition are under way at once, in order; leave it out"
 _BY_DELIVERY = "records are sent again until kafka.delivery.timeout.ms is over; leave it out"
 _REFUSED = {
     **REFUSED,
     "path": "the topic is the option topic, or a column of that name; use save() and start() without a path",
-    "kafka.transactional.id": "the sink makes ids of its own: delivery=exactly-once or delivery=at-least-once",
     "kafka.partitioner.class": "Java classes cannot run here; put the partition into the column partition",
     "kafka.max.in.flight.requests.per.connection": _ALWAYS_FIVE,
     "kafka.retries": _BY_DELIVERY,
@@ -83,6 +83,15 @@ class SinkSettings:
     buffering: Buffering
     commit_log: Path | None
     """Where a streaming write remembers which transactions it ends."""
+    name: str | None = None
+    """How the transactional ids of a batch write begin: a later one of that name ends what this one leaves open."""
+    skip_repeated: bool = False
+    """A batch that was written before is left out without comparing what is in it."""
+
+    @property
+    def target(self) -> str:
+        """What a commit log is made for."""
+        return "the topics in a column" if self.topic is None else f"topic {self.topic}"
 
     def open_producer(self, transactional_id: str | None) -> Producer:
         """A producer of this task's own."""
@@ -114,7 +123,7 @@ def batch_settings(options: Mapping[str, str]) -> SinkSettings:
     found = _settings(options)
     if given is None or found.guarantee is Guarantee.AT_LEAST_ONCE:
         return found
-    return replace(found, commit_log=_folder("commitLog", given))
+    return replace(_unnamed(found), commit_log=_folder("commitLog", given))
 
 
 def stream_settings(options: Mapping[str, str]) -> SinkSettings:
@@ -123,7 +132,16 @@ def stream_settings(options: Mapping[str, str]) -> SinkSettings:
     found = _settings(options)
     if found.guarantee is Guarantee.AT_LEAST_ONCE:
         return found
-    return replace(found, commit_log=_commit_log(options))
+    return replace(_unnamed(found), commit_log=_commit_log(options))
+
+
+def _unnamed(found: SinkSettings) -> SinkSettings:
+    if found.name is not None:
+        raise ConfigError(
+            "option kafka.transactional.id is for df.write: a streaming query makes ids of its own, by which a restart"
+            " ends what was left open"
+        )
+    return found
 
 
 def _settings(options: Mapping[str, str]) -> SinkSettings:
@@ -146,6 +164,8 @@ def _settings(options: Mapping[str, str]) -> SinkSettings:
         producer=producer,
         buffering=_buffering(lowered, producer.delivery_timeout),
         commit_log=None,
+        name=_name(lowered, guarantee),
+        skip_repeated=_skips(lowered),
     )
 
 
@@ -156,6 +176,20 @@ def _guarantee(lowered: Mapping[str, str]) -> Guarantee:
     except ValueError:
         accepted = " and ".join(one.value for one in Guarantee)
         raise ConfigError(f"option delivery is {text!r}; accepted are {accepted}") from None
+
+
+def _name(lowered: Mapping[str, str], guarantee: Guarantee) -> str | None:
+    name = lowered.get("kafka.transactional.id", "").strip()
+    if name and guarantee is Guarantee.AT_LEAST_ONCE:
+        raise ConfigError("option kafka.transactional.id is for delivery=exactly-once")
+    return name or None
+
+
+def _skips(lowered: Mapping[str, str]) -> bool:
+    text = lowered.get("repeatedbatch", "compare").strip().lower()
+    if text not in ("compare", "skip"):
+        raise ConfigError(f"option repeatedBatch is {text!r}; accepted are compare and skip")
+    return text == "skip"
 
 
 def _producer(lowered: Mapping[str, str]) -> Settings:

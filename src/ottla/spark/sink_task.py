@@ -87,15 +87,19 @@ def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: Sha
         for batch in iterator:
             if batch.num_rows:
                 output.send(batch)
-        if again is not None and output.fingerprint != again.fingerprint:
-            raise TransactionFailed(
-                f"task {task} was to write again what was lost, {again.fingerprint.count:,} records, and has"
-                f" {output.fingerprint.count:,} others now: the query, its options or its source gives other rows than"
-                " before"
-            )
+        check_again(task, again, output.fingerprint)
         prepared, witness = output.end()
     settle()
     return Share(task, attempt, output.fingerprint, prepared, witness)
+
+
+def check_again(task: int, before: Share | None, found: Fingerprint) -> None:
+    """A task of a batch that was written before, in whole or in part, has the very same rows."""
+    if before is not None and before.fingerprint != found:
+        raise TransactionFailed(
+            f"task {task} was to write again what it wrote before, {before.fingerprint.count:,} records, and has"
+            f" {found.count:,} others now: the query, its options or its source gives other rows than before"
+        )
 
 
 def own_id(prefix: str) -> str:

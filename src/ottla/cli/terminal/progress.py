@@ -16,6 +16,8 @@ from typing import Self
 
 import click
 
+from ottla.text import printable
+
 _EVERY_SECONDS = 0.2
 _CLEAR = "\r\x1b[K"
 
@@ -45,7 +47,8 @@ class LiveLine:
 
     def say(self, text: str) -> None:
         """Prints a text on lines of its own."""
-        self._write(f"{_CLEAR if self._thread is not None else ''}{text}\n")
+        clear = _CLEAR if self._thread is not None else ""
+        self._write(clear + printable(text, keep="\n") + "\n")
 
     def _draw(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):

@@ -12,6 +12,8 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.events.values import (
+    ArchiveHeldUp,
+    ArchiveResumed,
     BatchDone,
     BufferFull,
     ConnectionDown,
@@ -28,6 +30,7 @@ from ottla.events.values import (
     FlushRetried,
     LagMeasured,
     PlannerChanged,
+    PlanningFailed,
     PositionMisplaced,
     RangeLost,
     SpoolDamaged,
@@ -38,7 +41,10 @@ from ottla.events.values import (
     StoreUp,
     StoreWentBack,
     TimeDown,
+    TimesClamped,
     TopicReplaced,
+    TopicResumed,
+    TopicSuspended,
     UnitEnded,
     UnitReclaimed,
     UnitsPlanned,
@@ -65,17 +71,23 @@ LEVELS: Mapping[type[Event], int] = {
     EpochBumped: logging.WARNING,
     FetchRetried: logging.INFO,
     RangeLost: logging.ERROR,
+    TimesClamped: logging.WARNING,
     BatchDone: logging.DEBUG,
     LagMeasured: logging.DEBUG,
     UnitEnded: logging.DEBUG,
     UnitReclaimed: logging.WARNING,
     UnitsPlanned: logging.DEBUG,
+    PlanningFailed: logging.WARNING,
     PlannerChanged: logging.INFO,
     PositionMisplaced: logging.ERROR,
     TopicReplaced: logging.ERROR,
     StoreDown: logging.WARNING,
     StoreUp: logging.INFO,
     StoreWentBack: logging.ERROR,
+    TopicSuspended: logging.ERROR,
+    TopicResumed: logging.INFO,
+    ArchiveHeldUp: logging.WARNING,
+    ArchiveResumed: logging.INFO,
 }
 
 

@@ -44,6 +44,10 @@ class Partition:
     leader_epoch: int = 0
     log: PartitionLog = field(default_factory=PartitionLog)
 
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Where an epoch ends; the present one counts from the moment a broker leads, also before it wrote anything."""
+        return (epoch, self.log.end) if epoch == self.leader_epoch else self.log.epoch_end(epoch)
+
     def check_epoch(self, claimed: int) -> None:
         """Refuse a client whose idea of the leader epoch is older or newer (KIP-320); -1 claims nothing."""
         if 0 <= claimed < self.leader_epoch:

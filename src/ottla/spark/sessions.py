@@ -22,11 +22,7 @@ from ottla.spark.source import register
 
 _log = logging.getLogger(__name__)
 
-_PLANNED_BY_US = {
-    # Filters on partition, offset and timestamp narrow the ranges that are read.
-    "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
+_ANY_TIME = {"spark.sql.execution.arrow.pyspark.enabled": "true"}
 """Can be changed in a session that exists."""
 _AT_START = {
     # Data to and from Python workers without TCP: half of the fixed cost of a task.
@@ -61,7 +57,7 @@ def session(
     master = master or given.pop("spark.master", None)
     remote = _remote(master)
     local = None if remote else _master(master)
-    wanted = {**_PLANNED_BY_US, **({} if remote else _at_start(local)), **given}
+    wanted = {**_ANY_TIME, **({} if remote else _at_start(local)), **given}
     was_there = remote is not None or SparkSession.getActiveSession() is not None
     spark = _built(app, wanted, master=local, remote=remote)
     if was_there:
