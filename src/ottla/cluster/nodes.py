@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ottla.cluster import process
 from ottla.cluster.properties import node_properties, render, scram_credentials
-from ottla.cluster.state import ClusterFolder, ClusterState, NodeState
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, private_file
 from ottla.errors import LocalClusterError
 
 _FORMAT_MAIN = "kafka.tools.StorageTool"
@@ -56,10 +56,12 @@ class Java:
 
 def write_properties(state: ClusterState, node: NodeState, folder: ClusterFolder) -> None:
     """Write the properties file that the node starts with."""
+    folder.create()
     folder.node(node.id).mkdir(parents=True, exist_ok=True)
     folder.log(node.id).parent.mkdir(exist_ok=True)
     properties = node_properties(state, node, data=folder.data(node.id), certificates=folder.certificates)
-    folder.properties(node.id).write_text(render(properties), encoding="ascii")
+    with private_file(folder.properties(node.id)) as file:
+        file.write(render(properties))
 
 
 def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java, timeout: float) -> None:

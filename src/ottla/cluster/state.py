@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
@@ -213,10 +213,10 @@ class ClusterFolder:
 
     def save(self, state: ClusterState) -> None:
         """Replace the state file as a whole: a reader sees the old or the new one, never a part."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.create()
         draft = self._state.with_suffix(f".{os.getpid()}")
         try:
-            with draft.open("w", encoding="utf-8") as file:
+            with private_file(draft) as file:
                 json.dump({"format": _FORMAT, **asdict(state)}, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
@@ -224,6 +224,13 @@ class ClusterFolder:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+
+    def create(self) -> None:
+        """Make the folder, for this user alone: passwords and the data of brokers are in it."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        if self.path.stat().st_uid == os.getuid():
+            self.path.chmod(0o700)
 
     def remove(self) -> None:
         """Delete the folder and all data in it."""
@@ -249,6 +256,9 @@ class ClusterFolder:
             try:
                 yield
             finally:
+                if not self.path.exists():
+                    # While it is held: a command that waits notices that the file has gone, and makes a new one.
+                    Path(lock.lock_file).unlink(missing_ok=True)
                 lock.release()
         except OSError as exc:
             raise LocalClusterError(f"cluster {self.name!r} in {self.base}: {exc}") from exc
@@ -289,6 +299,12 @@ class ClusterFolder:
             f"the state file {self._state} of cluster {self.name!r} is damaged ({reason}):"
             f" 'ottla cluster down --name {self.name}' removes what is left of it"
         )
+
+
+def private_file(path: Path) -> TextIO:
+    """A new file, or one that is emptied, which only this user can read: it is so before anything is in it."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
 
 
 def folders(base: Path) -> list[ClusterFolder]:

@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from ottla.cli import CLUSTER_PACKAGES, Misuse
+from ottla.cli.wording import worded
 from ottla.config import parse_bootstrap
 from ottla.errors import ConfigError
 
@@ -44,7 +45,7 @@ def _resolved(context: click.Context, parameter: click.Parameter, value: str | N
         try:
             parse_bootstrap(value)
         except ConfigError as exc:
-            raise click.BadParameter(str(exc), context, parameter) from exc
+            raise click.BadParameter(worded(str(exc)), context, parameter) from exc
         if context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT:
             click.echo(f"using {VARIABLE}={value}", err=True)
         return value
