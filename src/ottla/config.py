@@ -6,9 +6,10 @@ Nothing here reads the environment, opens a file or connects; secrets never show
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from os import PathLike
 from typing import Any, Literal, NamedTuple
@@ -79,6 +80,12 @@ class Tls:
     def __post_init__(self) -> None:
         if self.key_file is not None and self.cert_file is None:
             raise ConfigError("Tls(key_file=...) needs cert_file as well: the certificate that belongs to the key")
+
+    def absolute(self) -> Tls:
+        """The same, with the files as they are seen from the current directory of this process."""
+        names = ("ca_file", "cert_file", "key_file")
+        given = {name: path for name in names if (path := getattr(self, name)) is not None}
+        return replace(self, **{name: os.path.abspath(path) for name, path in given.items()})
 
 
 @dataclass(frozen=True, slots=True)

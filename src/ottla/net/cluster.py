@@ -64,7 +64,9 @@ class Cluster:
         self._chance = chance or random.Random()
         self._closing = Flag()
         self._pid = os.getpid()
-        self._pool = Pool(security=security, client_id=client_id)
+        # Files are read at each connect: the program may be in another directory by then.
+        tls = None if security.tls is None else security.tls.absolute()
+        self._pool = Pool(security=replace(security, tls=tls), client_id=client_id)
         self._directory = Directory(age=self.timeouts.metadata_age)
         self._discovery = Discovery(
             self.bootstrap,
