@@ -115,6 +115,14 @@ def place() -> tuple[int, int]:
     return context.partitionId(), context.attemptNumber()
 
 
+def setting(name: str) -> str | None:
+    """A setting of the session; Spark hands those of SQL to tasks as local properties."""
+    context = TaskContext.get()
+    assert context is not None
+    found: str | None = context.getLocalProperty(name)
+    return found
+
+
 def streaming_place() -> tuple[str, int]:
     """Query and batch; Spark hands them to tasks as local properties."""
     context = TaskContext.get()
