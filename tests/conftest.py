@@ -26,7 +26,7 @@ settings.load_profile("ottla")
 _BUSY = ("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/")
 _WAITING = (
     *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "interop/"),
-    *("testing/", "frame/", "net/test_real", "admin/", "produce/"),
+    *("topic_histories/", "testing/", "frame/", "net/test_real", "admin/", "produce/"),
 )
 # Files for one worker, because they share a broker of their own.
 _TOGETHER = {
