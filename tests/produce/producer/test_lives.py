@@ -125,7 +125,7 @@ def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: Fake
         """
         import time
         import ottla.produce.lifetimes as module
-        module._EXIT_SECONDS = 2.0
+        module._EXIT_SECONDS = 3.0
         away = [ottla.Producer("127.0.0.1:9", delivery_timeout=600) for _ in range(8)]
         for one in away:
             one.send("t", b"never")
@@ -133,7 +133,7 @@ def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: Fake
         print(time.monotonic())
         """,
     )
-    assert time.monotonic() - float(done.stdout) < 2.0 + 8 * 2.0
+    assert time.monotonic() - float(done.stdout) < 3.0 + 15.0, "and not eight times three"
     assert done.stderr.count("1 record was not delivered") == 8
     assert values(kafka) == [b"arrives"]
 
@@ -187,9 +187,8 @@ def test_children_of_multiprocessing_that_end_without_close_flush(
 
 
 def test_a_producer_imports_no_multiprocessing(kafka: FakeKafka) -> None:
-    done = _script(
-        kafka, "import sys; producer.send('t', b'1'); producer.flush(30); print('multiprocessing' in sys.modules)"
-    )
+    look = "import sys; print('multiprocessing' in sys.modules)"
+    done = _script(kafka, f"producer.send('t', b'1'); producer.flush(30); {look}")
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
