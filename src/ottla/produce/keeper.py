@@ -266,6 +266,8 @@ class Keeper:
         for each, ticket in zip(parts, tickets, strict=True):
             self._is_kept(each, ticket)
         self.done([whole], delivered=False)
+        if not self.is_full:
+            self.error = self._told = None
         return True
 
     @staticmethod

@@ -113,6 +113,17 @@ def test_a_leader_that_moves_to_a_broker_never_used_is_found_on_the_error(kafka:
     assert {seen.broker for seen in kafka.requests if seen.api == "Produce"} == {1, 2}
 
 
+def test_a_broker_that_joins_the_cluster_is_found(kafka: FakeKafka) -> None:
+    kafka.down(2)
+    with new(kafka) as producer:
+        producer.send("t", b"1").result(SOON)
+        assert set(producer._cluster.known.brokers) == {1}
+        kafka.up(2)
+        kafka.move_leader("t", 0, to=2)
+        producer.send("t", b"2").result(SOON)
+    assert values(kafka) == [b"1", b"2"]
+
+
 def test_a_leader_that_moves_is_found_by_the_interval(kafka: FakeKafka) -> None:
     with new(kafka, timeouts=_OFTEN) as producer:
         producer.send("many", b"1", partition=1).result(SOON)
