@@ -136,7 +136,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     day = str(24 * 60 * 60 * 1000)
     settings = {"log.retention.check.interval.ms": day, "log.initial.task.delay.ms": day}
     folder = tmp_path_factory.mktemp("clusters")
-    with LocalCluster("tests", brokers=3, secure=True, dir=folder, settings=settings) as cluster:
+    with LocalCluster("tests", brokers=3, secure=True, plaintext=True, dir=folder, settings=settings) as cluster:
         yield cluster
 
 

@@ -402,7 +402,7 @@ def test_files_with_passwords_are_for_their_user_alone(tmp_path: Path) -> None:
         write_properties(state, state.nodes[0], folder)
     finally:
         os.umask(before)
-    assert "alice-secret" in folder.properties(1).read_text()
+    assert state.users["alice"] in folder.properties(1).read_text()
     assert folder.load() == state
     for path, mode in ((folder.path, 0o700), (folder.path / "state.json", 0o600), (folder.properties(1), 0o600)):
         assert stat.S_IMODE(path.stat().st_mode) == mode, path

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
 import pickle
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs
 
 import pytest
 
@@ -19,48 +14,16 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.net.tokens import ClientCredentials, TokenFile
 from ottla.text import CONTROL
 
+from .endpoints import Endpoint, token_endpoint
+
 SECRET = "s3cret/ž"
-
-
-@dataclass
-class Endpoint:
-    """What it answers next, and what it was asked."""
-
-    url: str = ""
-    status: int = 200
-    answer: object = None
-    headers: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[dict[str, str], dict[str, list[str]]]] = field(default_factory=list)
 
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    found = Endpoint()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            found.asked.append((dict(self.headers), parse_qs(body)))
-            content = found.answer if isinstance(found.answer, bytes) else json.dumps(found.answer).encode()
-            self.send_response(found.status)
-            for name, value in found.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_address[1]}/token"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with token_endpoint() as found:
+        yield found
 
 
 def credentials(endpoint: Endpoint, **more: str) -> ClientCredentials:

@@ -88,7 +88,10 @@ def cluster() -> None:
     help="Create this topic; POLICY is delete, compact or compact,delete. Repeatable.",
 )
 @click.option("--redis", is_flag=True, help="Start a Redis as well.")
-@click.option("--secure", is_flag=True, help="Add SASL_SSL and SSL listeners, with certificates and users.")
+@click.option(
+    "--secure", is_flag=True, help="SASL_SSL and SSL listeners, with certificates and users; nobody else comes in."
+)
+@click.option("--plaintext", is_flag=True, help="With --secure: an open plaintext listener as well.")
 @click.option(
     "--kafka-version", type=click.Choice(versions()), help=f"Version of the brokers.  [default: {DEFAULT_VERSION}]"
 )
@@ -106,6 +109,7 @@ def up(
     topics: tuple[TopicSpec, ...],
     redis: bool,
     secure: bool,
+    plaintext: bool,
     kafka_version: str | None,
     settings: dict[str, str],
     heap_mb: int | None,
@@ -132,6 +136,7 @@ def up(
             topics=topics,
             redis=redis,
             secure=secure,
+            plaintext=plaintext or None,
             dir=directory,
             version=kafka_version,
             settings=settings,

@@ -49,7 +49,7 @@ class Phase(StrEnum):
 class Ports:
     """The listeners of one node; None where it has none."""
 
-    plaintext: int
+    plaintext: int | None
     controller: int | None = None
     sasl_ssl: int | None = None
     ssl: int | None = None
@@ -69,8 +69,10 @@ class NodeState:
 
     @property
     def address(self) -> Address:
-        """Where plaintext clients reach it."""
-        return Address(HOST, self.ports.plaintext)
+        """Where clients reach it: without credentials, if that is possible."""
+        port = self.ports.plaintext if self.ports.plaintext is not None else self.ports.sasl_ssl
+        assert port is not None
+        return Address(HOST, port)
 
     @property
     def controller(self) -> bool:
@@ -105,6 +107,8 @@ class ClusterState:
     heap_bytes: int
     settings: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[str, str] = field(default_factory=dict)
+    internal_password: str = ""
+    """With which the nodes of a secure cluster, and the commands that control it, log in."""
     redis: RedisState | None = None
     owner: ProcessId | None = None
     """The program whose `with` block this cluster lives in; without one it lives until `down`."""
@@ -115,6 +119,11 @@ class ClusterState:
     def secure(self) -> bool:
         """Whether it has the TLS listeners."""
         return self.nodes[0].ports.sasl_ssl is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether clients come in without credentials."""
+        return self.nodes[0].ports.plaintext is not None
 
     def node(self, node_id: int) -> NodeState:
         """The node with this id."""
@@ -145,6 +154,11 @@ class ClusterState:
         nodes = tuple(replace(node, process=None) for node in self.nodes)
         redis = replace(self.redis, process=None) if self.redis is not None else None
         return replace(self, phase=Phase.KEPT, nodes=nodes, redis=redis, owner=None, guard=None)
+
+    @property
+    def anywhere(self) -> str:
+        """`host:port,...` of every broker, for those who know its internal password."""
+        return ",".join(str(node.address) for node in self.nodes)
 
     def addresses(self, listener: str) -> str | None:
         """`host:port,...` of one kind of listener of every broker, or None where it has none."""
