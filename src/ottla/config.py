@@ -242,13 +242,14 @@ class Timeouts:
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """A setting must be of this class. Only numbers and the like are shown: others may hold secrets."""
+    """A setting must be of this class. What is there instead is shown only where it cannot hold a secret."""
     if not isinstance(value, kind):
-        raise ConfigError(f"{name} must be {_article(kind.__name__)}, got {_kind(value)}")
+        shown = repr(value) if issubclass(kind, int | Enum) else _kind(value)
+        raise ConfigError(f"{name} must be {_article(kind.__name__)}, got {shown}")
 
 
 def _kind(value: object) -> str:
-    """What a wrong value is, without its content."""
+    """What a wrong value is, without its content, which may be a secret."""
     return repr(value) if value is None or isinstance(value, int | float | Enum) else _article(type(value).__name__)
 
 

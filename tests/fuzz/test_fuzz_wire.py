@@ -152,6 +152,7 @@ ACCEPTED = {
     "control",
     "count-of-zero-with-records",
     "headers-many",
+    "time-delta-extreme",
     "headers-many-not-text",
 }
 

@@ -7,6 +7,8 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -14,16 +16,23 @@ import pytest
 from tests.waiting import eventually
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """The path of a socket may have 107 characters, and pytest's folders have most of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(("module", "silent"), [("pyspark.daemon", False), ("ottla.spark.daemon", True)])
-def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(tmp_path: Path, module: str, silent: bool) -> None:
+def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(short_path: Path, module: str, silent: bool) -> None:
     """Spark's side by hand, without a JVM. Spark's own daemon shows that there is something to be silent of."""
     settings = {
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short_path),
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }
-    said = tmp_path / "stderr"
+    said = short_path / "stderr"
     with (
         said.open("wb") as stderr,
         subprocess.Popen(

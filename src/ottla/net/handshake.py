@@ -152,7 +152,7 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
     cut = exc.__cause__ is None or isinstance(exc.__cause__, ConnectionError | ssl.SSLEOFError)
     if isinstance(exc.__cause__, ssl.SSLError) and not cut:
         # With TLS 1.3 the broker judges our certificate after the handshake is over for us.
-        return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__)}")
+        return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__, security)}")
     if isinstance(exc, RequestTimedOut):
         return ConnectFailed(address, f"the connection was accepted, but {exc.reason}")
     if isinstance(exc, WireError):
@@ -162,6 +162,9 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
     return ConnectFailed(address, f"{exc.reason} during the first request{hint}")
 
 
-def _alert(exc: ssl.SSLError) -> str:
+def _alert(exc: ssl.SSLError, security: Security) -> str:
     text = (exc.reason or str(exc)).replace("_", " ").lower()
-    return text + (f": {Advice.CERTIFICATE}" if "certificate required" in text else "")
+    has_none = security.tls is None or security.tls.cert_file is None
+    # Java calls a certificate that it was not given a bad one.
+    is_asked = "certificate required" in text or ("bad certificate" in text and has_none)
+    return text + (f": {Advice.CERTIFICATE}" if is_asked else "")
