@@ -6,8 +6,9 @@ stays cheap. Rooms with a surface of their own: `ottla.cluster` (local brokers),
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ottla._lazy import lazy
 
 if TYPE_CHECKING:
     from ottla.admin import (
@@ -167,7 +168,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Admin": "ottla.admin",
+    "Admin": "ottla.admin.admin",
     "AuthenticationFailed": "ottla.errors",
     "Batching": "ottla.produce.options",
     "BrokerError": "ottla.errors",
@@ -189,7 +190,7 @@ _HOMES = {
     "Decided": "ottla.produce.delivery",
     "Delivery": "ottla.produce.delivery",
     "EngineFailed": "ottla.errors",
-    "Events": "ottla.events",
+    "Events": "ottla.events.hub",
     "FailedBatch": "ottla.produce.outcomes",
     "Fenced": "ottla.errors",
     "Fetching": "ottla.fetch.options",
@@ -209,13 +210,13 @@ _HOMES = {
     "Listener": "ottla.consume.listening",
     "LocalClusterError": "ottla.errors",
     "NetworkError": "ottla.errors",
-    "NewTopic": "ottla.admin",
+    "NewTopic": "ottla.admin.topics",
     "NoBrokerReachable": "ottla.errors",
     "NotALake": "ottla.errors",
     "NotDelivered": "ottla.errors",
     "OAuthBearer": "ottla.config",
     "OffsetRange": "ottla.model",
-    "OffsetSpec": "ottla.admin",
+    "OffsetSpec": "ottla.admin.offsets",
     "OffsetsLost": "ottla.errors",
     "OnLost": "ottla.fetch.options",
     "OnUnknownTopic": "ottla.net.discovery",
@@ -253,7 +254,7 @@ _HOMES = {
     "StoreUnavailable": "ottla.errors",
     "Timeouts": "ottla.config",
     "Tls": "ottla.config",
-    "TopicDescription": "ottla.admin",
+    "TopicDescription": "ottla.admin.topics",
     "TopicOptions": "ottla.produce.options",
     "TopicPartition": "ottla.model",
     "Transaction": "ottla.produce.transaction",
@@ -368,17 +369,5 @@ __all__ = [
     "end_transaction",
 ]
 
-
 if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
-
-    def __getattr__(name: str) -> Any:
-        home = _HOMES.get(name)
-        if home is None:
-            raise AttributeError(f"module 'ottla' has no attribute {name!r}")
-        value = getattr(importlib.import_module(home), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -20,11 +20,12 @@
     ├── SpoolError             the spool on disk cannot do what was asked
     │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
     │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
-    │   └── SpoolFull          its limit in bytes would be exceeded
+    │   └── SpoolFull          its limit in bytes would be exceeded, or its disk is full
     ├── LakeError              an archive on disk cannot do what was asked
     │   ├── NotALake           a folder that holds something else, or nothing
     │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
-    │   └── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    │   ├── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    │   └── ArchiveIncomplete  some topics could not be archived, the others were: which ones and why
     ├── EngineFailed           Spark could not run tasks or a query
     ├── FleetError             a fleet cannot do what was asked
     │   ├── StoreUnavailable   its store does not answer
@@ -44,12 +45,19 @@ Exceptions of other libraries do not cross Ottla's surface; they are the `__caus
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from ottla.text import printable
+
 __all__ = [
+    "Advice",
+    "ArchiveIncomplete",
     "Attempt",
     "AuthenticationFailed",
     "BrokerError",
@@ -91,12 +99,40 @@ __all__ = [
     "UnsupportedFormat",
     "UsedAfterFork",
     "WireError",
+    "copied",
     "error_row",
 ]
 
 
+class Advice(StrEnum):
+    """What to change in a program. Commands have words of their own for each: `ottla.cli.wording`."""
+
+    USE_TLS = "set Security(tls=Tls(...))"
+    NO_TLS = "is this a listener without TLS? Then leave out Security(tls=...)"
+    CA_FILE = "set Tls(ca_file=...) to the authority that signed it"
+    HOST_NAME = "connect by a name in the certificate, or set Tls(check_hostname=False) knowingly"
+    CERTIFICATE = "set Tls(cert_file=..., key_file=...)"
+    USE_SASL = "does this listener ask for SASL? Then set Security(sasl=...)"
+    NO_SASL = "leave out Security(sasl=...)"
+    LOGIN = "the user is set with Security(sasl=...)"
+    PROTECT = "set Security(tls=Tls(...)), or log in with Scram"
+    ON_LOST = "on_lost='earliest' or 'latest' goes on by itself and tells of it as an event"
+    RECORD_SIZE = (
+        "max_record_bytes; raise it together with max.message.bytes of the topic, or set on_oversize to divert such"
+        " records"
+    )
+    BATCH_SIZE = "Fetching(max_batch_bytes=...) raises it"
+    FETCH_SIZE = "raise Fetching(request_bytes=...)"
+
+
 class OttlaError(Exception):
-    """The root of everything that Ottla raises on purpose. Copies and pickles keep all fields."""
+    """The root of everything that Ottla raises on purpose. Copies and pickles keep all fields.
+
+    Texts from outside are printable in all of them: see `ottla.text`.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the class with the finished text; workers in other processes must be able to raise these.
@@ -107,6 +143,21 @@ def _restored(kind: type[OttlaError], args: tuple[Any, ...], fields: dict[str, A
     error = kind.__new__(kind, *args)
     error.__dict__.update(fields)
     return error
+
+
+E = TypeVar("E", bound=OttlaError)
+
+
+def copied(error: E) -> E:
+    """The same error as a new object, for what is raised again and again.
+
+    Raising an object adds the frames to the traceback that it has already, which then keeps them alive, too.
+    """
+    copy_of = copy.copy(error)
+    copy_of.__cause__ = error.__cause__
+    if (notes := getattr(error, "__notes__", None)) is not None:
+        copy_of.__notes__ = list(notes)
+    return copy_of
 
 
 class ConfigError(OttlaError, ValueError):
@@ -123,10 +174,7 @@ class RecordTooLarge(InputError):
     def __init__(self, what: str, *, size_bytes: int, limit_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
-        super().__init__(
-            f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} (max_record_bytes; raise it together"
-            " with max.message.bytes of the topic, or set on_oversize to divert such records)"
-        )
+        super().__init__(f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} ({Advice.RECORD_SIZE})")
 
 
 class WireError(OttlaError):
@@ -163,7 +211,7 @@ class CorruptBatch(WireError):
         where = f"byte {self.position} of its {'decompressed records' if self.in_records else 'bytes'}"
         batch = "batch without a whole header" if self.base_offset is None else f"batch at offset {self.base_offset}"
         source = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
-        return f"corrupt {batch}{source}, {where}: {self.reason}"
+        return printable(f"corrupt {batch}{source}, {where}: {self.reason}")
 
 
 class UnsupportedFormat(WireError):
@@ -174,9 +222,9 @@ class NetworkError(OttlaError):
     """One connection or address failed. `address` is `host:port`."""
 
     def __init__(self, address: object, reason: str) -> None:
-        self.address = str(address)
-        self.reason = reason
-        super().__init__(f"{self.address}: {reason}")
+        self.address = printable(str(address))
+        self.reason = printable(reason)
+        super().__init__(f"{self.address}: {self.reason}")
 
 
 class ConnectFailed(NetworkError):
@@ -228,12 +276,14 @@ class DeadlineExceeded(OttlaError):
     """A call ran out of time. `causes` are the errors it met on the way, newest last."""
 
     def __init__(self, what: str, seconds: float, causes: tuple[str, ...] = (), advice: str = "") -> None:
-        self.what = what
+        self.what = printable(what)
         self.seconds = seconds
-        self.causes = causes
+        self.causes = tuple(map(printable, causes))
         self.advice = advice
-        lines = "".join(f"\n  {cause}" for cause in causes)
-        super().__init__(f"{what} did not succeed within {seconds:.1f} s{':' if lines else ''}{lines}{_hint(advice)}")
+        lines = "".join(f"\n  {cause}" for cause in self.causes)
+        super().__init__(
+            f"{self.what} did not succeed within {seconds:.1f} s{':' if lines else ''}{lines}{_hint(advice)}"
+        )
 
 
 class SpoolError(OttlaError):
@@ -270,17 +320,23 @@ class SpoolFailed(SpoolError):
 
 
 class SpoolFull(SpoolError):
-    """Another batch of `needed_bytes` would bring the spool over its limit."""
+    """There is no room for another batch of `needed_bytes`: the spool would exceed `max_bytes`, or, when that is None,
+    its disk is full."""
 
-    def __init__(self, path: object, *, used_bytes: int, max_bytes: int, needed_bytes: int) -> None:
+    def __init__(
+        self, path: object, *, used_bytes: int, needed_bytes: int, max_bytes: int | None = None, reason: str = ""
+    ) -> None:
         self.path = str(path)
         self.used_bytes = used_bytes
         self.max_bytes = max_bytes
         self.needed_bytes = needed_bytes
-        super().__init__(
-            f"spool {self.path} is full: {used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
-            + _hint("brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes")
-        )
+        if max_bytes is None:
+            why = f"its disk has no room for {needed_bytes:,} more bytes ({reason}), {used_bytes:,} are the spool's"
+            what = "make room on the disk, or bring brokers back: it goes on by itself"
+        else:
+            why = f"{used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
+            what = "brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes"
+        super().__init__(f"spool {self.path} is full: {why}" + _hint(what))
 
 
 class LakeError(OttlaError):
@@ -302,6 +358,15 @@ class LakeConflict(LakeError):
 
 class LakeDamaged(LakeError):
     """A file of the archive cannot be read, or contradicts another one."""
+
+
+class ArchiveIncomplete(LakeError):
+    """Some of several topics could not be archived; all that could be is. `troubles` has the error of each."""
+
+    def __init__(self, path: object, troubles: Mapping[str, OttlaError]) -> None:
+        self.troubles = dict(troubles)
+        lines = "".join(f"\n  {topic}: {error}" for topic, error in sorted(self.troubles.items()))
+        super().__init__(path, f"not archived, the other topics are:{lines}")
 
 
 class EngineFailed(OttlaError):
@@ -356,7 +421,7 @@ class NotDelivered(OttlaError):
         self.records = records
         self.maybe_written = maybe_written
         self.cause = cause
-        where = "" if topic is None else topic if partition is None else f"{topic}-{partition}"
+        where = "" if topic is None else printable(topic if partition is None else f"{topic}-{partition}")
         doubt = "; they may be in the log or not" if maybe_written else ""
         what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
         told = f"{what}: {reason}" if records else reason
@@ -402,39 +467,52 @@ class LocalClusterError(OttlaError):
     """Starting or controlling local brokers failed; the text says what to do."""
 
 
+_READ_AGAIN = "what was read since the last commit will be read again by the members that have these partitions now"
+
+
 class CommitFailed(OttlaError):
-    """Offsets were not committed, and trying again would not help: `group` has moved on without this member.
+    """Offsets were not committed, and trying again would not help: `group` has moved on without this member, or the
+    topic was deleted and created again.
 
     What was read since the last commit is read again, by whoever has the partitions now.
     """
 
-    def __init__(self, group: str, partitions: tuple[str, ...], reason: str) -> None:
+    def __init__(self, group: str, partitions: tuple[str, ...], reason: str, *, outcome: str = _READ_AGAIN) -> None:
         self.group = group
         self.partitions = partitions
         self.reason = reason
-        named = ", ".join(partitions[:5]) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
-        super().__init__(
-            f"group {group}: the offsets of {named} were not committed: {reason}; what was read since the last commit"
-            " will be read again by the members that have these partitions now"
-        )
+        named = printable(", ".join(partitions[:5])) + (f" and {len(partitions) - 5} more" if partitions[5:] else "")
+        super().__init__(f"group {printable(group)}: the offsets of {named} were not committed: {reason}; {outcome}")
 
 
 class OffsetsLost(OttlaError):
     """The records at offsets `[start, stop)` of a partition cannot be read, or are not those that were read before.
 
-    `reason` says why; `resume` is the first offset from which on the log can be read now.
+    `reason` says why; `resume` is the first offset from which on the log can be read now. `replaced` says that it is
+    the log of another topic, which has the same name.
     """
 
-    def __init__(self, topic: str, partition: int, *, start: int, stop: int, resume: int, reason: str) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        start: int,
+        stop: int,
+        resume: int,
+        reason: str,
+        replaced: bool = False,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.start = start
         self.stop = stop
         self.resume = resume
         self.reason = reason
+        self.replaced = replaced
         super().__init__(
-            f"{topic}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from offset"
-            f" {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"
+            f"{printable(topic)}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from"
+            f" offset {resume} ({Advice.ON_LOST})"
         )
 
 
@@ -462,10 +540,10 @@ class BrokerError(OttlaError):
     def __init__(self, code: int, context: str, message: str | None = None) -> None:
         self.row = error_row(code)
         self.code = self.row.code
-        self.context = context
-        self.message = message
-        detail = f": {message}" if message else ""
-        super().__init__(f"{context}: {self.row.name} (error {code}){detail}{_hint(self.row.advice)}")
+        self.context = printable(context)
+        self.message = None if message is None else printable(message)
+        detail = f": {self.message}" if message else ""
+        super().__init__(f"{self.context}: {self.row.name} (error {code}){detail}{_hint(self.row.advice)}")
 
     @property
     def retriable(self) -> bool:
@@ -525,7 +603,7 @@ _ADVICE = {
     ErrorCode.record_list_too_large: (
         "the batch is larger than a log segment: send smaller batches or raise segment.bytes"
     ),
-    ErrorCode.invalid_fetch_size: "the fetch size is too small or negative: raise max_bytes, one megabyte at a time",
+    ErrorCode.invalid_fetch_size: f"the broker does not accept the size of this request: {Advice.FETCH_SIZE}",
     ErrorCode.not_enough_replicas: (
         "fewer replicas are in sync than min.insync.replicas asks for: bring brokers back, or lower it knowingly"
     ),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from ottla.text import printable
+
 _MASK_128 = (1 << 128) - 1
 
 
@@ -20,7 +22,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return f"{printable(self.topic)}-{self.partition}"
 
 
 class Record(NamedTuple):
@@ -63,7 +65,7 @@ class OffsetRange:
         return self.start <= offset < self.stop
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}[{self.start}, {self.stop})"
+        return f"{printable(self.topic)}-{self.partition}[{self.start}, {self.stop})"
 
     @property
     def topic_partition(self) -> TopicPartition:

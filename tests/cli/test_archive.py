@@ -61,7 +61,8 @@ def test_the_nodes_of_a_fleet_do_the_work(kafka: LocalCluster, tmp_path: Path) -
     name = topic(kafka, "archive-cli-fleet", 3_000)
     store, path = f"sqlite:///{tmp_path}/fleet.db", tmp_path / "lake"
     options = ("--to", str(path), "--engine", "fleet", "--store", store, "--bootstrap", kafka.bootstrap)
-    with program("work", "serve", "--store", store, "--threads", "1") as node:
+    serving = ("--store", store, "--threads", "1", "--bootstrap", kafka.bootstrap, "--folder", str(tmp_path))
+    with program("work", "serve", *serving) as node:
         assert node.stderr is not None
         assert b"working on jobs" in node.stderr.readline()
         ended = run("archive", name, *options, "--workers", "1", "--json")
@@ -72,6 +73,18 @@ def test_the_nodes_of_a_fleet_do_the_work(kafka: LocalCluster, tmp_path: Path) -
     assert count(path) == 3_000
     verified = run("lake", "verify", str(path), "--deep", "--against", kafka.bootstrap)
     assert verified.exit_code == 0, verified.output
+
+
+def test_a_node_serves_only_a_store_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that happens to run on this machine."""
+    monkeypatch.delenv("OTTLA_STORE", raising=False)
+    monkeypatch.setattr(
+        "ottla.cli.options.fleet._local_stores", lambda _: {"default": f"sqlite:///{tmp_path}/fleet.db"}
+    )
+    ended = run("work", "serve", "--bootstrap", "localhost:1")
+    assert ended.exit_code == 2, ended.output
+    assert "--store" in ended.stderr
+    assert not (tmp_path / "fleet.db").exists()
 
 
 def test_the_store_belongs_to_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

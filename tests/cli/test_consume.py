@@ -136,6 +136,13 @@ def test_a_file_is_written_and_never_replaced_unasked(fake: FakeKafka, tmp_path:
         (["--max-records", "0"], 2, "Invalid value for '--max-records': 0 is not in the range x>=1"),
         (["--partition", "7"], 1, "error: topic clicks has no partition 7; it has 2"),
         (["--from", "9", "--exit-at-end"], 1, "error: offset 9 is beyond the end of every partition; the furthest is"),
+        (
+            ["--from", "group:nobody", "--exit-at-end"],
+            1,
+            "error: group nobody has committed nothing for clicks: 'ottla",
+        ),
+        (["--from", "group:nobody"], 1, "error: group nobody has committed nothing for clicks: 'ottla groups list'"),
+        (["--until", "group:nobody"], 1, "error: group nobody has committed nothing for clicks: 'ottla groups list'"),
         (["--from", "3"], 1, "error: clicks-1: offsets [2, 3) are lost: the log ends at 2"),
     ],
 )

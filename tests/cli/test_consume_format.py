@@ -82,3 +82,18 @@ def test_values_are_lines_of_the_bytes_themselves() -> None:
 def test_a_key_stands_before_its_separator_and_no_key_before_none() -> None:
     rows = batch(Row(b"v", key=b"k"), Row(b"v"), Row(b"", key=b""))
     assert bytes(Values(separator=b"\t").block(rows)) == b"k\tv\nv\n\t\n"
+
+
+HOSTILE = "ž\t\n\x1b[31m\x9b\u202e".encode() + b"\xff"
+WRITTEN_OUT = "ž\t\n\\x1b[31m\\x9b\\u202e\\xff".encode()
+
+
+def test_for_a_terminal_control_characters_of_records_are_written_out() -> None:
+    records = batch(Row(HOSTILE, key=HOSTILE, headers=[("h", HOSTILE)]), Row(None))
+    parsed = template.parse(r"\x1b[1m{key}|{value}|{value:hex}|{headers}|{header.h}\n", null=b"\x1b", readable=True)
+    first, second = bytes(parsed.block(records)).split(b"\x1b[1m")[1:]
+    fields = (WRITTEN_OUT, WRITTEN_OUT, HOSTILE.hex().encode(), b"h=" + WRITTEN_OUT, WRITTEN_OUT)
+    assert first == b"|".join(fields) + b"\n"
+    assert second == b"\x1b|\x1b|\x1b||\x1b\n"
+    values = Values(separator=b":", null=b"", readable=True)
+    assert bytes(values.block(records)) == WRITTEN_OUT + b":" + WRITTEN_OUT + b"\n" + b"\n"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.cli.reading.showing import JsonObjects, blocks
 from ottla.cli.values import jsonl
+from ottla.text import CONTROL
 
 from .columns import Row, batch, rows
 
@@ -96,3 +97,15 @@ def test_a_large_batch_is_written_in_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     written = [bytes(block) for block in blocks(JsonObjects(), records)]
     assert len(written) > 5
     assert [json.loads(line)["offset"] for line in b"".join(written).splitlines()] == list(range(50))
+
+
+@pytest.mark.parametrize("other", ["", "ž", "\ufffd"])
+def test_a_terminal_obeys_nothing_of_it(other: str) -> None:
+    text = other + "\x1b[31m\x7f\x80\x9b\xad\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\U000e0041"
+    (line,) = lines(Row(text.encode(), key=text.encode(), headers=[(text, text.encode())]))
+    assert not CONTROL.search(line.decode())
+    found = json.loads(line)
+    assert (found["key"], found["value"], found["headers"]) == (text, text, [[text, text]])
+    (mixed, _) = lines(Row(text.encode()), Row(b"\xff"))  # one that is no text, and the others are not looked at as one
+    assert not CONTROL.search(mixed.decode())
+    assert json.loads(mixed)["value"] == text

@@ -74,6 +74,26 @@ def test_records_are_printed_as_they_come(fake: FakeKafka) -> None:
         assert read_line(started) == b"new\n"
 
 
+HOSTILE = "ž\x1b]0;owned\x07\x9b31m\u202egnp".encode() + b"\xff"
+WRITTEN_OUT = "ž\\x1b]0;owned\\x07\\x9b31m\\u202egnp\\xff".encode()
+
+
+@pytest.mark.parametrize(("options", "shown"), [((), WRITTEN_OUT), (("--raw",), HOSTILE)], ids=["usual", "raw"])
+def test_control_characters_on_a_terminal(fake: FakeKafka, options: tuple[str, ...], shown: bytes) -> None:
+    send(fake.bootstrap, HOSTILE)
+    arguments = ("consume", "clicks", "--exit-at-end", *options, "--bootstrap", fake.bootstrap)
+    with terminal() as (theirs, seen):
+        subprocess.run([*PROGRAM, *arguments], stdout=theirs, timeout=SECONDS, check=True)
+        eventually(lambda: seen.endswith(b"\n"), "the whole line is there")
+    assert bytes(seen) == shown + b"\r\n"
+
+
+def test_a_pipe_gets_every_byte_as_it_is(fake: FakeKafka) -> None:
+    send(fake.bootstrap, HOSTILE)
+    ended = run_program("consume", "clicks", "--exit-at-end", "--bootstrap", fake.bootstrap)
+    assert ended.stdout == HOSTILE + b"\n"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_the_waiting_at_once(fake: FakeKafka, number: int, code: int) -> None:
     send(fake.bootstrap, b"a")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from ottla.cluster.security import Mechanism
 from ottla.cluster.state import ClusterFolder, NodeState, Ports
 from ottla.cluster.tools import run_tool
 from ottla.config import Address, Security
+from ottla.engines.fleet.store import open_store
+from ottla.engines.fleet.units import Charter
 from ottla.errors import LocalClusterError
 from ottla.net import Cluster, Deadline
 
@@ -124,8 +127,8 @@ def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: Loca
     assert cluster.up() is False
     assert cluster.bootstrap != kafka.bootstrap  # two clusters side by side
     assert cluster.redis_url is not None
-    host, port = cluster.redis_url.removeprefix("redis://").removesuffix("/0").split(":")
-    assert _redis(host, int(port), b"SET key value\r\n") == b"+OK\r\n"
+    with closing(open_store(cluster.redis_url, "etl")) as store:
+        store.found(Charter(max_attempts=7))
     assert cluster.add() == 2
     assert _brokers(cluster.bootstrap) == {1, 2}
     assert [broker.roles for broker in cluster.status().brokers] == ["broker+controller", "broker"]
@@ -138,18 +141,14 @@ def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: Loca
         assert resumed.bootstrap == before
         with Admin(resumed.bootstrap) as admin:
             assert {"clicks", "users"} <= set(admin.topic_names())
-        assert _redis(host, int(port), b"GET key\r\n") == b"$5\r\nvalue\r\n"
+        assert resumed.redis_url is not None
+        with closing(open_store(resumed.redis_url, "etl")) as store:
+            assert store.found(Charter()).max_attempts == 7
     # The block did not make the data, so it did not remove it either.
     assert cluster.status().condition is Condition.STOPPED
     assert cluster.down() is True
     assert cluster.status().condition is Condition.ABSENT
     assert processes_of(folder) == []
-
-
-def _redis(host: str, port: int, command: bytes) -> bytes:
-    with socket.create_connection((host, port), timeout=5) as connection:
-        connection.sendall(command)
-        return connection.recv(100)
 
 
 _OWNER = """
@@ -186,8 +185,8 @@ def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: 
         taken = somebody.getsockname()[1]
         choose = lifecycle.fresh_nodes
 
-        def unlucky(count: int, *, secure: bool, chance: random.Random) -> tuple[NodeState, ...]:
-            first, *rest = choose(count, secure=secure, chance=chance)
+        def unlucky(count: int, **wanted: Any) -> tuple[NodeState, ...]:
+            first, *rest = choose(count, **wanted)
             return (replace(first, ports=Ports(taken, first.ports.controller)), *rest)
 
         monkeypatch.setattr(lifecycle, "fresh_nodes", unlucky)

@@ -9,11 +9,14 @@ import random
 import select
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +26,14 @@ import pytest
 from ottla.cluster import Condition, LocalCluster, lifecycle
 from ottla.cluster.creation import Wanted
 from ottla.cluster.guard import start_guard
-from ottla.cluster.nodes import Java
+from ottla.cluster.nodes import Java, write_properties
 from ottla.cluster.ports import PortTaken, free_ports
 from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
-from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
-from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, StateDamaged, folders
+from ottla.cluster.redis import find_redis, password, password_file, start_redis, wait_for_redis
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, RedisState, StateDamaged, folders
 from ottla.cluster.status import look
+from ottla.engines.fleet.store import open_store
+from ottla.engines.fleet.units import Charter
 from ottla.errors import LocalClusterError
 from ottla.net import Deadline
 
@@ -256,6 +261,66 @@ def test_another_redis_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None
     assert not isinstance(caught.value, PortTaken)
 
 
+def _said(port: int, *commands: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
+        heard = b""
+        while more := connection.recv(1 << 16):
+            heard += more
+        return heard
+
+
+def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
+    """They reach its port; its password they cannot read, neither in a file nor in the list of processes."""
+    environment, folder = dict(os.environ), tmp_path / "c" / 'a "redis"'
+    (port,) = free_ports(1, random.Random())
+    before = os.umask(0)
+    try:
+        running = start_redis(find_redis(environment), folder, port=port, environment=environment)
+    finally:
+        os.umask(before)
+    try:
+        wait_for_redis(running, folder, port=port, timeout=10)
+        secret = password(folder)
+        assert len(secret) > 30
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {
+            one.name: one.stat().st_mode & 0o077
+            for one in folder.rglob("*")
+            if one.is_file() and secret.encode() in one.read_bytes()
+        } == {
+            "password": 0,
+            "redis.conf": 0,
+        }
+        assert secret not in " ".join(psutil.Process(running.pid).cmdline())
+        assert b"NOAUTH" in _said(port, "EVAL 'return 1' 0")
+        assert b"WRONGPASS" in _said(port, "AUTH wrong")
+        with closing(open_store(RedisState(port).url(password_file(folder)), "etl")) as store:
+            assert store.found(Charter()) == Charter()
+        for command in ("CONFIG GET dir", "MODULE LIST", "DEBUG JMAP", "REPLICAOF NO ONE"):
+            assert b"unknown command" in _said(port, f"AUTH {secret}", command)
+    finally:
+        end([running], grace=0)
+    again = start_redis(find_redis(environment), folder, port=port, environment=environment)
+    try:
+        wait_for_redis(again, folder, port=port, timeout=10)
+        assert password(folder) == secret, "those who know it go on"
+    finally:
+        end([again], grace=0)
+
+
+def test_the_password_is_not_told_to_another_process_that_has_the_port(tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        somebody.setblocking(False)
+        port = somebody.getsockname()[1]
+        running = start_redis(find_redis(environment), tmp_path / "redis", port=port, environment=environment)
+        with pytest.raises(PortTaken):
+            wait_for_redis(running, tmp_path / "redis", port=port, timeout=10)
+        with pytest.raises(BlockingIOError):
+            somebody.accept()
+
+
 def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = _state(Phase.KEPT)
     assert state.redis is not None
@@ -322,3 +387,53 @@ def test_what_is_not_running_says_how_to_start_it(tmp_path: Path) -> None:
         _ = LocalCluster("c", dir=tmp_path).bootstrap
     with pytest.raises(LocalClusterError, match="cluster 'c' is absent"):
         LocalCluster.attach("c", tmp_path)
+
+
+def test_files_with_passwords_are_for_their_user_alone(tmp_path: Path) -> None:
+    state = Wanted(brokers=1, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    folder = ClusterFolder(tmp_path / "base", "c")
+    folder.path.mkdir(parents=True)
+    folder.path.chmod(0o755)  # as an earlier version made it
+    folder.node(1).mkdir()
+    folder.properties(1).write_text("")
+    before = os.umask(0)
+    try:
+        folder.save(state)
+        write_properties(state, state.nodes[0], folder)
+    finally:
+        os.umask(before)
+    assert state.users["alice"] in folder.properties(1).read_text()
+    assert folder.load() == state
+    for path, mode in ((folder.path, 0o700), (folder.path / "state.json", 0o600), (folder.properties(1), 0o600)):
+        assert stat.S_IMODE(path.stat().st_mode) == mode, path
+
+
+def test_a_lock_goes_with_its_cluster(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    with folder.locked(timeout=1):
+        folder.create()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.lock"]
+    with folder.locked(timeout=1):
+        folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+_COUNTING = """
+import sys
+from pathlib import Path
+from ottla.cluster.state import ClusterFolder
+base, rounds = Path(sys.argv[1]), int(sys.argv[2])
+folder = ClusterFolder(base, "c")
+for _ in range(rounds):
+    with folder.locked(timeout=60):
+        count = base.parent / "count"
+        count.write_text(str(int(count.read_text()) + 1))
+"""
+
+
+def test_commands_exclude_one_another_although_lock_files_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-c", _COUNTING, str(tmp_path / "base"), "100"]
+    running = [subprocess.Popen(command) for _ in range(3)]
+    assert [one.wait(60) for one in running] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "300"

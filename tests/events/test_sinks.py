@@ -351,7 +351,7 @@ def test_topics_beyond_the_limit_are_counted_together() -> None:
 
 def test_without_the_prometheus_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigError, match=r"pip install ottla\[prometheus\]"):
+    with pytest.raises(ConfigError, match=r"pip install .ottla\[prometheus\]"):
         PrometheusSink()
 
 

@@ -26,7 +26,7 @@ def test_every_event_class_is_listed_and_exported() -> None:
 
 
 def test_kinds_are_distinct_snake_case_names() -> None:
-    assert len({one.kind for one in EVENTS}) == len(EVENTS) == 28
+    assert len({one.kind for one in EVENTS}) == len(EVENTS)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", one.kind) for one in EVENTS)
     assert FlushAcknowledged.kind == "flush_acknowledged"
     assert Silent.kind == "my odd.name!"
@@ -72,7 +72,7 @@ def test_a_name_that_does_not_exist_is_refused_as_usual() -> None:
     import ottla.events
 
     with pytest.raises(AttributeError, match="NoSuchSink"):
-        _ = ottla.events.NoSuchSink
+        _ = ottla.events.NoSuchSink  # type: ignore[attr-defined]
     assert {"StatsdSink", "Events"} <= set(dir(ottla.events))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.rows import quick, thorough
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, UnsupportedFormat
-from ottla.fetch.course import Course, OutOfRange, Parcel, Parted, Piece, nothing_more, without_aborted
+from ottla.fetch.course import Course, OutOfRange, Parcel, Parted, Piece, moved, without_aborted
 from ottla.wire.batch import IS_TRANSACTIONAL, Codec
 from ottla.wire.fetch import Aborted, Diverging
 
@@ -205,7 +205,7 @@ def test_a_course_may_be_asked_for_only_when_all_is_well() -> None:
 
 def test_nothing_is_read_of_an_empty_range() -> None:
     assert new(5, 5).is_over
-    end = nothing_more(new(5, 5))
+    end = moved(new(5, 5))
     assert (end.next_offset, end.stop, end.parcel.pieces) == (5, 5, 1)
 
 

@@ -20,7 +20,8 @@ from .hostile_program import GOOD, TIMES
 from .logs import fill, plain, plant
 from .watching import QUICK, names, raised_by
 
-HARMLESS = {"count-of-zero-with-records", "control", "headers-many", "headers-many-not-text"}
+# A time that no column can hold becomes the nearest that fits: its checksum is right, and its partition goes on.
+HARMLESS = {"count-of-zero-with-records", "control", "headers-many", "headers-many-not-text", "time-delta-extreme"}
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.jobs import event_time
+from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
 from ottla.lake.values import Archived, WrittenBy
-from ottla.lake.verifying import fingerprint
 from ottla.lake.writing import FileOptions, RangeFiles, Times
 from ottla.model import OffsetRange, Receipt
 from ottla.wire.decode import SCHEMA

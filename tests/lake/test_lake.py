@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow.dataset as ds
 import pytest
 from tests.lake import stock
 
 from ottla.errors import ConfigError, LakeConflict, LakeDamaged, LakeError, NotALake
-from ottla.lake import delta, layout
+from ottla.lake import delta, layout, repairing
 from ottla.lake import lake as lake_module
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
@@ -206,12 +207,60 @@ def test_the_zombie_of_a_task_changes_nothing(lake: Lake) -> None:
     assert offsets(lake) == list(range(20))
 
 
-def test_a_recorded_file_that_is_gone_is_told_by_name(lake: Lake) -> None:
+def test_a_recorded_file_that_was_lost_before_it_was_published_is_told_by_name(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stock.archive(lake, span(0, 10))
-    (file,) = lake.files()
-    os.unlink(lake.path / file.path)
+    monkeypatch.setattr(lake, "publish", lambda entry: None)  # killed between record and publishing
+    stock.archive(lake, span(10, 20))
+    shutil.rmtree(lake.path / layout.STAGING)
+    file = lake.files()[1]
     with pytest.raises(LakeDamaged, match=file.path):
         Lake.open(lake.path).recover()
+    assert repairing.look(lake).withdrawn == 2
+    repairing.set_aside(lake, repairing.look(lake))
+    again = Lake.open(lake.path)
+    stock.archive(again, span(10, 20))
+    assert offsets(again) == list(range(20))
+    assert findings(again) == []
+
+
+def test_files_that_were_deleted_after_they_were_published_stop_nothing(lake: Lake) -> None:
+    stock.archive(lake, span(0, 10))
+    os.unlink(lake.path / lake.files()[0].path)
+    again = Lake.open(lake.path)
+    again.recover()
+    stock.archive(again, span(10, 20))
+    if again.settings.format is Format.PARQUET:
+        assert offsets(again) == list(range(10, 20))
+    assert ["deleted or moved since" in text for text in findings(again)] == [True]
+
+
+def test_an_archive_without_marks_goes_on_whatever_was_deleted(lake: Lake) -> None:
+    """As earlier versions left it."""
+    stock.archive(lake, span(0, 10))
+    _as_before_marks(lake)
+    again = Lake.open(lake.path)
+    again.recover()
+    assert again.ledger.published() == 1
+    assert findings(again) == []
+    _as_before_marks(lake)
+    os.unlink(lake.path / lake.files()[0].path)
+    stock.archive(Lake.open(lake.path), span(10, 20))
+    assert lake.positions() == {CLICKS: 20}
+
+
+def _as_before_marks(lake: Lake) -> None:
+    shutil.rmtree(lake.ledger.marks)
+    for number in lake.ledger.listed():
+        file = lake.ledger.path / lake.ledger.name(number)
+        row = msgspec.json.decode(file.read_bytes())
+        for name in ("checksum", "stored"):
+            row.pop(name, None)
+        for one in row["files"]:
+            one.pop("sha256", None)
+            one.pop("footer_sha256", None)
+        file.write_bytes(msgspec.json.encode(row))
 
 
 def test_what_was_staged_and_changed_since_is_not_recorded(lake: Lake) -> None:
@@ -296,7 +345,7 @@ def test_an_archive_of_a_later_ottla_or_a_damaged_one_is_refused(tmp_path: Path)
         list(lake.ledger.entries())
     (lake.ledger.path / f"{1:020d}.json").unlink()
     with pytest.raises(LakeDamaged, match=r"0001.json is missing"):
-        lake.ledger.last()
+        lake.ledger.numbers()
     (lake.path / layout.SETTINGS).write_text('{"version": 7}')
     with pytest.raises(LakeDamaged, match="of version 7"):
         Lake.open(lake.path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.model import TopicPartition
 from ottla.produce.lane import MOST_IN_FLIGHT, Lane
 
@@ -154,3 +156,18 @@ def test_without_numbers_nothing_is_stamped() -> None:
     lane.acknowledged(batches[0], 5)
     assert lane.sendable(0.0) is batches[1]
     assert lane.floor == 6
+
+
+@pytest.mark.parametrize("on_disk", [0, 1])
+def test_the_number_of_a_batch_that_is_on_disk_is_not_given_again(on_disk: int) -> None:
+    # It may come back from there, should the mark that it is done be lost: then under a number in use.
+    world = _acknowledged_world(1, 1, 1)
+    line = list(world.lane.line)
+    for batch in line:
+        world.lane.number(batch)
+    numbers = [batch.identity for batch in line]
+    line[on_disk].stored_identity = line[on_disk].identity
+    world.lane.given_up(line[0])
+    assert [batch.identity for batch in world.lane.line] == numbers[1:]
+    world.heal()
+    assert not world.lane.line

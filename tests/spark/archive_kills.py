@@ -29,8 +29,9 @@ import pyarrow.dataset as ds
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.fetch.reader import Reader
+from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
-from ottla.lake.verifying import Checked, fingerprint, verify_brokers, verify_files
+from ottla.lake.verifying import Checked, verify_brokers, verify_files
 from ottla.produce.producer import Producer
 
 FORMATS = ("parquet", "delta")

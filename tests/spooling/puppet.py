@@ -27,6 +27,7 @@ from ottla.config import Timeouts
 from ottla.errors import KeptInSpool, OttlaError
 from ottla.events import Dropped, Event, SpoolDamaged
 from ottla.events import SpoolFailed as SpoolFailedEvent
+from ottla.events import SpoolFull as SpoolFullEvent
 from ottla.events.values import fields_of
 from ottla.produce import lane
 from ottla.produce.delivery import Delivery
@@ -34,7 +35,7 @@ from ottla.produce.options import Batching, Buffering, Spool, WhenFull
 from ottla.produce.producer import Producer
 from ottla.wire.warm import warm
 
-_NOTED = (SpoolDamaged, SpoolFailedEvent, Dropped)
+_NOTED = (SpoolDamaged, SpoolFailedEvent, SpoolFullEvent, Dropped)
 _KEYS = 4
 
 
@@ -50,7 +51,8 @@ class Puppet:
         self._producer: Producer | None = None
         self._deliveries: list[Delivery] = []
         self._events: list[dict[str, Any]] = []
-        self._fdatasync = Fdatasync()
+        self._fdatasync = Failing("fdatasync")
+        self._rename = Failing("rename")
 
     def open(
         self, *, bootstrap: str, spool: dict[str, Any], buffer: int = 64 << 20, wait: float = 60.0, **more: Any
@@ -149,6 +151,10 @@ class Puppet:
         """How many there were, failed ones included."""
         return self._fdatasync.calls
 
+    def fail_renames(self, *, times: int) -> None:
+        """The next so many fail."""
+        self._rename.failing = times
+
     def limit_files(self, *, size: int | None) -> None:
         """No file may be longer; what is written over that is cut short and then refused."""
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -166,23 +172,23 @@ def _outcome(delivery: Delivery) -> str:
     return "delivered" if error is None else "kept" if isinstance(error, KeptInSpool) else "failed"
 
 
-class Fdatasync:
-    """Stands where `os.fdatasync` was: counts, and fails on demand as a disk does."""
+class Failing:
+    """Stands where a function of `os` was: counts its calls, and fails on demand as a disk does."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.calls = 0
         self.failing = 0
         self.failed: Callable[[], None] = lambda: None
-        self._real: Callable[[int], None] = os.fdatasync
-        os.fdatasync = self  # type: ignore[assignment]
+        self._real: Callable[..., None] = getattr(os, name)
+        setattr(os, name, self)
 
-    def __call__(self, fd: int) -> None:
+    def __call__(self, *given: Any) -> None:
         self.calls += 1
         if self.failing:
             self.failing -= 1
             self.failed()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._real(fd)
+        self._real(*given)
 
 
 class Storm:

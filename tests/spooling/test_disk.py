@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,18 +55,23 @@ def deliver(broker: FakeKafka, puppet: NewPuppet, path: Path) -> list[dict[str, 
     return events
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A file system of 4 MB, and what makes it larger."""
-    folder = tmp_path / "disk"
+@contextlib.contextmanager
+def _mounted(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"only root may mount: {mounted.stderr.decode().strip()}")
     try:
-        yield folder, lambda: _run("mount", "-o", "remount,size=64m", str(folder))
+        yield folder
     finally:
         _run("umount", "-l", str(folder))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A file system of 4 MB, and what makes it larger."""
+    with _mounted(tmp_path / "disk", "4m") as folder:
+        yield folder, lambda: _run("mount", "-o", "remount,size=64m", str(folder))
 
 
 def _run(*command: str) -> None:
@@ -205,3 +212,89 @@ def test_a_flipped_bit_costs_its_batch_and_is_named(broker: FakeKafka, puppet: N
     assert "1 batch is lost of t-0, 1 records" in str(event["reason"])
     assert numbers(broker) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert [kept.suffix for kept in path.glob("0*")] == [".damaged"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB."""
+    with _mounted(tmp_path / "tiny", "3m") as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("numbered", [True, False], ids=["as it is sent", "before any broker was seen"])
+def test_a_spool_that_filled_its_own_disk_empties_it_when_brokers_are_back(
+    broker: FakeKafka, puppet: NewPuppet, tiny_disk: Path, numbered: bool
+) -> None:
+    path = tiny_disk / "spool"
+    spool = {"path": str(path), "write_ahead": True}
+    program = puppet()
+    program.ask("open", bootstrap=broker.bootstrap, spool=spool, bytes=20_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=0, count=1)
+    program.ask("flush")
+    broker.all_down()
+    if not numbered:
+        program.ask("close")
+        program = puppet()
+        program.ask("open", bootstrap=broker.bootstrap, spool=spool, bytes=20_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=1000, size=5000)
+    with pytest.raises(Refused, match=r"SpoolFull: spool .* is full: its disk has no room .*No space left"):
+        program.ask("persist", timeout=2.0)
+    broker.all_up()
+    program.ask("flush")
+    assert program.ask("outcomes") == {"delivered": 1001 if numbered else 1000}
+    program.ask("send", topic=_TOPIC, writer="a", start=1001, count=100, size=5000)
+    program.ask("persist")
+    program.ask("flush")
+    assert {event["kind"] for event in program.ask("events")} == {"spool_full"}
+    assert sum(file.stat().st_size for file in path.glob("0*")) < 500_000, "the disk has its room back"
+    program.ask("close")
+    assert numbers(broker) == list(range(1101))
+    assert sorted(file.name for file in path.iterdir()) == ["owner", "topics.json"]
+
+
+def test_a_disk_that_another_program_fills_and_frees_holds_nothing_up_for_good(
+    broker: FakeKafka, puppet: NewPuppet, tiny_disk: Path
+) -> None:
+    path, foreign = tiny_disk / "spool", tiny_disk / "foreign"
+    program = puppet()
+    program.ask("open", bootstrap=broker.bootstrap, spool={"path": str(path), "write_ahead": True}, bytes=20_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=0, count=20, size=1000)
+    program.ask("flush")
+    _fill(foreign)
+    broker.all_down()
+    program.ask("send", topic=_TOPIC, writer="a", start=20, count=200, size=1000)
+    with pytest.raises(Refused, match="SpoolFull"):
+        program.ask("persist", timeout=1.0)
+    foreign.unlink()
+    program.ask("persist")
+    broker.all_up()
+    program.ask("flush")
+    program.ask("close")
+    assert numbers(broker) == list(range(220))
+
+
+def _fill(path: Path) -> None:
+    """With as much as the disk takes."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(path).f_bavail == 0
+
+
+def test_on_a_full_disk_the_oldest_are_dropped_if_that_was_asked_for(
+    broker: FakeKafka, puppet: NewPuppet, tiny_disk: Path
+) -> None:
+    program = puppet()
+    spool = {"path": str(tiny_disk / "spool"), "when_full": "DROP_OLDEST", "after": 0.1}
+    program.ask("open", bootstrap=broker.bootstrap, spool=spool, buffer=1 << 20, bytes=50_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=0, count=1)
+    program.ask("flush")
+    broker.all_down()
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=8000, size=1000)
+    broker.all_up()
+    with pytest.raises(Refused, match=r"NotDelivered.*dropped to make room"):
+        program.ask("flush")
+    dropped = sum(event["records"] for event in program.ask("events") if event["kind"] == "dropped")
+    program.ask("close")
+    assert numbers(broker) == [0, *range(1 + dropped, 8001)], "the oldest are gone, and only they"
+    assert dropped < 7500, "no more than had to"

@@ -107,3 +107,23 @@ def test_dropped_records_are_exactly_those_that_were_told(puppet: NewPuppet, tmp
     assert {event["topic"] for event in dropped} == {"t"}
     assert all(event["first_timestamp"] <= event["last_timestamp"] for event in dropped)
     assert len(found) * _SIZE > _LIMIT // 2, "no more than had to"
+
+
+def test_a_dropped_batch_that_comes_back_takes_the_number_of_no_other(puppet: NewPuppet, tmp_path: Path) -> None:
+    """The marks of what was dropped are lost: some of that is delivered after all, and all that was kept is."""
+    path = tmp_path / "spool"
+    with FakeKafka(topics={"t": 1}) as kafka:
+        program, taken, _ = filled(kafka, puppet, path, "DROP_OLDEST")
+        program.ask("persist")
+        dropped = sum(event["records"] for event in program.ask("events") if event["kind"] == "dropped")
+        program.kill()
+        for marks in path.glob("*.done"):
+            marks.unlink()
+        kafka.all_up()
+        heir = opened(kafka, puppet, path, "WAIT")
+        heir.ask("flush")
+        heir.ask("close")
+        found = numbers(kafka)
+    assert dropped > 0
+    assert set(range(dropped, taken)) <= set(found), "what was not told as dropped is there"
+    assert len(found) == len(set(found)), "nothing twice"

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from ottla.cluster import LocalCluster
 from ottla.config import Address, parse_bootstrap
 from ottla.testing import FakeKafka
-from ottla.testing.fake.apis import TABLE
+from ottla.testing.fake.apis.table import TABLE
 from ottla.wire.messages import api_name
 
 from .raw import RawClient, make_batch, produce

@@ -62,7 +62,7 @@ def test_the_public_names_are_what_they_say() -> None:
 
     assert [getattr(ottla.testing, name).__name__ for name in ottla.testing.__all__] == ottla.testing.__all__
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = ottla.testing.Nothing
+        _ = ottla.testing.Nothing  # type: ignore[attr-defined]
 
 
 @pytest.mark.broker

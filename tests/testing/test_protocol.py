@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from ottla.config import Address
 from ottla.testing import FakeKafka
 from ottla.testing.fake import messages
-from ottla.testing.fake.apis import TABLE
+from ottla.testing.fake.apis.table import TABLE
 from ottla.wire.batch import Batch
 from ottla.wire.messages import api_name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,12 +224,39 @@ def test_what_lies_before_the_damage_is_handed_out_first(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("base", [LATEST + 1, -LATEST - 1, 2**63 - 1, -(2**63)])
-def test_a_time_beyond_microseconds_is_refused(base: int) -> None:
-    fault = fault_of(raw_batch(GOOD, count=1, base_time=base, base_offset=AT))
-    assert "timestamp does not fit in microseconds" in fault.reason
-    assert fault.position == 61
-    appended = fault_of(raw_batch(GOOD, count=1, max_time=base, flags=8, base_offset=AT))
-    assert appended.reason == fault.reason
+def test_a_time_beyond_microseconds_becomes_the_nearest_one_that_fits(base: int) -> None:
+    """Found: one such record, whose checksum is right, blocked its partition for ever."""
+    nearest = LATEST * 1000 if base > 0 else -LATEST * 1000
+    for raw in (
+        raw_batch(GOOD, count=1, base_time=base, base_offset=AT),
+        raw_batch(GOOD, count=1, max_time=base, flags=8, base_offset=AT),
+    ):
+        (chunk,) = Decoder().decode([Batch.parse(raw)])
+        assert chunk.records["timestamp"].cast(pa.int64()).to_pylist() == [nearest]
+        assert (chunk.rows, chunk.clamped) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("base", "delta", "time", "clamped"),
+    [
+        (LATEST, 0, LATEST, 0),
+        (LATEST + 5, -5, LATEST, 0),
+        (2**63 - 1, -(2**63 - 1), 0, 0),
+        (-(2**63), 2**62, -LATEST, 1),
+        (2**62, 2**62, LATEST, 1),
+        (-(2**62), -(2**62) - 1, -LATEST, 1),
+        (-1, 0, -1, 0),
+        (0, 2**63 - 1, LATEST, 1),
+        (0, -(2**63), -LATEST, 1),
+    ],
+)
+def test_the_time_of_a_record_is_its_own_however_far_it_is_from_its_batch(
+    base: int, delta: int, time: int, clamped: int
+) -> None:
+    record = record_bytes(Row(None, b"v", (), 0), time_delta=delta, offset_delta=0)
+    (chunk,) = Decoder().decode([Batch.parse(raw_batch(record, count=1, base_time=base))])
+    assert chunk.records["timestamp"].cast(pa.int64()).to_pylist() == [time * 1000]
+    assert chunk.clamped == clamped
 
 
 def test_a_time_nobody_asks_for_does_not_hinder() -> None:
@@ -248,7 +276,7 @@ def test_compressed_bytes_that_are_none_are_refused(codec: Codec) -> None:
 def test_a_decompression_bomb_stops_at_the_limit(codec: Codec) -> None:
     bomb = record_bytes(Row(value=b"\0" * 5_000_000), time_delta=0, offset_delta=0)
     fault = fault_of(raw_batch(bomb, count=1, codec=codec), max_batch_bytes=1_000_000)
-    assert fault.reason == "decompresses to more than the limit of 1000000 bytes"
+    assert fault.reason.startswith("decompresses to more than the limit of 1,000,000 bytes (Fetching(max_batch_bytes")
 
 
 @pytest.mark.parametrize("size", [100, 65_536, 65_537, 1_000_000])

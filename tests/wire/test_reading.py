@@ -40,7 +40,7 @@ def numbered(count: int, size: int = 10) -> list[Row]:
 def test_the_columns_are_those_of_sparks_kafka_source() -> None:
     assert COLUMNS == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
     batch = written([Row(b"k", b"v", (("h", b"x"),), 1_234)], base_offset=7)
-    ((records, count, fingerprint, reached, left_out),) = Decoder().decode([batch], topic="clicks", partition=3)
+    ((records, count, fingerprint, reached, left_out, _),) = Decoder().decode([batch], topic="clicks", partition=3)
     assert (count, fingerprint, reached, left_out) == (1, None, 8, 0)
     assert records.schema == SCHEMA
     (row,) = records.to_pylist()
@@ -73,7 +73,7 @@ def test_only_the_columns_asked_for_are_read(wanted: list[Row], columns: set[str
 
 
 def test_reading_no_column_still_counts() -> None:
-    ((records, count, fingerprint, reached, _),) = Decoder((), fingerprint=True).decode([written(numbered(5))])
+    ((records, count, fingerprint, reached, *_),) = Decoder((), fingerprint=True).decode([written(numbered(5))])
     assert (records.num_columns, count, reached) == (0, 5, 5)
     assert fingerprint is not None
     assert fingerprint.count == 5

@@ -6,18 +6,43 @@ the cluster as a whole has caught up. It moves no records.
 
 from __future__ import annotations
 
-from ottla.admin.admin import Admin
-from ottla.admin.committed import Committed
-from ottla.admin.group_admin import GroupAdmin
-from ottla.admin.groups import DescribedMember, GroupDescription, ListedGroup, PartitionLag
-from ottla.admin.offsets import At, OffsetAt, OffsetSpec
-from ottla.admin.settings import Setting, SettingSource, SettingType
-from ottla.admin.sizes import ReplicaSize, ReplicaSizes
-from ottla.admin.topics import Apply, NewTopic, TopicDescription
+from typing import TYPE_CHECKING
 
-EARLIEST = OffsetSpec.EARLIEST
-LATEST = OffsetSpec.LATEST
-MAX_TIMESTAMP = OffsetSpec.MAX_TIMESTAMP
+from ottla._lazy import lazy
+
+if TYPE_CHECKING:
+    from ottla.admin.admin import Admin
+    from ottla.admin.committed import Committed
+    from ottla.admin.group_admin import GroupAdmin
+    from ottla.admin.groups import DescribedMember, GroupDescription, ListedGroup, PartitionLag
+    from ottla.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, At, OffsetAt, OffsetSpec
+    from ottla.admin.settings import Setting, SettingSource, SettingType
+    from ottla.admin.sizes import ReplicaSize, ReplicaSizes
+    from ottla.admin.topics import Apply, NewTopic, TopicDescription
+
+_HOMES = {
+    "Admin": "ottla.admin.admin",
+    "Apply": "ottla.admin.topics",
+    "At": "ottla.admin.offsets",
+    "Committed": "ottla.admin.committed",
+    "DescribedMember": "ottla.admin.groups",
+    "EARLIEST": "ottla.admin.offsets",
+    "GroupAdmin": "ottla.admin.group_admin",
+    "GroupDescription": "ottla.admin.groups",
+    "LATEST": "ottla.admin.offsets",
+    "ListedGroup": "ottla.admin.groups",
+    "MAX_TIMESTAMP": "ottla.admin.offsets",
+    "NewTopic": "ottla.admin.topics",
+    "OffsetAt": "ottla.admin.offsets",
+    "OffsetSpec": "ottla.admin.offsets",
+    "PartitionLag": "ottla.admin.groups",
+    "ReplicaSize": "ottla.admin.sizes",
+    "ReplicaSizes": "ottla.admin.sizes",
+    "Setting": "ottla.admin.settings",
+    "SettingSource": "ottla.admin.settings",
+    "SettingType": "ottla.admin.settings",
+    "TopicDescription": "ottla.admin.topics",
+}
 
 __all__ = [
     "EARLIEST",
@@ -42,3 +67,6 @@ __all__ = [
     "SettingType",
     "TopicDescription",
 ]
+
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

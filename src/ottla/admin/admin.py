@@ -288,8 +288,8 @@ class Admin:
     def _partitions(self, names: Collection[str], deadline: Deadline) -> list[TopicPartition]:
         return [
             TopicPartition(name, partition.index)
-            for name in names
-            for partition in self.cluster.topic(name, deadline=deadline).partitions
+            for name, topic in self.cluster.topics(names, deadline=deadline).items()
+            for partition in topic.partitions
         ]
 
     def _await_metadata(self, names: Collection[str], judge: topics.Judge, *, what: str, deadline: Deadline) -> None:

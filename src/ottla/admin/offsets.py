@@ -33,6 +33,10 @@ class OffsetSpec(Enum):
     """The record with the greatest timestamp (KIP-734, Kafka 3.0)."""
 
 
+EARLIEST = OffsetSpec.EARLIEST
+LATEST = OffsetSpec.LATEST
+MAX_TIMESTAMP = OffsetSpec.MAX_TIMESTAMP
+
 At = OffsetSpec | datetime | int
 """A place, or the first record at or after a time: an aware datetime, or milliseconds since 1970 as records have."""
 

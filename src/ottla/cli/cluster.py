@@ -5,7 +5,6 @@ They parse, call and print; what a cluster is and does is in the room `cluster`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ import click
 
 from ottla.cli.options.bootstrap import DIR_VARIABLE
 from ottla.cli.options.general import json_option, settings_option
+from ottla.cli.values.json_text import json_text
 from ottla.cli.views.cluster import JarProgress, announce_library, describe, others, overview
 from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
 from ottla.cluster.jars import DEFAULT_VERSION, versions
@@ -88,7 +88,10 @@ def cluster() -> None:
     help="Create this topic; POLICY is delete, compact or compact,delete. Repeatable.",
 )
 @click.option("--redis", is_flag=True, help="Start a Redis as well.")
-@click.option("--secure", is_flag=True, help="Add SASL_SSL and SSL listeners, with certificates and users.")
+@click.option(
+    "--secure", is_flag=True, help="SASL_SSL and SSL listeners, with certificates and users; nobody else comes in."
+)
+@click.option("--plaintext", is_flag=True, help="With --secure: an open plaintext listener as well.")
 @click.option(
     "--kafka-version", type=click.Choice(versions()), help=f"Version of the brokers.  [default: {DEFAULT_VERSION}]"
 )
@@ -106,6 +109,7 @@ def up(
     topics: tuple[TopicSpec, ...],
     redis: bool,
     secure: bool,
+    plaintext: bool,
     kafka_version: str | None,
     settings: dict[str, str],
     heap_mb: int | None,
@@ -132,6 +136,7 @@ def up(
             topics=topics,
             redis=redis,
             secure=secure,
+            plaintext=plaintext or None,
             dir=directory,
             version=kafka_version,
             settings=settings,
@@ -144,7 +149,7 @@ def up(
         started = local.up()
     status = local.status()
     if as_json:
-        click.echo(json.dumps(status.as_dict(), indent=1))
+        click.echo(json_text(status.as_dict(), indent=1))
         return
     click.echo(f"started in {time.monotonic() - began:.1f} s" if started else "it was running already")
     click.echo(describe(status))
@@ -189,7 +194,7 @@ def status(context: click.Context, *, name: str, directory: Path | None, as_json
       ottla cluster status --json | jq -r .bootstrap
     """
     found = LocalCluster(name, dir=directory).status()
-    click.echo(json.dumps(found.as_dict(), indent=1) if as_json else describe(found))
+    click.echo(json_text(found.as_dict(), indent=1) if as_json else describe(found))
     if found.condition is Condition.ABSENT and not as_json:
         click.echo(others(LocalCluster.all(directory)))
     context.exit(0 if found.condition is Condition.RUNNING else 1)
@@ -206,7 +211,7 @@ def list_clusters(*, directory: Path | None, as_json: bool) -> None:
       ottla cluster list --json
     """
     found = LocalCluster.all(directory)
-    click.echo(json.dumps([one.as_dict() for one in found], indent=1) if as_json else overview(found))
+    click.echo(json_text([one.as_dict() for one in found], indent=1) if as_json else overview(found))
 
 
 @cluster.command()

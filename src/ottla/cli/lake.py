@@ -1,6 +1,6 @@
 """`ottla lake`: what an archive has, and whether it is all there.
 
-It asks `ottla.lake` and prints; nothing of an archive is changed.
+It asks `ottla.lake` and prints; nothing of an archive is changed, but by `repair --set-aside`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
 from ottla.config import Security, Timeouts
 from ottla.fetch.reader import Reader
+from ottla.lake import repairing
 from ottla.lake.lake import Lake
 from ottla.lake.status import PartitionStatus, summarize
 from ottla.lake.verifying import Checked, Finding, verify_brokers, verify_files
@@ -35,6 +36,7 @@ def lake() -> None:
       ottla lake status /data/clicks
       ottla lake verify /data/clicks --deep
       ottla lake verify /data/clicks --against localhost:9092
+      ottla lake repair /data/clicks
     """
 
 
@@ -89,7 +91,7 @@ def verify(
 ) -> None:
     """Hold the ledger's receipts against the files, and against the brokers if asked.
 
-    Sizes, numbers of records and offsets come from the footers of the files; --deep reads all records and compares
+    Sizes and footers of the files are compared; --deep reads all bytes and all records, and compares hashes and
     fingerprints. Ends with 0 if everything is as the ledger says, 1 and a line for each thing that is not.
     """
     found = Lake.open(path)
@@ -109,6 +111,51 @@ def verify(
         click.echo(_summary(files, logs, deep=deep, bootstrap=bootstrap))
     if wrong:
         raise Failure(f"{wrong:,} thing{'s are' if wrong != 1 else ' is'} not as the ledger of {found.path} says")
+
+
+@lake.command()
+@click.argument("path")
+@click.option("--set-aside", is_flag=True, help="Take it out of the archive, into _ottla/set-aside. Deletes nothing.")
+@json_option
+def repair(path: str, *, set_aside: bool, as_json: bool) -> None:
+    """Say what keeps an archive from being written to, and set it aside if asked.
+
+    For an archive whose ledger has lost its newest entries, as after an older copy of it was restored: there are files
+    with offsets that no entry has then. If you have the entries, put them back instead. What is set aside is read from
+    the brokers again by the next 'ottla archive'; what they do not have any more is a gap then, and in the files that
+    were set aside. End all archivers first. Ends with 0 if nothing is in the way, or not any more, else with 1.
+    """
+    found = Lake.open(path)
+    damage = repairing.look(found)
+    folder = repairing.set_aside(found, damage) if set_aside and not damage.is_none else None
+    if as_json:
+        row = {
+            "path": str(found.path),
+            "last_entry": damage.last,
+            "lost_entry": damage.lost or None,
+            "withdrawn_entry": damage.withdrawn,
+            "files": list(damage.files),
+            "set_aside": None if folder is None else str(folder),
+        }
+        click.echo(json.dumps(row))
+    else:
+        for line in _damages(damage):
+            click.echo(line)
+        if folder is not None:
+            click.echo(f"set aside in {folder}: the archive goes on after entry {damage.last}")
+        elif damage.is_none:
+            click.echo("nothing is in the way")
+    if folder is None and not damage.is_none:
+        raise Failure(f"{found.path} cannot be written to: put the missing entries back, or use --set-aside")
+
+
+def _damages(damage: repairing.Damage) -> Iterator[str]:
+    if damage.lost:
+        yield f"the ledger ends with entry {damage.last}, and entry {damage.lost} was published"
+    if damage.withdrawn is not None:
+        yield f"entry {damage.withdrawn} was recorded and never published, and files of it are gone"
+    for name in damage.files:
+        yield f"{name}: no entry has its offsets"
 
 
 def _findings(

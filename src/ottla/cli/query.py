@@ -6,7 +6,6 @@ decompressed. No record is printed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +16,7 @@ from click.core import ParameterSource
 from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import SOON
 from ottla.cli.options.general import json_option, timeout_option
 from ottla.cli.options.reading import (
     from_option,
@@ -29,6 +29,7 @@ from ottla.cli.options.reading import (
 from ottla.cli.options.security import security_options
 from ottla.cli.reading.resolving import Wanted
 from ottla.cli.reading.texts import show_time
+from ottla.cli.values.json_text import json_text
 from ottla.cli.values.places import Fixed, Place
 from ottla.cli.values.times import parse_time
 from ottla.cli.values.units import show_size
@@ -102,11 +103,13 @@ def query(
     level = parse_isolation(isolation)
     if count or profile:
         wanted = Wanted(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
-        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level) as reader:
+        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=SOON) as reader:
             found = reader.profile(wanted.ranges(reader))
         _print_counts(topics, found, as_json=as_json) if count else _print_profiles(found, as_json=as_json)
         return
-    with Admin(bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout)) as admin:
+    with Admin(
+        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=SOON
+    ) as admin:
         where = _partitions(admin, topics, partitions)
         rows = _ends(admin, where, level) if at is None else _at(admin, where, at, level)
     _print(rows, as_json=as_json)
@@ -190,7 +193,7 @@ def _profile(one: PartitionProfile) -> _Row:
 
 def _print(rows: Sequence[_Row], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(rows))
+        click.echo(json_text(rows))
         return
     cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
     click.echo(table([name.upper() for name in rows[0]], cells, width=terminal_width()))

@@ -6,7 +6,6 @@ late and not to be read.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from ottla.cli.options.security import security_options
 from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.sparks import spark_session
+from ottla.cli.values.json_text import json_text
 from ottla.config import Plain, Scram, Security, Timeouts
 from ottla.net import Cluster
 from ottla.produce.records import topic as check_topic
@@ -234,9 +234,7 @@ def _reason(text: str) -> str:
 def _report(total: _Total, to: str, *, as_json: bool) -> None:
     found = total.counts
     if as_json:
-        click.echo(
-            json.dumps({"to": to, **asdict(found), "batches": total.batches, "seconds": round(total.seconds, 3)})
-        )
+        click.echo(json_text({"to": to, **asdict(found), "batches": total.batches, "seconds": round(total.seconds, 3)}))
         return
     click.echo(f"{_records(found.records)} read, {found.results:,} results to {to} in {total.seconds:.1f} s")
     if found.unreadable:

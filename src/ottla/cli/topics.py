@@ -5,8 +5,8 @@ The commands ask `Admin` and hand what it found to `topic_views`; settings come 
 
 from __future__ import annotations
 
-import json
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import click
@@ -14,13 +14,16 @@ import click
 from ottla.admin import Admin, Apply, NewTopic, Setting, TopicDescription
 from ottla.admin.settings import Changes, Settings, refuse_unknown
 from ottla.cli import Misuse
+from ottla.cli.options.confirming import confirm, dry_run_option, yes_option
 from ottla.cli.options.connecting import with_admin
 from ottla.cli.options.general import json_option
-from ottla.cli.options.topic_settings import topic_settings_options
+from ottla.cli.options.topic_settings import keeps_less, topic_settings_options
+from ottla.cli.values.json_text import json_text
 from ottla.cli.views.tables import terminal_width
 from ottla.cli.views.topics import TopicView, as_dict, as_text, changes_table, overview, setting_dict
 from ottla.errors import BrokerError, ErrorCode
 from ottla.model import TopicPartition
+from ottla.text import printable
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Let the brokers check it and show it; change nothing.")
 
@@ -57,13 +60,13 @@ def list_topics(admin: Admin, *, is_long: bool, internal: bool, as_json: bool) -
     found = [topic for topic in admin.describe_topics() if internal or not topic.internal]
     if as_json:
         names = [topic.name for topic in found]
-        click.echo(json.dumps([as_dict(view) for view in _views(admin, found)] if is_long else names))
+        click.echo(json_text([as_dict(view) for view in _views(admin, found)] if is_long else names))
     elif not found:
         click.echo("there are no topics", err=True)
     elif is_long:
         click.echo(overview(_views(admin, found), width=terminal_width()))
     else:
-        click.echo("\n".join(topic.name for topic in found))
+        click.echo("\n".join(printable(topic.name) for topic in found))
 
 
 @topics.command()
@@ -85,7 +88,7 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
     found = admin.describe_topics(names)
     views = _views(admin, found, settings=_visible_settings(admin, names))
     if as_json:
-        click.echo(json.dumps([as_dict(view) for view in views]))
+        click.echo(json_text([as_dict(view) for view in views]))
     else:
         click.echo("\n\n".join(as_text(view, width=terminal_width()) for view in views))
 
@@ -127,7 +130,7 @@ def create(
         admin.create_topics([new])
     if as_json:
         shown = [setting_dict(one) for one in settings.values()]
-        click.echo(json.dumps({"name": name, "partitions": partitions, "created": not dry_run, "settings": shown}))
+        click.echo(json_text({"name": name, "partitions": partitions, "created": not dry_run, "settings": shown}))
     else:
         verb = "would create" if dry_run else "created"
         click.echo(f"{verb} {name} with {partitions} partition{'s' if partitions > 1 else ''}")
@@ -137,6 +140,7 @@ def create(
 @click.argument("name")
 @topic_settings_options
 @click.option("--unset", multiple=True, metavar="KEY", help="Take this setting of the topic away. Repeatable.")
+@yes_option
 @_dry_run_option
 @json_option
 @with_admin
@@ -146,10 +150,13 @@ def alter(
     name: str,
     changes: dict[str, str | None],
     unset: tuple[str, ...],
+    yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Change settings of a topic, and show them before and after. Settings that are not named stay.
+
+    What may delete records (a shorter retention, another way to clean up) is asked first, unless --yes is given.
 
     \b
     Examples:
@@ -161,12 +168,18 @@ def alter(
     admin.describe_topics(name)  # a topic that is unknown is told at once
     before = admin.settings(name)[name]
     refuse_unknown(wanted, before)
-    admin.alter_settings(name, wanted, apply=Apply.CHECK if dry_run else Apply.NOW)
-    after = _foreseen(admin, before, wanted) if dry_run else _values(admin.settings(name)[name], wanted)
+    admin.alter_settings(name, wanted, apply=Apply.CHECK)
+    after = _foreseen(admin, before, wanted)
+    if not dry_run:
+        losing = [key for key, value in after.items() if keeps_less(key, _value(before, key), value)]
+        if losing:
+            confirm(f"{', '.join(losing)} of topic {printable(name)}: this may delete records", yes=yes)
+        admin.alter_settings(name, wanted)
+        after = _values(admin.settings(name)[name], wanted)
     rows = [(key, _value(before, key), after[key]) for key in wanted]
     if as_json:
         shown = [{"setting": key, "before": old, "after": new} for key, old, new in rows]
-        click.echo(json.dumps({"name": name, "altered": not dry_run, "changes": shown}))
+        click.echo(json_text({"name": name, "altered": not dry_run, "changes": shown}))
     else:
         click.echo(f"{name} {'would be altered' if dry_run else 'is altered'}:")
         click.echo(changes_table(rows, width=terminal_width()))
@@ -195,23 +208,37 @@ def add_partitions(admin: Admin, *, name: str, total: int, dry_run: bool, as_jso
         raise Misuse(f"topic {name} has {before} partition{'s' if before != 1 else ''}, --total {total}: {few}")
     admin.add_partitions(name, total, apply=Apply.CHECK if dry_run else Apply.NOW)
     if as_json:
-        click.echo(json.dumps({"name": name, "before": before, "after": total, "added": not dry_run}))
+        click.echo(json_text({"name": name, "before": before, "after": total, "added": not dry_run}))
     else:
         click.echo(f"{name} {'would have' if dry_run else 'has'} {total} partitions, {before} before")
 
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
+@yes_option
+@dry_run_option
 @with_admin
-def delete(admin: Admin, *, names: tuple[str, ...]) -> None:
-    """Delete topics with all their records, and wait until no broker knows them.
+def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Delete topics with all their records, and wait until no broker knows them. Asks first, unless --yes is given.
 
     \b
-    Example:
+    Examples:
       ottla topics delete clicks users
+      ottla topics delete clicks --dry-run
+      ottla topics delete clicks --yes
     """
+    found = admin.describe_topics(names)
+    ranges = admin.visible_log_ranges(TopicPartition(one.name, part.index) for one in found for part in one.partitions)
+    records = Counter({one.name: 0 for one in found})
+    for at, log in ranges.items():
+        records[at.topic] += len(log)
+    told = ", ".join(f"{printable(name)} (about {count:,} records)" for name, count in records.items())
+    if dry_run:
+        click.echo(f"would delete {told}")
+        return
+    confirm(f"this deletes {told}", yes=yes)
     admin.delete_topics(names)
-    click.echo(f"deleted {', '.join(names)}")
+    click.echo(f"deleted {printable(', '.join(names))}")
 
 
 def _views(

@@ -6,8 +6,26 @@ production: users, passwords and ports are made for 127.0.0.1.
 
 from __future__ import annotations
 
-from ottla.cluster.local import Data, LocalCluster
-from ottla.cluster.status import BrokerStatus, ClusterStatus, Condition, RedisStatus
-from ottla.cluster.topics import TopicSpec
+from typing import TYPE_CHECKING
+
+from ottla._lazy import lazy
+
+if TYPE_CHECKING:
+    from ottla.cluster.local import Data, LocalCluster
+    from ottla.cluster.status import BrokerStatus, ClusterStatus, Condition, RedisStatus
+    from ottla.cluster.topics import TopicSpec
+
+_HOMES = {
+    "BrokerStatus": "ottla.cluster.status",
+    "ClusterStatus": "ottla.cluster.status",
+    "Condition": "ottla.cluster.status",
+    "Data": "ottla.cluster.local",
+    "LocalCluster": "ottla.cluster.local",
+    "RedisStatus": "ottla.cluster.status",
+    "TopicSpec": "ottla.cluster.topics",
+}
 
 __all__ = ["BrokerStatus", "ClusterStatus", "Condition", "Data", "LocalCluster", "RedisStatus", "TopicSpec"]
+
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

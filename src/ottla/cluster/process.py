@@ -107,6 +107,16 @@ def memory_bytes(process: ProcessId | None) -> int | None:
         return None
 
 
+def listens(process: ProcessId | None, port: int) -> bool:
+    """Whether this very process has the port."""
+    found = _find(process)
+    try:
+        sockets = found.net_connections("tcp") if found is not None else []
+    except psutil.Error:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets)
+
+
 def send(process: ProcessId | None, number: signal.Signals) -> bool:
     """Send a signal; False when the process is gone."""
     found = _find(process)

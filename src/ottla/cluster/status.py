@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from ottla.cluster.process import Life, life, memory_bytes
+from ottla.cluster.redis import password_file
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, StateDamaged
 
 
@@ -106,7 +107,7 @@ def look(folder: ClusterFolder) -> ClusterStatus:
         ca_file=str(folder.certificates.authority) if state.secure else None,
         users=dict(state.users),
         brokers=tuple(_broker(node, folder) for node in state.nodes),
-        redis=_redis(state),
+        redis=_redis(state, folder),
     )
 
 
@@ -148,13 +149,13 @@ def _broker(node: NodeState, folder: ClusterFolder) -> BrokerStatus:
     )
 
 
-def _redis(state: ClusterState) -> RedisStatus | None:
+def _redis(state: ClusterState, folder: ClusterFolder) -> RedisStatus | None:
     if state.redis is None:
         return None
     running = state.redis.process
     alive = life(running)
     pid = running.pid if running is not None and alive is not Life.DEAD else None
-    return RedisStatus(state.redis.url, alive, pid, memory_bytes(running))
+    return RedisStatus(state.redis.url(password_file(folder.redis)), alive, pid, memory_bytes(running))
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ottla.cluster.redis import password, password_file
 from ottla.cluster.security import Mechanism, client_security, mutual_tls
 from ottla.cluster.state import ClusterFolder, ClusterState, Phase
 from ottla.cluster.status import ClusterStatus, look
@@ -41,7 +42,11 @@ class ClusterView:
     def bootstrap(self) -> str:
         """`host:port,...` of every broker's plaintext listener, also of those that are down."""
         addresses = self._state().addresses("plaintext")
-        assert addresses is not None
+        if addresses is None:
+            raise LocalClusterError(
+                f"cluster {self.name!r} has no plaintext listener: use secure_bootstrap with security(), or start it"
+                " with plaintext=True"
+            )
         return addresses
 
     @property
@@ -51,7 +56,7 @@ class ClusterView:
 
     @property
     def ssl_bootstrap(self) -> str | None:
-        """The TLS listeners without SASL, which accept a client certificate; None without `secure`."""
+        """The TLS listeners without SASL, which want a client certificate; None without `secure`."""
         return self._state().addresses("ssl")
 
     def security(self, user: str = "alice", *, mechanism: Mechanism = "SCRAM-SHA-512") -> Security:
@@ -66,9 +71,15 @@ class ClusterView:
 
     @property
     def redis_url(self) -> str | None:
-        """The Redis beside the brokers, or None without `redis`."""
+        """The Redis beside the brokers as a store of a fleet, or None without `redis`. Its password is in a file that
+        the address names; other clients need `redis_password`."""
         state = self._state()
-        return state.redis.url if state.redis is not None else None
+        return state.redis.url(password_file(self._folder.redis)) if state.redis is not None else None
+
+    @property
+    def redis_password(self) -> str | None:
+        """What clients of the Redis log in with, or None without `redis`."""
+        return password(self._folder.redis) if self._state().redis is not None else None
 
     def _secure_state(self) -> ClusterState:
         state = self._state()

@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
 
 from ottla.admin.committed import GROUP_MOVED_ON, Committed, fetch_committed
 from ottla.consume.handing import Handing
@@ -25,6 +27,14 @@ _log = logging.getLogger(__name__)
 Partitions = frozenset[TopicPartition]
 Start = str | datetime
 _ERROR = "error"
+
+
+class _Found(NamedTuple):
+    """What the group has committed, where the others begin, and of which topics all that is."""
+
+    committed: dict[TopicPartition, Committed]
+    begun: dict[TopicPartition, int]
+    ids: dict[str, UUID | None]
 
 
 class Beginnings:
@@ -48,6 +58,8 @@ class Beginnings:
         self._isolation = isolation
         self._numbers = itertools.count()
         self._searches: dict[int, Partitions] = {}
+        self._left: dict[TopicPartition, Committed] = {}
+        """Where partitions were when they were let go of last, and of which topic."""
         self._failures = 0
         self._not_before = 0.0
 
@@ -66,29 +78,43 @@ class Beginnings:
         """What is being found out about these does not count any more."""
         self._searches = {number: these - partitions for number, these in self._searches.items()}
 
+    def leave(self, partitions: Partitions) -> None:
+        """They are about to be let go of, and may come back when another topic has the name."""
+        handed, told = self._handing.positions.all_handed(), self._handing.replaced
+        self._left |= {at: handed[at] for at in partitions if at in handed and at not in told}
+
     def _search(self, missing: Partitions) -> None:
         number = next(self._numbers)
         self._searches[number] = missing
         self._errands.run(
             ("places", number),
             lambda: self._find(missing),
-            done=lambda found: self._found(number, *found),
+            done=lambda found: self._found(number, found),
             failed=lambda error: self._failed(number, error),
         )
 
-    def _found(self, number: int, committed: dict[TopicPartition, Committed], begun: dict[TopicPartition, int]) -> None:
+    def _found(self, number: int, found: _Found) -> None:
         self._failures = 0
         for at in sorted(self._searches.pop(number, frozenset())):
             if at in self._handing.positions:
                 continue  # the program went elsewhere meanwhile
-            if at in committed:
-                told = committed[at]
-                self._handing.begin(at, told.offset, epoch=told.leader_epoch, committed=told.offset)
-            elif at in begun:
-                self._handing.begin(at, begun[at])
+            topic_id = found.ids.get(at.topic)
+            if at in found.committed:
+                offset, epoch, *_ = found.committed[at]
+                self._handing.begin(at, offset, epoch=epoch, committed=offset, topic_id=topic_id)
+            elif (before := self._predecessor(at, topic_id)) is not None:
+                self._handing.begin(at, before.offset, topic_id=before.topic_id)
+            elif at in found.begun:
+                self._handing.begin(at, found.begun[at], topic_id=topic_id)
             else:
                 reason = f"group {self._group} has committed nothing for {at}, and start is 'error'"
                 self._handing.fail(at, InputError(f"{reason}: seek to where it should begin"))
+
+    def _predecessor(self, at: TopicPartition, topic_id: UUID | None) -> Committed | None:
+        """Where this consumer was in an earlier topic of the name. Where it goes on is for `on_lost` to say then, and
+        not for `start`: it is found replaced, as if it had never been let go of."""
+        left = self._left.pop(at, None)
+        return None if left is None or None in (left.topic_id, topic_id) or left.topic_id == topic_id else left
 
     def _failed(self, number: int, error: OttlaError) -> None:
         these = self._searches.pop(number, frozenset())
@@ -105,23 +131,23 @@ class Beginnings:
     def _group(self) -> str | None:
         return None if self._member is None else self._member().group
 
-    def _find(
-        self, new: Collection[TopicPartition]
-    ) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, int]]:
-        """What the group has committed, and where the others begin."""
+    def _find(self, new: Collection[TopicPartition]) -> _Found:
         deadline = Deadline.after(self._cluster.timeouts.total)
+        # From the brokers, not from memory: what is remembered may be an earlier topic of the same name.
+        topics = self._cluster.metadata({at.topic for at in new}, deadline=deadline).topics
+        ids = {name: topic.id for name, topic in topics.items()}
         committed: dict[TopicPartition, Committed] = {}
         if self._member is not None:
             # A transaction that is about to change an offset is waited for (KIP-447).
+            stable = Isolation.READ_COMMITTED
             committed = fetch_committed(
-                self._cluster, self._member(), new, isolation=Isolation.READ_COMMITTED, deadline=deadline
+                self._cluster, self._member(), new, isolation=stable, ids=ids, deadline=deadline
             )
         missing = [at for at in new if at not in committed]
         if not missing or self._start == _ERROR:
-            return committed, {}
-        return committed, places.resolve(
-            self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline
-        )
+            return _Found(committed, {}, ids)
+        begun = places.resolve(self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline)
+        return _Found(committed, begun, ids)
 
 
 def _may_go_by(error: OttlaError) -> bool:

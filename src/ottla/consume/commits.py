@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from ottla.admin.committed import GROUP_MOVED_ON, Committed, commit
+from ottla.admin.identity import TopicCreatedAgain
 from ottla.errors import BrokerError, CommitFailed, ErrorCode, OttlaError
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
@@ -31,6 +32,8 @@ Done = Callable[[Offsets, OttlaError | None], None]
 _PASSING = frozenset({ErrorCode.rebalance_in_progress, ErrorCode.stale_member_epoch, ErrorCode.illegal_generation})
 """The group is changing, and this member may still be part of it in a moment."""
 _PAUSE = 0.05
+CREATED_AGAIN = "the topic was deleted and created again, and these offsets are of the one before"
+_NOT_OF_THIS = "nothing is committed for the new topic"
 NOT_OURS = "they were lost or let go of before, and may be another member's by now"
 
 
@@ -147,16 +150,21 @@ class Commits:
             _log.exception("the callback of a commit failed")
 
     def _carry_out(self, job: _Job, deadline: Deadline) -> None:
+        replaced: Partitions = frozenset()
         while True:
             member = self._member()  # before the look at what is kept
-            kept = self._keeps(frozenset(job.offsets)) - job.gone
+            kept = self._keeps(frozenset(job.offsets)) - job.gone - replaced
             try:
                 commit(self._cluster, member, {at: job.offsets[at] for at in kept}, deadline=deadline)
                 break
+            except TopicCreatedAgain as error:
+                replaced |= error.partitions  # the others are committed all the same
             except BrokerError as error:
                 if error.code not in GROUP_MOVED_ON:
                     raise
                 self._refused(error, member, kept, deadline)
+        if replaced:
+            raise of_another_topic(member.group, replaced)
         lost = job.offsets.keys() - kept
         if lost:
             raise CommitFailed(member.group, _names(lost), NOT_OURS)
@@ -168,6 +176,11 @@ class Commits:
         if error.code not in _PASSING or deadline.remaining() <= _PAUSE:
             raise CommitFailed(member.group, _names(kept), f"{error.row.name}: {error.row.advice}") from error
         time.sleep(_PAUSE)  # until the next heartbeat tells who we are now
+
+
+def of_another_topic(group: str, partitions: Collection[TopicPartition]) -> CommitFailed:
+    """Why the offsets of these were not committed."""
+    return CommitFailed(group, _names(partitions), CREATED_AGAIN, outcome=_NOT_OF_THIS)
 
 
 def _names(partitions: Collection[TopicPartition]) -> tuple[str, ...]:

@@ -19,12 +19,13 @@ from types import TracebackType
 import pyarrow as pa
 
 from ottla.admin.committed import Committed, fetch_committed
+from ottla.admin.identity import TopicCreatedAgain, refuse_replaced
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.consume import accepted
 from ottla.consume.accepted import Topics
 from ottla.consume.awaiting import Awaiting
 from ottla.consume.beginnings import Beginnings, Start
-from ottla.consume.commits import NOT_OURS, Commits, Done
+from ottla.consume.commits import NOT_OURS, Commits, Done, of_another_topic
 from ottla.consume.handing import Handing
 from ottla.consume.listening import Listener
 from ottla.consume.options import GroupOptions
@@ -104,7 +105,7 @@ class Consumer:
         )
         self._cluster = self._footing.cluster
         self._fetcher = Fetcher(self._cluster, manner, lane="consume", events=self._footing.events)
-        self._handing = Handing(self._fetcher, decoder)
+        self._handing = Handing(self._fetcher, decoder, self._footing.events)
         self._wake = self._fetcher.shelf.ring
         self._errands = Errands(wake=self._wake, name=client_id)
         self._subscription = Subscription(
@@ -201,13 +202,20 @@ class Consumer:
         """Who this consumer is in its group, for `Transaction.send_offsets`.
 
         Raises CommitFailed when partitions were lost of which it may still have records in work: under its new name,
-        their offsets would be taken although another member may be further by now.
+        their offsets would be taken although another member may be further by now. The same when a topic was deleted
+        and created again: a transaction names topics, and would commit the old one's offsets for the new one.
         """
         self._named_group()
         member = self._subscription.member  # before the look at what is kept, as in `Commits`
         lost = self._share.held - self._subscription.keeps(self._share.held)
         if lost:
             raise CommitFailed(member.group, tuple(map(str, sorted(lost))), NOT_OURS)
+        positions = self._handing.positions
+        ids = {at: positions.topic_id(at) for at in self._share.held - self._handing.replaced}
+        try:
+            refuse_replaced(self._cluster, ids, deadline=self._deadline(None))
+        except TopicCreatedAgain as error:
+            raise of_another_topic(member.group, error.partitions) from None
         return member
 
     # Records
@@ -286,8 +294,12 @@ class Consumer:
         return self._handing.positions.handed(self._of_mine(partition))
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The same for all partitions of which it is known; what `Transaction.send_offsets` takes."""
-        return {at: told.offset for at, told in self._handing.positions.all_handed().items()}
+        """The same for all partitions of which it is known; what `Transaction.send_offsets` takes.
+
+        Partitions of a topic that was found deleted and created again have none, until it is read on.
+        """
+        handed, replaced = self._handing.positions.all_handed(), self._handing.replaced
+        return {at: told.offset for at, told in handed.items() if at not in replaced}
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
@@ -467,7 +479,7 @@ class Consumer:
             one = told if isinstance(told, Committed) else Committed(told)
             if type(one.offset) is not int or one.offset < 0:
                 raise InputError(f"the offset to commit for {at} is {told!r}; offsets are whole numbers from 0")
-            wanted[at] = one
+            wanted[at] = one._replace(topic_id=one.topic_id or self._handing.positions.topic_id(at))
         return wanted
 
     def _named_group(self) -> str:

@@ -6,23 +6,28 @@ of a partition is handed out after `stop`. It knows nothing of groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
 
 from ottla.consume.positions import Portion, Positions
-from ottla.errors import OttlaError
+from ottla.errors import OffsetsLost, OttlaError
+from ottla.events import Events
 from ottla.fetch.course import Course, Failed, Piece
+from ottla.fetch.decoding import decode
 from ottla.fetch.fetcher import Fetcher
 from ottla.model import TopicPartition
 from ottla.net.deadline import Deadline
+from ottla.wire.batch import Batch
 from ottla.wire.decode import Decoded, Decoder
 
 
 class Handing:
     """Used by the program's thread."""
 
-    def __init__(self, fetcher: Fetcher, decoder: Decoder) -> None:
+    def __init__(self, fetcher: Fetcher, decoder: Decoder, events: Events) -> None:
         self._fetcher = fetcher
         self._decoder = decoder
+        self._events = events
         self.positions = Positions()
         self._courses: dict[TopicPartition, Course] = {}
         self._paused: set[TopicPartition] = set()
@@ -45,9 +50,23 @@ class Handing:
         """What cannot be read, until somebody says where to go on."""
         return frozenset(self._failed)
 
-    def begin(self, at: TopicPartition, offset: int, *, epoch: int = -1, committed: int = -1) -> None:
-        """Reads this partition from this offset on, whatever was before."""
-        self.positions.begin(at, offset, epoch=epoch, committed=committed)
+    @property
+    def replaced(self) -> frozenset[TopicPartition]:
+        """What cannot be read because another topic has the name by now."""
+        lost = {at: error for at, error in self._failed.items() if isinstance(error, OffsetsLost)}
+        return frozenset(at for at, error in lost.items() if error.replaced)
+
+    def begin(
+        self,
+        at: TopicPartition,
+        offset: int,
+        *,
+        epoch: int = -1,
+        committed: int = -1,
+        topic_id: UUID | None = None,
+    ) -> None:
+        """Reads this partition from this offset on, whatever was before; of the topic with this id, if it is given."""
+        self.positions.begin(at, offset, epoch=epoch, committed=committed, topic_id=topic_id)
         self._restart(at)
 
     def begin_again(self) -> None:
@@ -114,7 +133,8 @@ class Handing:
 
     def _restart(self, at: TopicPartition) -> None:
         self.stop([at])
-        course = Course(at, self.positions.handed(at) or 0, epoch=self.positions.epoch(at))
+        position, epoch = self.positions.handed(at) or 0, self.positions.epoch(at)
+        course = Course(at, position, epoch=epoch, topic_id=self.positions.topic_id(at))
         course.paused = at in self._paused
         self._courses[at] = course
         self._fetcher.add([course])
@@ -133,10 +153,9 @@ class Handing:
         if isinstance(item, Failed):
             self._failed[at] = item.error
             raise item.error
+        self.positions.reach(at, item.start, topic_id=item.topic_id)
         self._piece = item
-        self._chunks = self._decoder.decode(
-            item.batches, topic=at.topic, partition=at.partition, start=item.start, stop=item.stop
-        )
+        self._chunks = decode(self._decoder, item, events=self._events)
 
     def _next_chunk(self) -> Portion | None:
         piece = self._piece
@@ -144,7 +163,6 @@ class Handing:
             return None
         at = piece.course.at
         if self._courses.get(at) is piece.course:
-            epoch = piece.batches[-1].header.leader_epoch if piece.batches else -1
             try:
                 decoded = next(self._chunks, None)
             except OttlaError as error:
@@ -155,7 +173,7 @@ class Handing:
             if decoded is not None:
                 start = self.positions.handed(at) or 0
                 portion = Portion(piece.course, decoded.records, start=start, stop=decoded.next_offset)
-                self.positions.hand_out(portion, epoch=epoch)
+                self.positions.hand_out(portion, epoch=_epoch_before(piece.batches, decoded.next_offset))
                 return portion
             self.positions.pass_over(at, piece.next_offset)
         self._close_piece()
@@ -166,3 +184,11 @@ class Handing:
             self._fetcher.shelf.used_up(self._piece)
         self._piece = None
         self._chunks = iter(())
+
+
+def _epoch_before(batches: Sequence[Batch], offset: int) -> int:
+    """The leader epoch of the last record before the offset."""
+    last = batches[-1].header
+    if last.leader_epoch == batches[0].header.leader_epoch:
+        return last.leader_epoch
+    return next(batch.header.leader_epoch for batch in reversed(batches) if batch.header.base_offset < offset)

@@ -6,6 +6,7 @@ The consumer says what it hands out, and when the program comes back for more; o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -45,15 +46,20 @@ class Portion:
 
 
 class _Place:
-    __slots__ = ("committed", "done", "epoch", "handed")
+    __slots__ = ("committed", "done", "epoch", "handed", "topic_id")
 
-    def __init__(self, offset: int, epoch: int, committed: int) -> None:
+    def __init__(self, offset: int, epoch: int, committed: int, topic_id: UUID | None) -> None:
         self.handed = offset
         """The offset after the last record that was handed out."""
         self.done = offset
         """The offset after the last record that the program is through with, as far as can be told."""
         self.epoch = epoch
         self.committed = committed
+        self.topic_id = topic_id
+        """The topic that all of these are of, as far as known; its name may be another one's by now."""
+
+    def told(self, offset: int) -> Committed:
+        return Committed(offset, self.epoch, topic_id=self.topic_id)
 
 
 class Positions:
@@ -74,10 +80,20 @@ class Positions:
     def __len__(self) -> int:
         return len(self._places)
 
-    def begin(self, at: TopicPartition, offset: int, *, epoch: int = UNKNOWN, committed: int = UNKNOWN) -> None:
+    def begin(
+        self,
+        at: TopicPartition,
+        offset: int,
+        *,
+        epoch: int = UNKNOWN,
+        committed: int = UNKNOWN,
+        topic_id: UUID | None = None,
+    ) -> None:
         """Reading begins, or goes on, at this offset."""
         before = self._places.get(at)
-        self._places[at] = _Place(offset, epoch, before.committed if before is not None else committed)
+        if before is not None and before.topic_id == topic_id:
+            committed = before.committed
+        self._places[at] = _Place(offset, epoch, committed, topic_id)
         if self.underway is not None and self.underway.at == at:
             self.underway = None
 
@@ -87,18 +103,26 @@ class Positions:
             self.take_back(at)
             self._places.pop(at, None)
 
+    def reach(self, at: TopicPartition, offset: int, *, topic_id: UUID | None) -> None:
+        """What comes next begins here. That is where the last records ended, unless the log was gone on with elsewhere:
+        then everything that was known is of a log, or of a part of it, that is not there any more."""
+        place = self._places[at]
+        if place.topic_id is None and place.handed == offset:
+            place.topic_id = topic_id
+        elif place.handed != offset or place.topic_id != topic_id:
+            self._places[at] = _Place(offset, UNKNOWN, UNKNOWN, topic_id)
+
     def hand_out(self, portion: Portion, *, epoch: int = UNKNOWN) -> None:
         """These are for the program, which has them when they are `underway` no more."""
         place = self._places[portion.at]
         self.underway = portion
-        place.handed = max(place.handed, portion.stop)
+        place.handed = portion.stop
         if epoch != UNKNOWN:
             place.epoch = epoch
 
     def pass_over(self, at: TopicPartition, next_offset: int) -> None:
         """Up to this offset there is nothing more for the program."""
-        place = self._places[at]
-        place.handed = max(place.handed, next_offset)
+        self._places[at].handed = next_offset
 
     def take_back(self, at: TopicPartition) -> None:
         """What is underway does not get to the program."""
@@ -125,23 +149,24 @@ class Positions:
         """The leader epoch of what was handed out last, as far as known."""
         return self._places[at].epoch
 
+    def topic_id(self, at: TopicPartition) -> UUID | None:
+        """The topic that the partition's offsets are of, as far as known."""
+        place = self._places.get(at)
+        return None if place is None else place.topic_id
+
     def all_handed(self) -> dict[TopicPartition, Committed]:
         """Everything that the program got, as offsets to commit."""
-        return {at: Committed(self._handed(at, place), place.epoch) for at, place in list(self._places.items())}
+        return {at: place.told(self._handed(at, place)) for at, place in list(self._places.items())}
 
     def all_done(self) -> dict[TopicPartition, Committed]:
         """What the program is through with and is not committed yet."""
-        return {
-            at: Committed(place.done, place.epoch)
-            for at, place in self._places.items()
-            if place.done != place.committed
-        }
+        return {at: place.told(place.done) for at, place in self._places.items() if place.done != place.committed}
 
     def committed(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """The group has these offsets now."""
         for at, told in offsets.items():
             place = self._places.get(at)
-            if place is not None:
+            if place is not None and told.topic_id in (None, place.topic_id):
                 place.committed = told.offset
 
     def _handed(self, at: TopicPartition, place: _Place) -> int:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar, cast
 
+from ottla.errors import EngineFailed
 from ottla.model import OffsetRange
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ def run(job: Job[T], ranges: Iterable[OffsetRange], *, workers: int | None = Non
             except queue.Empty:
                 continue
             if isinstance(result, _Failed):
-                raise result.error
+                raise result.as_raised()
             count -= 1
             yield result
     finally:
@@ -77,7 +78,18 @@ class _Failed:
     """What a thread hands over when its job has raised."""
 
     def __init__(self, error: BaseException) -> None:
-        self.error = error
+        self._error = error
+
+    def as_raised(self) -> Exception:
+        """A job that ends its thread, by `sys.exit` for one, must not end the program as if all were done."""
+        error = self._error
+        if isinstance(error, Exception):
+            return error
+        failed = EngineFailed(f"a job has raised {type(error).__name__}{f': {error}' if str(error) else ''}")
+        for note in getattr(error, "__notes__", ()):
+            failed.add_note(note)
+        failed.__cause__ = error
+        return failed
 
 
 class _Runner:

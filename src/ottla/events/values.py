@@ -13,8 +13,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from ottla.text import CONTROL, escaped_in_json
+
 __all__ = [
     "EVENTS",
+    "ArchiveHeldUp",
+    "ArchiveResumed",
     "BatchDone",
     "BufferFull",
     "ConnectionDown",
@@ -31,16 +35,20 @@ __all__ = [
     "Flushed",
     "LagMeasured",
     "PlannerChanged",
+    "PlanningFailed",
     "PositionMisplaced",
     "RangeLost",
     "SpoolDamaged",
     "SpoolFailed",
+    "SpoolFull",
     "StillDown",
     "StoreDown",
     "StoreUp",
     "StoreWentBack",
     "TimeDown",
     "TopicReplaced",
+    "TopicResumed",
+    "TopicSuspended",
     "UnitEnded",
     "UnitReclaimed",
     "UnitsPlanned",
@@ -98,8 +106,10 @@ def text_of(value: object) -> str:
 
 def _quoted(value: object) -> str:
     text = text_of(value)
-    # Quoting also escapes line ends: the text of a broker's error must not forge a line of the log.
-    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    # The text of a broker's error must not forge a line of the log, or steer the terminal that shows it.
+    if _BARE.fullmatch(text) and not CONTROL.search(text):
+        return text
+    return escaped_in_json(json.dumps(text, ensure_ascii=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +273,19 @@ class SpoolFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SpoolFull(Event):
+    """The spool has no room for another batch, told once until it has: its limit is reached, or, when `max_bytes` is
+    None, its disk is full."""
+
+    gauges = frozenset({"used_bytes", "max_bytes"})
+
+    path: str
+    used_bytes: int
+    max_bytes: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochBumped(Event):
     """The producer went on under a new epoch (or a new id), because the broker no longer knew the old one."""
 
@@ -293,6 +316,16 @@ class RangeLost(Event):
     stop: int
     resume: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimesClamped(Event):
+    """Timestamps do not fit in microseconds (they lie beyond the years -290307 and 294247): `count` records of this
+    partition so far have the nearest time that does. Told for the first one, and whenever they have about doubled."""
+
+    topic: str
+    partition: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +401,15 @@ class UnitsPlanned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PlanningFailed(Event):
+    """Units of a topic or partition, or of the whole group (then `what` is empty), cannot be planned for now."""
+
+    group: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlannerChanged(Event):
     """This node plans from now on, for all nodes of its group."""
 
@@ -427,6 +469,43 @@ class StoreWentBack(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSuspended(Event):
+    """A topic cannot be archived at present, for this reason; the others go on."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResumed(Event):
+    """A topic that was suspended is archived again."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveHeldUp(Event):
+    """An archiver that follows topics cannot go on, for `seconds` by now; repeated while that lasts."""
+
+    gauges = frozenset({"seconds"})
+    sets = MappingProxyType({"archive_going_on": 0.0})
+
+    path: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResumed(Event):
+    """An archiver that was held up goes on, after `seconds`."""
+
+    sets = MappingProxyType({"archive_going_on": 1.0})
+
+    path: str
+    seconds: float
+
+
 EVENTS: tuple[type[Event], ...] = (
     Flushed,
     FlushAcknowledged,
@@ -442,19 +521,26 @@ EVENTS: tuple[type[Event], ...] = (
     Dropped,
     SpoolDamaged,
     SpoolFailed,
+    SpoolFull,
     EpochBumped,
     FetchRetried,
     RangeLost,
+    TimesClamped,
     BatchDone,
     LagMeasured,
     UnitEnded,
     UnitReclaimed,
     UnitsPlanned,
+    PlanningFailed,
     PlannerChanged,
     PositionMisplaced,
     TopicReplaced,
     StoreDown,
     StoreUp,
     StoreWentBack,
+    TopicSuspended,
+    TopicResumed,
+    ArchiveHeldUp,
+    ArchiveResumed,
 )
 """Every event that Ottla emits."""

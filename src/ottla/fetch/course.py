@@ -35,7 +35,10 @@ class Parcel:
 
 
 class Piece(NamedTuple):
-    """What one answer had for one partition: the records in `[start, stop)` of these batches."""
+    """What one answer had for one partition: the records in `[start, stop)` of these batches.
+
+    It begins where the one before it ended, unless the course went on elsewhere in between.
+    """
 
     course: Course
     batches: Sequence[Batch]
@@ -43,6 +46,8 @@ class Piece(NamedTuple):
     stop: int
     next_offset: int
     parcel: Parcel
+    topic_id: uuid.UUID | None = None
+    """The topic that they are of: another one may have its name by now."""
 
 
 class Failed(NamedTuple):
@@ -67,11 +72,14 @@ class Course:
 
     __slots__ = (
         "at",
+        "clamped",
+        "contradictions",
         "density",
         "epoch",
         "failures",
         "inquiry",
         "is_asked",
+        "is_certain",
         "is_over",
         "leader",
         "leader_epoch",
@@ -87,7 +95,15 @@ class Course:
         "waiting_since",
     )
 
-    def __init__(self, at: TopicPartition, start: int, stop: int = END_OF_LOG, *, epoch: int = UNKNOWN) -> None:
+    def __init__(
+        self,
+        at: TopicPartition,
+        start: int,
+        stop: int = END_OF_LOG,
+        *,
+        epoch: int = UNKNOWN,
+        topic_id: uuid.UUID | None = None,
+    ) -> None:
         self.at = at
         self.start = start
         """Of a range: nothing before it is handed out."""
@@ -98,7 +114,10 @@ class Course:
         """The leader epoch of the record before the position, as far as known."""
         self.density = _USUAL_BYTES
         """Bytes that an offset takes in the log, as of the last answer."""
-        self.topic_id: uuid.UUID | None = None
+        self.topic_id = topic_id
+        self.is_certain = topic_id is not None
+        """Whether its offsets are known to be of the topic with this id: because its user said so, or a broker had
+        records for it. Otherwise the id was only remembered, and may be that of an earlier topic of the name."""
         self.leader = UNKNOWN
         """The broker to ask; -1 while it must be looked up."""
         self.leader_epoch = UNKNOWN
@@ -112,6 +131,10 @@ class Course:
         """A request is under way, or something is being found out."""
         self.resume_at = 0.0
         self.failures = 0
+        self.contradictions = 0
+        """Refusals in a row of an offset that the log should have."""
+        self.clamped = 0
+        """Records so far whose time does not fit in microseconds; its user's, too."""
         self.trouble: OttlaError | None = None
         self.trouble_since = math.inf
         self.waiting_since = math.inf
@@ -155,7 +178,7 @@ class Course:
 
     def recover(self) -> None:
         """The last trouble is over."""
-        self.failures = 0
+        self.failures = self.contradictions = 0
         self.trouble = None
         self.trouble_since = self.waiting_since = math.inf
         self.resume_at = 0.0
@@ -182,6 +205,7 @@ class Course:
             return BrokerError(fetched.error_code, f"reading {self.at} at offset {self.position}")
         if fetched.diverging is not None and fetched.diverging.epoch >= 0:
             return Parted(fetched.diverging)
+        self.is_certain = True
         self.recover_but_wait(now, fetched)
         batches = _in_order(fetched.records, self.position) if len(fetched.records) else []
         if not batches:
@@ -193,7 +217,7 @@ class Course:
         self.epoch = last.leader_epoch
         self.is_over = self.position >= self.stop
         kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
-        return Piece(self, kept, start, self.stop, self.position, parcel)
+        return Piece(self, kept, start, self.stop, self.position, parcel, self.topic_id)
 
     def recover_but_wait(self, now: float, fetched: Fetched) -> None:
         """An answer came; whether it has anything is seen next."""
@@ -239,12 +263,12 @@ def _in_order(records: memoryview, position: int) -> list[Batch]:
     return batches
 
 
-def nothing_more(course: Course) -> Piece:
-    """Tells a reader that the course is over although no records came."""
+def moved(course: Course) -> Piece:
+    """Tells a reader that the course went on elsewhere, or is over, although no records came."""
     parcel = Parcel(0)
     parcel.pieces = 1
     at = course.position
-    return Piece(course, (), at, course.stop, at, parcel)
+    return Piece(course, (), at, course.stop, at, parcel, course.topic_id)
 
 
 def without_aborted(batches: Iterable[Batch], aborted: Iterable[Aborted]) -> list[Batch]:

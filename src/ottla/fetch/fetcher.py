@@ -400,7 +400,7 @@ class Fetcher:
             case Piece():
                 return found
             case OutOfRange():
-                self._troubles.find_ends(course, None)
+                self._troubles.find_ends(course)
             case Parted(where):
                 self._troubles.parted(course, where)
             case BrokerError():

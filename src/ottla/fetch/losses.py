@@ -21,6 +21,8 @@ class Loss(NamedTuple):
     stop: int
     resume: int
     reason: str
+    replaced: bool = False
+    """It is the log of another topic that has the same name."""
 
 
 def outside(course: Course, ends: Ends, on_lost: OnLost) -> Loss | None:
@@ -42,11 +44,22 @@ def replaced(course: Course, ends: Ends, on_lost: OnLost, reason: str) -> Loss:
     position, stop = course.position, course.stop
     if not _stays_inside(course, on_lost):
         stop = min(stop, max(position + 1, ends.last))
-    return Loss(position, stop, _resume(course, ends, on_lost), reason)
+    return Loss(position, stop, _resume(course, ends, on_lost), reason, replaced=True)
 
 
-def parted(course: Course, end_offset: int, on_lost: OnLost) -> Loss:
-    """From `end_offset` on, the log has other records by now than those that were read."""
+def foreign(course: Course, ends: Ends, on_lost: OnLost) -> Loss:
+    """The log is of a time before the leader epoch of the record that was read last."""
+    reason = (
+        f"the offset comes with leader epoch {course.epoch}, which this log never had: it was committed for another"
+        " topic of the same name, or the log was restored from an older copy"
+    )
+    return replaced(course, ends, on_lost, reason)
+
+
+def parted(course: Course, end_offset: int, on_lost: OnLost) -> Loss | None:
+    """From `end_offset` on, the log has other records by now than those that were read; None if none was read there."""
+    if end_offset >= course.position:
+        return None
     reason = (
         f"the log was cut back to offset {end_offset} and written anew after an unclean leader election:"
         " these offsets have other records than were read"

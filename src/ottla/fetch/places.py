@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
 
 from ottla.admin.committed import fetch_committed
 from ottla.admin.lookup import find_offsets
 from ottla.admin.offsets import OffsetSpec, wire_timestamp
 from ottla.errors import InputError
+from ottla.fetch.ends import Ends
 from ottla.model import GroupMember, Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
@@ -68,8 +71,12 @@ def resolve(
     *,
     isolation: Isolation,
     deadline: Deadline,
+    ids: Mapping[str, UUID | None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset of the place in each of the partitions. A time after the last record is the end of the log."""
+    """The offset of the place in each of the partitions. A time after the last record is the end of the log.
+
+    With the `ids` of the topics, what a group has committed for an earlier topic of the same name does not count.
+    """
     match place:
         case str():
             return _find(cluster, partitions, _SPECS[place], isolation, deadline)
@@ -81,7 +88,7 @@ def resolve(
         case int():
             return dict.fromkeys(partitions, place)
         case CommittedBy(group, otherwise):
-            committed = fetch_committed(cluster, GroupMember(group), partitions, deadline=deadline)
+            committed = fetch_committed(cluster, GroupMember(group), partitions, ids=ids, deadline=deadline)
             missing = [at for at in partitions if at not in committed]
             rest = _find(cluster, missing, _SPECS[otherwise], isolation, deadline) if missing else {}
             return {at: committed[at].offset if at in committed else rest[at] for at in partitions}
@@ -94,6 +101,38 @@ def _given(place: Mapping[TopicPartition, int] | Mapping[int, int], at: TopicPar
     if offset is None:
         raise InputError(f"no offset is given for {at}; those given are for {', '.join(map(str, place)) or 'none'}")
     return offset
+
+
+class Beyond(NamedTuple):
+    """An offset at which reading was to begin, and where the log has ended before it."""
+
+    at: TopicPartition
+    offset: int
+    ends: Ends
+
+
+def beyond(
+    cluster: Cluster,
+    place: Place,
+    starts: Mapping[TopicPartition, int],
+    stops: Mapping[TopicPartition, int],
+    *,
+    deadline: Deadline,
+) -> list[Beyond]:
+    """The partitions in which `place`, at `starts`, lies behind everything that was ever written.
+
+    An offset for all partitions is a place as long as one of them has it.
+    """
+    suspects = [at for at, offset in starts.items() if offset > stops[at]]
+    if not suspects or isinstance(place, str | datetime):
+        return []
+    # Records of open transactions are there.
+    first, last = (
+        _find(cluster, suspects, spec, Isolation.READ_UNCOMMITTED, deadline)
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    )
+    found = [Beyond(at, starts[at], Ends(first[at], last[at])) for at in suspects if starts[at] > last[at]]
+    return [] if isinstance(place, int) and len(found) < len(starts) else found
 
 
 def mentioned(place: object) -> frozenset[object] | None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 import pyarrow as pa
 
-from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
-from ottla.errors import InputError, OttlaError, WireError
-from ottla.fetch import places
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
+from ottla.errors import InputError, OffsetsLost, OttlaError, WireError
+from ottla.events import RangeLost
+from ottla.fetch import losses, places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
+from ottla.fetch.decoding import decode
 from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
@@ -32,6 +35,8 @@ from ottla.wire.decode import COLUMNS, Decoded, Decoder
 T = TypeVar("T")
 What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
 """Topics by name, or offset ranges."""
+Ids = Mapping[str, UUID | None]
+"""Of topics, by name."""
 
 _FETCHING = Fetching()
 _CHUNK_BYTES = 2 << 20
@@ -119,7 +124,8 @@ class Reader:
         """Where a place is in each partition: an offset, for a time that of the first record at or after it."""
         places.check(at, "at")
         deadline = self._deadline(timeout)
-        return self._resolve(self._partitions([topic], None, at, deadline), at, deadline)
+        wanted, ids = self._partitions([topic], None, at, deadline)
+        return self._resolve(wanted, at, ids, deadline)
 
     def ranges(
         self,
@@ -131,14 +137,9 @@ class Reader:
         timeout: float | None = None,
     ) -> list[OffsetRange]:
         """What lies between two places, as they are now: a range for each partition, empty ones too."""
-        places.check(start, "start")
-        places.check(stop, "stop")
-        if isinstance(start, int) and isinstance(stop, int) and stop < start:
-            raise InputError(f"stop {stop} lies before start {start}")
-        deadline = self._deadline(timeout)
         names = [topics] if isinstance(topics, str) else list(topics)
-        wanted = self._partitions(names, partitions, start, deadline)
-        return places.span(self._resolve(wanted, start, deadline), self._resolve(wanted, stop, deadline))
+        ranges, _ = self._between(names, start, stop, partitions, self._deadline(timeout))
+        return ranges
 
     def read(
         self,
@@ -200,6 +201,7 @@ class Reader:
     ) -> T:
         """Calls `function` with what it returned last and the next records, or with a `ReadFailure`: that partition is
         then given up, and the others are read on."""
+        check_callable("the function of a fold", function, arguments=2)
         decoder = self._decoder(columns)
         places.check(stop, "stop")
         state = initial
@@ -254,6 +256,8 @@ class Reader:
         """How many records there are, and the sum of their content, whatever their order: equal to that of what was
         written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
         places.check(stop, "stop")
+        if progress is not None:
+            check_callable("progress", progress, arguments=1)
         decoder = self._decoder((), fingerprint=True)
         total = Fingerprint()
         for piece in self._pieces(self._plan(what, start, stop, partitions, timeout)):
@@ -279,42 +283,75 @@ class Reader:
         if len(ranges) == len(given):
             if (start, stop, partitions) != ("earliest", "latest", None):
                 raise InputError("ranges say where to start and stop themselves: leave out start, stop and partitions")
-            return _Plan(_apart(ranges))
+            return _Plan(_apart(ranges, {}))
         if len(names) != len(given):
             raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
-        if stop is not None:
-            return _Plan(_apart(self.ranges(names, start, stop, partitions=partitions, timeout=timeout)))
-        places.check(start, "start")
         deadline = self._deadline(timeout)
-        wanted = self._partitions(names, partitions, start, deadline)
-        courses = [Course(at, offset) for at, offset in self._resolve(wanted, start, deadline).items()]
+        if stop is not None:
+            return _Plan(_apart(*self._between(names, start, stop, partitions, deadline)))
+        places.check(start, "start")
+        wanted, ids = self._partitions(names, partitions, start, deadline)
+        starts = self._resolve(wanted, start, ids, deadline)
+        courses = [Course(at, offset, topic_id=ids[at.topic]) for at, offset in starts.items()]
         whole = partitions is None and places.mentioned(start) is None
         return _Plan(courses, frozenset(names) if whole else frozenset())
 
+    def _between(
+        self,
+        names: Collection[str],
+        start: Place,
+        stop: Place,
+        partitions: Collection[int] | None,
+        deadline: Deadline,
+    ) -> tuple[list[OffsetRange], Ids]:
+        """A range for each partition, and of which topics they are."""
+        places.check(start, "start")
+        places.check(stop, "stop")
+        if isinstance(start, int) and isinstance(stop, int) and stop < start:
+            raise InputError(f"stop {stop} lies before start {start}")
+        wanted, ids = self._partitions(names, partitions, start, deadline)
+        starts = self._resolve(wanted, start, ids, deadline)
+        stops = self._resolve(wanted, stop, ids, deadline)
+        self._tell_beyond(places.beyond(self.cluster, start, starts, stops, deadline=deadline))
+        return places.span(starts, stops), ids
+
+    def _tell_beyond(self, lost: Iterable[places.Beyond]) -> None:
+        """Nothing is read where a log has ended before; that is told as any other loss."""
+        for at, offset, ends in lost:
+            loss = losses.outside(Course(at, offset), ends, self._on_lost)
+            if loss is None:
+                continue
+            if self._on_lost is OnLost.ERROR:
+                raise OffsetsLost(*at, start=loss.start, stop=loss.stop, resume=loss.resume, reason=loss.reason)
+            self._footing.events.emit(RangeLost(*at, loss.start, loss.stop, offset, loss.reason))
+
     def _partitions(
-        self, topics: Iterable[str], only: Collection[int] | None, place: Place, deadline: Deadline
-    ) -> list[TopicPartition]:
+        self, topics: Collection[str], only: Collection[int] | None, place: Place, deadline: Deadline
+    ) -> tuple[list[TopicPartition], Ids]:
+        """As the brokers have them now: one that is missing here would be missing from a proof."""
         named = places.mentioned(place)
         if only is not None and not isinstance(only, Collection):
             raise InputError(f"partitions is {only!r}; accepted is a collection of numbers, for example [0, 1]")
         found: list[TopicPartition] = []
+        present = self.cluster.topics(topics, deadline=deadline)
+        ids = {name: topic.id for name, topic in present.items()}
         for name in topics:
-            there = [partition.index for partition in self.cluster.topic(name, deadline=deadline).partitions]
+            there = [partition.index for partition in present[name].partitions]
             missing = sorted(set(only or ()) - set(there))
             if missing:
                 raise InputError(f"topic {name} has no partition {', '.join(map(str, missing))}; it has {len(there)}")
             found += [TopicPartition(name, index) for index in there if only is None or index in only]
         if named is None:
-            return found
+            return found, ids
         unknown = sorted(map(str, named - {*found, *(at.partition for at in found)}))
         if unknown:
             raise InputError(f"offsets are given for {', '.join(unknown)}, which is no partition of what is read")
-        return [at for at in found if at in named or at.partition in named]
+        return [at for at in found if at in named or at.partition in named], ids
 
     def _resolve(
-        self, wanted: Collection[TopicPartition], place: Place, deadline: Deadline
+        self, wanted: Collection[TopicPartition], place: Place, ids: Ids, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        return places.resolve(self.cluster, wanted, place, isolation=self._isolation, deadline=deadline)
+        return places.resolve(self.cluster, wanted, place, isolation=self._isolation, ids=ids, deadline=deadline)
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
@@ -352,8 +389,7 @@ class Reader:
         return (decoded.records for decoded in self._decoded(decoder, piece))
 
     def _decoded(self, decoder: Decoder, piece: Piece) -> Iterator[Decoded]:
-        topic, partition = piece.course.at
-        return decoder.decode(piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop)
+        return decode(decoder, piece, events=self._footing.events)
 
     def _raw(self, plan: _Plan) -> Generator[RawBatch, None, None]:
         for piece in self._pieces(plan):
@@ -414,9 +450,9 @@ class Reader:
         return fetcher
 
 
-def _apart(ranges: Iterable[OffsetRange]) -> list[Course]:
+def _apart(ranges: Iterable[OffsetRange], ids: Ids) -> list[Course]:
     """A course for each range; two ranges of one partition would have to be one course after the other."""
-    courses = [Course(one.topic_partition, one.start, one.stop) for one in sorted(ranges)]
+    courses = [Course(one.topic_partition, one.start, one.stop, topic_id=ids.get(one.topic)) for one in sorted(ranges)]
     for before, after in itertools.pairwise(courses):
         if before.at == after.at:
             raise InputError(f"{before.at} is named twice: read its ranges one after the other, or as one range")

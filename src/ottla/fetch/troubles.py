@@ -11,7 +11,11 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+from uuid import UUID
 
+from ottla.admin.identity import replaced
+from ottla.admin.transactions import OpenTransaction, oldest_open
 from ottla.errors import (
     BrokerError,
     CorruptBatch,
@@ -23,16 +27,35 @@ from ottla.errors import (
 )
 from ottla.events import Events, FetchRetried, RangeLost
 from ottla.fetch import losses
-from ottla.fetch.course import Course, Failed, Piece, nothing_more
-from ottla.fetch.ends import Ends, find_ends
+from ottla.fetch.course import Course, Failed, Piece, moved
+from ottla.fetch.ends import Ends, EpochEnd, find_ends, find_epoch_end
 from ottla.fetch.losses import Loss
 from ottla.fetch.options import Manner, OnLost
 from ottla.model import Isolation
 from ottla.net import Cluster
+from ottla.net.deadline import Deadline
 from ottla.net.errands import Errands
 from ottla.wire.fetch import Diverging
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+_CREATED_AGAIN = "the topic was deleted and created again under the same name"
+_CONTRADICTIONS = 10
+"""So often in a row a broker may have no record at an offset that lies within what it says its log has."""
+
+
+class _Log(NamedTuple):
+    """What a broker says about a log from which it could not read. `epoch_end` is None where that is not asked for."""
+
+    ends: Ends
+    epoch_end: EpochEnd | None = None
+
+
+class _Successor(NamedTuple):
+    """The topic that has the name now."""
+
+    topic_id: UUID | None
+    ends: Ends
 
 
 class Troubles:
@@ -99,50 +122,95 @@ class Troubles:
 
     def _overdue(self, course: Course, seconds: float) -> None:
         """The log had nothing for so long: it ends there, or has something that cannot be read yet."""
-        cause = f"the log has nothing there yet, and offset {course.stop} was to be reached"
-        if self._manner.on_lost is OnLost.ERROR:
-            self._run_out(course, seconds, cause)
+        plain = f"the log has nothing there yet, and offset {course.stop} was to be reached"
+        is_strict = self._manner.on_lost is OnLost.ERROR
+        committed_only = self._manner.isolation is Isolation.READ_COMMITTED
+        if is_strict and not committed_only:
+            self._run_out(course, seconds, plain)
             return
 
-        def done(ends: Ends) -> None:
-            loss = losses.overdue(course, ends)
+        def look() -> tuple[Ends | None, OpenTransaction | None]:
+            # Records of a transaction that is still open are there.
+            uncommitted = Isolation.READ_UNCOMMITTED
+            ends = None if is_strict else find_ends(self._cluster, course.at, isolation=uncommitted)
+            return ends, self._open_transaction(course) if committed_only else None
+
+        def done(found: tuple[Ends | None, OpenTransaction | None]) -> None:
+            ends, transaction = found
+            loss = None if ends is None else losses.overdue(course, ends)
             if loss is None:
-                self._run_out(course, seconds, cause)
+                self._run_out(course, seconds, plain if transaction is None else _held_up_by(transaction))
             else:
                 self._report(course, loss)
 
         def failed(error: OttlaError) -> None:
-            self._run_out(course, seconds, cause, *map(str.strip, str(error).splitlines()))
+            self._run_out(course, seconds, plain, *map(str.strip, str(error).splitlines()))
 
         course.waiting_since = math.inf  # the answer ends it, whatever it is
-        # Records of a transaction that is still open are there.
-        self._ask_ends(course, isolation=Isolation.READ_UNCOMMITTED, done=done, failed=failed)
+        self._inquire(course, look, done=done, failed=failed)
 
-    def find_ends(self, course: Course, reason: str | None) -> None:
-        """The offset asked for does not exist, or means another record: look at what there is."""
+    def _open_transaction(self, course: Course) -> OpenTransaction | None:
+        """The one that holds it up, as far as a broker tells."""
+        deadline = Deadline.after(self._cluster.timeouts.request)
+        try:
+            found = oldest_open(self._cluster, course.at, deadline=deadline)
+        except OttlaError as error:
+            _log.debug("whether a transaction holds up %s is not known: %s", course.at, error)
+            return None
+        return found if found is not None and found.start <= course.position else None
 
-        def failed(error: OttlaError) -> None:
-            if isinstance(error, BrokerError) and not error.retriable:
-                self.fail(course, error)
-            else:  # it tried for long enough itself
+    def find_ends(self, course: Course) -> None:
+        """The broker has no record at the offset that was asked for: look at what it has."""
+        at, position, epoch = course.at, course.position, course.epoch
+
+        def look() -> _Log:
+            ends = find_ends(self._cluster, at, isolation=self._manner.isolation)
+            inside = ends.first <= position <= ends.last
+            return _Log(ends, find_epoch_end(self._cluster, at, epoch) if inside and epoch >= 0 else None)
+
+        self._inquire(
+            course,
+            look,
+            done=lambda log: self._misplaced(course, log),
+            failed=lambda error: self._look_again(course, error, self.find_ends),
+        )
+
+    def suspect(self, course: Course) -> None:
+        """Metadata has another id for its topic: it was created again, or the broker that says so is behind."""
+        at = course.at
+        if self._errands.busy(("look", at, course.inquiry)):
+            return
+        old = frozenset([(at.topic, course.topic_id)] if course.topic_id is not None else [])
+
+        def look() -> _Successor | None:
+            if not replaced(self._cluster, old, deadline=Deadline.after(self._cluster.timeouts.request)):
+                return None
+            topic = self._cluster.topic(at.topic)
+            if topic.partition(at.partition) is None:
+                return _Successor(topic.id, Ends(0, 0))  # it may get one later
+            return _Successor(topic.id, find_ends(self._cluster, at, isolation=self._manner.isolation))
+
+        def done(found: _Successor | None) -> None:
+            if found is None:
+                error = BrokerError(int(ErrorCode.unknown_topic_id), f"reading {at}")
                 self.stumble(course, error, time.monotonic())
-                self.find_ends(course, reason)
+                return
+            course.topic_id = found.topic_id
+            self._report(course, losses.replaced(course, found.ends, self._manner.on_lost, _CREATED_AGAIN))
 
-        def done(ends: Ends) -> None:
-            course.is_asked = False
-            self._misplaced(course, ends, reason)
+        self._inquire(course, look, done=done, failed=lambda error: self._look_again(course, error, self.suspect))
 
-        self._ask_ends(course, isolation=self._manner.isolation, done=done, failed=failed)
+    def _look_again(self, course: Course, error: OttlaError, look: Callable[[Course], None]) -> None:
+        if isinstance(error, BrokerError) and not error.retriable:
+            self.fail(course, error)
+        else:  # it tried for long enough itself
+            self.stumble(course, error, time.monotonic())
+            look(course)
 
-    def _ask_ends(
-        self,
-        course: Course,
-        *,
-        isolation: Isolation,
-        done: Callable[[Ends], None],
-        failed: Callable[[OttlaError], None],
+    def _inquire(
+        self, course: Course, look: Callable[[], T], *, done: Callable[[T], None], failed: Callable[[OttlaError], None]
     ) -> None:
-        """Nothing else is asked for the course meanwhile."""
+        """Asks beside the loop; nothing else is asked for the course meanwhile."""
         course.inquiry += 1
         course.is_asked = True
         inquiry = course.inquiry
@@ -150,36 +218,58 @@ class Troubles:
         def is_awaited() -> bool:
             return course.open and course.inquiry == inquiry and not course.is_over
 
+        def answered(found: T) -> None:
+            if is_awaited():
+                course.is_asked = False
+                done(found)
+
         self._errands.run(
-            ("ends", course.at, inquiry),  # an older one may still be under way, and its answer be void
-            lambda: find_ends(self._cluster, course.at, isolation=isolation),
-            done=lambda ends: done(ends) if is_awaited() else None,
+            ("look", course.at, inquiry),  # an older one may still be under way, and its answer be void
+            look,
+            done=answered,
             failed=lambda error: failed(error) if is_awaited() else None,
         )
 
-    def _misplaced(self, course: Course, ends: Ends, reason: str | None) -> None:
-        on_lost = self._manner.on_lost
-        if reason is not None:
-            self._report(course, losses.replaced(course, ends, on_lost, reason))
-            return
-        loss = losses.outside(course, ends, on_lost)
+    def _misplaced(self, course: Course, log: _Log) -> None:
+        on_lost, epoch_end = self._manner.on_lost, log.epoch_end
+        loss = losses.outside(course, log.ends, on_lost)
+        if loss is None and epoch_end is not None:
+            if epoch_end.epoch < 0:
+                loss = losses.foreign(course, log.ends, on_lost)
+            else:
+                loss = losses.parted(course, epoch_end.offset, on_lost)
         if loss is not None:
             self._report(course, loss)
             return
         error = BrokerError(int(ErrorCode.offset_out_of_range), f"reading {course.at} at offset {course.position}")
-        self.stumble(course, error, time.monotonic())
+        course.contradictions += 1
+        if course.contradictions >= _CONTRADICTIONS:
+            self.fail(course, error)
+        else:
+            self.stumble(course, error, time.monotonic())
 
     def parted(self, course: Course, where: Diverging) -> None:
         """The log has other records by now than those that were read."""
-        self._report(course, losses.parted(course, where.end_offset, self._manner.on_lost))
+        loss = losses.parted(course, where.end_offset, self._manner.on_lost)
+        if loss is None:
+            course.move(course.position, epoch=where.epoch)
+        else:
+            self._report(course, loss)
 
     def _report(self, course: Course, loss: Loss) -> None:
-        start, stop, resume, reason = loss
+        start, stop, resume, reason, is_replaced = loss
         if self._manner.on_lost is OnLost.ERROR:
-            self.fail(course, OffsetsLost(*course.at, start=start, stop=stop, resume=resume, reason=reason))
+            error = OffsetsLost(*course.at, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
+            self.fail(course, error)
             return
         self._events.emit(RangeLost(*course.at, start, stop, resume, reason))
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
         course.move(resume)
-        if course.is_over:
-            self._tell(nothing_more(course))
+        self._tell(moved(course))
+
+
+def _held_up_by(transaction: OpenTransaction) -> str:
+    return (
+        f"{transaction}, holds it up from offset {transaction.start} on: committed data can be read when it ends,"
+        " at the latest after its timeout"
+    )

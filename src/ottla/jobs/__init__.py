@@ -6,8 +6,9 @@ it is first used: the process in which a query of Spark plans its batches needs 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ottla._lazy import lazy
 
 if TYPE_CHECKING:
     from ottla.jobs.archives import archive
@@ -17,10 +18,5 @@ _HOMES = {"Brokers": "ottla.jobs.brokers", "archive": "ottla.jobs.archives"}
 
 __all__ = ["Brokers", "archive"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ottla.jobs' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -22,6 +22,7 @@ from ottla.errors import OttlaError
 from ottla.fetch.reader import Reader
 from ottla.jobs import event_time
 from ottla.jobs.brokers import Brokers
+from ottla.lake import contents
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
 from ottla.lake.values import Archived
@@ -79,7 +80,7 @@ class ArchiveRange:
                 files.add(stretch.records, times(stretch.records) if times is not None else None)
             staged = files.close(tally.fingerprint)
         receipt = tally.receipt(one, started=started, seconds=time.monotonic() - began)
-        return Archived(receipt, staged, files.untimed)
+        return Archived(receipt, staged, files.untimed, tally.stored)
 
 
 class _Watch:
@@ -117,6 +118,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.fingerprint = Fingerprint()
+        self._stored = Fingerprint()
         self._bytes = 0
         self._first = np.iinfo(np.int64).max
         self._last = np.iinfo(np.int64).min
@@ -124,11 +126,17 @@ class _Tally:
     def add(self, records: pa.RecordBatch, fingerprint: Fingerprint | None) -> None:
         assert fingerprint is not None
         self.fingerprint += fingerprint
+        self._stored += contents.fingerprint(records) if contents.has_replaced_names(records) else fingerprint
         self._bytes += sum(_content_bytes(records.column(name)) for name in ("key", "value"))
         headers = records.column("headers").flatten()
         self._bytes += sum(_content_bytes(headers.field(number)) for number in (0, 1)) if len(headers) else 0
         times = as_numbers(records.column("timestamp"))
         self._first, self._last = min(self._first, int(times.min())), max(self._last, int(times.max()))
+
+    @property
+    def stored(self) -> Fingerprint | None:
+        """Of what the columns have, where that is something else than the log has."""
+        return None if self._stored == self.fingerprint else self._stored
 
     def receipt(self, one: OffsetRange, *, started: float, seconds: float) -> Receipt:
         is_empty = self.fingerprint.count == 0

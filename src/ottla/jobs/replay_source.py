@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 
 from ottla.errors import InputError, LakeDamaged, NotALake
 from ottla.jobs.replay_where import Condition
-from ottla.lake import layout
+from ottla.lake import digests, layout
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
+from ottla.lake.paths import located, require_inside
 from ottla.model import OffsetRange, Receipt, TopicPartition
 from ottla.wire.decode import SCHEMA
 
@@ -33,7 +34,6 @@ _NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp")
 _BATCH_BYTES = 8 << 20
 """Of a file that is decoded at a time, about."""
 _MOST_ROWS = 65_536
-_NOTES = "replays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,8 @@ class Selection:
 class SourceFile:
     """A file that holds records of a lineage."""
 
+    root: str
+    """The folder that no link may lead out of."""
     path: str
     rows: int
     """Of the lineage."""
@@ -84,6 +86,8 @@ class SourceFile:
     is_mixed: bool = False
     """Whether records of other lineages are in it, too."""
     is_sorted: bool = True
+    sha256: str = ""
+    """What its bytes must have; empty where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class Source:
         if not files:
             return f"{self.path} has no records"
         first, last = min(file.first_time for file in files), max(file.last_time for file in files)
-        return f"the records in {self.path} are from {_shown(first)} to {_shown(last)}"
+        return f"the records in {self.path} are from {shown_time(first)} to {shown_time(last)}"
 
 
 def _within(lineage: Lineage, selection: Selection) -> Lineage:
@@ -136,8 +140,12 @@ def _within(lineage: Lineage, selection: Selection) -> Lineage:
     return Lineage(lineage.at, files)
 
 
-def _shown(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def shown_time(seconds: float) -> str:
+    """A moment for people; times of records may be beyond what is a date."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s since 1970"
 
 
 def open_source(path: str) -> Source:
@@ -158,16 +166,20 @@ def _from_lake(lake: Lake) -> Source:
     for file in (file for entry in entries for file in entry.files):
         found[file.range.topic_partition].append(
             SourceFile(
+                root=str(lake.path),
                 path=str(lake.locate(file)),
                 rows=file.rows,
                 first_offset=file.first_offset,
                 last_offset=file.last_offset,
                 first_time=file.first_time,
                 last_time=file.last_time,
+                sha256=file.sha256,
             )
         )
-    receipts = tuple(receipt for entry in entries for receipt in entry.receipts)
-    return Source(str(lake.path), _lineages(found), receipts, str(lake.path / layout.OWN / _NOTES))
+    receipts = tuple(
+        replace(receipt, fingerprint=entry.fingerprint(receipt)) for entry in entries for receipt in entry.receipts
+    )
+    return Source(str(lake.path), _lineages(found), receipts, str(located(lake.path, layout.REPLAYS)))
 
 
 def _require_live(lake: Lake, paths: list[str]) -> None:
@@ -195,7 +207,8 @@ def _lineages(found: dict[TopicPartition, list[SourceFile]]) -> tuple[Lineage, .
 
 
 def _from_folder(root: Path) -> Source:
-    files = [str(path) for path in sorted(root.rglob("*.parquet")) if not _is_hidden(path.relative_to(root))]
+    there = [path for path in sorted(root.rglob("*.parquet")) if not _is_hidden(path.relative_to(root))]
+    files = [str(require_inside(root, path)) for path in there]
     if not files:
         raise NotALake(root, "that is neither an archive of Ottla nor a folder of Parquet files")
     try:
@@ -231,6 +244,7 @@ def _looked_through(root: Path, schema: pa.Schema, fragment: Any) -> Iterator[tu
     nulls = [name for name in rows.schema.names if rows.column(name).null_count]
     if nulls:
         raise LakeDamaged(root, f"{fragment.path} has records without {', '.join(nulls)}")
+    rows = rows.set_column(rows.schema.names.index("timestamp"), "timestamp", rows["timestamp"].cast(pa.int64()))
     measured = rows.group_by(["topic", "partition"]).aggregate(
         [("offset", "min"), ("offset", "max"), ("offset", "count"), ("timestamp", "min"), ("timestamp", "max")]
     )
@@ -244,12 +258,13 @@ def _looked_through(root: Path, schema: pa.Schema, fragment: Any) -> Iterator[tu
         yield (
             TopicPartition(row["topic"], row["partition"]),
             SourceFile(
+                root=str(root),
                 path=fragment.path,
                 rows=row["offset_count"],
                 first_offset=row["offset_min"],
                 last_offset=row["offset_max"],
-                first_time=row["timestamp_min"].timestamp(),
-                last_time=row["timestamp_max"].timestamp(),
+                first_time=row["timestamp_min"] / 1e6,
+                last_time=row["timestamp_max"] / 1e6,
                 is_mixed=is_mixed,
                 is_sorted=bool(np.all(np.diff(offsets.to_numpy()) > 0)),
             ),
@@ -330,8 +345,15 @@ def _read(
     file: SourceFile, at: TopicPartition, start: int, selection: Selection, *, share: int
 ) -> Iterator[pa.RecordBatch]:
     """The selected records of one file; `share` files are in memory together."""
+    path = require_inside(Path(file.root), Path(file.path))
     try:
-        with pq.ParquetFile(file.path) as parquet:
+        if file.sha256 and digests.of_file(path) != file.sha256:  # before a parser sees it
+            raise LakeDamaged(
+                file.root,
+                f"the bytes of {path.name} are not those that were written: it is damaged, or was replaced; see 'ottla"
+                " lake verify --deep'",
+            )
+        with pq.ParquetFile(path) as parquet:
             for piece in _pieces(parquet, file, start, share):
                 rows = _complete(piece, file, at)
                 rows = selection.of(rows.filter(pc.greater_equal(rows.column("offset"), start)))

@@ -6,13 +6,16 @@ application transaction, so that doing it again does nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
-from ottla.errors import ConfigError, LakeError
+from ottla.errors import ConfigError, LakeDamaged, LakeError
 from ottla.lake.layout import LakeSettings
 from ottla.lake.values import Entry, LakeFile
 
@@ -30,7 +33,7 @@ def commit(root: Path, settings: LakeSettings, entry: Entry) -> None:
     try:
         table = _table(root, settings)
         if (table.transaction_version(_APPLICATION) or 0) >= entry.number:
-            return
+            return  # another archiver has published this very entry
         table.create_write_transaction(
             [_action(file) for file in entry.files],
             mode="append",
@@ -45,13 +48,115 @@ def commit(root: Path, settings: LakeSettings, entry: Entry) -> None:
             raise LakeError(root, f"entry {entry.number} could not be committed to the Delta log: {error}") from error
 
 
+def transaction(root: Path) -> int:
+    """The number of the last entry that is in the table; 0 if there is no table."""
+    deltalake = _imported()
+    try:
+        if not deltalake.DeltaTable.is_deltatable(str(root)):
+            return 0
+        return deltalake.DeltaTable(str(root)).transaction_version(_APPLICATION) or 0
+    except deltalake.exceptions.DeltaError as error:
+        raise LakeDamaged(root, f"its Delta log cannot be read: {error}") from error
+
+
+def go_back(root: Path, number: int) -> None:
+    """Makes the table what it was after that entry, for a ledger that ends with it. No file is deleted."""
+    deltalake = _imported()
+    try:
+        table = deltalake.DeltaTable(str(root))
+        for version in range(table.version(), -1, -1):
+            table.load_as_version(version)
+            if (table.transaction_version(_APPLICATION) or 0) <= number:
+                break
+        done = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(_APPLICATION, number)])
+        deltalake.DeltaTable(str(root)).restore(version, commit_properties=done)
+    except deltalake.exceptions.DeltaError as error:
+        raise LakeError(
+            root,
+            f"its Delta table cannot be set back to entry {number}, perhaps because a VACUUM has deleted the files of"
+            f" that version; put the missing entries of the ledger back, from a copy: {error}",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A file of the table, as its log says."""
+
+    size_bytes: int
+    rows: int | None
+    offsets: tuple[int | None, int | None]
+    values: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the log of the table says."""
+
+    transaction: int = 0
+    """The number of the last entry that is in it."""
+    files: Mapping[str, Live] = field(default_factory=dict)
+    """By path, relative to the archive."""
+    masked: frozenset[str] = frozenset()
+    """Files of which some rows were deleted."""
+    fields: list[tuple[str, str]] | None = None
+    """Names and types of its columns; None where there is no table."""
+
+    def differs(self, file: LakeFile) -> str:
+        """What the log says otherwise than the ledger; readers leave out files by it. Empty if nothing."""
+        there = self.files[file.path]
+        if there.size_bytes != file.size_bytes:
+            return f"that it has {there.size_bytes} bytes, the ledger {file.size_bytes}"
+        if there.rows not in (None, file.rows):
+            return f"that it has {there.rows} records, the ledger {file.rows}"
+        first, last = there.offsets
+        if first not in (None, file.first_offset) or last not in (None, file.last_offset):
+            return f"that it has offsets {first} to {last}, the ledger {file.first_offset} to {file.last_offset}"
+        if there.values != _values(file):
+            return f"that it is of {dict(there.values)}, the ledger {_values(file)}"
+        return ""
+
+
+def look(root: Path) -> Table:
+    """The table as it is now; LakeDamaged if its log cannot be read."""
+    deltalake = _imported()
+    try:
+        if not deltalake.DeltaTable.is_deltatable(str(root)):
+            return Table()
+        table = deltalake.DeltaTable(str(root))
+        actions: Any = table.get_add_actions(flatten=True)
+        rows = pa.table(actions).to_pylist() if len(actions) else []
+        names = list(table.metadata().partition_columns)
+        masked = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
+        return Table(
+            transaction=table.transaction_version(_APPLICATION) or 0,
+            files={row["path"]: _live(row, names) for row in rows},
+            masked=frozenset(row["path"] for row in rows if any(map(_ends(row["path"]), masked))),
+            fields=[(one.name, one.type.to_json()) for one in table.schema().fields],
+        )
+    except BaseException as error:
+        # Damage can also panic, which is no Exception.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise LakeDamaged(root, f"its Delta log cannot be read: {error}") from error
+        raise
+
+
 def live_files(root: Path) -> set[str]:
     """The files that the table lists, relative to the archive."""
-    deltalake = _imported()
-    if not deltalake.DeltaTable.is_deltatable(str(root)):
-        return set()
-    actions: Any = deltalake.DeltaTable(str(root)).get_add_actions(flatten=True)
-    return set(actions.column(actions.schema.get_field_index("path")).to_pylist()) if len(actions) else set()
+    return set(look(root).files)
+
+
+def fields_of(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Names and types of columns as a table has them."""
+    return [(one.name, one.type.to_json()) for one in _imported().Schema.from_arrow(schema).fields]
+
+
+def _ends(path: str) -> Callable[[str], bool]:
+    return lambda address: address.endswith(f"/{path}")
+
+
+def _live(row: Mapping[str, Any], names: Sequence[str]) -> Live:
+    values = {name: None if row[f"partition.{name}"] is None else str(row[f"partition.{name}"]) for name in names}
+    return Live(row["size_bytes"], row["num_records"], (row.get("min.offset"), row.get("max.offset")), values)
 
 
 def require() -> None:

@@ -12,8 +12,9 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,13 +22,20 @@ from ottla.errors import LakeConflict, LakeDamaged, LakeError, NotALake
 from ottla.files import sync
 from ottla.lake import layout
 from ottla.lake.following import Step, step
+from ottla.lake.knowing import require_known
 from ottla.lake.layout import Format, LakeSettings
-from ottla.lake.ledger import Ledger, create_file
+from ottla.lake.ledger import REPAIR, Ledger, create_file
+from ottla.lake.paths import attempt_of, data_path, located, staged_path
+from ottla.lake.sealing import seal, unseal
 from ottla.lake.values import Archived, Entry, Gap, LakeFile, WrittenBy
 from ottla.model import TopicPartition
 
 SWEPT_SECONDS = 86_400.0
 """Staged files that nobody has touched for so long belong to nobody any more."""
+_OWN = (
+    *(layout.SETTINGS, layout.LEDGER, layout.PUBLISHED, layout.STAGING, layout.ASIDE),
+    *(layout.CHECKPOINTS, layout.REPLAYS, layout.DELTA_LOG),
+)
 _RACES = 100
 """How often another archiver may be faster before we believe that something else is wrong."""
 
@@ -40,9 +48,11 @@ class Lake:
         self.id = identity
         """Another for every archive: what is kept elsewhere (a checkpoint) can say to which it belongs."""
         self.settings = settings
-        self.ledger = Ledger(path / layout.LEDGER, path)
+        self.ledger = Ledger(path)
         self._published = 0
         """Up to this entry all is known to be published."""
+        self._is_checked = False
+        """Whether files and Delta log were compared with the ledger."""
 
     def __repr__(self) -> str:
         return f"<Lake {self.path} {self.settings.format.value}>"
@@ -54,11 +64,12 @@ class Lake:
         file = root / layout.SETTINGS
         if not root.exists():
             raise NotALake(root, "there is no such folder")
+        _require_own(root)
         try:
-            content = msgspec.json.decode(file.read_bytes())
+            content = unseal(file.read_bytes(), layout.SETTINGS_KEYS)
         except FileNotFoundError:
             raise NotALake(root, f"no archive of Ottla is there: {layout.SETTINGS} is missing") from None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
             raise LakeDamaged(root, f"{layout.SETTINGS} cannot be read: {error}") from error
         return cls(root, _settings(root, content), str(content.get("id", "")))
 
@@ -78,13 +89,14 @@ class Lake:
         file = root / layout.SETTINGS
         if not file.exists():
             _require_empty(root)
+            _require_own(root)
             try:
                 (root / layout.LEDGER).mkdir(parents=True, exist_ok=True)
                 (root / layout.STAGING).mkdir(exist_ok=True)
             except OSError as error:
                 raise LakeError(root, f"it cannot be created: {error}") from error
             content = {**settings.to_json(), "id": uuid.uuid4().hex}
-            create_file(file, msgspec.json.format(msgspec.json.encode(content), indent=1), root=root)
+            create_file(file, seal(content), root=root)
         lake = cls.open(root)
         _require_same(root, lake.settings, settings)
         return lake
@@ -110,18 +122,29 @@ class Lake:
         return sorted(found, key=lambda one: (one.range, one.first_offset))
 
     def locate(self, file: LakeFile) -> Path:
-        """Where the file is now: where readers look, or still staged if its entry was recorded and not published."""
-        final = self.path / file.path
-        staged = self.path / file.staged
+        """Where the file is now: where readers look, or still staged if its entry was recorded and not published.
+
+        LakeDamaged if a link leads out of the archive.
+        """
+        final = self._final(file)
+        staged = self._staged(file)
         return staged if not final.exists() and staged.exists() else final
 
     # Bringing something in
 
     def recover(self) -> Entry | None:
-        """Finishes the entry that somebody may have left half published; call it before writing. Returns the last."""
+        """Finishes the entry that somebody may have left half published; call it before writing. Returns the last.
+
+        LakeDamaged if there is more in the archive than the ledger knows: going on would double or lose records.
+        """
+        if not self._is_checked:
+            require_known(self)
+            self._is_checked = True
         last = self.ledger.last()
         if last is not None and last.number > self._published:
-            self.publish(last)
+            if self.ledger.published() < last.number:
+                self.publish(last)
+            self._published = last.number
         return last
 
     def append(
@@ -158,18 +181,22 @@ class Lake:
 
     def publish(self, entry: Entry) -> None:
         """Moves the files of a recorded entry to where readers look. Doing it again does no harm."""
-        moved: set[Path] = set()
-        for file in entry.files:
-            if self._move(file):
-                moved.add((self.path / file.path).parent)
-        for folder in moved:
-            sync(folder)
+        self._reveal(entry)
+        self.ledger.mark(entry.number)  # before the staged files go: without either, nobody could tell
+        self._discard_files(entry.files)
+        self._published = max(self._published, entry.number)
+
+    def _reveal(self, entry: Entry) -> None:
         if self.settings.format is Format.DELTA:
             from ottla.lake import delta
 
+            if delta.transaction(self.path) >= entry.number:
+                return  # what the table has of these files now is for those who maintain it
+        moved = {self._final(file).parent for file in entry.files if self._move(file)}
+        for folder in moved:
+            sync(folder)
+        if self.settings.format is Format.DELTA:
             delta.commit(self.path, self.settings, entry)
-        self._discard_files(entry.files)
-        self._published = max(self._published, entry.number)
 
     def discard(self, done: Iterable[Archived]) -> None:
         """Throws away what tasks have staged and nobody will record."""
@@ -181,7 +208,7 @@ class Lake:
         Returns how many attempts had left some.
         """
         last = self.ledger.last()
-        kept = set() if last is None else {self._attempt(file) for file in last.files}
+        kept = set() if last is None else {self.path / attempt_of(file.staged) for file in last.files}
         limit = time.time() - older
         swept = 0
         for attempt in self.staged():
@@ -191,30 +218,42 @@ class Lake:
         return swept
 
     def staged(self) -> list[Path]:
-        """The folders of attempts that are under way, or were left behind."""
+        """The folders of attempts that are under way, or were left behind. A link is none."""
         try:
-            return sorted((self.path / layout.STAGING).iterdir())
+            found = sorted(located(self.path, layout.STAGING).iterdir())
         except FileNotFoundError:
             return []
+        return [attempt for attempt in found if attempt.is_dir() and not attempt.is_symlink()]
 
     def _discard_files(self, files: Iterable[LakeFile]) -> None:
-        for attempt in {self._attempt(file) for file in files}:
-            shutil.rmtree(attempt, ignore_errors=True)
+        for attempt in {attempt_of(file.staged) for file in files}:
+            shutil.rmtree(located(self.path, attempt), ignore_errors=True)  # it follows no link
 
-    def _attempt(self, file: LakeFile) -> Path:
-        """The folder of the attempt that has staged the file."""
-        inside = Path(file.staged).relative_to(layout.STAGING)
-        return self.path / layout.STAGING / inside.parts[0]
+    def _final(self, file: LakeFile) -> Path:
+        return self._inside(data_path, file.path)
+
+    def _staged(self, file: LakeFile) -> Path:
+        return self._inside(staged_path, file.staged)
+
+    def _inside(self, checked: Callable[[str], str], text: str) -> Path:
+        try:
+            return located(self.path, checked(text))
+        except ValueError as error:
+            raise LakeDamaged(self.path, str(error)) from error
 
     def _move(self, file: LakeFile) -> bool:
-        final = self.path / file.path
+        final, staged = self._final(file), self._staged(file)
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self.path / file.staged, final)
+            os.rename(staged, final)
         except FileNotFoundError:
             if final.exists():
                 return False  # somebody has moved it already
-            raise LakeDamaged(self.path, f"{file.path} is recorded and neither there nor at {file.staged}") from None
+            if not file.sha256 and not located(self.path, attempt_of(file.staged)).exists():
+                return False  # recorded before there were marks, published, and deleted since
+            raise LakeDamaged(
+                self.path, f"{file.path} is recorded and neither there nor at {file.staged}. {REPAIR}"
+            ) from None
         except OSError as error:
             raise LakeError(self.path, f"{file.staged} cannot be moved to {file.path}: {error}") from error
         return True
@@ -223,7 +262,7 @@ class Lake:
         for one in found.accepted:
             for file in one.files:
                 try:
-                    size = os.stat(self.path / file.staged).st_size
+                    size = os.stat(self._staged(file)).st_size
                 except OSError as error:
                     raise LakeError(self.path, f"{file.staged} was staged and is gone: {error}") from error
                 if size != file.size_bytes:
@@ -250,6 +289,7 @@ def _entry(found: Step, *, number: int, by: WrittenBy, topics: Mapping[str, str]
         untimed=sum(one.untimed for one in found.accepted),
         topics=topics,
         positions=found.positions,
+        stored={one.receipt.range: one.stored for one in found.accepted if one.stored is not None},
     )
 
 
@@ -263,14 +303,21 @@ def _local(path: str | os.PathLike[str]) -> Path:
     return Path(rest if separator else text).absolute()
 
 
-def _settings(root: Path, content: object) -> LakeSettings:
-    if not isinstance(content, dict) or content.get("version") != layout.VERSION:
-        version = content.get("version") if isinstance(content, dict) else None
-        raise LakeDamaged(root, f"{layout.SETTINGS} is of version {version}, this Ottla knows {layout.VERSION}")
+def _settings(root: Path, content: Mapping[str, Any]) -> LakeSettings:
+    if content.get("version") != layout.VERSION:
+        raise LakeDamaged(
+            root, f"{layout.SETTINGS} is of version {content.get('version')}, this Ottla knows {layout.VERSION}"
+        )
     try:
         return LakeSettings.from_json(content)
     except (KeyError, TypeError, ValueError) as error:
         raise LakeDamaged(root, f"{layout.SETTINGS} is not understood: {error}") from error
+
+
+def _require_own(root: Path) -> None:
+    """Nothing is written through a link that somebody has put in place of a folder of ours."""
+    for name in _OWN:
+        located(root, name)
 
 
 def _require_empty(root: Path) -> None:

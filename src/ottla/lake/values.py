@@ -1,15 +1,100 @@
 """What the ledger of an archive is made of, as plain values with a form in JSON: files, entries, gaps.
 
-Nothing is read or written here.
+Nothing is read or written here. What comes from JSON was written by others: types, paths and names are checked, and
+what is wrong with them is a ValueError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from ottla.model import OffsetRange, Receipt, TopicPartition
+import msgspec
+
+from ottla.lake.paths import data_path, staged_path, topic_name
+from ottla.model import Fingerprint, OffsetRange, Receipt, TopicPartition
+
+
+class _Span(TypedDict):
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+
+class _File(_Span):
+    path: str
+    staged: str
+    rows: int
+    size_bytes: int
+    values: dict[str, str | None]
+    first_offset: int
+    last_offset: int
+    first_time: float
+    last_time: float
+    sha256: NotRequired[str]
+    footer_sha256: NotRequired[str]
+
+
+class _Receipt(_Span):
+    fingerprint: str
+    size_bytes: int
+    first_time: float | None
+    last_time: float | None
+    host: str
+    started: float
+    seconds: float
+
+
+class _Archived(TypedDict):
+    receipt: _Receipt
+    files: list[_File]
+    untimed: int
+    stored: NotRequired[str | None]
+
+
+class _Gap(_Span):
+    reason: str
+
+
+class _Stored(_Span):
+    fingerprint: str
+
+
+class _WrittenBy(TypedDict):
+    engine: str
+    host: str
+    query: str
+    batch: int
+
+
+class _Entry(TypedDict):
+    number: int
+    written: float
+    written_by: _WrittenBy
+    receipts: list[_Receipt]
+    files: list[_File]
+    gaps: list[_Gap]
+    untimed: int
+    topics: dict[str, str]
+    positions: dict[str, dict[str, int]]
+    stored: NotRequired[list[_Stored]]
+
+
+ENTRY_KEYS = frozenset(_Entry.__annotations__)
+"""Of an entry in JSON."""
+
+
+def _range(row: Mapping[str, Any]) -> OffsetRange:
+    if row["partition"] < 0:
+        raise ValueError(f"there is no partition {row['partition']}")
+    return OffsetRange(topic_name(row["topic"]), row["partition"], row["start"], row["stop"])
+
+
+def _checked_receipt(row: Mapping[str, Any]) -> Receipt:
+    _range(row)
+    return Receipt.from_json(row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +115,10 @@ class LakeFile:
     first_time: float
     """The oldest timestamp in it, in seconds since 1970."""
     last_time: float
+    sha256: str = ""
+    """Of the whole file, in hexadecimal digits; empty in entries of earlier versions."""
+    footer_sha256: str = ""
+    """Of its end alone, where Parquet says what is where."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values that `from_json` takes back."""
@@ -47,15 +136,18 @@ class LakeFile:
             "last_offset": self.last_offset,
             "first_time": self.first_time,
             "last_time": self.last_time,
+            "sha256": self.sha256,
+            "footer_sha256": self.footer_sha256,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LakeFile:
         """What `to_json` made of one."""
+        row = msgspec.convert(row, _File)
         return cls(
-            path=row["path"],
-            staged=row["staged"],
-            range=OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]),
+            path=data_path(row["path"]),
+            staged=staged_path(row["staged"]),
+            range=_range(row),
             rows=row["rows"],
             size_bytes=row["size_bytes"],
             values=row["values"],
@@ -63,6 +155,8 @@ class LakeFile:
             last_offset=row["last_offset"],
             first_time=row["first_time"],
             last_time=row["last_time"],
+            sha256=row.get("sha256", ""),
+            footer_sha256=row.get("footer_sha256", ""),
         )
 
 
@@ -74,6 +168,9 @@ class Archived:
     files: tuple[LakeFile, ...]
     untimed: int = 0
     """Records without a readable event time; they are in the folder for that."""
+    stored: Fingerprint | None = None
+    """Of the records as they are in the files, where that is another one than the log's: names of headers are texts
+    there, and what is no UTF-8 in them is replaced."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values that `from_json` takes back."""
@@ -81,13 +178,17 @@ class Archived:
             "receipt": self.receipt.to_json(),
             "files": [one.to_json() for one in self.files],
             "untimed": self.untimed,
+            "stored": None if self.stored is None else str(self.stored),
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Archived:
         """What `to_json` made of one."""
+        row = msgspec.convert(row, _Archived)
         files = tuple(LakeFile.from_json(one) for one in row["files"])
-        return cls(Receipt.from_json(row["receipt"]), files, row["untimed"])
+        stored = row.get("stored")
+        known = None if stored is None else Fingerprint.parse(stored)
+        return cls(_checked_receipt(row["receipt"]), files, row["untimed"], known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +212,7 @@ class Gap:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Gap:
         """What `to_json` made of one."""
-        return cls(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]), row["reason"])
+        return cls(_range(row), row["reason"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +252,12 @@ class Entry:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The next offset of every partition after this entry, and all before it: the last entry alone says how far the
     archive is."""
+    stored: Mapping[OffsetRange, Fingerprint] = field(default_factory=dict)
+    """Fingerprints of ranges as they are in the files, where that is another one than the receipt's."""
+
+    def fingerprint(self, receipt: Receipt) -> Fingerprint:
+        """What the files of a range should have."""
+        return self.stored.get(receipt.range, receipt.fingerprint)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values that `from_json` takes back."""
@@ -167,13 +274,19 @@ class Entry:
             "untimed": self.untimed,
             "topics": dict(self.topics),
             "positions": positions,
+            "stored": [
+                {"topic": one.topic, "partition": one.partition, "start": one.start, "stop": one.stop}
+                | {"fingerprint": str(found)}
+                for one, found in self.stored.items()
+            ],
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Entry:
         """What `to_json` made of one."""
+        row = msgspec.convert(row, _Entry)
         positions = {
-            TopicPartition(topic, int(partition)): offset
+            TopicPartition(topic_name(topic), int(partition)): offset
             for topic, offsets in row["positions"].items()
             for partition, offset in offsets.items()
         }
@@ -181,10 +294,11 @@ class Entry:
             number=row["number"],
             written=row["written"],
             written_by=WrittenBy.from_json(row["written_by"]),
-            receipts=tuple(Receipt.from_json(one) for one in row["receipts"]),
+            receipts=tuple(_checked_receipt(one) for one in row["receipts"]),
             files=tuple(LakeFile.from_json(one) for one in row["files"]),
             gaps=tuple(Gap.from_json(one) for one in row["gaps"]),
             untimed=row["untimed"],
             topics=row["topics"],
             positions=positions,
+            stored={_range(one): Fingerprint.parse(one["fingerprint"]) for one in row.get("stored", ())},
         )

@@ -1,210 +1,214 @@
-"""Holds an archive against itself, and against the brokers: is everything there that the ledger says, and nothing else?
+"""Holds an archive against itself: is everything there that the ledger says, and nothing else?
 
 A lake comes in, findings go out one by one: what is wrong, where exactly, and what was compared. Nothing is changed.
+
+The archive may grow meanwhile. What can be seen by readers is looked at first and the ledger after it: every file that
+readers see was recorded before, so a file that no entry names then belongs to somebody else.
+
+No parser of this process sees bytes that may be damaged. The ledger has the SHA-256 of each file; where that is right,
+the file is what was written. Any other, and those of entries of earlier versions, are read by a process of their own.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ottla.errors import OffsetsLost
-from ottla.fetch.reader import Reader
-from ottla.lake import layout
+from ottla.errors import LakeDamaged
+from ottla.lake import contents, digests
+from ottla.lake.contents import Content
+from ottla.lake.findings import Checked, Finding
+from ottla.lake.inspecting import Inspector, Unreadable
+from ottla.lake.knowing import data_files
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
 from ottla.lake.status import UNEXPLAINED, summarize
 from ottla.lake.values import Entry, LakeFile
-from ottla.model import Fingerprint, OffsetRange, Receipt
-from ottla.wire.columns import from_arrow
-from ottla.wire.encode import fingerprint_of
+from ottla.lake.verifying_logs import verify_brokers
+from ottla.lake.verifying_table import Rewritten, TableState
+from ottla.model import OffsetRange, Receipt
 
-_ROWS = 65_536
-_UNREADABLE = ("is missing", "cannot be read")
+__all__ = ["Checked", "Finding", "verify_brokers", "verify_files"]
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as the ledger says. `where` is a file, a range or an entry."""
-
-    where: str
-    what: str
-    is_wrong: bool = True
-    """False: it could not be compared."""
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
-
-
-@dataclass(slots=True)
-class Checked:
-    """How much was compared."""
-
-    entries: int = 0
-    ranges: int = 0
-    files: int = 0
-    records: int = 0
+T = TypeVar("T")
+_GONE = "is missing: it was published, and has been deleted or moved since"
 
 
 def verify_files(lake: Lake, checked: Checked, *, deep: bool) -> Iterator[Finding]:
-    """The receipts against the files: sizes, rows and offsets from their footers; `deep` reads every record."""
-    known: set[str] = set()
-    for entry in lake.ledger.entries():
-        checked.entries += 1
-        known.update(file.path for file in entry.files)
-        yield from _entry(lake, entry, checked, deep=deep)
-    for status in summarize(lake.ledger.entries()):
-        for overlap in status.overlaps:
-            yield Finding(str(overlap), "is in the archive twice")
-        for gap in status.gaps:
-            if gap.reason == UNEXPLAINED:
-                yield Finding(str(gap.range), "is missing between two archived ranges")
-    for path in sorted(_data_files(lake) - known):
-        yield Finding(path, "is not in the ledger: it was put there by somebody else")
-    if lake.settings.format is Format.DELTA:
-        yield from _delta(lake, known)
+    """The receipts against the files: sizes, rows and offsets from their footers; `deep` reads every byte."""
+    with Inspector() as inspector:
+        yield from _Verification(lake, checked, inspector, deep=deep).findings()
 
 
-def verify_brokers(lake: Lake, reader: Reader, checked: Checked, *, topics: Iterable[str] = ()) -> Iterator[Finding]:
-    """The receipts against the logs: every range is read again and its fingerprint compared."""
-    wanted = frozenset(topics)
-    begins: dict[str, dict[Any, int]] = {}
-    for entry in lake.ledger.entries():
-        for receipt in entry.receipts:
-            one = receipt.range
-            if wanted and one.topic not in wanted:
-                continue
-            if one.topic not in begins:
-                begins[one.topic] = {**reader.offsets(one.topic, "earliest")}
-            yield from _logged(reader, receipt, begins[one.topic].get(one.topic_partition), checked)
+@dataclass(slots=True)
+class _State:
+    """Of a file."""
+
+    is_there: bool = True
+    is_as_written: bool = False
+    """Its bytes are those that the ledger has the SHA-256 of."""
 
 
-def fingerprint(records: pa.RecordBatch | pa.Table) -> Fingerprint:
-    """That of the records in columns key, value and headers."""
-    if not records.num_rows:
-        return Fingerprint()
-    columns = from_arrow(
-        records.column("value"), key=records.column("key"), headers=records.column("headers"), timestamp=None
-    )
-    return fingerprint_of(columns)
+class _Verification:
+    def __init__(self, lake: Lake, checked: Checked, inspector: Inspector, *, deep: bool) -> None:
+        self._lake = lake
+        self._checked = checked
+        self._inspector = inspector
+        self._deep = deep
+        self._known: set[str] = set()
+        self._table: TableState | None = None
+        self._rewritten = Rewritten()
+        self._published = 0
 
-
-def _logged(reader: Reader, receipt: Receipt, begin: int | None, checked: Checked) -> Iterator[Finding]:
-    one = receipt.range
-    if begin is None:
-        yield Finding(str(one), "the topic has no such partition any more", is_wrong=False)
-        return
-    if begin >= one.stop:
-        yield Finding(str(one), "is not in the log any more: nothing to compare with", is_wrong=False)
-        return
-    if begin > one.start:
-        yield Finding(str(one), f"only offsets from {begin} on are left in the log", is_wrong=False)
-        return
-    try:
-        logged = reader.fingerprint(one)
-    except OffsetsLost as error:
-        yield Finding(str(one), f"cannot be read any more: {error.reason}", is_wrong=False)
-        return
-    checked.ranges += 1
-    checked.records += logged.count
-    if logged != receipt.fingerprint:
-        yield Finding(str(one), f"the log has {logged}, the archive has {receipt.fingerprint}")
-
-
-def _entry(lake: Lake, entry: Entry, checked: Checked, *, deep: bool) -> Iterator[Finding]:
-    of_range: dict[OffsetRange, list[LakeFile]] = {}
-    for file in entry.files:
-        of_range.setdefault(file.range, []).append(file)
-    for receipt in entry.receipts:
-        files = sorted(of_range.pop(receipt.range, []), key=lambda file: file.first_offset)
-        checked.ranges += 1
-        is_readable = True
-        for file in files:
-            for fault in _file(lake, file, checked):
-                is_readable &= not fault.what.startswith(_UNREADABLE)
-                yield fault
-        rows = sum(file.rows for file in files)
-        if rows != receipt.count:
-            yield Finding(str(receipt.range), f"its files have {rows} records, its receipt {receipt.count}")
-        elif deep and is_readable:
-            yield from _content(lake, receipt, files, checked)
-    for one in of_range:
-        yield Finding(f"entry {entry.number}", f"has files of {one} and no receipt for it")
-
-
-def _file(lake: Lake, file: LakeFile, checked: Checked) -> Iterator[Finding]:
-    path = lake.locate(file)
-    checked.files += 1
-    try:
-        size = os.stat(path).st_size
-        footer = pq.read_metadata(path)
-    except FileNotFoundError:
-        yield Finding(file.path, _UNREADABLE[0])
-        return
-    except (OSError, pa.ArrowException) as error:
-        yield Finding(file.path, f"{_UNREADABLE[1]}: {error}")
-        return
-    if size != file.size_bytes:
-        yield Finding(file.path, f"has {size} bytes, the ledger says {file.size_bytes}")
-    if footer.num_rows != file.rows:
-        yield Finding(file.path, f"has {footer.num_rows} records, the ledger says {file.rows}")
-    offsets = _offsets(footer)
-    if offsets is not None and offsets != (file.first_offset, file.last_offset):
-        yield Finding(
-            file.path, f"has offsets {offsets[0]} to {offsets[1]}, the ledger {file.first_offset} to {file.last_offset}"
-        )
-
-
-def _offsets(footer: Any) -> tuple[int, int] | None:
-    """The smallest and the largest offset, from the statistics of the row groups."""
-    at = footer.schema.to_arrow_schema().get_field_index("offset")
-    found = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
-    if not found or any(one is None or not one.has_min_max for one in found):
-        return None
-    return min(one.min for one in found), max(one.max for one in found)
-
-
-def _content(lake: Lake, receipt: Receipt, files: list[LakeFile], checked: Checked) -> Iterator[Finding]:
-    total = Fingerprint()
-    offsets: list[pa.Array] = []
-    columns = ["key", "value", "headers", "offset"]
-    for file in files:
+    def findings(self) -> Iterator[Finding]:
+        lake = self._lake
+        self._published = lake.ledger.published()
+        if lake.settings.format is Format.DELTA:
+            try:
+                self._table = TableState.of(lake, self._published)
+            except LakeDamaged as error:
+                yield Finding("_delta_log", error.reason)
+        there = data_files(lake.path)
         try:
-            with pq.ParquetFile(lake.locate(file)) as opened:
-                for records in opened.iter_batches(_ROWS, columns=columns):
-                    total += fingerprint(records)
-                    offsets.append(records.column("offset"))
-        except (OSError, pa.ArrowException) as error:
+            numbers = lake.ledger.numbers()
+        except LakeDamaged as error:
+            yield Finding("_ottla/ledger", error.reason)
+            return
+        readable: list[int] = []
+        for number in numbers:
+            try:
+                entry = lake.ledger.read(number)
+            except LakeDamaged as error:
+                yield Finding(f"entry {number}", error.reason)
+                continue
+            readable.append(number)
+            self._checked.entries += 1
+            self._known.update(file.path for file in entry.files)
+            yield from self._entry(entry)
+        if len(readable) < len(numbers):
+            return  # what an entry has that cannot be read would look like somebody else's
+        for status in summarize(lake.ledger.read(number) for number in readable):
+            for overlap in status.overlaps:
+                yield Finding(str(overlap), "is in the archive twice")
+            for gap in status.gaps:
+                if gap.reason == UNEXPLAINED:
+                    yield Finding(str(gap.range), "is missing between two archived ranges")
+        yield from self._foreign(there)
+
+    def _foreign(self, there: set[str]) -> Iterator[Finding]:
+        table = self._table
+        for path in sorted(there - self._known):
+            if table is not None and table.is_maintained(path):
+                continue
+            yield Finding(path, "is not in the ledger: it was put there by somebody else")
+        if table is not None:
+            yield from table.findings(self._known)
+            yield from self._rewritten.findings(table, self._known, self._inspector, self._checked, deep=self._deep)
+
+    def _entry(self, entry: Entry) -> Iterator[Finding]:
+        of_range: dict[OffsetRange, list[LakeFile]] = {}
+        for file in entry.files:
+            of_range.setdefault(file.range, []).append(file)
+        for receipt in entry.receipts:
+            files = sorted(of_range.pop(receipt.range, []), key=lambda file: file.first_offset)
+            self._checked.ranges += 1
+            rows = sum(file.rows for file in files)
+            if rows != receipt.count:
+                yield Finding(str(receipt.range), f"its files have {rows} records, its receipt {receipt.count}")
+            gone = [] if self._table is None else self._table.rewritten(entry.number, files)
+            live = [file for file in files if file not in gone]
+            states = []
+            for file in live:
+                state = _State()
+                yield from self._file(entry, file, state)
+                states.append(state)
+            if gone:
+                self._rewritten.add(receipt, entry.fingerprint(receipt), [self._lake.locate(file) for file in live])
+            elif self._deep and rows == receipt.count and all(state.is_there for state in states):
+                yield from self._content(entry, receipt, files, all(state.is_as_written for state in states))
+        for one in of_range:
+            yield Finding(f"entry {entry.number}", f"has files of {one} and no receipt for it")
+
+    def _file(self, entry: Entry, file: LakeFile, state: _State) -> Iterator[Finding]:
+        self._checked.files += 1
+        try:
+            size = self._at(file, lambda path: os.stat(path).st_size)
+            digest = digests.of_file if self._deep else digests.of_footer
+            found = self._at(file, digest) if file.sha256 else ""
+        except FileNotFoundError:
+            state.is_there = False
+            yield Finding(file.path, _GONE if entry.number <= self._published else "is missing")
+            return
+        except (LakeDamaged, OSError) as error:
+            state.is_there = False
+            yield Finding(file.path, f"cannot be read: {error.reason if isinstance(error, LakeDamaged) else error}")
+            return
+        if size != file.size_bytes:
+            yield Finding(file.path, f"has {size} bytes, the ledger says {file.size_bytes}")
+        if found and found != (file.sha256 if self._deep else file.footer_sha256):
+            what = "its bytes" if self._deep else "the bytes of its footer"
+            yield Finding(file.path, f"{what} are not those that were written: it is damaged, or was replaced")
+        elif found and size == file.size_bytes:
+            state.is_as_written = True
+            return
+        yield from self._footer(file, state)
+
+    def _footer(self, file: LakeFile, state: _State) -> Iterator[Finding]:
+        try:
+            footer = self._at(file, lambda path: self._inspector.footer(str(path)))
+        except (Unreadable, FileNotFoundError) as error:
+            state.is_there = False
             yield Finding(file.path, f"cannot be read: {error}")
             return
-    checked.records += total.count
-    if total != receipt.fingerprint:
+        if footer.rows != file.rows:
+            yield Finding(file.path, f"has {footer.rows} records, the ledger says {file.rows}")
+        if footer.offsets is not None and footer.offsets != (file.first_offset, file.last_offset):
+            first, last = footer.offsets
+            yield Finding(
+                file.path, f"has offsets {first} to {last}, the ledger {file.first_offset} to {file.last_offset}"
+            )
+
+    def _content(self, entry: Entry, receipt: Receipt, files: list[LakeFile], is_safe: bool) -> Iterator[Finding]:
         names = ", ".join(file.path for file in files)
-        yield Finding(str(receipt.range), f"{names} have {total}, the receipt {receipt.fingerprint}")
-    seen = pa.chunked_array(offsets, pa.int64())
-    if len(seen.unique()) != len(seen):
-        yield Finding(str(receipt.range), f"{len(seen) - len(seen.unique())} offsets are there twice")
+        try:
+            found = self._read([str(self._lake.locate(file)) for file in files], is_safe)
+        except (Unreadable, LakeDamaged, OSError, pa.ArrowException) as error:
+            yield Finding(str(receipt.range), f"{names} cannot be read: {error}")
+            return
+        self._checked.records += found.fingerprint.count
+        expected = entry.fingerprint(receipt)
+        if found.fingerprint != expected:
+            yield _differs(receipt, names, found, is_old=not all(file.sha256 for file in files), entry=entry)
+        if found.twice:
+            yield Finding(str(receipt.range), f"{found.twice} offsets are there twice")
+
+    def _read(self, paths: list[str], is_safe: bool) -> Content:
+        try:
+            return contents.content(paths) if is_safe else self._inspector.content(paths)
+        except (Unreadable, FileNotFoundError):
+            if all(os.path.exists(path) for path in paths):
+                raise
+            raise Unreadable("a file was deleted or moved in the meantime") from None
+
+    def _at(self, file: LakeFile, look: Callable[[Path], T]) -> T:
+        """What there is where the file is now. It may be moved from its staging folder while we look."""
+        try:
+            return look(self._lake.locate(file))
+        except FileNotFoundError:
+            return look(self._lake.locate(file))
 
 
-def _data_files(lake: Lake) -> set[str]:
-    found: set[str] = set()
-    for folder, folders, names in os.walk(lake.path):
-        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
-        inside = os.path.relpath(folder, lake.path)
-        found |= {os.path.normpath(os.path.join(inside, name)) for name in names if name.endswith(layout.SUFFIX)}
-    return found
-
-
-def _delta(lake: Lake, known: set[str]) -> Iterator[Finding]:
-    from ottla.lake import delta
-
-    live = delta.live_files(lake.path)
-    for path in sorted(known - live):
-        yield Finding(path, "is in the ledger and not in the Delta table")
-    for path in sorted(live - known):
-        yield Finding(path, "is in the Delta table and not in the ledger")
+def _differs(receipt: Receipt, names: str, found: Content, *, is_old: bool, entry: Entry) -> Finding:
+    if is_old and found.has_replaced_names and found.fingerprint.count == receipt.count:
+        return Finding(
+            str(receipt.range),
+            "names of headers were no UTF-8, and are other bytes in the files: an earlier version kept no fingerprint"
+            " of that",
+            is_wrong=False,
+        )
+    return Finding(str(receipt.range), f"{names} have {found.fingerprint}, the receipt {entry.fingerprint(receipt)}")

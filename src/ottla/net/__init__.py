@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from ottla.net.cluster import Cluster, Refresh
-from ottla.net.connection import Connection, Pending, Reply, VersionOf
-from ottla.net.deadline import Deadline
-from ottla.net.discovery import OnUnknownTopic
-from ottla.net.effort import Effort
-from ottla.net.metadata import Broker, Metadata, Partition, Topic
-from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
+from typing import TYPE_CHECKING
+
+from ottla._lazy import lazy
+
+if TYPE_CHECKING:
+    from ottla.net.cluster import Cluster, Refresh
+    from ottla.net.connection import Connection, Pending, Reply, VersionOf
+    from ottla.net.deadline import Deadline
+    from ottla.net.discovery import OnUnknownTopic
+    from ottla.net.effort import Effort
+    from ottla.net.metadata import Broker, Metadata, Partition, Topic
+    from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
+
+_HOMES = {
+    "AnyBroker": "ottla.net.targets",
+    "Broker": "ottla.net.metadata",
+    "Cluster": "ottla.net.cluster",
+    "Connection": "ottla.net.connection",
+    "Controller": "ottla.net.targets",
+    "CoordinatorKind": "ottla.net.targets",
+    "CoordinatorOf": "ottla.net.targets",
+    "Deadline": "ottla.net.deadline",
+    "Effort": "ottla.net.effort",
+    "LeaderOf": "ottla.net.targets",
+    "Metadata": "ottla.net.metadata",
+    "Node": "ottla.net.targets",
+    "OnUnknownTopic": "ottla.net.discovery",
+    "Partition": "ottla.net.metadata",
+    "Pending": "ottla.net.connection",
+    "Refresh": "ottla.net.cluster",
+    "Reply": "ottla.net.connection",
+    "Target": "ottla.net.targets",
+    "Topic": "ottla.net.metadata",
+    "VersionOf": "ottla.net.connection",
+}
 
 __all__ = [
     "AnyBroker",
@@ -32,3 +60,6 @@ __all__ = [
     "Topic",
     "VersionOf",
 ]
+
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

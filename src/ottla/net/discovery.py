@@ -16,13 +16,14 @@ from enum import Enum
 from typing import TypeVar
 
 from ottla.config import Address, Timeouts
-from ottla.errors import Attempt, BrokerError, ErrorCode, NetworkError, NoBrokerReachable, OttlaError
+from ottla.errors import Attempt, BrokerError, ErrorCode, NetworkError, NoBrokerReachable, OttlaError, copied
 from ottla.net import effort, metadata
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
 from ottla.net.metadata import Broker, Metadata
 from ottla.net.pool import Pool
+from ottla.net.waiting import Flag
 from ottla.wire import messages
 
 METADATA = 3
@@ -53,7 +54,7 @@ class Question:
 class _Flight:
     """One look that others may wait for."""
 
-    done: threading.Event = field(default_factory=threading.Event)
+    done: Flag = field(default_factory=Flag)
     found: Metadata | None = None
     error: OttlaError | None = None
 
@@ -75,12 +76,17 @@ class Discovery:
         self._directory = directory
         self._timeouts = timeouts
         self._chance = chance
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._flights: dict[Question, _Flight] = {}
         self._failed_at: dict[Address, float] = {}
 
-    def look(self, question: Question, deadline: Deadline) -> Metadata:
-        """What the cluster answers now, to this thread or to one that asked the same a moment ago."""
+    def look(self, question: Question, deadline: Deadline, *, since_now: bool = False) -> Metadata:
+        """What the cluster answers, to this thread or to another one that asks the same at the moment.
+
+        With `since_now`, the answer is to a request that was sent after this call: what another thread asked before may
+        have been answered before something changed that the caller has heard of.
+        """
+        counts = not since_now
         while True:
             with self._lock:
                 flight = self._flights.get(question)
@@ -89,10 +95,11 @@ class Discovery:
                     break
             if not flight.done.wait(deadline.remaining()):
                 raise NoBrokerReachable((), deadline.elapsed(), "another thread is still asking for the metadata")
-            if flight.found is not None:
+            if counts and flight.found is not None:
                 return flight.found
-            if flight.error is not None:
-                raise flight.error
+            if counts and flight.error is not None:
+                raise copied(flight.error)
+            counts = True  # the next one begins after this call
         try:
             mine.found = self._ask_somebody(question, deadline)
             return mine.found

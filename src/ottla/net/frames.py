@@ -8,13 +8,14 @@ bytes really arrive.
 
 from __future__ import annotations
 
-import sys
+import weakref
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ottla.errors import WireError
+from ottla.errors import Advice, WireError
 
 HANDSHAKE_FRAME_BYTES = 1 << 20
 """Limit until a broker has shown that it is one: no answer before that is nearly as large."""
@@ -23,12 +24,18 @@ _INBOX_BYTES = 1 << 16
 _TRUSTED_BYTES = 1 << 26
 """A frame size up to this (64 MiB) is allocated at once; beyond it the buffer doubles as data arrives."""
 _ROUND_BYTES = 1 << 20
-_UNUSED = 3
 _SIZE = Struct(">i")
 
 
 class TlsAnswered(WireError):
     """The other side sent a TLS record where a frame should begin."""
+
+
+class _Kept(NamedTuple):
+    """Memory, and who uses it: an array that every view of the memory keeps alive, and nothing else does."""
+
+    memory: npt.NDArray[np.uint8]
+    user: weakref.ref[npt.NDArray[np.uint8]]
 
 
 class Buffers:
@@ -40,28 +47,39 @@ class Buffers:
 
     def __init__(self, keep_bytes: int = 0) -> None:
         self._keep_bytes = keep_bytes
-        self._kept: list[npt.NDArray[np.uint8]] = []
+        self._kept: list[_Kept] = []
 
     @property
     def kept_bytes(self) -> int:
         """All that is used again, or will be."""
-        return sum(map(len, self._kept))
+        return sum(len(kept.memory) for kept in self._kept)
 
     def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         """A buffer of exactly this size."""
-        for buffer in self._kept:
-            # Referenced by the list, this loop and the call: no frame in it is alive, nor any view of one.
-            if size_bytes <= len(buffer) <= 2 * size_bytes and sys.getrefcount(buffer) == _UNUSED:
-                return buffer[:size_bytes]
-        buffer = np.empty(-(-size_bytes // _ROUND_BYTES) * _ROUND_BYTES, np.uint8)
-        self._make_room(len(buffer))
-        if len(buffer) <= self._keep_bytes:
-            self._kept.append(buffer)
-        return buffer[:size_bytes]
+        for number, (memory, user) in enumerate(self._kept):
+            if size_bytes <= len(memory) <= 2 * size_bytes and user() is None:
+                lent = _lent(memory, size_bytes)
+                self._kept[number] = _Kept(memory, weakref.ref(lent))
+                return lent
+        memory = np.empty(-(-size_bytes // _ROUND_BYTES) * _ROUND_BYTES, np.uint8)
+        lent = _lent(memory, size_bytes)
+        self._make_room(len(memory))
+        if len(memory) <= self._keep_bytes:
+            self._kept.append(_Kept(memory, weakref.ref(lent)))
+        return lent
 
     def _make_room(self, size_bytes: int) -> None:
         while self._kept and self.kept_bytes + size_bytes > self._keep_bytes:
             self._kept.pop(0)
+
+
+def _lent(memory: npt.NDArray[np.uint8], size_bytes: int) -> npt.NDArray[np.uint8]:
+    """An array over the memory that lives as long as any view of it.
+
+    A slice of `memory` would not do: numpy lets views of a slice refer to the whole at once, past the slice. A view of
+    this one refers to this one, since what lies behind it is no array.
+    """
+    return np.frombuffer(memory.data, np.uint8, size_bytes)
 
 
 class Frames:
@@ -148,5 +166,5 @@ def _refusal(head: bytes, size: int, limit: int) -> WireError:
         return WireError("the port answers HTTP, it is not a Kafka broker")
     # Record types alert and handshake, then the major version of SSL 3 and every TLS since.
     if head[0] in (0x15, 0x16) and head[1] == 0x03:
-        return TlsAnswered("the port speaks TLS: set Security(tls=Tls(...))")
+        return TlsAnswered(f"the port speaks TLS: {Advice.USE_TLS}")
     return WireError(f"the answer claims {size} bytes, between 4 and {limit} are accepted: not a Kafka broker?")

@@ -366,9 +366,7 @@ class Courier:
             hold(part, part.size_bytes)
         lane.replaced(batch, parts)
         if self._keeper is not None:
-            kept = [self._keeper.keep(part, lane) for part in parts]
-            if all(kept):  # else the whole stays on disk until its parts are decided
-                self._keeper.done([batch], delivered=False)
+            self._keeper.cut(batch, parts, lane)
         hold(batch, -batch.held_bytes)
         batch.records = None
 

@@ -112,9 +112,10 @@ class Ends:
                     self.give_up(topic, lane, batch, reason)
 
     def _leave_behind(self, lane: Lane, batch: Outgoing) -> bool:
-        if self._keeper is None or (batch.ticket is None and not self._keeper.keep(batch, lane)):
+        keeper = self._keeper
+        if keeper is None or not (batch.ticket or keeper.keep(batch, lane) or keeper.keeps_whole(batch)):
             return False
-        reason = f"kept in the spool {self._keeper.spool.path}, from which the next producer delivers them"
+        reason = f"kept in the spool {keeper.path}, from which the next producer delivers them"
         at, maybe = lane.at, batch.attempts > 0 or batch.inherited
         lane.given_up(batch)
         kept = KeptInSpool(reason, topic=at.topic, partition=at.partition, records=batch.count, maybe_written=maybe)

@@ -33,7 +33,7 @@ FORGOTTEN_AFTER = 1.0
 CHECK_AFTER = 600.0
 """Seconds without a batch after which a broker may have forgotten even what it wrote without our hearing of it (ids
 live for a day by default) and would write that again: the log is read before it is sent again."""
-_LAST_EPOCH = (1 << 15) - 1
+LAST_EPOCH = (1 << 15) - 1
 _SEQUENCES = 1 << 31
 
 
@@ -132,7 +132,7 @@ class Lane:
     @property
     def needs_identity(self) -> bool:
         """Whether a producer id is needed before anything new can be numbered."""
-        return self._numbered and (self._producer_id < 0 or self._epoch > _LAST_EPOCH)
+        return self._numbered and (self._producer_id < 0 or self._epoch > LAST_EPOCH)
 
     def may_adopt(self, producer_id: int, epoch: int = 0) -> bool:
         """Whether no number under this id and epoch can be in use: not again the one that was disowned or used up."""
@@ -247,10 +247,13 @@ class Lane:
         self._remove(batch)
         free = self._left_from(batch.identity)
         if 0 < free <= (self._next_sequence - self._unsent_from) % _SEQUENCES:
-            # Neither it nor anything numbered after it was ever sent: the numbers are free again.
-            for other in self.line:
-                if 0 < self._left_from(other.identity) < free:
-                    other.stamp(None)
+            # Neither it nor anything numbered after it was ever sent: the numbers are free again. Not if one of them is
+            # on disk: should the mark that it is done be lost, it would come back under a number that is in use.
+            numbered = [other for other in self.line if 0 < self._left_from(other.identity) < free]
+            if any(other.stored_identity == other.identity for other in (batch, *numbered)):
+                return
+            for other in numbered:
+                other.stamp(None)
             self._next_sequence = (self._next_sequence - free) % _SEQUENCES
 
     def forgotten(self, batch: Outgoing) -> None:

@@ -29,6 +29,8 @@ from ottla.produce.route import Partitions
 _FIRST_LOOK_SECONDS = 0.5
 _UNKNOWN_PATIENCE = 5.0
 """Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
+_SILENCE_PATIENCE = 5.0
+"""Seconds without an answer after which metadata counts as not to be had; at once, when every address refuses."""
 
 
 class Scout:
@@ -43,7 +45,8 @@ class Scout:
         events: Events,
         retry: Retry,
         chance: random.Random,
-        known: Callable[[Topic], None],
+        known: Callable[[Topic, float], None],
+        unavailable: Callable[[Topic], None],
         refused: Callable[[Topic, OttlaError], None],
     ) -> None:
         self._cluster = cluster
@@ -53,7 +56,9 @@ class Scout:
         self._retry = retry
         self._chance = chance
         self._known = known
-        """Told when the partitions of a topic are known, each time."""
+        """Told when the partitions of a topic are known, each time, and when they were asked for."""
+        self._unavailable = unavailable
+        """Told when nobody can be asked for the partitions of a topic."""
         self._refused = refused
         """Told when a topic does not exist; nothing more is asked about it."""
         self.links: Links | None = None
@@ -68,6 +73,10 @@ class Scout:
         self._failures = 0
         self._refresh_at = math.inf
         self._identify_at = 0.0
+        self._silent_since: float | None = None
+        """Since when no look was answered; None when the last one was."""
+        self.is_in_the_dark = False
+        """Whether metadata cannot be had at the moment: nobody is there, or nobody answers."""
 
     def doubt(self, topic: str) -> None:
         """The leaders of the topic are looked up again."""
@@ -82,22 +91,26 @@ class Scout:
             names = set(self._topics)
         if not names:
             return
-        create = {n for n in names if self._topics[n].settings.unknown_topic is OnUnknownTopic.CREATE}
+        # Only for the sake of records: a topic that was deleted is not created because somebody looks whether it grew.
+        create = {n for n in names if _creates(self._topics[n]) and not self._topics[n].is_idle}
         unknown = OnUnknownTopic.CREATE if create else OnUnknownTopic.REFUSE
         asked = create or names
         self._doubted = names - asked
         # Short at first, so that the reason is known soon when nobody answers.
         seconds = min(self._cluster.timeouts.total, _FIRST_LOOK_SECONDS * 2 ** min(self._failures, 8))
+        asked_at = time.monotonic()
         self._errands.run(
             "metadata",
             lambda: self._cluster.metadata(asked, deadline=Deadline.after(seconds), unknown=unknown),
-            done=self._learn,
-            failed=lambda error: self._not_learned(asked, error),
+            done=lambda metadata: self._learn(metadata, asked_at),
+            failed=lambda error: self._not_learned(asked, error, asked_at),
         )
 
     def remember(self, topic: Topic) -> None:
-        """What the cluster client knows already, for a topic that is used for the first time."""
-        self._apply(self._cluster.known, topic)
+        """What the cluster client knows already and trusts, for a topic that is used for the first time."""
+        found = self._cluster.remembered(frozenset([topic.name]))
+        if found is not None:
+            self._apply(found, topic)
 
     def link_changed(self, link: Link) -> None:
         """A broker is back, or away: its partitions may move, and records without a key avoid them."""
@@ -126,9 +139,10 @@ class Scout:
 
         self._errands.run("identity", lambda: new_producer_id(self._cluster), done=done, failed=failed)
 
-    def _learn(self, metadata: Metadata) -> None:
+    def _learn(self, metadata: Metadata, asked_at: float) -> None:
         now = time.monotonic()
-        self.error = None
+        self.error = self._silent_since = None
+        self.is_in_the_dark = False
         self._tell_reachable()
         failures, self._failures = self._failures, 0
         self._look_at = now + self._retry.initial
@@ -142,7 +156,7 @@ class Scout:
                 continue
             topic.unknown_since = None
             self._apply(metadata, topic)
-            self._known(topic)
+            self._known(topic, asked_at)
             if any(not self._is_named(leader) for leader in topic.leaders.values()):
                 self._failures = max(self._failures, failures)
                 self._look_again(name, now)
@@ -155,16 +169,22 @@ class Scout:
         self._look_at = now + self._retry.wait(self._failures, self._chance.random())
         self.doubt(topic)
 
-    def _not_learned(self, names: set[str], error: OttlaError) -> None:
+    def _not_learned(self, names: set[str], error: OttlaError, asked_at: float) -> None:
         self.error = error
+        self._silent_since = asked_at if self._silent_since is None else self._silent_since
+        silent = time.monotonic() - self._silent_since
+        self.is_in_the_dark = isinstance(error, FINAL) or _nobody_listens(error) or silent >= _SILENCE_PATIENCE
         if isinstance(error, NoBrokerReachable):
             self._tell_unreachable(error)
+        if self.is_in_the_dark:
+            for topic in list(self._topics.values()):
+                self._unavailable(topic)
         for name in names:
-            topic = self._topics.get(name)
-            if isinstance(error, FINAL) and topic is not None and topic.partitions is None:
+            known = self._topics.get(name)
+            if isinstance(error, FINAL) and known is not None and known.partitions is None:
                 # A wrong password stays wrong: who never got in need not wait for the deadline to hear of it.
-                self._refused(topic, error)
-            else:
+                self._refused(known, error)
+            if name in self._topics:
                 self._look_again(name, time.monotonic())
 
     def _tell_unreachable(self, error: NoBrokerReachable) -> None:
@@ -214,5 +234,16 @@ class Scout:
         if final and topic.partitions is None:
             topic.unknown_since = None
             self._refused(topic, error)
-        elif topic.waiting or any(not lane.is_idle for lane in topic.lanes.values()):
+        if topic.name in self._topics and not topic.is_idle:
             self._look_again(topic.name, now)
+
+
+def _creates(topic: Topic) -> bool:
+    return topic.settings.unknown_topic is OnUnknownTopic.CREATE
+
+
+def _nobody_listens(error: OttlaError) -> bool:
+    """Whether every address refused the connection: that is no broker that is slow."""
+    if not isinstance(error, NoBrokerReachable) or not error.attempts:
+        return False
+    return all("refused" in attempt.reason for attempt in error.attempts)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla._lazy import lazy
+
 if TYPE_CHECKING:
     from ottla.testing.fake.faults import Fault, RequestSeen, When
     from ottla.testing.fake.kafka import FakeKafka
@@ -18,18 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["AutoCreate", "FakeKafka", "Fault", "RequestSeen", "StoredRecord", "When"]
 
 _HOMES = {
-    "AutoCreate": "state",
-    "FakeKafka": "kafka",
-    "Fault": "faults",
-    "RequestSeen": "faults",
-    "StoredRecord": "records",
-    "When": "faults",
+    "AutoCreate": "ottla.testing.fake.state",
+    "FakeKafka": "ottla.testing.fake.kafka",
+    "Fault": "ottla.testing.fake.faults",
+    "RequestSeen": "ottla.testing.fake.faults",
+    "StoredRecord": "ottla.testing.fake.records",
+    "When": "ottla.testing.fake.faults",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"ottla.testing.fake.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -64,6 +64,8 @@ class Decoded(NamedTuple):
     """The first offset after the batches of which these records are."""
     left_out: int = 0
     """Records of those batches that were not asked for."""
+    clamped: int = 0
+    """Records whose time does not fit in microseconds, and that have the nearest one that does."""
 
 
 class Decoder:
@@ -185,7 +187,8 @@ class Decoder:
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         fingerprint = room.fingerprint() if self._want & k.FINGERPRINT else None
         reached = chunk.batches[-1].header.next_offset if chunk.batches else start
-        return Decoded(records, room.rows, fingerprint, min(stop, reached), chunk.count - room.rows)
+        left_out = chunk.count - room.rows
+        return Decoded(records, room.rows, fingerprint, min(stop, reached), left_out, room.clamped)
 
 
 def _constant(value: str | int) -> pa.Scalar:

@@ -150,6 +150,11 @@ class Room:
         """Records laid out so far."""
         return int(self._state[k.ROW])
 
+    @property
+    def clamped(self) -> int:
+        """Records whose time does not fit in microseconds, and that got the nearest one that does."""
+        return int(self._state[k.CLAMPED])
+
     def fill(self, data: npt.NDArray[np.uint8], segments: npt.NDArray[np.int64], start: int, stop: int) -> Fault | None:
         """Lay out the records of `segments` with offsets in `[start, stop)`; tells where it had to stop, if it had."""
         self._state[k.SEGMENT] = self._state[k.INDEX] = 0

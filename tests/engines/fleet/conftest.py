@@ -12,9 +12,12 @@ import trustme
 
 from ottla.engines.fleet.store import Store, open_store
 
-from .servers import Gate, RedisServer, redis_cluster, sentinels
+from .servers import Gate, RedisServer, another_redis, redis_cluster, sentinels
 
-ALL_STORES = ("memory", "sqlite", "redis", "rediss", "redis+cluster")
+ALL_STORES = (
+    *("memory", "sqlite", "redis", "rediss", "redis+cluster"),
+    *(("another redis",) if another_redis() is not None else ()),
+)
 SHARED_STORES = ("sqlite", "redis", "redis+cluster")
 """Those that several processes can use."""
 OpenStore = Callable[[], Store]
@@ -24,6 +27,15 @@ OpenStore = Callable[[], Store]
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One Redis."""
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def another_redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One of another version, or another make."""
+    if (executable := another_redis()) is None:
+        pytest.skip("there is only one Redis here: name another one with OTTLA_TEST_REDIS=/path/to/redis-server")
+    with RedisServer(tmp_path_factory.mktemp("another-redis"), executable=executable) as server:
         yield server
 
 
@@ -84,6 +96,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if kind == "rediss":
         port = request.getfixturevalue("tls_gate").port
         return f"rediss://localhost:{port}?ca={request.getfixturevalue('ca_file')}"
+    if kind == "another redis":
+        return f"redis://127.0.0.1:{request.getfixturevalue('another_redis_server').port}/1"
     assert kind == "redis"
     return f"redis://127.0.0.1:{request.getfixturevalue('redis_server').port}/1"
 

@@ -7,10 +7,11 @@ import signal
 import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ottla.engines.fleet import jobs
+from ottla.engines.fleet.job_notes import Row
 from ottla.engines.fleet.store import open_store
 from ottla.errors import InputError
 from ottla.model import OffsetRange
@@ -29,6 +30,8 @@ class Slow:
         if one.topic == "hard" and not (Path(self.folder) / "tried").exists():
             (Path(self.folder) / "tried").touch()
             raise ValueError("the first time it fails")
+        if one.topic == "exits":
+            sys.exit("no more")
         if one.topic == "impossible":
             raise ValueError("it always fails")
         time.sleep(self.seconds)
@@ -53,6 +56,24 @@ class Killing(Slow):
         return super().__call__(one)
 
 
+class Play:
+    """How these jobs travel."""
+
+    name = "play"
+
+    def job_row(self, job: Slow, /) -> Row:
+        return asdict(job)
+
+    def job(self, row: Row, /) -> Slow:
+        return Killing(**row) if "pid" in row else Slow(**row)
+
+    def result_row(self, result: tuple[OffsetRange, int], /) -> Row:
+        return {"range": asdict(result[0]), "pid": result[1]}
+
+    def result(self, row: Row, /) -> tuple[OffsetRange, int]:
+        return OffsetRange(**row["range"]), row["pid"]
+
+
 if __name__ == "__main__":
     with closing(open_store(sys.argv[1], sys.argv[2])) as store:
-        jobs.serve(store, is_stopped=lambda: False)
+        jobs.serve(store, kinds=[Play()], is_stopped=lambda: False)

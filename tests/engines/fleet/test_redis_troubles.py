@@ -238,3 +238,17 @@ def test_an_answer_without_tls_is_known_where_python_has_no_name_for_it() -> Non
     error = exceptions.ConnectionError("it broke off")
     error.__cause__ = ssl.SSLError(1, "[SSL] record layer failure (_ssl.c:1033)")
     assert isinstance(meaning(error, PLACE, None), ConfigError)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"-NOAUTH Authentication required.", b"-ERR Protocol error: unauthenticated bulk length"]
+)
+def test_a_server_that_wants_a_password_says_so_in_several_ways(answer: bytes) -> None:
+    def refuse(client: socket.socket) -> None:
+        while client.recv(65_536):
+            client.sendall(answer + b"\r\n")
+
+    with server(refuse) as port:
+        error = trouble_at(f"redis://{HOST}:{port}")
+    assert isinstance(error, ConfigError)
+    assert "it refuses the user and the password in its address, or wants some" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import sqlite3
@@ -46,6 +47,39 @@ def test_nothing_is_opened_before_the_first_step(path: Path, store: Store) -> No
     assert not path.exists()
     store.look()
     assert path.exists()
+
+
+def modes(path: Path) -> dict[str, int]:
+    return {one.name: one.stat().st_mode & 0o777 for one in path.parent.glob("fleet.db*")}
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+def test_the_files_are_for_this_account_alone(path: Path, store: Store, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        planned(store, 3)
+    finally:
+        os.umask(before)
+    assert modes(path) == dict.fromkeys(("fleet.db", "fleet.db-wal", "fleet.db-shm"), 0o600)
+    assert [one.name for one in path.parent.iterdir() if not one.name.startswith("fleet.db")] == []
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(path: Path, store: Store) -> None:
+    planned(store, 3)
+    for one in path.parent.glob("fleet.db*"):
+        one.chmod(0o666)
+    other = open_store(f"sqlite:///{path}", "other")
+    planned(other, 3)
+    assert set(modes(path).values()) == {0o600}
+    other.close()
+
+
+def test_a_file_of_somebody_else_keeps_its_mode(path: Path, store: Store) -> None:
+    path.write_text("my diary\n" * 1000)
+    path.chmod(0o644)
+    with pytest.raises(StoreIncompatible):
+        store.found(Charter())
+    assert modes(path) == {"fleet.db": 0o644}
 
 
 def test_every_step_is_on_disk_before_it_is_answered(path: Path, store: Store) -> None:

@@ -28,6 +28,7 @@ from ottla.model import OffsetRange, TopicPartition
 
 from .agreement import HIGH, Agreement
 from .conftest import ALL_STORES, SHARED_STORES, OpenStore
+from .servers import RedisServer
 
 every_store = pytest.mark.parametrize("url", ALL_STORES, indirect=True)
 every_shared_store = pytest.mark.parametrize("url", SHARED_STORES, indirect=True)
@@ -299,6 +300,11 @@ def test_a_forked_child_and_its_parent_hear_only_their_own_answers(store: Store)
     assert [out.seen.beat for out in store.pulse().out] == [100, 100]
 
 
+def test_another_redis_is_used_where_there_is_one(another_redis_server: RedisServer, redis_server: RedisServer) -> None:
+    """Then all of these tests were run with it; else this says what is missing."""
+    assert another_redis_server.ask("INFO", "server") != redis_server.ask("INFO", "server")
+
+
 # What is not an address
 
 
@@ -306,7 +312,7 @@ def test_a_forked_child_and_its_parent_hear_only_their_own_answers(store: Store)
     ("url", "says"),
     [
         ("kafka://x", "store kafka://... is none that a fleet knows; accepted are redis://HOST:PORT/DB"),
-        ("redis", "is not understood: its scheme is unknown"),
+        ("redis", "is not understood: it does not begin with redis://"),
         ("memory://somewhere", "groups in memory are known by their name"),
         ("sqlite://x", "is not sqlite:///RELATIVE/PATH or sqlite:////ABSOLUTE/PATH"),
         ("sqlite:///", "is not sqlite:///RELATIVE"),

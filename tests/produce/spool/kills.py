@@ -18,16 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ottla.errors import SpoolFailed
+from ottla.errors import SpoolFailed, SpoolFull
 from ottla.produce.spool import Store, Ticket
 
 from .batches import entry, numbers
 
 SHIM = ctypes.CDLL(None)
 KILL, KILL_HALF_DONE, REFUSE, SHORTEN = 1, 2, 3, 4
-MODES = {"error": (REFUSE, errno.EIO), "killed": (KILL, 0)}
+MODES = {"error": (REFUSE, errno.EIO), "full": (REFUSE, errno.ENOSPC), "killed": (KILL, 0)}
 HALF_A_WRITE = {"killed in the middle": (KILL_HALF_DONE, 0), "short, then full": (SHORTEN, errno.ENOSPC)}
 WRITES = ("pwrite", "pwritev")
+REFUSED = (SpoolFailed, SpoolFull)
+WHOLE, PARTS = 6, {106, 107, 108}
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Life:
         self.tell(f"putting {n}")
         try:
             self.tickets[n] = self.store.put(new)
-        except SpoolFailed:
+        except REFUSED:
             self.tickets[n] = self.store.put(new)
         self.tell(f"put {n}")
 
@@ -83,6 +85,21 @@ class Life:
         ticket = self.tickets.pop(old)
         self.tell(f"finishing {old}")
         self.put(new, supersedes=ticket.id)
+
+    def cut(self, whole: int, *parts: int) -> None:
+        """The whole is there, or all its parts."""
+        ticket = self.tickets.pop(whole)
+        new = [entry(n, size_bytes=300) for n in parts]
+        self.tell(f"finishing {whole}")
+        for n in parts:
+            self.tell(f"putting {n}")
+        try:
+            tickets = self.store.put_parts(ticket, new)
+        except REFUSED:
+            tickets = self.store.put_parts(ticket, new)
+        self.tickets.update(zip(parts, tickets, strict=True))
+        for n in parts:
+            self.tell(f"put {n}")
 
     def durable(self) -> None:
         try:
@@ -119,6 +136,7 @@ class Life:
         self.replace(3, 103)
         self.replace(4, 104)
         self.durable()
+        self.cut(WHOLE, *sorted(PARTS))
         self.settle()
         for n in range(10, 70):  # few of many stay, in many segments: these are moved together
             self.put(n)
@@ -175,12 +193,13 @@ def broken(path: Path, promises: Promises, mode: str) -> str:
     with Store.open(path) as store:
         found = numbers(store)
         ids = [s.ticket.id for s in store.inherited]
+        places = [(s.ticket.place, s.ticket.id) for s in store.inherited]
         wrong = [str(d) for d in store.damage if d.reason != "cut short" or not mode.startswith("killed")]
         if len(store.damage) > 1 or wrong:
             return f"damage: {store.damage}"
         store.done([store.put(entry(99))])
         store.settle()
-    if ids != sorted(ids) or len(set(found)) != len(found):
+    if places != sorted(places) or len(set(ids)) != len(ids) or len(set(found)) != len(found):
         return f"order or doubles: {found}"
     if lost := promises.kept - set(found):
         return f"lost: {sorted(lost)}"
@@ -188,6 +207,8 @@ def broken(path: Path, promises: Promises, mode: str) -> str:
         return f"came back: {sorted(back)}"
     if {3, 103} <= set(found) or {4, 104} <= set(found):
         return f"an entry and what superseded it: {found}"
+    if PARTS & set(found) and ({WHOLE, *PARTS} & set(found)) != PARTS:
+        return f"neither the whole nor all its parts: {found}"
     return ""
 
 

@@ -83,6 +83,12 @@ ON_FILE(fdatasync, (int fd), (fd))
 ON_FILE(ftruncate, (int fd, off_t n), (fd, n))
 ON_FILE(ftruncate64, (int fd, off_t n), (fd, n))
 
+/* Says what went wrong as its result. */
+#define ALLOCATE(name) int name(int fd, off_t o, off_t n) { REAL(name); int hit = due(fd, "fallocate"); \
+  if (hit && mode == REFUSE) return error; int result = real(fd, o, n); KILLED(hit); return result; }
+ALLOCATE(posix_fallocate)
+ALLOCATE(posix_fallocate64)
+
 #define ON_PATH(name, params, args) int name params { REAL(name); int hit = due_path(path, #name); REFUSED(hit); \
   int result = real args; KILLED(hit); return result; }
 ON_PATH(truncate, (const char *path, off_t n), (path, n))

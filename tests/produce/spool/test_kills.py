@@ -38,6 +38,8 @@ def test_every_file_operation_may_be_the_last_or_fail(shim: Path, quick: Path) -
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["wrong"] == []
-    assert len(report["points"]) == 4
+    assert len(report["points"]) == 5
     assert min(report["points"].values()) > 100
-    assert {"create", "pwrite", "pwritev", "fdatasync", "fsync", "rename", "unlink"} <= report["calls"].keys()
+    assert {"create", "pwrite", "pwritev", "fdatasync", "fsync", "rename", "unlink", "fallocate"} <= report[
+        "calls"
+    ].keys()

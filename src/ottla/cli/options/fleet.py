@@ -57,6 +57,19 @@ def store_option(command: _Command) -> _Command:
     return option(command)
 
 
+def named_store_option(command: _Command) -> _Command:
+    """Give a command `--store` and the argument `store: str`, where the user must say which."""
+    option = click.option(
+        "--store",
+        metavar="URL",
+        envvar=STORE_VARIABLE,
+        show_envvar=True,
+        required=True,
+        help=f"Whose jobs are done: {_ACCEPTED}. Whoever can write to it decides what this node works on.",
+    )
+    return option(command)
+
+
 def with_store(command: _Command) -> _Command:
     """Give a command `--group` and `--store`, and the arguments `group: str` and `store: Store`, open while it runs."""
 

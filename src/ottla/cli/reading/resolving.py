@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ottla.admin.committed import fetch_committed
 from ottla.cli import Failure
 from ottla.cli.values.places import Fixed, LastRecords, Place
 from ottla.fetch import places as fetch
+from ottla.fetch.places import CommittedBy
 from ottla.fetch.reader import Reader
-from ottla.model import OffsetRange, TopicPartition
+from ottla.model import GroupMember, OffsetRange, TopicPartition
+from ottla.net.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,9 @@ class Wanted:
         """The start, in a form that the reader understands."""
         if isinstance(self.start, int):
             self._require(reader, self.start)
+        for place in (self.start, self.stop):
+            if isinstance(place, CommittedBy):
+                self._require_commits(reader, place.group)
         if not isinstance(self.start, LastRecords):
             return self.start
         begins = self._offsets(reader, "earliest")
@@ -47,6 +53,14 @@ class Wanted:
         at, last = max(self._offsets(reader, "latest").items(), key=lambda end: end[1])
         if offset > last:
             raise Failure(f"offset {offset} is beyond the end of every partition; the furthest is {at}, up to {last}")
+
+    def _require_commits(self, reader: Reader, group: str) -> None:
+        """A group that has committed nothing, most likely misspelt, would be everything or nothing."""
+        partitions = self._offsets(reader, "earliest")
+        deadline = Deadline.after(self.timeout)
+        if not fetch_committed(reader.cluster, GroupMember(group), partitions, deadline=deadline):
+            topics = ", ".join(self.topics)
+            raise Failure(f"group {group} has committed nothing for {topics}: 'ottla groups list' shows the groups")
 
     def _offsets(self, reader: Reader, place: Fixed) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}

@@ -50,6 +50,8 @@ class Values:
 
     separator: bytes | None = None
     null: bytes = b""
+    readable: bool = False
+    """For a terminal: control characters are written out."""
 
     @property
     def columns(self) -> frozenset[str]:
@@ -58,11 +60,14 @@ class Values:
 
     def block(self, records: pa.RecordBatch) -> memoryview:
         """Lines."""
-        values = pc.fill_null(records.column("value"), texts.text(self.null))
+        values = pc.fill_null(self._column(records, "value"), texts.text(self.null))
         if self.separator is None:
             return texts.contents(texts.join(values, _LINE_END))
-        keys = pc.fill_null(texts.join(records.column("key"), texts.text(self.separator)), texts.EMPTY)
+        keys = pc.fill_null(texts.join(self._column(records, "key"), texts.text(self.separator)), texts.EMPTY)
         return texts.contents(texts.join(keys, values, _LINE_END))
+
+    def _column(self, records: pa.RecordBatch, name: str) -> pa.Array:
+        return texts.readable(records.column(name)) if self.readable else records.column(name)
 
 
 @dataclass(frozen=True, slots=True)

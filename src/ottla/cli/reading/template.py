@@ -92,15 +92,27 @@ class Template:
         return pc.fill_null(written, texts.text(self.null))
 
 
-def parse(given: str, *, null: bytes = b"") -> Template:
-    """Understands the text; ValueError says what is wrong and what is accepted."""
+def parse(given: str, *, null: bytes = b"", readable: bool = False) -> Template:
+    """Understands the text; ValueError says what is wrong and what is accepted.
+
+    With `readable`, control characters in records are written out: for a terminal. Those in the text itself stay.
+    """
     pieces: list[bytes | _Field] = []
     for literal, name, form, conversion in _split(given):
         if literal:
             pieces.append(unescaped(literal))
         if name is not None:
-            pieces.append(_field(name, form or "", conversion))
+            field = _field(name, form or "", conversion)
+            pieces.append(_Field(field.column, _readable(field.written)) if readable and not form else field)
     return Template(pieces=tuple(pieces), null=null)
+
+
+def _readable(written: _Written) -> _Written:
+    def shown(column: pa.Array) -> texts.Texts:
+        found = written(column)
+        return texts.readable(found) if isinstance(found, pa.Array) else found
+
+    return shown
 
 
 def _split(given: str) -> list[tuple[str, str | None, str | None, str | None]]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from ottla.text import CONTROL_BYTES, escaped_in_json, printable
 
 Texts: TypeAlias = "pa.Array | pa.Scalar"
 """A text for each record, or one for all of them."""
@@ -28,6 +30,7 @@ _ISO_BYTES = len("2026-01-31T12:00:00.000")
 _NO_TIME = -1
 """Kafka's timestamp of a record that has none."""
 _json = msgspec.json.Encoder()
+_TAB, _LINE_END, _SPACE, _DEL = 0x09, 0x0A, 0x20, 0x7F
 
 
 def text(content: bytes) -> pa.Scalar:
@@ -84,8 +87,8 @@ def json_texts(column: pa.Array) -> pa.Array:
         return pa.array([_json_text(data) for data in column.to_pylist()], _BINARY)
     escaped = column
     for special in _specials(np.frombuffer(contents(column), np.uint8)):
-        written = _json.encode(chr(special))[1:-1]
-        escaped = pc.replace_substring(escaped, pattern=bytes([special]), replacement=written)
+        written = escaped_in_json(_json.encode(special)[1:-1].decode())
+        escaped = pc.replace_substring(escaped, pattern=special.encode(), replacement=written.encode())
     quoted = join(_QUOTE, escaped, _QUOTE)
     return pc.fill_null(quoted, _NULL) if quoted.null_count else quoted
 
@@ -94,15 +97,33 @@ def _json_text(data: bytes | None) -> bytes:
     if data is None:
         return b"null"
     try:
-        return _json.encode(data.decode())
+        return escaped_in_json(_json.encode(data.decode()).decode()).encode()
     except UnicodeDecodeError:
         return b'{"base64":"' + b2a_base64(data, newline=False) + b'"}'
 
 
-def _specials(data: npt.NDArray[np.uint8]) -> list[int]:
-    """What JSON wants escaped of what is there; the backslash first, since the others bring new ones."""
-    found = [special for special in (ord("\\"), ord('"')) if (data == special).any()]
-    return found + cast("list[int]", np.unique(data[data < 32]).tolist())
+def _specials(data: npt.NDArray[np.uint8]) -> list[str]:
+    """What is escaped of what is there; the backslash first, since the others bring new ones."""
+    found = [special for special in ("\\", '"') if (data == ord(special)).any()]
+    found += map(chr, np.unique(data[data < 32]).tolist())
+    # JSON itself lets the rest stand, but a terminal would obey it.
+    return found + (_controls(data) if len(data) and data.max() >= _DEL else [])
+
+
+def _controls(data: npt.NDArray[np.uint8]) -> list[str]:
+    return sorted(found.decode() for found in set(CONTROL_BYTES.findall(data.data)))
+
+
+def readable(column: pa.Array) -> pa.Array:
+    """For the eyes of people, on a terminal: control characters and bytes that are no text as `\\x1b`."""
+    data = np.frombuffer(contents(column), np.uint8)
+    if not ((data < _SPACE) & (data != _TAB) & (data != _LINE_END)).any() and not (data >= _DEL).any():
+        return column
+    return _each(column, _readable)
+
+
+def _readable(data: bytes) -> bytes:
+    return printable(data.decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def json_headers(column: pa.Array) -> Texts:

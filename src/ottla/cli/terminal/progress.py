@@ -16,6 +16,8 @@ from typing import Self
 
 import click
 
+from ottla.text import printable
+
 _EVERY_SECONDS = 0.2
 _CLEAR = "\r\x1b[K"
 
@@ -23,14 +25,15 @@ _CLEAR = "\r\x1b[K"
 class LiveLine:
     """A line that is drawn again and again while the block runs, if stderr is a terminal."""
 
-    def __init__(self, status: Callable[[], str]) -> None:
+    def __init__(self, status: Callable[[], str], *, is_shown: bool = True) -> None:
         self._status = status
+        self._is_shown = is_shown
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr is not None and sys.stderr.isatty():
+        if self._is_shown and sys.stderr is not None and sys.stderr.isatty():
             self._thread = threading.Thread(target=self._draw, name="ottla-progress", daemon=True)
             self._thread.start()
         return self
@@ -45,7 +48,8 @@ class LiveLine:
 
     def say(self, text: str) -> None:
         """Prints a text on lines of its own."""
-        self._write(f"{_CLEAR if self._thread is not None else ''}{text}\n")
+        clear = _CLEAR if self._thread is not None else ""
+        self._write(clear + printable(text, keep="\n") + "\n")
 
     def _draw(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):

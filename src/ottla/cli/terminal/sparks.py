@@ -27,7 +27,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def spark_session(app: str, master: str | None, conf: Mapping[str, str] = _NOTHING) -> Iterator[SparkSession]:
     """Signals stay with the command: Spark would take Ctrl-C for itself."""
     try:
-        from ottla.spark.session import session
+        from ottla.spark.sessions import session
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pyspark":
             raise

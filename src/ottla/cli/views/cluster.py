@@ -11,6 +11,7 @@ from types import TracebackType
 import click
 
 from ottla.cluster import ClusterStatus
+from ottla.text import printable
 
 _BAR_WIDTH = 30
 _LINE_EVERY = 10.0
@@ -52,12 +53,13 @@ def announce_library(name: str) -> None:
     if not any(isinstance(handler, _Notices) for handler in logger.handlers):
         logger.addHandler(_Notices())
         logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one notice."""
-        click.echo(record.getMessage(), err=True)
+        click.echo(printable(record.getMessage(), keep="\n"), err=True)
 
 
 def describe(status: ClusterStatus) -> str:

@@ -13,6 +13,7 @@ from ottla.admin.committed import by_topic
 from ottla.cli.resetting import Move
 from ottla.cli.views.tables import table
 from ottla.model import TopicPartition
+from ottla.text import printable
 
 
 def listed_text(groups: Sequence[ListedGroup], *, width: int | None) -> str:
@@ -57,7 +58,7 @@ def as_text(group: GroupDescription, lags: Sequence[PartitionLag], *, width: int
     count = f"{len(group.members)} member{'s' if len(group.members) != 1 else ''}"
     uncommitted = sum(lag.committed is None for lag in lags)
     doubt = f", {uncommitted} partition{'s' if uncommitted != 1 else ''} without commit" if uncommitted else ""
-    lines = [f"{group.name}: {group.state}, {spoken}, {count}, lag {_total(lags):,}{doubt}"]
+    lines = [printable(f"{group.name}: {group.state}, {spoken}, {count}, lag {_total(lags):,}{doubt}")]
     if group.members:
         lines.append(_members_table(group.members, width))
     lines.append(_lags_table(group, lags, width) if lags else "  it has committed no offsets")

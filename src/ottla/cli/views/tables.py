@@ -1,7 +1,7 @@
 """Tables of plain text that fit a terminal: columns as wide as needed, the widest texts shortened in their middle.
 
-Headings and rows of strings come in, lines go out. Numbers are never shortened, for half a number is a wrong one; and
-where the output is no terminal nothing is. It prints nothing.
+Headings and rows of strings come in, whatever they hold, printable lines go out. Numbers are never shortened, for half
+a number is a wrong one; and where the output is no terminal nothing is. It prints nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+
+from ottla.text import printable
 
 GAP = 2
 _LEAST = 8
@@ -24,6 +26,7 @@ def terminal_width() -> int | None:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None, indent: int = 0) -> str:
     """One line for the headings and one for each row; columns of nothing but numbers stand on the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     columns = [[heading, *(row[at] for row in rows)] for at, heading in enumerate(headings)]
     numeric = [bool(rows) and all(map(_NUMBER.fullmatch, column[1:])) for column in columns]
     natural = [max(map(len, column)) for column in columns]

@@ -15,6 +15,7 @@ from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net.metadata import Partition
+from ottla.text import printable
 
 _SOURCES = {
     SettingSource.TOPIC: "this topic",
@@ -170,11 +171,11 @@ def headline(view: TopicView) -> str:
     size = show_size(view.size_bytes)
     internal = ", internal" if topic.internal else ""
     holds = f"about {view.records:,} records, {size} on disk"
-    lines = [f"{topic.name}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
+    lines = [f"{printable(topic.name)}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
     if view.settings:
-        lines.append(f"  {', '.join(_keeping(view.settings))}")
+        lines.append(f"  {printable(', '.join(_keeping(view.settings)))}")
     for node, reason in view.away.items():
-        lines.append(f"  broker {node} did not tell its sizes: {reason}")
+        lines.append(f"  broker {node} did not tell its sizes: {printable(reason)}")
     return "\n".join(lines)
 
 

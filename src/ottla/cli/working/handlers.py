@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from enum import Enum
 from typing import Any
 
 from ottla.cli import Misuse
+from ottla.config import why_not_called
+from ottla.engines.fleet.handlers import call
 from ottla.engines.fleet.unit import Unit
 
 Handler = Callable[[Unit], object]
@@ -74,41 +75,21 @@ def _part(owner: Any, name: str, module: str) -> Any:
 
 
 def _check(found: Any, text: str) -> None:
-    if not callable(found):
-        raise Misuse(f"--handler: {text} is {type(found).__name__}, which cannot be called")
-    for is_such, kind in _LATER:
-        if is_such(found):
-            raise Misuse(f"--handler: {text} is {kind}: calling it would do nothing; write a plain function")
-    try:
-        signature = inspect.signature(found)
-    except (TypeError, ValueError):
-        return  # some that are written in C do not tell
-    try:
-        signature.bind(None)
-    except TypeError as error:
-        raise Misuse(
-            f"--handler: {text}{signature} cannot be called with one argument, which is what a handler gets: {error}"
-        ) from error
-
-
-_LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
-    (inspect.iscoroutinefunction, "a coroutine function (async def)"),
-    (inspect.isasyncgenfunction, "an asynchronous generator"),
-    (inspect.isgeneratorfunction, "a generator function (it has a yield)"),
-)
+    if (why := why_not_called(found, 1)) is not None:
+        raise Misuse(f"--handler: {text} {why}")
 
 
 def _calling(handler: Callable[[Any], object], takes: Takes) -> Handler:
     def each_batch(unit: Unit) -> None:
         for batch in unit.read():
-            handler(batch)
+            call(handler, batch)
 
     def each_record(unit: Unit) -> None:
         for record in unit.records():
-            handler(record)
+            call(handler, record)
 
     def range_alone(unit: Unit) -> None:
-        handler(unit.range)
+        call(handler, unit.range)
 
     ways: dict[Takes, Handler] = {
         Takes.UNIT: handler,

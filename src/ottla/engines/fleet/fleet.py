@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.engines.fleet.goal import Goal
+from ottla.engines.fleet.handlers import call
 from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
 from ottla.engines.fleet.pausing import Pause
 from ottla.engines.fleet.planner import Planner, Policy, Start
@@ -207,8 +208,10 @@ class Fleet:
     def run(self, handler: Callable[[Unit], object], *, threads: int = 1, until_end: bool = False) -> None:
         """Calls `handler` with unit after unit, in so many threads, until `stop` (or the end).
 
-        A unit is done when the handler returns. If it raises, the unit is tried again, and the work goes on.
+        A unit is done when the handler returns. If it raises, `SystemExit` and the like too, the unit is tried again,
+        and the work goes on. `InputError` if the handler cannot be called, or would only make a coroutine.
         """
+        check_callable("the handler", handler, arguments=1)
         if threads < 1:
             raise InputError(f"threads must be at least 1, got {threads}")
         self.start()
@@ -296,13 +299,8 @@ class Fleet:
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
         try:
             for unit in self._looks(until_end):
-                if unit is None:
-                    continue
-                try:
-                    with unit:
-                        handler(unit)
-                except Exception as error:
-                    log_failure(unit, error)
+                if unit is not None:
+                    _handle(handler, unit)
         except BaseException as error:
             failures.append(error)
             self.stop()
@@ -392,6 +390,22 @@ class Fleet:
         self._check_process()
         if self._closed:
             raise FleetError(f"node {self.node} of group {self.group} was closed: make another one")
+
+
+def _handle(handler: Callable[[Unit], object], unit: Unit) -> None:
+    """On a thread of ours, where no interrupt comes from outside: whatever a handler raises is its own failure."""
+    try:
+        try:
+            call(handler, unit)
+        except BaseException as error:
+            log_failure(unit, error)
+            if unit.ending is None:
+                unit.fail(error)
+        else:
+            if unit.ending is None:
+                unit.done()
+    except Exception as error:
+        log_failure(unit, error)
 
 
 def _contradiction(group: str, there: Charter, wanted: Charter) -> str:

@@ -31,7 +31,9 @@ class MemoryStore:
     def at(cls, url: str, group: str) -> MemoryStore:
         """The store at `memory://`."""
         if url != _ADDRESS:
-            raise ConfigError(f"store {url!r} has something after {_ADDRESS}: groups in memory are known by their name")
+            raise ConfigError(
+                f"the store's address has something after {_ADDRESS}: groups in memory are known by their name"
+            )
         return cls(group)
 
     def __repr__(self) -> str:

@@ -18,11 +18,18 @@ from ottla.admin.lookup import find_ranges
 from ottla.engines.fleet import memory
 from ottla.engines.fleet.first_seen import FirstSeen
 from ottla.engines.fleet.memory import Remembered
-from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan
+from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan, portions
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import LEAP, Lane, Lease, Snapshot, label
-from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError, StoreUnavailable
-from ottla.events.values import Event, PositionMisplaced, StoreWentBack, TopicReplaced, UnitsPlanned
+from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError
+from ottla.events.values import (
+    Event,
+    PlanningFailed,
+    PositionMisplaced,
+    StoreWentBack,
+    TopicReplaced,
+    UnitsPlanned,
+)
 from ottla.fetch import places
 from ottla.fetch.options import OnLost
 from ottla.fetch.record_sizes import RecordSizes
@@ -102,12 +109,13 @@ class Planner:
         self._halts = {}
         try:
             due = self._round(lease)
-        except (LeaseLost, StoreUnavailable):
+        except LeaseLost:
             raise
-        except OttlaError as error:
-            self.halted = dict.fromkeys(self._wanted, str(error))
+        except Exception as error:
+            self._tell_failed(error)
             raise
         self.halted = self._halts
+        self._told.pop("round", None)
         return bool(due.moves)
 
     def _round(self, lease: Lease) -> Round:
@@ -126,17 +134,25 @@ class Planner:
         policy = self._policy
         due = plan(known, lanes, starts.__getitem__, units=policy.units, on_lost=policy.on_lost, record_bytes=sizes)
         self._tell_misplaced(due)
-        if due.moves:
-            if not self._store.plan(lease, due.moves):
-                raise LeaseLost(f"group {policy.group} is planned by another node by now")
-            units = sum(len(move.units) for move in due.moves)
-            if units:
-                offsets = sum(len(unit) for move in due.moves for unit in move.units)
-                self._tell(UnitsPlanned(policy.group, units=units, planned_records=offsets))
+        self._publish(lease, due)
         self._last, self._wanted = seen, dict(seen.topics)
         self._there = frozenset(logs)
         self._remember(lanes, seen)
         return due
+
+    def _publish(self, lease: Lease, due: Round) -> None:
+        """Step by step, each of which stands for itself: what a later one does not get to is planned in the next
+        round."""
+        units = offsets = 0
+        try:
+            for moves in portions(due.moves):
+                if not self._store.plan(lease, moves):
+                    raise LeaseLost(f"group {self._policy.group} is planned by another node by now")
+                units += sum(len(move.units) for move in moves)
+                offsets += sum(len(unit) for move in moves for unit in move.units)
+        finally:
+            if units:
+                self._tell(UnitsPlanned(self._policy.group, units=units, planned_records=offsets))
 
     def end(self) -> None:
         """Keeps how far the group is, since the next planner may be long in coming."""
@@ -318,6 +334,14 @@ class Planner:
         self._halts[what] = why
         if self._is_news(("halt", what), why):
             _log.warning("group %s does not plan %s: %s", self._policy.group, what, why)
+            self._tell(PlanningFailed(self._policy.group, what=what, reason=why))
+
+    def _tell_failed(self, error: Exception) -> None:
+        """Nothing is planned, whoever's fault that is: all topics are said to be held up by it."""
+        why = str(error) if isinstance(error, OttlaError) else f"{type(error).__name__}: {error}"
+        self.halted = dict.fromkeys(self._wanted, why)
+        if self._is_news("round", why):
+            self._tell(PlanningFailed(self._policy.group, what="", reason=why))
 
     def _is_news(self, what: object, value: object) -> bool:
         if self._told.get(what) == value:

@@ -6,7 +6,7 @@ go out. Nothing is asked or written here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -16,6 +16,9 @@ from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange, TopicPartition
 from ottla.plan.sizes import RecordBytes, bytes_of
+
+PORTION = 10_000
+"""Units that a store is told of in one step, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,32 @@ def plan(
     changed = tuple(move for move in moves if move.before != move.to)
     behind = sum(max(0, logs[move.at].stop - move.to) for move in moves)
     return Round(changed, tuple(misplaced), behind)
+
+
+def portions(moves: Iterable[Move], most: int = PORTION) -> Iterator[list[Move]]:
+    """The same moves in several steps, none of which has more than so many units: what a store is told at once must
+    not keep it busy for long, and no store takes any amount of it."""
+    portion: list[Move] = []
+    size = 0
+    for move in moves:
+        for step in _steps(move, most):
+            if portion and size + 1 + len(step.units) > most:
+                yield portion
+                portion, size = [], 0
+            portion.append(step)
+            size += 1 + len(step.units)
+    if portion:
+        yield portion
+
+
+def _steps(move: Move, most: int) -> Iterator[Move]:
+    """One after the other, they are the same as the move."""
+    before, rest = move.before, move.units
+    while len(rest) > most:
+        some, rest = rest[:most], rest[most:]
+        yield Move(move.at, before, some[-1].stop, some)
+        before = some[-1].stop
+    yield Move(move.at, before, move.to, rest)
 
 
 def _wrong(position: int, log: Log) -> Wrong | None:

@@ -1,7 +1,7 @@
 """Addresses of Redis servers: alone, watched by sentinels, or a cluster.
 
-Text comes in, a `Place` goes out, or an error that says what is accepted. No error and no `repr` shows a password.
-Nothing is opened or connected here.
+Text comes in, a `Place` goes out, or an error that says what is accepted. No error and no `repr` shows a password: of
+an address that is not understood, nobody knows where in it the password is. Nothing is opened or connected here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ class Place:
     db: int = 0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+    """Whose first line is the password, read for every connection."""
     tls: Tls | None = None
+
+    @property
+    def has_password(self) -> bool:
+        """Whether somebody logs in."""
+        return self.password is not None or self.password_file is not None
 
     def __str__(self) -> str:
         path = [self.master] if self.master else []
@@ -50,17 +57,20 @@ def parse(url: str) -> Place:
     except ValueError:
         raise _wrong(url, "it is no URL") from None  # whose text may have the password
     kind = _KINDS.get(parts.scheme)
-    if kind is None:
-        raise _wrong(url, "its scheme is unknown")
-    if parts.fragment:
+    if kind is None or not url.startswith(f"{parts.scheme}://"):
+        raise _wrong(url, "it does not begin with redis://, rediss://, redis+sentinel:// or redis+cluster://")
+    if parts.fragment or "#" in url:
         raise _wrong(url, "it has a #; in a password that is %23")
     username, password = _credentials(url, parts)
-    hosts = parts.netloc.rpartition("@")[2]
-    addresses = tuple(_address(url, one, kind) for one in hosts.split(","))
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    addresses = tuple(_address(url, number, text, kind) for number, text in enumerate(hosts, start=1))
     if kind is Kind.ALONE and len(addresses) > 1:
         raise _wrong(url, "several servers are redis+sentinel:// or redis+cluster://")
     master, db = _path(url, parts.path, kind)
-    tls = _tls(url, parts)
+    options = _options(url, parts)
+    password_file = options.pop("password_file", None)
+    if password_file is not None and password is not None:
+        raise _wrong(url, "it has a password and a password_file")
     return Place(
         scheme=parts.scheme,
         kind=kind,
@@ -69,7 +79,8 @@ def parse(url: str) -> Place:
         db=db,
         username=username,
         password=password,
-        tls=tls,
+        password_file=password_file,
+        tls=_tls(url, parts.scheme, options),
     )
 
 
@@ -86,13 +97,12 @@ _FILES = {"ca": "ca_file", "cert": "cert_file", "key": "key_file"}
 
 
 def _wrong(url: str, reason: str) -> ConfigError:
-    scheme, _, rest = url.partition("://")
-    # Whatever a password contains, it stands before the last @.
-    shown = f"{scheme}://{rest.rpartition('@')[2]}"
+    scheme = next((f"{one}://... " for one in _KINDS if url.startswith(f"{one}://")), "")
     return ConfigError(
-        f"store {shown!r} is not understood: {reason}. Accepted are redis://[USER:PASSWORD@]HOST[:PORT][/DB],"
-        " rediss://... (TLS, with ?ca=FILE&cert=FILE&key=FILE&check_hostname=no), redis+sentinel://HOST:PORT,HOST:PORT"
-        "/MASTER[/DB] and redis+cluster://HOST:PORT,HOST:PORT, both with ?tls=yes where they have TLS"
+        f"the store's address {scheme}is not understood: {reason}. Accepted are redis://[USER:PASSWORD@]HOST[:PORT]"
+        "[/DB], rediss://... (TLS, with ?ca=FILE&cert=FILE&key=FILE&check_hostname=no), redis+sentinel://HOST:PORT,"
+        "HOST:PORT/MASTER[/DB] and redis+cluster://HOST:PORT,HOST:PORT, both with ?tls=yes where they have TLS; all"
+        " with ?password_file=FILE in place of a password"
     )
 
 
@@ -100,19 +110,21 @@ def _credentials(url: str, parts: SplitResult) -> tuple[str | None, str | None]:
     user_info, at, _ = parts.netloc.rpartition("@")
     if not at:
         if "@" in parts.path + parts.query:
-            raise _wrong(url, "there is an @ after a / or a ?; in a password those are %2F and %3F")
+            raise _wrong(url, "there is an @ after a / or a ?; in a password those are %2F and %3F, and in a file %40")
         return None, None
     username, colon, password = user_info.partition(":")
+    if not colon and username and "password_file=" in parts.query:
+        return unquote(username), None
     if not colon or not password:
         raise _wrong(url, "it has a user without a password; without a user it is :PASSWORD@")
     return unquote(username) or None, unquote(password)
 
 
-def _address(url: str, text: str, kind: Kind) -> Address:
+def _address(url: str, number: int, text: str, kind: Kind) -> Address:
     match = _HOST.fullmatch(text)
     port = int(match["port"] or _PORTS[kind]) if match else 0
     if match is None or not 0 < port < 65536:
-        raise _wrong(url, f"{text!r} is not HOST:PORT" if text else "a host is missing")
+        raise _wrong(url, f"server {number} is not HOST:PORT" if text else "a host is missing")
     return Address(match["ipv6"] or match["host"], port)
 
 
@@ -131,22 +143,26 @@ def _path(url: str, path: str, kind: Kind) -> tuple[str, int]:
     return master, int(names[0]) if names else 0
 
 
-def _tls(url: str, parts: SplitResult) -> Tls | None:
+def _options(url: str, parts: SplitResult) -> dict[str, str]:
     try:
-        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise _wrong(url, "what is after the ? is not NAME=VALUE&NAME=VALUE") from error
-    wanted = parts.scheme == "rediss"
-    if parts.scheme not in ("redis", "rediss"):
+        return dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise _wrong(url, "what is after the ? is not NAME=VALUE&NAME=VALUE") from None  # it has what it did not like
+
+
+def _tls(url: str, scheme: str, options: dict[str, str]) -> Tls | None:
+    wanted = scheme == "rediss"
+    if scheme not in ("redis", "rediss"):
         wanted = _yes(url, "tls", options.pop("tls", "no"))
+    unknown = [name for name in options if name not in (*_FILES, "check_hostname")]
+    if unknown:
+        raise _wrong(url, f"after the ? there may be {', '.join((*_FILES, 'check_hostname'))} and password_file")
     if options and not wanted:
         raise _wrong(url, f"without TLS there is no {min(options)}")
     if not wanted:
         return None
     check_hostname = _yes(url, "check_hostname", options.pop("check_hostname", "yes"))
-    files = {_FILES[name]: options.pop(name) for name in list(options) if name in _FILES}
-    if options:
-        raise _wrong(url, f"there is no {min(options)}")
+    files = {_FILES[name]: path for name, path in options.items()}
     if "key_file" in files and "cert_file" not in files:
         raise _wrong(url, "a key needs its cert")
     return Tls(**files, check_hostname=check_hostname)

@@ -69,7 +69,7 @@ class Link:
         outside = sys.exception()
         try:
             return self._answer(words, until)
-        except exceptions.NoScriptError:
+        except (exceptions.NoScriptError, ConfigError):
             raise
         except _TROUBLES as error:
             raise meaning(error, self._place, outside) from error
@@ -173,7 +173,7 @@ class Link:
             "port": address.port,
             "db": place.db if with_password else 0,
             "username": place.username if with_password else None,
-            "password": place.password if with_password else None,
+            "password": self._password() if with_password else None,
             "socket_timeout": ANSWER_SECONDS,
             "socket_connect_timeout": max(0.001, min(CONNECT_SECONDS, until - time.monotonic())),
             "protocol": 2,
@@ -222,7 +222,7 @@ class Link:
         try:
             line = self._open(sentinel, until, with_password=False)
         except exceptions.AuthenticationError:
-            if self._place.password is None:
+            if not self._place.has_password:
                 raise
             line = self._open(sentinel, until)
         try:
@@ -231,7 +231,24 @@ class Link:
             line.disconnect()
         return found
 
+    def _password(self) -> str | None:
+        if (path := self._place.password_file) is None:
+            return self._place.password
+        try:
+            password = Path(path).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(
+                f"the fleet's store {self._place}: its password_file {path} cannot be read: {why}"
+            ) from None
+        if not password:
+            raise ConfigError(
+                f"the fleet's store {self._place}: its password_file {path} has no password in its first line"
+            )
+        return password
+
     def _check_files(self) -> None:
+        self._password()
         tls = self._place.tls
         if tls is None:
             return

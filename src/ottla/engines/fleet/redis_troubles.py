@@ -77,8 +77,11 @@ def code(error: Exception) -> str:
     """The code by which a server says why it did not carry something out; empty where there is none that is known."""
     if (code := _CODES.get(type(error))) is not None:
         return code
-    if isinstance(error, exceptions.ResponseError) and (match := _KNOWN.search(str(error))):
-        return match[0]
+    if isinstance(error, exceptions.ResponseError):
+        if "Protocol error: unauthenticated" in str(error):  # to a long command without a password, since 6.2.6
+            return "NOAUTH"
+        if match := _KNOWN.search(str(error)):
+            return match[0]
     return ""
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ottla.engines.fleet.handlers import came_from_outside
 from ottla.engines.fleet.unit import Unit, reason_of
 from ottla.errors import LeaseLost, OttlaError
 from ottla.model import Record
@@ -134,16 +135,16 @@ def _tell(share: _Share, error: BaseException | None) -> None:
     try:
         if error is None:
             unit.done(share.reached)
-        elif isinstance(error, Exception):
+        elif came_from_outside(error):
+            unit.give_back()
+        else:
             log_failure(unit, error)
             unit.fail(error)
-        else:
-            unit.give_back()
     except OttlaError as trouble:
         _log.warning("what became of %s could not be said: %s", unit.range, reason_of(trouble))
 
 
-def log_failure(unit: Unit, error: Exception) -> None:
+def log_failure(unit: Unit, error: BaseException) -> None:
     """An attempt has failed, or was taken away."""
     if isinstance(error, LeaseLost):
         _log.warning("%s", error)

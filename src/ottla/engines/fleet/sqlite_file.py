@@ -6,8 +6,10 @@ connection, and a forked child makes its own. The tables are made here; what is 
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +18,16 @@ from pathlib import Path
 
 from ottla.errors import ConfigError, InputError, OttlaError, StoreIncompatible, StoreUnavailable
 
+_log = logging.getLogger(__name__)
 BUSY_SECONDS = 5.0
 """How long a transaction waits for another process."""
 _OPEN_PAUSE = 0.01
 _APPLICATION = 0x4F74_466C
 """By which a file says that it is one of these; the digits read OtFl."""
 _VERSION = 1
+_PRIVATE, _OTHERS = 0o600, 0o077
+"""The mode of the file, and of it what others would have."""
+_BESIDE = ("-wal", "-shm", "-journal")
 _RANGE = "team INTEGER, topic TEXT, partition INTEGER, start INTEGER, stop INTEGER"
 _RANGE_KEY = "PRIMARY KEY (team, topic, partition, start, stop)) WITHOUT ROWID"
 _TABLES = (
@@ -118,12 +124,14 @@ class SqliteFile:
             )
         if self._path.is_dir():
             raise ConfigError(f"the fleet's store {self._address}: {self._path} is a folder, and must be a file")
+        self._create()
         until = time.monotonic() + BUSY_SECONDS
         while True:
             # Without isolation_level, the module begins no transactions of its own.
             db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(db)
+                self._keep_private()
                 return db
             except sqlite3.OperationalError as error:
                 db.close()
@@ -134,6 +142,37 @@ class SqliteFile:
             except BaseException:
                 db.close()
                 raise
+
+    def _create(self) -> None:
+        """A new file belongs to this account alone, whatever the umask says: those who can write to a store decide what
+        its nodes work on. SQLite gives the files beside it the same mode."""
+        if self._path.exists():
+            return
+        try:
+            # Not opened under its own name: closing it would end the locks that other threads have on it by then.
+            handle, draft = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
+            os.close(handle)
+            try:
+                os.link(draft, self._path)
+            finally:
+                os.unlink(draft)
+        except FileExistsError:
+            pass  # somebody was faster
+        except PermissionError as error:
+            raise ConfigError(f"the fleet's store {self._address} cannot be created: {error}") from error
+        except OSError as error:
+            _log.debug("%s is left to SQLite to create: %s", self._path, error)
+
+    def _keep_private(self) -> None:
+        """A file of an earlier version is closed to others, too."""
+        for end in ("", *_BESIDE):
+            path = self._path.with_name(self._path.name + end)
+            try:
+                found = os.stat(path)
+                if found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
+                    os.chmod(path, _PRIVATE)
+            except FileNotFoundError:
+                pass
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Look before anything is written: the file may be somebody else's."""

@@ -59,7 +59,8 @@ class SqliteStore:
         prefix, slashes, path = url.partition(":///")
         if prefix != "sqlite" or not slashes or not path or path.startswith(":memory:"):
             raise ConfigError(
-                f"store {url!r} is not sqlite:///RELATIVE/PATH or sqlite:////ABSOLUTE/PATH (in memory, it is memory://)"
+                "the store's address is not sqlite:///RELATIVE/PATH or sqlite:////ABSOLUTE/PATH (in memory, it is"
+                " memory://)"
             )
         return cls(SqliteFile(Path(path).absolute(), url), url, group)
 

@@ -10,6 +10,7 @@ leases are lost. What would begin something there raises `StoreUnavailable` unti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -83,13 +84,16 @@ def open_store(url: str, group: str) -> Store:
         except ImportError as error:
             raise ConfigError("a store in Redis needs an extra package: pip install 'ottla[fleet]'") from error
         return RedisStore.at(url, group)
-    raise ConfigError(f"store {scheme}://... is none that a fleet knows; accepted are {', '.join(_ACCEPTED)}")
+    # Of what is no address, nobody knows where in it a password is.
+    shown = f"store {scheme}://..." if "://" in url and _SCHEME.fullmatch(scheme) else "the store's address"
+    raise ConfigError(f"{shown} is none that a fleet knows; accepted are {', '.join(_ACCEPTED)}")
 
 
 _LONGEST_GROUP = 200
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}", re.ASCII)
 _REDIS = ("redis", "rediss", "redis+sentinel", "redis+cluster")
 _ACCEPTED = (
-    "redis://HOST:PORT/DB",
+    "redis://HOST:PORT/DB (with ?password_file=FILE)",
     "rediss://HOST:PORT (TLS)",
     "redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB",
     "redis+cluster://HOST:PORT,HOST:PORT",

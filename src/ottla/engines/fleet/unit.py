@@ -1,7 +1,7 @@
 """`Unit`: a range that this node may work on, with its records, until it says what became of it.
 
-It is used in a `with` block: done when the block ends, failed when it raises, given back when the program is
-interrupted. Who takes it and whom it tells is not known here.
+It is used in a `with` block: done when the block ends, failed when it raises, given back when it is interrupted from
+outside. Who takes it and whom it tells is not known here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Self
 import pyarrow as pa
 
 from ottla.consume.singly import records_of
+from ottla.engines.fleet.handlers import came_from_outside
 from ottla.engines.fleet.holding import Ending, Held
 from ottla.errors import InputError, LeaseLost
 from ottla.fetch.reader import Reader
@@ -107,10 +108,10 @@ class Unit:
             return
         if error is None:
             self.done()
-        elif isinstance(error, Exception):
-            self.fail(error)
-        else:  # Ctrl-C, the end of a generator: nobody has failed
+        elif came_from_outside(error):
             self.give_back()
+        else:
+            self.fail(error)
 
     def _end(self, reached: int, error: BaseException | None) -> Ending:
         if self.ending is not None:

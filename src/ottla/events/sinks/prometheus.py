@@ -129,5 +129,5 @@ def _import_client() -> Any:
     try:
         import prometheus_client
     except ImportError as exc:
-        raise ConfigError("PrometheusSink needs prometheus_client: pip install ottla[prometheus]") from exc
+        raise ConfigError("PrometheusSink needs prometheus_client: pip install 'ottla[prometheus]'") from exc
     return prometheus_client

@@ -1,22 +1,54 @@
-"""Gives back the space of segments in which few entries are still live, by copying those into a new segment.
+"""Entries that appear together or not at all, in a file that gets its name when it is complete.
 
-One partition whose leader is away would otherwise keep a segment each for a handful of batches. The copies get their
-name only when they are complete, so that a kill leaves either the old segment or both, and never half of one.
+Two uses: giving back the space of segments in which few entries are still live, by copying those into a new segment
+(one partition whose leader is away would otherwise keep a segment each for a handful of batches), and the parts of a
+batch that had to be cut. A kill leaves what was there before, or all of the new file, and never half of it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from pathlib import Path
 from uuid import UUID
 
 from ottla.errors import CorruptBatch, SpoolFailed
-from ottla.produce.spool.entries import batch_in, head_of
+from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import COPIES, SEGMENT_HEADER_BYTES, VERSION, SegmentHeader, frame_crc, parse_frame
 from ottla.produce.spool.segment import Held, Segment, sync_directory
 from ottla.produce.spool.shelf import Shelf
 from ottla.produce.spool.values import Entry, Ticket
 
 logger = logging.getLogger(__name__)
+
+
+def write_together(
+    directory: Path, number: int, entries: Iterable[tuple[int, Entry]], *, spool: UUID, fsync: bool
+) -> tuple[Segment, list[Held]]:
+    """Entries with their ids as segment `number`; raises `OSError` and leaves nothing behind."""
+    segment = Segment.create(directory, number, SegmentHeader(VERSION, COPIES, 0, 0, spool))
+    held: list[Held] = []
+    try:
+        for entry_id, entry in entries:
+            held.append(_append(segment, entry_id, entry, spool))
+            segment.replaces.update((entry_id, entry.supersedes))
+        if fsync:
+            segment.sync()
+        segment.publish()
+        if fsync:
+            sync_directory(directory)
+    except BaseException:
+        segment.remove()
+        raise
+    segment.close()
+    return segment, held
+
+
+def _append(segment: Segment, entry_id: int, entry: Entry, spool: UUID) -> Held:
+    head = head_of(entry, entry_id, spool=spool, position=segment.size_bytes)
+    position = segment.append([head, entry.records])
+    ticket = Ticket(entry_id, segment.number, position, size_on_disk(entry), entry.place or entry_id)
+    return Held(ticket, frame_crc(head))
 
 
 def worthwhile(shelf: Shelf, active: Segment | None, *, spare_bytes: int) -> Segment | None:
@@ -29,8 +61,16 @@ def worthwhile(shelf: Shelf, active: Segment | None, *, spare_bytes: int) -> Seg
 
 def sparsest(shelf: Shelf) -> Segment | None:
     """The segment that would give back most, if that is at least as much as must be copied for it."""
-    candidates = [s for s in shelf.segments.values() if s.live and not s.is_fixed and _dead_bytes(s) >= s.live_bytes]
-    return max(candidates, key=_dead_bytes, default=None)
+    return max(_sparse(shelf), key=_dead_bytes, default=None)
+
+
+def cheapest(shelf: Shelf) -> Segment | None:
+    """Of the same segments the one of which least must be copied: on a full disk, it may just find room."""
+    return min(_sparse(shelf), key=lambda segment: segment.live_bytes, default=None)
+
+
+def _sparse(shelf: Shelf) -> list[Segment]:
+    return [s for s in shelf.segments.values() if s.live and not s.is_fixed and _dead_bytes(s) >= s.live_bytes]
 
 
 def _dead_bytes(segment: Segment) -> int:
@@ -39,19 +79,10 @@ def _dead_bytes(segment: Segment) -> int:
 
 def compact(shelf: Shelf, sparse: Segment, *, number: int, spool: UUID, fsync: bool) -> bool:
     """Copy what is live in `sparse` into segment `number`, and let `sparse` go; False when that did not work."""
+    live = [sparse.live[entry_id] for entry_id in sorted(sparse.live)]
+    entries = ((held.ticket.id, _entry(shelf.read(held), held.ticket, spool)) for held in live)
     try:
-        copies, moved = _copy(shelf, sparse, number, spool)
-        try:
-            if fsync:
-                copies.sync()
-            copies.publish()
-            if fsync:
-                sync_directory(shelf.directory)
-        except OSError:
-            copies.remove()
-            raise
-        finally:
-            copies.close()
+        copies, moved = write_together(shelf.directory, number, entries, spool=spool, fsync=fsync)
     except OSError as exc:
         logger.debug("the space of %s cannot be given back yet: %s", sparse.path, exc)
         return False
@@ -60,39 +91,23 @@ def compact(shelf: Shelf, sparse: Segment, *, number: int, spool: UUID, fsync: b
         logger.warning("the space of %s cannot be given back before all of it is delivered: %s", sparse.path, exc)
         return False
     shelf.add(copies)
-    for held, supersedes in moved:
-        copies.replaces.update((held.ticket.id, supersedes))
+    for held in moved:
         shelf.hold(copies, held)
     return True
 
 
-def _copy(shelf: Shelf, sparse: Segment, number: int, spool: UUID) -> tuple[Segment, list[tuple[Held, int]]]:
-    copies = Segment.create(shelf.directory, number, SegmentHeader(VERSION, COPIES, 0, 0, spool))
-    live = [sparse.live[entry_id] for entry_id in sorted(sparse.live)]
-    try:
-        moved = [_copy_entry(shelf.read(held), held.ticket, copies, spool) for held in live]
-    except BaseException:
-        copies.remove()
-        raise
-    return copies, moved
-
-
-def _copy_entry(data: bytes, ticket: Ticket, copies: Segment, spool: UUID) -> tuple[Held, int]:
+def _entry(data: bytes, ticket: Ticket, spool: UUID) -> Entry:
+    """As it was put, read back and verified."""
     batch = batch_in(data, ticket)
     frame = parse_frame(data, position=ticket.position, spool=spool.bytes)
     assert frame is not None  # batch_in has seen it
-    created = frame.created_ms / 1000
-    entry = Entry(
+    return Entry(
         frame.topic,
         frame.partition,
         batch.header,
         batch.records,
         frame.floor_offset,
-        created,
+        frame.created_ms / 1000,
         frame.supersedes,
         frame.place,
     )
-    head = head_of(entry, ticket.id, spool=spool, position=copies.size_bytes)
-    position = copies.append([head, batch.records])
-    moved = Ticket(ticket.id, copies.number, position, ticket.size_bytes, ticket.place)
-    return Held(moved, frame_crc(head)), frame.supersedes

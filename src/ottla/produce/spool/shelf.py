@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ottla.errors import SpoolFailed
 from ottla.produce.spool.contents import log_path, open_segment
+from ottla.produce.spool.reserve import is_full
 from ottla.produce.spool.segment import Held, Segment
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ class Shelf:
         self._touched = set(self.segments.values())
         self._reader: tuple[int, FileIO] | None = None
         self._has_complained = False
+        self.lacks_space = False
+        """The last `settle` met a full disk."""
 
     @property
     def count(self) -> int:
@@ -110,6 +113,7 @@ class Shelf:
         for segment in finished:  # held back or not deletable: at least their marks are safe
             _try(segment.write_marks, problems)
         self._touched = {s for s in touched if s.number in self.segments and (s.waiting or not s.live)}
+        self.lacks_space = any(map(is_full, problems))
         self._complain(problems)
 
     def _removed(self, segment: Segment, problems: list[OSError]) -> bool:

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ottla.config import Path as AnyPath
 from ottla.errors import ConfigError, SpoolFailed, SpoolFull, UsedAfterFork
-from ottla.produce.spool import compaction, inspection
-from ottla.produce.spool.contents import Contents, log_path, survey
+from ottla.produce.spool import compaction, directories, inspection
+from ottla.produce.spool.contents import Contents, survey
 from ottla.produce.spool.durability import Durability
 from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import CONSECUTIVE, VERSION, SegmentHeader, frame_crc
 from ottla.produce.spool.ownership import Ownership
-from ottla.produce.spool.scan import CUT_SHORT, Gap
-from ottla.produce.spool.segment import Held, Segment, sync_directory
+from ottla.produce.spool.reserve import Reserve, is_full
+from ottla.produce.spool.segment import Held, Segment
 from ottla.produce.spool.shelf import Shelf
 from ottla.produce.spool.values import Damage, Entry, Owner, Stored, Ticket
 from ottla.wire.batch import Batch
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SEGMENT_BYTES = 32 << 20
 """Large enough that making and removing files costs nothing, small enough that space comes back soon."""
-_SMALLEST_SEGMENT = 4096
-_SEGMENTS_IN_LIMIT = 8  # a limit is shared out over this many segments, so that deleting one makes room
 
 
 class Store:
@@ -57,6 +57,9 @@ class Store:
         self._durability = Durability(self.path) if fsync else None
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
+        self._reserve = Reserve(self.path, most_bytes=None if max_bytes is None else max_bytes // directories.SHARES)
+        self._is_short = False
+        """The disk had no room for the last entry that was new."""
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -68,23 +71,26 @@ class Store:
 
         Raises `SpoolInUse` when somebody owns it, `SpoolFailed` when it cannot be used.
         """
-        if segment_bytes < _SMALLEST_SEGMENT or (max_bytes is not None and max_bytes <= 0):
+        if segment_bytes < directories.SMALLEST_SEGMENT or (max_bytes is not None and max_bytes <= 0):
             raise ConfigError(
-                f"a spool needs segment_bytes >= {_SMALLEST_SEGMENT} and max_bytes > 0, or None,"
+                f"a spool needs segment_bytes >= {directories.SMALLEST_SEGMENT} and max_bytes > 0, or None,"
                 f" got {segment_bytes} and {max_bytes}"
             )
-        if max_bytes is not None:
-            segment_bytes = min(segment_bytes, max(max_bytes // _SEGMENTS_IN_LIMIT, _SMALLEST_SEGMENT))
         directory = Path(os.path.abspath(path))
-        _make(directory)
+        directories.make(directory)
+        directories.shut_out_others(directory)
         ownership = Ownership.take(directory)
         try:
             if fsync:
-                _sync_names(directory)
+                directories.sync_names(directory)
             contents = survey(directory, ownership.before)
-            _tidy(directory, contents)
+            directories.tidy(directory, contents)
+            segment_bytes = directories.share(segment_bytes, contents, directory, max_bytes)
             store = cls(ownership, contents, fsync=fsync, max_bytes=max_bytes, segment_bytes=segment_bytes)
             ownership.write(contents.spool, next_id=contents.next_id, tail=store._shelf.tail())
+        except OSError as exc:
+            ownership.close()
+            raise SpoolFailed(directory, f"cannot be used: {exc.strerror}") from exc
         except BaseException:
             ownership.close()
             raise
@@ -100,8 +106,8 @@ class Store:
 
     @property
     def used_bytes(self) -> int:
-        """On disk; what is done counts until `settle` could remove its segment."""
-        return self._shelf.used_bytes
+        """On disk; what is done counts until `settle` could remove its segment, and so does the reserve."""
+        return self._shelf.used_bytes + self._reserve.size_bytes
 
     @property
     def live_bytes(self) -> int:
@@ -117,11 +123,33 @@ class Store:
         """Write the entry, whole or not at all; after `SpoolFull` or `SpoolFailed` another `put` may work.
 
         After it returns, the death of this process cannot take the entry away; a power loss can until `durable`.
+        What supersedes another entry is taken beyond the limit, and written into the reserve of a full disk: a full
+        spool could otherwise not be numbered, sent, and so emptied.
         """
         self._check()
         size = size_on_disk(entry)
-        if not entry.supersedes:  # or a full spool could not be numbered, sent, and so emptied
-            self._make_room(size)
+        if entry.supersedes:
+            return self._in_any_case(lambda: self._write(entry, size), size)
+        self._make_room(size)
+        ticket = self._if_there_is_room(lambda: self._write(entry, size), size)
+        self._is_short = False
+        return ticket
+
+    def put_parts(self, whole: Ticket, parts: Sequence[Entry]) -> list[Ticket]:
+        """Write the parts of an entry, which is done then: all of them, or none and the entry stays.
+
+        They get a file of their own, which gets its name when it is complete: there is no moment at which a kill
+        leaves both, or only some of them. With fsync they are durable when this returns.
+        """
+        self._check()
+        held = self._shelf.find(whole.id)
+        if held is None:
+            raise SpoolFailed(self.path, f"entry {whole.id} is not in the spool, or done")
+        parts = [replace(part, supersedes=whole.id, place=held.ticket.place) for part in parts]
+        size = sum(map(size_on_disk, parts))
+        return self._in_any_case(lambda: self._write_parts(whole.id, parts), size)
+
+    def _write(self, entry: Entry, size: int) -> Ticket:
         segment = self._writable(size)
         head = head_of(entry, self._next_id, spool=self._spool, position=segment.size_bytes)
         try:
@@ -129,6 +157,8 @@ class Store:
         except OSError as exc:
             if not segment.is_open:
                 self._seal()
+            if is_full(exc):
+                raise
             raise SpoolFailed(segment.path, f"cannot be written: {exc.strerror}") from exc
         ticket = Ticket(self._next_id, segment.number, position, size, entry.place or self._next_id)
         self._next_id += 1
@@ -136,6 +166,22 @@ class Store:
         self._shelf.hold(segment, Held(ticket, frame_crc(head)))
         self._replace(ticket, entry.supersedes)
         return ticket
+
+    def _write_parts(self, whole_id: int, parts: Sequence[Entry]) -> list[Ticket]:
+        self._seal()  # the ids of the parts are missing in what is written next
+        number, self._next_segment = self._next_segment, self._next_segment + 1
+        ids = range(self._next_id, self._next_id + len(parts))
+        self._next_id = ids.stop
+        segment, held = compaction.write_together(
+            self.path, number, zip(ids, parts, strict=True), spool=self._spool, fsync=self._durability is not None
+        )
+        self._shelf.add(segment)
+        for part in held:
+            self._shelf.hold(segment, part)
+        if self._durability is not None:
+            self._finish(self._durability.released_by(whole_id))
+        self._shelf.finish(whole_id)
+        return [part.ticket for part in held]
 
     def _replace(self, ticket: Ticket, old_id: int) -> None:
         """What the entry supersedes is done as soon as the entry is as safe as it gets."""
@@ -192,9 +238,11 @@ class Store:
         """
         self._check()
         active = self._active
-        if active is not None and not active.live and active.size_bytes >= self._segment_bytes // 4:
+        if active is not None and not active.live and (self._is_short or active.size_bytes >= self._segment_bytes // 4):
             self._seal()
         self._shelf.settle(self._active)
+        if self._shelf.lacks_space and self._reserve.release():
+            self._shelf.settle(self._active)
         if self._compacted_at != self._next_segment:  # files only pile up when new ones are made
             self._compacted_at = self._next_segment
             sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
@@ -212,15 +260,76 @@ class Store:
 
     def _make_room(self, size: int) -> None:
         """Let finished and sparse segments go when the limit is near; raises `SpoolFull` when that is not enough."""
-        if self._max_bytes is None or self._shelf.used_bytes + size <= self._max_bytes:
+        limit = self._max_bytes
+        needed = size + self._reserve.missing(size)
+        if limit is None or self.used_bytes + needed <= limit:
             return
+        self._let_finished_go()
+        while (used := self.used_bytes) + needed > limit:
+            live = self._shelf.live_bytes + self._reserve.size_bytes
+            sparse = compaction.sparsest(self._shelf) if live + needed <= limit else None
+            if sparse is None or not self._compact(sparse):
+                raise SpoolFull(self.path, used_bytes=used, max_bytes=limit, needed_bytes=size)
+
+    def _let_finished_go(self) -> None:
         if self._active is not None and not self._active.live:
             self._seal()
         self._shelf.settle(self._active)
-        while (used := self._shelf.used_bytes) + size > self._max_bytes:
-            sparse = compaction.sparsest(self._shelf) if self._shelf.live_bytes + size <= self._max_bytes else None
-            if sparse is None or not self._compact(sparse):
-                raise SpoolFull(self.path, used_bytes=used, max_bytes=self._max_bytes, needed_bytes=size)
+
+    # A disk without room
+
+    def _if_there_is_room(self, write: Callable[[], T], size: int) -> T:
+        """Write something new: only beside the reserve, for which room must be left."""
+
+        def beside_the_reserve() -> T:
+            self._hold_reserve(size)
+            return write()
+
+        return self._with_space(beside_the_reserve, size)
+
+    def _in_any_case(self, write: Callable[[], T], size: int) -> T:
+        """Write what lets other things go: into the reserve, if there is no other room."""
+        try:
+            return self._with_space(write, size)
+        except SpoolFull:
+            if not self._reserve.release():
+                raise
+        self._seal()  # what is in the reserve must be able to go again, without waiting for what was there before
+        return self._with_space(write, size)
+
+    def _with_space(self, write: Callable[[], T], size: int) -> T:
+        """Write; as long as the disk is full and something can be given back to it, do that and write again."""
+        while True:
+            used = self._shelf.used_bytes  # before: an attempt may leave an empty segment, and that is no gain
+            try:
+                return write()
+            except OSError as exc:
+                if not is_full(exc):
+                    raise SpoolFailed(self.path, f"cannot be written: {exc.strerror}") from exc
+                reason = exc.strerror or str(exc)
+            self._is_short = True
+            self._give_back()
+            if self._shelf.used_bytes >= used:
+                raise SpoolFull(self.path, used_bytes=self.used_bytes, needed_bytes=size, reason=reason)
+
+    def _give_back(self) -> None:
+        """Delete what is finished; else copy what is left of a sparse segment, for which the reserve may be needed."""
+        used = self._shelf.used_bytes
+        self._let_finished_go()
+        if self._shelf.used_bytes < used:
+            return
+        sparse = compaction.cheapest(self._shelf)
+        if sparse is not None:
+            self._reserve.release()
+            self._compact(sparse)
+
+    def _hold_reserve(self, size: int) -> None:
+        try:
+            self._reserve.hold(size)
+        except OSError as exc:
+            if is_full(exc):
+                raise
+            logger.debug("spool %s has no reserve: %s", self.path, exc)  # what is wrong, the entry itself will meet
 
     def _writable(self, size: int) -> Segment:
         """The segment that the next entry goes into."""
@@ -237,6 +346,8 @@ class Store:
         try:
             self._active = Segment.create(self.path, number, header)
         except OSError as exc:
+            if is_full(exc):
+                raise
             raise SpoolFailed(self.path, f"no new segment can be made: {exc.strerror}") from exc
         self._shelf.add(self._active)
         if self._durability is not None:
@@ -263,6 +374,8 @@ class Store:
             self._shelf.settle(None)
             self._is_closed = True
             self._shelf.close()
+            if not self._shelf.segments:
+                self._reserve.release()
             self._leave()
 
     def _leave(self) -> None:
@@ -285,34 +398,3 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _make(directory: Path) -> None:
-    try:
-        os.makedirs(directory, 0o700, exist_ok=True)
-    except OSError as exc:
-        reason = "is not a directory" if os.path.exists(directory) else f"cannot be made: {exc.strerror}"
-        raise SpoolFailed(directory, reason) from exc
-
-
-def _sync_names(directory: Path) -> None:
-    """The directory itself may be new."""
-    try:
-        sync_directory(directory.parent)
-        sync_directory(directory)
-    except OSError as exc:
-        raise SpoolFailed(directory, f"fsync failed: {exc.strerror}") from exc
-
-
-def _tidy(directory: Path, contents: Contents) -> None:
-    """Remove what a kill left behind: marks without a segment, incomplete copies, the torn end of the last segment."""
-    last = contents.segments.get(max(contents.segments, default=0))
-    torn = last.scan.parts[-1] if last is not None and last.scan.parts else None
-    try:
-        for path in contents.leftovers:
-            os.unlink(path)
-        if last is not None and isinstance(torn, Gap) and torn.reason == CUT_SHORT:
-            os.truncate(log_path(directory, last.number), torn.start)
-            last.scan.size_bytes = torn.start
-    except OSError as exc:
-        logger.warning("spool %s cannot be tidied up: %s", directory, exc)

@@ -17,7 +17,8 @@ from typing import Any
 
 from ottla.errors import DeadlineExceeded, WireError
 from ottla.model import TopicPartition
-from ottla.testing.fake.apis import TABLE, api_versions, metadata
+from ottla.testing.fake.apis import api_versions, metadata
+from ottla.testing.fake.apis.table import TABLE
 from ottla.testing.fake.context import Context, Hangup
 from ottla.testing.fake.faults import Fault, FaultTable, Kind, RequestSeen, When, describe
 from ottla.testing.fake.log import Refused

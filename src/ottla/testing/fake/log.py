@@ -158,7 +158,10 @@ class PartitionLog:
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The newest epoch that is not newer than `epoch`, and the offset where it ended; (-1, -1) if there is none."""
+        """The newest epoch that is not newer than `epoch`, and the offset where it ended; (-1, -1) for an epoch that is
+        newer than all."""
         older = [known for known, _ in self.epochs if known <= epoch]
         newer = [start for known, start in self.epochs if known > epoch]
-        return (older[-1], newer[0] if newer else self.end) if older else (-1, -1)
+        if newer:
+            return (older[-1] if older else epoch), newer[0]
+        return (epoch, self.end) if older and older[-1] == epoch else (-1, -1)

@@ -25,8 +25,8 @@ SEGMENT_FIELDS = 8
 OFFSET, TIMESTAMP, KEY, VALUE, HEADERS, FINGERPRINT = 1, 2, 4, 8, 16, 32
 
 # Places in `state`: where the walk is, and what it has laid out so far.
-SEGMENT, POSITION, INDEX, LAST, ROW, KEY_NULLS, VALUE_NULLS, BARE, HEADER, HEADER_NULLS, NEEDED = range(11)
-STATE_FIELDS = 11
+SEGMENT, POSITION, INDEX, LAST, ROW, KEY_NULLS, VALUE_NULLS, BARE, HEADER, HEADER_NULLS, NEEDED, CLAMPED = range(12)
+STATE_FIELDS = 12
 
 # Answers.
 DONE = 0
@@ -41,8 +41,7 @@ HEADER_KEY_LENGTH = 8
 HEADER_VALUE_LENGTH = 9
 RECORD_END = 10
 OFFSET_DELTA = 11
-TIMESTAMP_RANGE = 12
-TRAILING = 13
+TRAILING = 12
 
 REASONS = {
     VARINT_SHORT: "a variable-length integer runs over the end",
@@ -55,14 +54,14 @@ REASONS = {
     HEADER_VALUE_LENGTH: "a header value's length is invalid or runs over the end of its record",
     RECORD_END: "a record ends before its length says",
     OFFSET_DELTA: "offsets inside the batch do not rise or leave the batch",
-    TIMESTAMP_RANGE: "a timestamp does not fit in microseconds",
     TRAILING: "there are bytes after the last record",
 }
 
 SMALLEST_HEADER = 2  # bytes: two lengths
 
-# Milliseconds that still fit in 64 bits as microseconds.
-_TIME_LIMIT = 9_223_372_036_854_775
+# Milliseconds that still fit in 64 bits as microseconds, and those that fit in 64 bits at all.
+TIME_LIMIT = 9_223_372_036_854_775
+_LATEST, _EARLIEST = 2**63 - 1, -(2**63)
 
 
 class BinaryOut(NamedTuple):
@@ -264,13 +263,15 @@ def decode_records(
                 if want & TIMESTAMP:
                     if append_time:
                         time = segment[APPEND_TIME]
-                    elif -2 * _TIME_LIMIT < time_delta < 2 * _TIME_LIMIT and -_TIME_LIMIT <= base_time <= _TIME_LIMIT:
-                        time = base_time + time_delta
+                    elif time_delta > 0 and base_time > _LATEST - time_delta:
+                        time = _LATEST
+                    elif time_delta < 0 and base_time < _EARLIEST - time_delta:
+                        time = _EARLIEST
                     else:
-                        time = _TIME_LIMIT + 1
-                    if not -_TIME_LIMIT <= time <= _TIME_LIMIT:
-                        state[POSITION] = record
-                        return TIMESTAMP_RANGE
+                        time = base_time + time_delta
+                    if not -TIME_LIMIT <= time <= TIME_LIMIT:
+                        time = TIME_LIMIT if time > 0 else -TIME_LIMIT
+                        state[CLAMPED] += 1
                     timestamps[row] = time * 1000
                 if want & OFFSET:
                     offsets[row] = offset

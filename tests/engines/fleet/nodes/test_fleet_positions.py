@@ -19,7 +19,7 @@ from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import LEAP, Charter
 from ottla.errors import OffsetsLost, StoreUnavailable
-from ottla.events.values import Event, PositionMisplaced, RangeLost, StoreWentBack, TopicReplaced
+from ottla.events.values import Event, PositionMisplaced, RangeLost, StoreWentBack, TopicReplaced, UnitEnded
 from ottla.fetch.reader import Reader
 from ottla.model import TopicPartition
 from ottla.net import Cluster
@@ -145,6 +145,36 @@ def test_a_topic_that_was_made_anew_is_another_one(
     node.stop()
     thread.join(SECONDS)
     assert sum(one.records for one in diary.handled) == (350 if event.goes_on else 200)
+
+
+@pytest.mark.parametrize("on_lost", ["error", "earliest"])
+def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_attempt(
+    kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str
+) -> None:
+    """It does not plan, so nobody else has told it that the topic was replaced."""
+    topic, diary, events = new_topic(250), Diary(), list[Event]()
+    planner = fleet(topic, on_lost=on_lost)
+    planner.start()
+    eventually(lambda: planner._steward is not None and planner._steward.is_planner, "the first one plans")
+    worker = fleet(topic, on_lost=on_lost, events=[events.append])
+    thread = in_background(lambda: worker.run(diary))
+    settled(worker.look, ends(topic, 250))
+    admin = Admin(client)
+    admin.delete_topics(topic)
+    admin.create_topic(topic, partitions=1, replicas=1)
+    write(kafka.bootstrap, topic, 450)
+    eventually(lambda: told(planner, TopicReplaced), "it is told")
+    if on_lost == "error":
+        store = open_store("memory://", group)
+        store.reset(TopicPartition(topic, 0), 0)
+        store.add_topics({topic: str(admin.cluster.metadata([topic]).topics[topic].id)})
+    eventually(lambda: only(worker, topic).done == 450, lambda: f"{worker.look()}, {events[-5:]}")
+    worker.stop()
+    thread.join(SECONDS)
+    assert sum(one.records for one in diary.handled) == 700
+    ended = [event for event in events if isinstance(event, UnitEnded)]
+    assert {(event.attempt, event.status) for event in ended} == {(1, "done")}
+    assert not [event for event in events if isinstance(event, RangeLost)]
 
 
 def test_what_was_deleted_while_it_waited_comes_to_the_error_list(

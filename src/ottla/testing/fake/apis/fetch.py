@@ -16,7 +16,7 @@ from ottla.testing.fake.apis.produce import current_leader
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.log import PartitionLog, Refused
 from ottla.testing.fake.messages import Tree
-from ottla.testing.fake.state import ClusterState
+from ottla.testing.fake.state import ClusterState, Partition
 
 KEY = 1
 VERSIONS = range(4, 19)
@@ -76,7 +76,9 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any, bask
         context.check(topic.name, part.partition)
         partition = state.led_partition(topic, part.partition, broker=context.broker)
         partition.check_epoch(getattr(part, "current_leader_epoch", -1))
-        records = basket.put(partition.log, part.fetch_offset, part.partition_max_bytes)
+        parted = _parted(partition, part.fetch_offset, getattr(part, "last_fetched_epoch", -1))
+        records = b"" if parted else basket.put(partition.log, part.fetch_offset, part.partition_max_bytes)
+        basket.failed |= parted is not None  # an answer that cannot wait
     except Refused as refused:
         basket.failed = True
         answer = {"partition_index": part.partition, "error_code": refused.code, "high_watermark": -1}
@@ -89,4 +91,14 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any, bask
         "log_start_offset": partition.log.start,
         "aborted_transactions": () if isolation == 1 else None,
         "records": records,
-    }
+    } | ({} if parted is None else {"diverging_epoch": parted})
+
+
+def _parted(partition: Partition, offset: int, epoch: int) -> Tree | None:
+    """Where the log has other records than a reader whose last one, before `offset`, was of `epoch` (KIP-595)."""
+    if epoch < 0 or not partition.log.epochs:
+        return None
+    found, end = partition.epoch_end(epoch)
+    if found < 0:
+        raise Refused(ErrorCode.offset_out_of_range, f"epoch {epoch} is newer than the log")
+    return {"epoch": found, "end_offset": end} if end < offset or found < epoch else None

@@ -35,9 +35,7 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any) -> T
         partition.check_epoch(part.current_leader_epoch)
     except Refused as refused:
         return {"error_code": refused.code, "partition": part.partition}
-    # The present epoch counts from the moment a broker leads, also before anything was written in it.
-    now = part.leader_epoch == partition.leader_epoch
-    epoch, end = (part.leader_epoch, partition.log.end) if now else partition.log.epoch_end(part.leader_epoch)
+    epoch, end = partition.epoch_end(part.leader_epoch)
     return {
         "error_code": ErrorCode.none,
         "partition": part.partition,
