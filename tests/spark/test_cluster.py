@@ -19,7 +19,7 @@ import ottla
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
 COUNT, MORE = 3000, 500
 _PROJECT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def _program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def _run(*arguments: str) -> str:
     with _program(*arguments) as process:
-        said, _ = process.communicate(timeout=SECONDS)
+        said, _ = process.communicate(timeout=2 * SECONDS)
         assert process.returncode == 0, said[-4000:]
     return said
 
