@@ -270,17 +270,28 @@ def _said(port: int, *commands: str) -> bytes:
         return heard
 
 
+def _redis_on_a_free_port(folder: Path) -> tuple[ProcessId, int]:
+    """Other tests look for ports at the same time, so the port that was free may be taken a moment later."""
+    environment = dict(os.environ)
+    while True:
+        (port,) = free_ports(1, random.Random())
+        running = start_redis(find_redis(environment), folder, port=port, environment=environment)
+        try:
+            wait_for_redis(running, folder, port=port, timeout=30)
+        except PortTaken:
+            continue
+        return running, port
+
+
 def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
     """They reach its port; its password they cannot read, neither in a file nor in the list of processes."""
     environment, folder = dict(os.environ), tmp_path / "c" / 'a "redis"'
-    (port,) = free_ports(1, random.Random())
     before = os.umask(0)
     try:
-        running = start_redis(find_redis(environment), folder, port=port, environment=environment)
+        running, port = _redis_on_a_free_port(folder)
     finally:
         os.umask(before)
     try:
-        wait_for_redis(running, folder, port=port, timeout=10)
         secret = password(folder)
         assert len(secret) > 30
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -337,11 +348,8 @@ def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monke
 def test_what_runs_on_in_a_deleted_folder_is_ended_by_the_next_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = dict(os.environ)
-    (port,) = free_ports(1, random.Random())
-    redis = start_redis(find_redis(environment), tmp_path / "c" / "redis", port=port, environment=environment)
+    redis, _ = _redis_on_a_free_port(tmp_path / "c" / "redis")
     try:
-        wait_for_redis(redis, tmp_path / "c" / "redis", port=port, timeout=10)
         shutil.rmtree(tmp_path / "c")
         monkeypatch.setenv("PATH", str(tmp_path))  # no Java: this much is enough here
         monkeypatch.delenv("JAVA_HOME", raising=False)
