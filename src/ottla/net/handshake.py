@@ -15,7 +15,7 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ottla.config import Address, Sasl, Security
+from ottla.config import Address, Sasl, Security, Tls
 from ottla.errors import (
     Advice,
     AuthenticationFailed,
@@ -152,7 +152,7 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
     cut = exc.__cause__ is None or isinstance(exc.__cause__, ConnectionError | ssl.SSLEOFError)
     if isinstance(exc.__cause__, ssl.SSLError) and not cut:
         # With TLS 1.3 the broker judges our certificate after the handshake is over for us.
-        return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__)}")
+        return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__, security.tls)}")
     if isinstance(exc, RequestTimedOut):
         return ConnectFailed(address, f"the connection was accepted, but {exc.reason}")
     if isinstance(exc, WireError):
@@ -162,6 +162,8 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
     return ConnectFailed(address, f"{exc.reason} during the first request{hint}")
 
 
-def _alert(exc: ssl.SSLError) -> str:
+def _alert(exc: ssl.SSLError, tls: Tls | None) -> str:
     text = (exc.reason or str(exc)).replace("_", " ").lower()
-    return text + (f": {Advice.CERTIFICATE}" if "certificate required" in text else "")
+    # Java says "bad certificate" of one that it did not get.
+    is_missing = "certificate" in text and tls is not None and tls.cert_file is None
+    return text + (f": {Advice.CERTIFICATE}" if is_missing else "")
