@@ -20,6 +20,7 @@ from ottla.cli.views.cluster import JarProgress, announce_library, describe, oth
 from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
 from ottla.cluster.jars import DEFAULT_VERSION, versions
 from ottla.errors import ConfigError
+from ottla.text import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -58,6 +59,10 @@ def _topics(context: click.Context, parameter: click.Parameter, values: tuple[st
         return tuple(TopicSpec.parse(value) for value in values)
     except ConfigError as exc:
         raise click.BadParameter(str(exc), context, parameter) from exc
+
+
+_KEPT = "\n\t"
+"""Of a broker's log, in which clients have themselves named."""
 
 
 @click.group()
@@ -312,9 +317,9 @@ def logs(*, broker: int, name: str, directory: Path | None, lines: int, follow: 
         click.echo(log)
         return
     with log.open(encoding="utf-8", errors="replace") as file:
-        click.echo("".join(file.readlines()[-lines:]), nl=False)
+        click.echo(printable("".join(file.readlines()[-lines:]), keep=_KEPT), nl=False)
         for text in iter(partial(file.read, 1 << 16), None) if follow else ():
-            click.echo(text, nl=False)
+            click.echo(printable(text, keep=_KEPT), nl=False)
             if not text:
                 time.sleep(0.2)
 
