@@ -48,6 +48,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -55,6 +56,7 @@ from kio.schema.errors import ErrorCode
 from ottla.text import printable
 
 __all__ = [
+    "Advice",
     "ArchiveIncomplete",
     "Attempt",
     "AuthenticationFailed",
@@ -100,6 +102,27 @@ __all__ = [
     "copied",
     "error_row",
 ]
+
+
+class Advice(StrEnum):
+    """What to change in a program. Commands have words of their own for each: `ottla.cli.wording`."""
+
+    USE_TLS = "set Security(tls=Tls(...))"
+    NO_TLS = "is this a listener without TLS? Then leave out Security(tls=...)"
+    CA_FILE = "set Tls(ca_file=...) to the authority that signed it"
+    HOST_NAME = "connect by a name in the certificate, or set Tls(check_hostname=False) knowingly"
+    CERTIFICATE = "set Tls(cert_file=..., key_file=...)"
+    USE_SASL = "does this listener ask for SASL? Then set Security(sasl=...)"
+    NO_SASL = "leave out Security(sasl=...)"
+    LOGIN = "the user is set with Security(sasl=...)"
+    PROTECT = "set Security(tls=Tls(...)), or log in with Scram"
+    ON_LOST = "on_lost='earliest' or 'latest' goes on by itself and tells of it as an event"
+    RECORD_SIZE = (
+        "max_record_bytes; raise it together with max.message.bytes of the topic, or set on_oversize to divert such"
+        " records"
+    )
+    BATCH_SIZE = "Fetching(max_batch_bytes=...) raises it"
+    FETCH_SIZE = "raise Fetching(request_bytes=...)"
 
 
 class OttlaError(Exception):
@@ -151,10 +174,7 @@ class RecordTooLarge(InputError):
     def __init__(self, what: str, *, size_bytes: int, limit_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
-        super().__init__(
-            f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} (max_record_bytes; raise it together"
-            " with max.message.bytes of the topic, or set on_oversize to divert such records)"
-        )
+        super().__init__(f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} ({Advice.RECORD_SIZE})")
 
 
 class WireError(OttlaError):
@@ -492,7 +512,7 @@ class OffsetsLost(OttlaError):
         self.replaced = replaced
         super().__init__(
             f"{printable(topic)}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from"
-            f" offset {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"
+            f" offset {resume} ({Advice.ON_LOST})"
         )
 
 
@@ -583,7 +603,7 @@ _ADVICE = {
     ErrorCode.record_list_too_large: (
         "the batch is larger than a log segment: send smaller batches or raise segment.bytes"
     ),
-    ErrorCode.invalid_fetch_size: "the fetch size is too small or negative: raise max_bytes, one megabyte at a time",
+    ErrorCode.invalid_fetch_size: f"the broker does not accept the size of this request: {Advice.FETCH_SIZE}",
     ErrorCode.not_enough_replicas: (
         "fewer replicas are in sync than min.insync.replicas asks for: bring brokers back, or lower it knowingly"
     ),

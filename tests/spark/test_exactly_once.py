@@ -13,7 +13,7 @@ from tests.transactions.reading import Log
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import Fenced, TransactionFailed
+from ottla.errors import Fenced, InputError, TransactionFailed
 from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.produce.identity import transactional_producer_id
@@ -66,6 +66,11 @@ def test_batches_follow_one_another_and_leave_one_mark(play: Play, topic: str, l
         play.run(batch, {0: [f"{batch}"], 1: []})
     assert log.committed(topic) == [b"0", b"1", b"2"]
     assert sorted(one.name for one in play.log.folder.iterdir()) == ["done-00000000000000000002", "target"]
+
+
+def test_a_record_that_is_too_large_names_the_option(play: Play) -> None:
+    with pytest.raises(InputError, match=r"the limit is 1,048,576: raise the option kafka\.max\.request\.size"):
+        play.tasks(0, {0: ["x" * 1_200_000]})
 
 
 def test_a_batch_without_rows_needs_no_broker(play: Play, topic: str, log: Log) -> None:

@@ -185,9 +185,10 @@ class Troubles:
         def look() -> _Successor | None:
             if not replaced(self._cluster, old, deadline=Deadline.after(self._cluster.timeouts.request)):
                 return None
-            topic = self._cluster.known.topics.get(at.topic)
-            ends = find_ends(self._cluster, at, isolation=self._manner.isolation)
-            return _Successor(None if topic is None else topic.id, ends)
+            topic = self._cluster.topic(at.topic)
+            if topic.partition(at.partition) is None:
+                return _Successor(topic.id, Ends(0, 0))  # it may get one later
+            return _Successor(topic.id, find_ends(self._cluster, at, isolation=self._manner.isolation))
 
         def done(found: _Successor | None) -> None:
             if found is None:

@@ -22,6 +22,7 @@ from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
 from ottla.net.discovery import CONTROL, Discovery, OnUnknownTopic, Question
 from ottla.net.effort import Effort
+from ottla.net.exposure import accepted
 from ottla.net.interrupt import client_closed
 from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.pool import Pool
@@ -56,7 +57,7 @@ class Cluster:
         chance: random.Random | None = None,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
-        self.security = security
+        self.security = accepted(security)
         self.client_id = client_id
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or Retry()
@@ -195,7 +196,8 @@ class Cluster:
         """For loops of the caller's own: the same patience, backoff and final error as `call`."""
         self._check_usable()
         limit = deadline or Deadline.after(self.timeouts.total)
-        return Effort(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing)
+        rounds = None if self.known.brokers else self.retry.first_contact
+        return Effort(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing, rounds=rounds)
 
     def doubt(self, target: Target) -> None:
         """What led to `target`'s broker is looked up again before the next use."""

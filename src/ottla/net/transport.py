@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ottla.config import Address, Tls
-from ottla.errors import ConfigError, ConnectFailed, SecurityMismatch
+from ottla.errors import Advice, ConfigError, ConnectFailed, SecurityMismatch
 from ottla.net.deadline import Deadline
 from ottla.net.interrupt import Interrupt
 from ottla.net.waiting import Flag
@@ -256,20 +256,17 @@ def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
 
 def _handshake_error(exc: OSError, address: Address, deadline: Deadline) -> ConnectFailed:
     if isinstance(exc, ssl.SSLCertVerificationError):
-        advice = (
-            "connect by a name in the certificate, or set Tls(check_hostname=False) knowingly"
-            if exc.verify_code in (62, 64)  # OpenSSL's codes for a mismatch of host name and of IP address
-            else "set Tls(ca_file=...) to the authority that signed it"
-        )
+        # OpenSSL's codes for a mismatch of host name and of IP address.
+        advice = Advice.HOST_NAME if exc.verify_code in (62, 64) else Advice.CA_FILE
         reason = f"the broker's certificate is not accepted: {exc.verify_message}; {advice}"
         return SecurityMismatch(address, reason)
     if isinstance(exc, ssl.SSLEOFError | ConnectionError):
-        reason = "the connection was closed during the TLS handshake: is this a listener without TLS?"
+        reason = f"the connection was closed during the TLS handshake: {Advice.NO_TLS}"
         return ConnectFailed(address, reason)
     if isinstance(exc, ssl.SSLError):
         reason = (exc.reason or str(exc)).replace("_", " ").lower()
         if "wrong version number" in reason:
-            reason += ": the port does not speak TLS"
+            reason += f": {Advice.NO_TLS}"
         return SecurityMismatch(address, f"TLS handshake failed: {reason}")
     return ConnectFailed(address, f"no TLS handshake: {_reason(exc, deadline)}")
 

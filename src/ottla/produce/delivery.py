@@ -128,7 +128,7 @@ class Shipment:
     The sender places and settles them; any thread may ask and watch.
     """
 
-    __slots__ = ("_forks", "_watchers", "count", "now_ms", "placements", "times", "topic", "unsettled")
+    __slots__ = ("_forks", "_watchers", "count", "now_ms", "numbers", "placements", "times", "topic", "unsettled")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -136,6 +136,8 @@ class Shipment:
         self.unsettled = -1
         """Rows without an outcome; -1 before the sender has seen them."""
         self.placements: list[Placement] = []
+        self.numbers: npt.NDArray[np.int64] | range | None = None
+        """Of the rows in what their call was given; None when they follow those of the shipment before."""
         self.times: npt.NDArray[np.int64] | None = None
         self.now_ms = 0
         self._watchers: list[Callable[[], bool]] = []
@@ -307,7 +309,9 @@ class BulkDelivery:
                 carrier, rows, first = placement
                 at = TopicPartition(carrier.topic, carrier.partition)
                 for numbers, outcome in placement.pieces():
-                    chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64) + before
+                    chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64)
+                    given = shipment.numbers
+                    chosen = chosen + before if given is None else np.asarray(given)[chosen]
                     error = None if outcome.error is None else fresh(outcome.error)
                     yield Decided(at, chosen, outcome.offset_of(numbers.start), error)
             before += shipment.count

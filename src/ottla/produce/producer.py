@@ -49,7 +49,7 @@ from ottla.produce.sender import Sender
 from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
 from ottla.produce.transaction import Transaction
-from ottla.wire.columns import Columns, Item, Payload, as_arrow, from_list
+from ottla.wire.columns import Item, Payload, as_arrow, from_list
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -216,14 +216,13 @@ class Producer:
         if self._topics.settings(topic).partitioner is not None:
             listed = as_arrow(columns, now_ms=0)
             explicit = self._custom(topic, listed.column("key"), listed.column("value"), None)
-        settings = self._topics.settings(topic)
-        return BulkDelivery(self._hand_in(topic, *self._without_oversize(settings, topic, columns, explicit, "item")))
+        rows = checks.Rows(topic, columns, explicit, range(columns.count))
+        return self._hand_in([self._without_oversize(rows, "item")])
 
     def send_table(self, topic: str | None, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
         """Sends the rows of an Arrow table: column `value`, and if there are any `key`, `headers`, `timestamp`,
         `partition`, and with `topic=None` also `topic`."""
-        ready = [(name, *self._checked_rows(name, rows)) for name, rows in checks.by_topic(topic, table)]
-        return BulkDelivery([shipment for rows in ready for shipment in self._hand_in(*rows)])
+        return self._hand_in([self._checked_rows(*rows) for rows in checks.numbered_by_topic(topic, table)])
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """Where the next record with this key would go, without sending one."""
@@ -368,14 +367,13 @@ class Producer:
 
     # The way of lists and tables
 
-    def _checked_rows(self, topic: str, rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    def _checked_rows(self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range) -> checks.Rows:
         self._begin(topic)
-        columns, explicit = checks.columns(rows)
-        settings = self._topics.settings(topic)
-        if settings.partitioner is not None:
-            keys = rows.column("key") if "key" in rows.schema.names else None
-            explicit = self._custom(topic, keys, rows.column("value"), explicit)
-        return self._without_oversize(settings, topic, columns, explicit, "row")
+        columns, explicit = checks.columns(table)
+        if self._topics.settings(topic).partitioner is not None:
+            keys = table.column("key") if "key" in table.schema.names else None
+            explicit = self._custom(topic, keys, table.column("value"), explicit)
+        return self._without_oversize(checks.Rows(topic, columns, explicit, numbers), "row")
 
     def _custom(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
@@ -385,43 +383,39 @@ class Producer:
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
-    def _hand_in(self, topic: str, columns: Columns, explicit: npt.NDArray[np.int32] | None) -> list[Shipment]:
+    def _hand_in(self, given: list[checks.Rows]) -> BulkDelivery:
+        """Slice by slice through all topics at once: what was taken over when the buffer is full are the first rows."""
         shipments: list[Shipment] = []
-        for rows in checks.slices(columns, _SLICE_BYTES):
+        for part, pieces in checks.slices(given, _SLICE_BYTES):
             try:
                 self._intake.wait_for_room(self._check_open)
             except BufferFull as error:
-                error.accepted = rows.start
+                error.accepted = part.start
                 raise
-            shipment = Shipment(topic)
-            shipment.count = len(rows)
-            piece = columns if len(rows) == columns.count else checks.cut(columns, rows)
-            chosen = None if explicit is None else explicit[rows.start : rows.stop]
-            self._intake.hand_over(Handover(topic, shipment, piece, chosen, time.monotonic(), time.time()))
-            shipments.append(shipment)
-        return shipments
+            for rows in pieces:
+                shipment = Shipment(rows.topic)
+                shipment.count = rows.columns.count
+                shipment.numbers = rows.numbers
+                times = time.monotonic(), time.time()
+                self._intake.hand_over(Handover(rows.topic, shipment, rows.columns, rows.partitions, *times))
+                shipments.append(shipment)
+        return BulkDelivery(shipments)
 
-    def _without_oversize(
-        self,
-        settings: Settings,
-        topic: str,
-        columns: Columns,
-        explicit: npt.NDArray[np.int32] | None,
-        what: str,
-    ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    def _without_oversize(self, rows: checks.Rows, what: str) -> checks.Rows:
+        settings = self._topics.settings(rows.topic)
         limit = settings.max_record_bytes
-        if checks.most_bytes(columns) <= limit:
-            return columns, explicit
-        large = checks.oversize_rows(columns, limit)
+        if checks.most_bytes(rows.columns) <= limit:
+            return rows
+        large = checks.oversize_rows(rows.columns, limit)
         if not large:
-            return columns, explicit
-        row, size = large[0]
+            return rows
         if settings.on_oversize is None:
-            raise RecordTooLarge(f"{what} {row}", size_bytes=size, limit_bytes=limit)
-        for row, size in large:
-            key, value = checks.row(columns, row)
-            settings.on_oversize(Oversize(topic, key, value, size, limit))
-        return checks.without(columns, explicit, [row for row, _ in large])
+            index, size = large[0]
+            raise RecordTooLarge(f"{what} {rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
+        for index, size in large:
+            key, value = checks.row(rows.columns, index)
+            settings.on_oversize(Oversize(rows.topic, key, value, size, limit))
+        return checks.without(rows, [index for index, _ in large])
 
     # The rest
 

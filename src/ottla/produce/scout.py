@@ -159,7 +159,8 @@ class Scout:
         self._refresh_at = now + self._cluster.timeouts.metadata_age
         for name, found in metadata.topics.items():
             topic = self._topics.get(name)
-            if topic is None:
+            if topic is None:  # idle, and forgotten after it was asked for
+                self._cluster.forget([name])
                 continue
             if not found.partitions:
                 self._unknown(topic, found.error, now)

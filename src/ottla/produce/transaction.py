@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ottla.config import PLAINTEXT, Address, Security, Timeouts
 from ottla.errors import Fenced, InputError, OttlaError, UsedAfterFork
 from ottla.model import GroupMember, TopicPartition
@@ -134,8 +136,8 @@ def _checked(offsets: Mapping[Any, Any]) -> dict[TopicPartition, int]:
     checked: dict[TopicPartition, int] = {}
     for at, offset in offsets.items():
         match at, offset:
-            case (str(topic), int(partition)), int() if partition >= 0 and offset >= 0:
-                checked[TopicPartition(topic, partition)] = offset
+            case (str(topic), int() | np.integer() as partition), int() | np.integer() if min(partition, offset) >= 0:
+                checked[TopicPartition(topic, int(partition))] = int(offset)
             case _:
                 raise InputError(
                     f"offsets has {at!r}: {offset!r}; expected (topic, partition): the next offset to read"

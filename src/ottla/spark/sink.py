@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -23,8 +24,15 @@ from ottla.net.cluster import Refresh
 from ottla.spark import twophase
 from ottla.spark.rows import Shape, fingerprint, shape_of
 from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record, Standing, check_target
-from ottla.spark.sink_options import Guarantee, SinkSettings, batch_settings, stream_settings
-from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, streaming_place, write_rows
+from ottla.spark.sink_options import (
+    SESSION_CHECKPOINTS,
+    Guarantee,
+    SinkSettings,
+    batch_settings,
+    of_session,
+    stream_settings,
+)
+from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, setting, streaming_place, write_rows
 from ottla.spark.twophase import Fate, Share
 from ottla.spark.write_runs import naming
 
@@ -39,6 +47,8 @@ class Written(WriterCommitMessage):
     query: str = ""
     batch: int = -1
     repeated: Fingerprint = field(default_factory=Fingerprint)
+    commit_log: Path | None = None
+    """Where the driver finds the log, as the task has found it."""
 
 
 def batch_writer(
@@ -150,30 +160,46 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task. What a driver before this one has recorded is not written again."""
         query, batch = streaming_place()
-        standing = self._standings.get(query)
+        settings, standing = self._stands(query)
         if standing is not None:
-            assert self._settings.commit_log is not None
-            check_target(self._settings.commit_log / query, standing.target, self._settings.target)
+            assert settings.commit_log is not None
+            check_target(settings.commit_log / query, standing.target, settings.target)
         due = _due(standing, batch, place()[0])
+        told = Written(None, query, batch, commit_log=settings.commit_log)
         if not due.write:
-            before = None if self._settings.skip_repeated else due.expected
-            return Written(None, query, batch, _look_at(iterator, self._shape, before))
-        output = ProvenOutput(self._settings, self._shape, own_id(prefix(self._settings, query)))
-        return Written(write_rows(output, iterator, again=due.expected), query, batch)
+            before = None if settings.skip_repeated else due.expected
+            return replace(told, repeated=_look_at(iterator, self._shape, before))
+        output = ProvenOutput(settings, self._shape, own_id(prefix(settings, query)))
+        return replace(told, share=write_rows(output, iterator, again=due.expected))
+
+    def _stands(self, query: str) -> tuple[SinkSettings, Standing | None]:
+        """How far the query is. Where the log is may be known to tasks only; ending a list twice does no harm."""
+        settings = self._settings
+        if settings.commit_log is not None or settings.guarantee is Guarantee.AT_LEAST_ONCE:
+            return settings, self._standings.get(query)
+        folder = of_session(setting(SESSION_CHECKPOINTS))
+        log = CommitLog(folder, query)
+        placed = replace(settings, commit_log=folder)
+        try:
+            with settings.connection.cluster() as cluster:  # connects only where there is something to end
+                return placed, settle(cluster, log)
+        except AlreadyRecorded:  # by another task of the batch
+            return placed, log.standing()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """On the driver, when every task is through: records the list, ends it, marks the batch as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
-        query, shares, log = self._told(messages)
-        with self._settings.connection.cluster() as cluster:
+        settings, query, log = self._told(messages)
+        shares = _shares(messages)
+        with settings.connection.cluster() as cluster:
             try:
                 self._record(cluster, log, batchId, shares, messages)
             except (AlreadyRecorded, AnotherUse, TransactionFailed):
                 twophase.abort_all(cluster, shares)
                 raise
             standing = settle(cluster, log)
-            twophase.sweep(cluster, prefix(self._settings, query), spare=_recorded(standing))
+            twophase.sweep(cluster, prefix(settings, query), spare=_recorded(standing))
         if standing.done < batchId:
             raise TransactionFailed(
                 f"batch {batchId}: transactions were lost after the batch was recorded, by their timeout or because"
@@ -184,17 +210,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """On the driver, after a failure. A list that is on disk stays: the batch counts as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE or not any(messages):
             return
-        query, shares, log = self._told(messages)
+        settings, query, log = self._told(messages)
         named = _recorded(log.standing())
-        loose = [share for share in shares if share.prepared and share.prepared.transactional_id not in named]
-        with self._settings.connection.cluster() as cluster:
+        loose = [one for one in _shares(messages) if one.prepared and one.prepared.transactional_id not in named]
+        with settings.connection.cluster() as cluster:
             twophase.abort_all(cluster, loose)
-            twophase.sweep(cluster, prefix(self._settings, query), spare=named)
+            twophase.sweep(cluster, prefix(settings, query), spare=named)
 
-    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Share], CommitLog]:
-        query = next(message.query for message in messages if isinstance(message, Written))
-        assert self._settings.commit_log is not None
-        return query, _shares(messages), CommitLog(self._settings.commit_log, query)
+    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkSettings, str, CommitLog]:
+        told = next(message for message in messages if isinstance(message, Written))
+        assert told.commit_log is not None
+        return replace(self._settings, commit_log=told.commit_log), told.query, CommitLog(told.commit_log, told.query)
 
     def _record(
         self,

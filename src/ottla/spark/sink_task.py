@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from ottla.engines.settling import settle
-from ottla.errors import TransactionFailed
+from ottla.errors import InputError, RecordTooLarge, TransactionFailed
 from ottla.model import Fingerprint, OffsetRange
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.delivery import BulkDelivery
@@ -53,7 +53,13 @@ class Output:
             self._producer = self._stack.enter_context(self._settings.open_producer(self._id))
             if self._id is not None:
                 self._transaction = self._stack.enter_context(self._producer.transaction())
-        sent = self._producer.send_table(self._shape.topic, table)
+        try:
+            sent = self._producer.send_table(self._shape.topic, table)
+        except RecordTooLarge as error:
+            raise InputError(
+                f"a record takes {error.size_bytes:,} bytes, the limit is {error.limit_bytes:,}: raise the option"
+                " kafka.max.request.size, and max.message.bytes of the topic"
+            ) from error
         self._first = self._first or sent
         self._note(table)
 
@@ -113,6 +119,14 @@ def place() -> tuple[int, int]:
     context = TaskContext.get()
     assert context is not None, "writers run in tasks"
     return context.partitionId(), context.attemptNumber()
+
+
+def setting(name: str) -> str | None:
+    """A setting of the session; Spark hands those of SQL to tasks as local properties."""
+    context = TaskContext.get()
+    assert context is not None
+    found: str | None = context.getLocalProperty(name)
+    return found
 
 
 def streaming_place() -> tuple[str, int]:
