@@ -73,10 +73,19 @@ class Scout:
         self._failures = 0
         self._refresh_at = math.inf
         self._identify_at = 0.0
-        self._silent_since: float | None = None
-        """Since when no look was answered; None when the last one was."""
-        self.is_in_the_dark = False
-        """Whether metadata cannot be had at the moment: nobody is there, or nobody answers."""
+        self._failed_at = -math.inf
+        """When the last look failed; long ago when one has succeeded since."""
+        self._silent_since = 0.0
+        """Since when one look after the other failed."""
+        self._was_dark = False
+        """Whether the last look failed for want of somebody who answers."""
+
+    @property
+    def is_in_the_dark(self) -> bool:
+        """Whether metadata cannot be had at the moment: nobody is there, nobody answers, or we are not let in."""
+        # Only while it is tried again and again: with no topic in use, nobody has looked since.
+        is_trying = self._errands.busy("metadata") or not self._doubted.isdisjoint(self._topics)
+        return self._was_dark and is_trying
 
     def doubt(self, topic: str) -> None:
         """The leaders of the topic are looked up again."""
@@ -141,8 +150,9 @@ class Scout:
 
     def _learn(self, metadata: Metadata, asked_at: float) -> None:
         now = time.monotonic()
-        self.error = self._silent_since = None
-        self.is_in_the_dark = False
+        self.error = None
+        self._failed_at = -math.inf
+        self._was_dark = False
         self._tell_reachable()
         failures, self._failures = self._failures, 0
         self._look_at = now + self._retry.initial
@@ -172,12 +182,14 @@ class Scout:
 
     def _not_learned(self, names: set[str], error: OttlaError, asked_at: float) -> None:
         self.error = error
-        self._silent_since = asked_at if self._silent_since is None else self._silent_since
-        silent = time.monotonic() - self._silent_since
-        self.is_in_the_dark = isinstance(error, FINAL) or _nobody_listens(error) or silent >= _SILENCE_PATIENCE
+        if asked_at - self._failed_at > _SILENCE_PATIENCE:  # what was before that is another story
+            self._silent_since = asked_at
+        now = self._failed_at = time.monotonic()
+        silent = now - self._silent_since
+        self._was_dark = isinstance(error, FINAL) or _nobody_listens(error) or silent >= _SILENCE_PATIENCE
         if isinstance(error, NoBrokerReachable):
             self._tell_unreachable(error)
-        if self.is_in_the_dark:
+        if self._was_dark:
             for topic in list(self._topics.values()):
                 self._unavailable(topic)
         for name in names:
@@ -186,7 +198,7 @@ class Scout:
                 # A wrong password stays wrong: who never got in need not wait for the deadline to hear of it.
                 self._refused(known, error)
             if name in self._topics:
-                self._look_again(name, time.monotonic())
+                self._look_again(name, now)
 
     def _tell_unreachable(self, error: NoBrokerReachable) -> None:
         """Of addresses that no broker is known by yet; links tell of the others."""

@@ -258,6 +258,24 @@ def test_without_brokers_the_spool_knows_and_what_was_routed_then_stays_where_it
         assert [d.result(SOON).partition for d in after] == [partition_of_key(key, 7) for key in keys]
 
 
+def test_an_outage_of_which_nothing_was_heard_for_a_while_is_not_believed(
+    kafka: FakeKafka, admin: Admin, tmp_path: Path
+) -> None:
+    """With no topic in use, nobody looks whether brokers are back."""
+    with spooling(kafka, tmp_path) as producer:
+        producer.send("many", b"x").result(SOON)
+    kafka.all_down()
+    with spooling(kafka, tmp_path, timeouts=_OFTEN, delivery_timeout=0.6) as producer:
+        assert producer.send("never-seen", b"x").exception(SOON) is not None
+        eventually(lambda: producer._sender.topic("never-seen") is None)
+        eventually(lambda: not producer._sender.errands.busy("metadata"))
+        kafka.all_up()
+        admin.add_partitions("many", 7)
+        assert producer.send("many", b"x", b"k3").result(SOON).partition == partition_of_key(b"k3", 7)
+        with pytest.raises(NotDelivered):
+            producer.flush(SOON)
+
+
 def test_a_producer_that_is_not_let_in_keeps_what_it_is_given(
     kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,19 @@ def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk
         assert [stored.header.base_sequence for stored in store.inherited] == sorted(stays)
 
 
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_sparse_segments_are_moved_together_however_little_room_is_left(disk: SmallDisk, blocks: int) -> None:
+    with Store.open(disk.folder / "s") as store:
+        tickets = fill(store)
+        disk.blocks = disk.used + blocks  # enough for the header of a segment, and not for an entry
+        stay = {ticket.segment: n for n, ticket in tickets.items()}  # the last one of each
+        assert len(stay) >= 3
+        store.done(ticket for n, ticket in tickets.items() if n not in stay.values())
+        store.put(entry(5000, size_bytes=7_000))
+    with Store.open(disk.folder / "s") as store:
+        assert numbers(store) == [*stay.values(), 5000]
+
+
 def test_a_disk_that_others_filled_costs_nothing_but_the_waiting(disk: SmallDisk) -> None:
     foreign = disk.folder / "foreign"
     with Store.open(disk.folder / "s") as store:

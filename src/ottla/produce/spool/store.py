@@ -131,7 +131,7 @@ class Store:
         if entry.supersedes:
             return self._in_any_case(lambda: self._write(entry, size), size)
         self._make_room(size)
-        ticket = self._if_there_is_room(lambda: self._write(entry, size), size)
+        ticket = self._with_space(lambda: self._write_new(entry, size), size)
         self._is_short = False
         return ticket
 
@@ -240,14 +240,17 @@ class Store:
         active = self._active
         if active is not None and not active.live and (self._is_short or active.size_bytes >= self._segment_bytes // 4):
             self._seal()
-        self._shelf.settle(self._active)
-        if self._shelf.lacks_space and self._reserve.release():
-            self._shelf.settle(self._active)
+        self._write_marks()
         if self._compacted_at != self._next_segment:  # files only pile up when new ones are made
             self._compacted_at = self._next_segment
             sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
             if sparse is not None:
                 self._compact(sparse)
+
+    def _write_marks(self) -> None:
+        self._shelf.settle(self._active)
+        if self._shelf.lacks_space and self._reserve.release():
+            self._shelf.settle(self._active)
 
     def _compact(self, sparse: Segment) -> bool:
         if sparse is self._active:
@@ -278,14 +281,10 @@ class Store:
 
     # A disk without room
 
-    def _if_there_is_room(self, write: Callable[[], T], size: int) -> T:
-        """Write something new: only beside the reserve, for which room must be left."""
-
-        def beside_the_reserve() -> T:
-            self._hold_reserve(size)
-            return write()
-
-        return self._with_space(beside_the_reserve, size)
+    def _write_new(self, entry: Entry, size: int) -> Ticket:
+        """Only beside the reserve, for which room must be left."""
+        self._hold_reserve(size)
+        return self._write(entry, size)
 
     def _in_any_case(self, write: Callable[[], T], size: int) -> T:
         """Write what lets other things go: into the reserve, if there is no other room."""
@@ -308,13 +307,13 @@ class Store:
                     raise SpoolFailed(self.path, f"cannot be written: {exc.strerror}") from exc
                 reason = exc.strerror or str(exc)
             self._is_short = True
-            self._give_back()
+            self._give_back(used)
             if self._shelf.used_bytes >= used:
                 raise SpoolFull(self.path, used_bytes=self.used_bytes, needed_bytes=size, reason=reason)
 
-    def _give_back(self) -> None:
-        """Delete what is finished; else copy what is left of a sparse segment, for which the reserve may be needed."""
-        used = self._shelf.used_bytes
+    def _give_back(self, used: int) -> None:
+        """Come below `used` bytes: delete what is finished, else copy what is left of a sparse segment, for which the
+        reserve may be needed."""
         self._let_finished_go()
         if self._shelf.used_bytes < used:
             return
@@ -371,7 +370,7 @@ class Store:
             self.durable()
         finally:
             self._active = None
-            self._shelf.settle(None)
+            self._write_marks()
             self._is_closed = True
             self._shelf.close()
             if not self._shelf.segments:
