@@ -66,6 +66,7 @@ soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
 	@$(BIN)/python -m tests.faults.soak --minutes 10
 	@$(BIN)/python -m tests.fetch.soak --gb 5
+	@OTTLA_TOPIC_HISTORIES=100 $(BIN)/pytest -q tests/topic_histories -k "through_everything or proof"
 	@OTTLA_HISTORIES=100000 $(BIN)/pytest -q tests/produce/test_lane_histories.py
 	@$(BIN)/python -m tests.spark.archive_kills --kills 20
 	@$(BIN)/python -m tests.spark.sink_kills --kills 20

@@ -6,17 +6,22 @@ Nothing here reads the environment, opens a file or connects; secrets never show
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from os import PathLike
 from typing import Any, Literal, NamedTuple
 
-from ottla.errors import ConfigError, InputError
-from ottla.text import printable
+from ottla.errors import Advice, ConfigError, InputError
+from ottla.text import printable, redacted
 
 Path = str | PathLike[str]
 ScramMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
+SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_EXTENSION_NAME = re.compile("[A-Za-z]+")
+_EXTENSION_VALUE = re.compile("[\x21-\x7e \t\r\n]+")
 
 
 class Address(NamedTuple):
@@ -30,7 +35,7 @@ class Address(NamedTuple):
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
-_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,5}))?", re.ASCII)
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,9}))?", re.ASCII)
 DEFAULT_PORT = 9092
 LONGEST = 2_000_000.0
 """Seconds, 23 days: a socket counts its timeout in milliseconds of 31 bits and silently wraps around."""
@@ -38,10 +43,16 @@ LONGEST = 2_000_000.0
 
 def parse_address(text: str) -> Address:
     """`host:port`, with an IPv6 host in brackets; the port defaults to 9092."""
+    if "@" in text:
+        told = redacted(text.strip())
+        raise ConfigError(f"bootstrap address {told!r} has more than HOST:PORT: {Advice.LOGIN}")
     match = _ADDRESS.fullmatch(text.strip())
-    port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port < 65536:
-        raise ConfigError(f"bootstrap address {text!r} is not HOST:PORT, for example localhost:9092 or [::1]:9092")
+    if match is None:
+        told = redacted(text)
+        raise ConfigError(f"bootstrap address {told!r} is not HOST:PORT, for example localhost:9092 or [::1]:9092")
+    port = int(match["port"] or DEFAULT_PORT)
+    if not 0 < port < 65536:
+        raise ConfigError(f"bootstrap address {text!r}: a port is 1 to 65535, for example localhost:9092")
     return Address(match["ipv6"] or match["host"], port)
 
 
@@ -70,6 +81,12 @@ class Tls:
         if self.key_file is not None and self.cert_file is None:
             raise ConfigError("Tls(key_file=...) needs cert_file as well: the certificate that belongs to the key")
 
+    def absolute(self) -> Tls:
+        """The same, with the files as they are seen from the current directory of this process."""
+        names = ("ca_file", "cert_file", "key_file")
+        given = {name: path for name in names if (path := getattr(self, name)) is not None}
+        return replace(self, **{name: os.path.abspath(path) for name, path in given.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -79,7 +96,9 @@ class Plain:
     password: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        _require_user(self.username)
+        _require_login("Plain", self.username, self.password)
+        if "\0" in self.username + self.password:  # it stands between the two on the wire
+            raise ConfigError("Plain: user name and password cannot have the character NUL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +110,73 @@ class Scram:
     mechanism: ScramMechanism = "SCRAM-SHA-512"
 
     def __post_init__(self) -> None:
-        _require_user(self.username)
-        if self.mechanism not in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-            raise ConfigError(f"Scram mechanism {self.mechanism!r} is not SCRAM-SHA-256 or SCRAM-SHA-512")
+        _require_login("Scram", self.username, self.password)
+        # Arguments in another order than the class has them: what stands here may be the password.
+        if self.mechanism not in SCRAM_MECHANISMS or {self.username, self.password} & {*SCRAM_MECHANISMS}:
+            wanted = " or ".join(SCRAM_MECHANISMS)
+            raise ConfigError(f"Scram takes username, password and mechanism, in this order; mechanism is {wanted}")
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearer:
-    """SASL OAUTHBEARER: `token` is called for every new connection and returns the bearer token."""
+    """SASL OAUTHBEARER: `token` is called for every new connection and returns the bearer token.
+
+    Brokers, and all who read the connection, can use it as this client does. Use it inside TLS. `ottla.net.tokens` has
+    callables for a file and for a token endpoint.
+    """
 
     token: Callable[[], str] = field(repr=False)
-    extensions: tuple[tuple[str, str], ...] = ()
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.token):
+            raise ConfigError("OAuthBearer(token=...) is a function that returns the token, for example lambda: token")
+        for name, value in self.extensions:
+            if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
+                raise ConfigError(
+                    f"OAuthBearer(extensions=...) {name!r}: a name has letters only and is not 'auth', a value has"
+                    " printable ASCII characters (RFC 7628)"
+                )
 
 
 Sasl = Plain | Scram | OAuthBearer
 
 
-def _require_user(username: str) -> None:
+def _require_login(kind: str, username: object, password: object) -> None:
+    """No value is shown: arguments may be in the wrong order."""
+    for name, value in (("username", username), ("password", password)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{kind}({name}=...) must be a str, got {_kind(value)}")
     if not username:
-        raise ConfigError("the SASL user name is empty")
+        raise ConfigError(f"{kind}: the user name is empty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How connections are protected: nothing (PLAINTEXT), `tls`, `sasl`, or both (SASL_SSL)."""
+    """How connections are protected: nothing (PLAINTEXT), `tls`, `sasl`, or both (SASL_SSL).
+
+    With `require_tls` a value without `tls` is refused: for programs whose settings come from elsewhere. Without it,
+    clients warn in their log when a password or token would cross the network readable.
+    """
 
     tls: Tls | None = None
     sasl: Sasl | None = None
+    require_tls: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, kinds in (("tls", self.tls, Tls), ("sasl", self.sasl, Plain | Scram | OAuthBearer)):
+            if value is not None and not isinstance(value, kinds):
+                wanted = "Tls" if name == "tls" else "Plain, Scram or OAuthBearer"
+                raise ConfigError(f"Security({name}=...) must be {wanted}, got {_kind(value)}")
+        if self.require_tls and self.tls is None:
+            raise ConfigError("Security(require_tls=True) needs tls=Tls(...), with which brokers are asked for TLS")
+
+    @property
+    def exposed(self) -> str:
+        """What would cross the network readable for all on the way: "password", "token" or nothing."""
+        if self.tls is not None:
+            return ""
+        return {Plain: "password", OAuthBearer: "token"}.get(type(self.sasl), "")
 
     @property
     def protocol(self) -> str:
@@ -135,15 +194,19 @@ class Retry:
     """Waiting between attempts: exponential from `initial` to `maximum` seconds, shortened at random.
 
     `jitter` is the share of each wait that is random: 0.5, the default, waits between half and all of the exponential
-    value; 1 is full jitter, 0 none.
+    value; 1 is full jitter, 0 none. `first_contact` is for programs that should fail soon when nothing is there: how
+    often all addresses are tried until a broker has answered for the first time. None: until the call's time is over.
     """
 
     initial: float = 0.05
     maximum: float = 1.0
     factor: float = 2.0
     jitter: float = 0.5
+    first_contact: int | None = None
 
     def __post_init__(self) -> None:
+        if self.first_contact is not None:
+            check_whole("Retry(first_contact=...)", self.first_contact, lowest=1, highest=1_000_000)
         if not 0 < self.initial <= self.maximum <= LONGEST:
             raise ConfigError(
                 f"Retry needs 0 < initial <= maximum <= {LONGEST:,.0f}, got {self.initial}, {self.maximum}"
@@ -179,10 +242,19 @@ class Timeouts:
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """A setting must be of this class."""
+    """A setting must be of this class. What is there instead is shown only where it cannot hold a secret."""
     if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
-        raise ConfigError(f"{name} must be {article} {kind.__name__}, got {value!r}")
+        shown = repr(value) if issubclass(kind, int | Enum) else _kind(value)
+        raise ConfigError(f"{name} must be {_article(kind.__name__)}, got {shown}")
+
+
+def _kind(value: object) -> str:
+    """What a wrong value is, without its content, which may be a secret."""
+    return repr(value) if value is None or isinstance(value, int | float | Enum) else _article(type(value).__name__)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def check_callable(name: str, value: object, *, arguments: int) -> None:

@@ -24,7 +24,8 @@
     ├── LakeError              an archive on disk cannot do what was asked
     │   ├── NotALake           a folder that holds something else, or nothing
     │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
-    │   └── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    │   ├── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    │   └── ArchiveIncomplete  some topics could not be archived, the others were: which ones and why
     ├── EngineFailed           Spark could not run tasks or a query
     ├── FleetError             a fleet cannot do what was asked
     │   ├── StoreUnavailable   its store does not answer
@@ -44,14 +45,19 @@ Exceptions of other libraries do not cross Ottla's surface; they are the `__caus
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from ottla.text import printable
 
 __all__ = [
+    "Advice",
+    "ArchiveIncomplete",
     "Attempt",
     "AuthenticationFailed",
     "BrokerError",
@@ -93,8 +99,30 @@ __all__ = [
     "UnsupportedFormat",
     "UsedAfterFork",
     "WireError",
+    "copied",
     "error_row",
 ]
+
+
+class Advice(StrEnum):
+    """What to change in a program. Commands have words of their own for each: `ottla.cli.wording`."""
+
+    USE_TLS = "set Security(tls=Tls(...))"
+    NO_TLS = "is this a listener without TLS? Then leave out Security(tls=...)"
+    CA_FILE = "set Tls(ca_file=...) to the authority that signed it"
+    HOST_NAME = "connect by a name in the certificate, or set Tls(check_hostname=False) knowingly"
+    CERTIFICATE = "set Tls(cert_file=..., key_file=...)"
+    USE_SASL = "does this listener ask for SASL? Then set Security(sasl=...)"
+    NO_SASL = "leave out Security(sasl=...)"
+    LOGIN = "the user is set with Security(sasl=...)"
+    PROTECT = "set Security(tls=Tls(...)), or log in with Scram"
+    ON_LOST = "on_lost='earliest' or 'latest' goes on by itself and tells of it as an event"
+    RECORD_SIZE = (
+        "max_record_bytes; raise it together with max.message.bytes of the topic, or set on_oversize to divert such"
+        " records"
+    )
+    BATCH_SIZE = "Fetching(max_batch_bytes=...) raises it"
+    FETCH_SIZE = "raise Fetching(request_bytes=...)"
 
 
 class OttlaError(Exception):
@@ -117,6 +145,21 @@ def _restored(kind: type[OttlaError], args: tuple[Any, ...], fields: dict[str, A
     return error
 
 
+E = TypeVar("E", bound=OttlaError)
+
+
+def copied(error: E) -> E:
+    """The same error as a new object, for what is raised again and again.
+
+    Raising an object adds the frames to the traceback that it has already, which then keeps them alive, too.
+    """
+    copy_of = copy.copy(error)
+    copy_of.__cause__ = error.__cause__
+    if (notes := getattr(error, "__notes__", None)) is not None:
+        copy_of.__notes__ = list(notes)
+    return copy_of
+
+
 class ConfigError(OttlaError, ValueError):
     """A setting is wrong; the text names it, its value and what is accepted."""
 
@@ -131,10 +174,7 @@ class RecordTooLarge(InputError):
     def __init__(self, what: str, *, size_bytes: int, limit_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
-        super().__init__(
-            f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} (max_record_bytes; raise it together"
-            " with max.message.bytes of the topic, or set on_oversize to divert such records)"
-        )
+        super().__init__(f"{what} takes {size_bytes:,} bytes, the limit is {limit_bytes:,} ({Advice.RECORD_SIZE})")
 
 
 class WireError(OttlaError):
@@ -320,6 +360,15 @@ class LakeDamaged(LakeError):
     """A file of the archive cannot be read, or contradicts another one."""
 
 
+class ArchiveIncomplete(LakeError):
+    """Some of several topics could not be archived; all that could be is. `troubles` has the error of each."""
+
+    def __init__(self, path: object, troubles: Mapping[str, OttlaError]) -> None:
+        self.troubles = dict(troubles)
+        lines = "".join(f"\n  {topic}: {error}" for topic, error in sorted(self.troubles.items()))
+        super().__init__(path, f"not archived, the other topics are:{lines}")
+
+
 class EngineFailed(OttlaError):
     """Spark could not run tasks or a query; the text is what it says of the cause, the whole report is the cause."""
 
@@ -463,7 +512,7 @@ class OffsetsLost(OttlaError):
         self.replaced = replaced
         super().__init__(
             f"{printable(topic)}-{partition}: offsets [{start}, {stop}) are lost: {reason}; the log can be read from"
-            f" offset {resume} (on_lost='earliest' or 'latest' goes on by itself and tells of it as an event)"
+            f" offset {resume} ({Advice.ON_LOST})"
         )
 
 
@@ -554,7 +603,7 @@ _ADVICE = {
     ErrorCode.record_list_too_large: (
         "the batch is larger than a log segment: send smaller batches or raise segment.bytes"
     ),
-    ErrorCode.invalid_fetch_size: "the fetch size is too small or negative: raise max_bytes, one megabyte at a time",
+    ErrorCode.invalid_fetch_size: f"the broker does not accept the size of this request: {Advice.FETCH_SIZE}",
     ErrorCode.not_enough_replicas: (
         "fewer replicas are in sync than min.insync.replicas asks for: bring brokers back, or lower it knowingly"
     ),

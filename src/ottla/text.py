@@ -1,7 +1,8 @@
 """Text from outside, made fit to be read by people: what would steer a terminal or forge a line is written out.
 
 Names of topics, groups, clients and hosts, error texts of brokers and the like are whatever the other side says. They
-go through `printable` on their way into an error, a log or a terminal, and stay as they are everywhere else.
+go through `printable` on their way into an error, a log or a terminal, and stay as they are everywhere else. What may
+hold a password goes through `redacted`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ def printable(text: str, *, keep: str = "") -> str:
 def escaped_in_json(text: str) -> str:
     """JSON in one line that means the same, with such characters as `\\u009b`: JSON itself lets most of them stand."""
     return CONTROL.sub(lambda found: "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1], text)
+
+
+_USER_INFO = re.compile(r"(?P<before>^|//|[\s,'\"(])[^\s,'\"/@]*@")
+_SECRET = re.compile(
+    r"(?i)(?P<name>[\w.-]*(?:password|passwd|secret|token|api[_-]?key|credential)[\w.-]*)=[^&\s,;'\"]+"
+)
+
+
+def redacted(text: str) -> str:
+    """Without what stands before an @ in addresses, and without the values of settings that sound like secrets."""
+    return _SECRET.sub(r"\g<name>=***", _USER_INFO.sub(r"\g<before>***@", text))
 
 
 def _written(character: str) -> str:

@@ -86,14 +86,14 @@ def test_a_group_in_use_is_described_with_its_members_and_left_alone(
         assert found["members"][0]["assigned"] == {TOPIC: [0, 1, 2]}
         assert {one["client_id"] for one in found["partitions"]} == {"app-1"}
         goal = ("--to-earliest", "--topic", TOPIC)
-        for refused in (("reset", name, *goal), ("reset", name, *goal, "--dry-run"), ("delete", name)):
+        for refused in (("reset", name, *goal), ("reset", name, *goal, "--dry-run"), ("delete", name, "--yes")):
             result = _run(kafka, *refused)
             assert result.exit_code == 1
             assert f"group {name} is in use" in result.stderr
             assert "1 member: app-1 on 127.0.0.1" in result.stderr
         assert admin.groups.committed(name) == {}
-    assert _run(kafka, "reset", name, *goal).exit_code == 0
-    assert _run(kafka, "delete", name).stdout == f"deleted {name}\n"
+    assert _run(kafka, "reset", name, *goal, "--yes").exit_code == 0
+    assert _run(kafka, "delete", name, "--yes").stdout == f"deleted {name}\n"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_reset_does_what_its_dry_run_shows(
     shown = _json(kafka, "reset", group, *arguments, "--dry-run")
     assert shown["reset"] is False
     assert _offsets(admin) == {0: 4, 1: 15}
-    done = _json(kafka, "reset", group, *arguments)
+    done = _json(kafka, "reset", group, *arguments, "--yes")
     assert done == {**shown, "reset": True}
     assert _offsets(admin) == after
     assert {one["partition"]: one["before"] for one in done["partitions"]}.items() <= {0: 4, 1: 15, 2: None}.items()
@@ -129,7 +129,7 @@ def test_offsets_beyond_the_log_are_cut_and_it_is_said(kafka: LocalCluster, grou
     result = _run(kafka, "reset", group, "--shift", "-100", "--dry-run")
     assert "group cli-group would be reset:" in result.stdout
     assert "-96 is cut: the log begins at 0" in result.stdout
-    assert "2000 is cut: the log ends at 20" in _run(kafka, "reset", group, "--to-offset", "2000").stdout
+    assert "2000 is cut: the log ends at 20" in _run(kafka, "reset", group, "--to-offset", "2000", "--yes").stdout
 
 
 def test_a_new_group_can_be_placed_before_its_first_use(kafka: LocalCluster, admin: Admin, group: str) -> None:
@@ -141,7 +141,15 @@ def test_a_new_group_can_be_placed_before_its_first_use(kafka: LocalCluster, adm
 def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
     for name in ("cli-gone-1", "cli-gone-2"):
         admin.groups.set_offsets(name, {T0: 1})
-    result = _run(kafka, "delete", "cli-gone-1", "cli-gone-2")
+    for refused in (("delete", "cli-gone-1", "cli-gone-2"), ("reset", "cli-gone-1", "--to-latest")):
+        result = _run(kafka, *refused)
+        assert result.exit_code == 2
+        assert "give --yes if that is meant, or --dry-run to look first" in result.stderr
+    shown = _run(kafka, "delete", "cli-gone-1", "cli-gone-2", "--dry-run")
+    told = "(offsets of 1 partition)"
+    assert shown.stdout == f"would delete cli-gone-1 {told}, cli-gone-2 {told}\n"
+    assert {"cli-gone-1", "cli-gone-2"} <= {group.name for group in admin.groups.list_groups()}
+    result = _run(kafka, "delete", "cli-gone-1", "cli-gone-2", "--yes")
     assert result.stdout == "deleted cli-gone-1\ndeleted cli-gone-2\n"
     assert not [one for one in admin.groups.list_groups() if one.name.startswith("cli-gone")]
 
@@ -150,7 +158,7 @@ def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
     ("arguments", "code", "text"),
     [
         (("describe", "cli-missing"), 1, "describing group cli-missing: GROUP_ID_NOT_FOUND"),
-        (("delete", "cli-missing"), 1, "deleting group cli-missing: GROUP_ID_NOT_FOUND"),
+        (("delete", "cli-missing", "--yes"), 1, "GROUP_ID_NOT_FOUND"),
         (("reset", "cli-missing", "--to-latest"), 1, "GROUP_ID_NOT_FOUND"),
         (
             ("reset", "cli-missing", "--to-latest", "--new"),

@@ -228,7 +228,7 @@ def test_a_record_that_is_too_large_is_named_and_the_others_are_sent(kafka: Fake
     said = result.stderr.splitlines()
     assert f"{file}:2: not delivered: it takes 1,011 bytes, the limit is 1,000 (--max-record-bytes)" in said
     assert f"{file}:3: not delivered: it takes 2,021 bytes, the limit is 1,000 (--max-record-bytes)" in said
-    assert f"{file}:5: too long for a record: 3,000,000 bytes" in said
+    assert f"{file}:5: too long for a record: 3,000,000 bytes, the limit is 1,000 (--max-record-bytes)" in said
     assert said[-1].endswith("; 2 not delivered; 1 bad line")
     assert [record.value for record in kafka.records("users", 0)] == [b"a", b"d", b"f"]
 
@@ -293,7 +293,7 @@ def test_a_spool_delivers_while_brokers_are_up(kafka: FakeKafka, tmp_path: Path)
         (["clicks", "--acks", "2"], "'2' is not one of"),
         (["clicks", "--username", "alice"], "--username needs a password: set OTTLA_PASSWORD, or give --password-file"),
         (["clicks", "--sasl-mechanism", "PLAIN"], "--sasl-mechanism needs --username"),
-        (["clicks", "--key-file", __file__], "Tls(key_file=...) needs cert_file as well"),
+        (["clicks", "--key-file", __file__], "--key-file needs --cert-file"),
         (["clicks", "--batch-bytes", "10"], "10 is not in the range"),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -259,3 +261,48 @@ def test_a_folder_that_is_no_spool_is_told(tmp_path: Path) -> None:
         done = run("spool", *command, str(tmp_path))
         assert done.exit_code == 1
         assert "is no spool" in done.stderr
+
+
+def test_what_is_exported_is_for_its_owner_only(left: Path, tmp_path: Path) -> None:
+    output = tmp_path / "exported"
+    assert run("spool", "export", str(left), "--output", str(output)).exit_code == 0
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_an_export_touches_nothing_that_exists_unless_asked(left: Path, tmp_path: Path, kind: str) -> None:
+    output, precious = tmp_path / "exported", tmp_path / "precious"
+    if kind != "dangling link":
+        precious.write_text("precious")
+    if kind == "file":
+        precious.rename(output)
+    else:
+        output.symlink_to(precious)
+    refused = run("spool", "export", str(left), "--output", str(output))
+    assert refused.exit_code == 1
+    assert "exists already: name another file, or replace it with --force" in refused.stderr
+    assert kind == "dangling link" or output.read_text() == "precious"
+    assert precious.exists() == (kind == "link")
+
+    assert run("spool", "export", str(left), "--output", str(output), "--force").exit_code == 0
+    assert not output.is_symlink()
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert len(output.read_text().splitlines()) == 5
+    assert precious.exists() == (kind == "link")
+    assert kind != "link" or precious.read_text() == "precious"
+
+
+def test_an_export_that_fails_leaves_the_earlier_file_alone(
+    left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "exported"
+    output.write_text("earlier")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ottla.cli.spool._lines", full)
+    assert run("spool", "export", str(left), "--output", str(output), "--force").exit_code == 1
+    assert output.read_text() == "earlier"
+    assert run("spool", "export", str(left), "--output", str(tmp_path / "new")).exit_code == 1
+    assert [path.name for path in tmp_path.iterdir() if "exported" in path.name or "new" in path.name] == ["exported"]

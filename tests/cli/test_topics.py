@@ -118,7 +118,7 @@ def test_a_dry_run_creates_alters_and_grows_nothing(kafka: LocalCluster, admin: 
 
 
 def test_alter_shows_before_and_after_and_leaves_the_rest(kafka: LocalCluster, topic: str) -> None:
-    found = _json(kafka, "alter", topic, "--cleanup", "compact", "--setting", "segment.bytes=2000000")
+    found = _json(kafka, "alter", topic, "--cleanup", "compact", "--setting", "segment.bytes=2000000", "--yes")
     assert found["changes"] == [
         {"setting": "segment.bytes", "before": "1073741824", "after": "2000000"},
         {"setting": "cleanup.policy", "before": "delete", "after": "compact"},
@@ -154,7 +154,7 @@ def test_partitions_are_added(kafka: LocalCluster, topic: str) -> None:
         (("add-partitions", NAME, "--total", "2"), 2, "there is nothing to add"),
         (("add-partitions", "cli-missing", "--total", "2"), 1, "describing topic cli-missing: UNKNOWN_TOPIC"),
         (("describe", "cli-missing"), 1, "describing topic cli-missing: UNKNOWN_TOPIC_OR_PARTITION"),
-        (("delete", "cli-missing"), 1, "deleting topic cli-missing: UNKNOWN_TOPIC_OR_PARTITION"),
+        (("delete", "cli-missing", "--yes"), 1, "describing topic cli-missing: UNKNOWN_TOPIC_OR_PARTITION"),
     ],
 )
 def test_what_is_wrong_is_said_once_and_changes_nothing(
@@ -214,6 +214,10 @@ def test_it_works_through_tls_and_scram(kafka: LocalCluster, topic: str, monkeyp
     user, password = next(iter(kafka.status().users.items()))
     monkeypatch.setenv("OTTLA_PASSWORD", password)
     secure = ("--bootstrap", kafka.secure_bootstrap, "--ca-file", str(kafka.status().ca_file), "--username", user)
-    for command in (("topics", "describe", topic), ("groups", "list"), ("topics", "alter", topic, "--retention", "2h")):
+    for command in (
+        ("topics", "describe", topic),
+        ("groups", "list"),
+        ("topics", "alter", topic, "--retention", "2h", "--yes"),
+    ):
         result = run(*command, *secure)
         assert result.exit_code == 0, result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Repository:
     spoilt: dict[str, list[str]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     delay: float = 0.0
+    logins: list[str] = field(default_factory=list)
 
     def add(self, artifact: str, content: bytes, *spoilt: str) -> Jar:
         """Serve one more jar, its first answers spoilt."""
@@ -54,6 +56,8 @@ def _handler(served: Repository) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             served.asked[self.path] += 1
+            if login := self.headers["Authorization"]:
+                served.logins.append(b64decode(login.removeprefix("Basic ")).decode())
             queue = served.spoilt.get(self.path, [])
             how = queue.pop(0) if queue else "whole"
             content = served.files.get(self.path)

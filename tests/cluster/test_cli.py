@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from ottla.cli import cli
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
+from ottla.cluster.creation import Wanted
+from ottla.cluster.state import ClusterFolder
 from ottla.errors import BrokerError, ConfigError
 
 
@@ -177,7 +180,7 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
     result = _run("cluster", "status", "--name", "tests", "--dir", directory)
     assert result.exit_code == 0
     assert f"bootstrap  {kafka.bootstrap}\n" in result.stdout
-    assert "alice / alice-secret" in result.stdout
+    assert f"alice / {kafka.status().users['alice']}" in result.stdout
     shown = json.loads(_run("cluster", "status", "--name", "tests", "--dir", directory, "--json").stdout)
     assert shown["bootstrap"] == kafka.bootstrap
     assert [broker["life"] for broker in shown["brokers"]] == ["running"] * 3
@@ -187,3 +190,11 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
     assert "there is 'tests' (running): --name says which is meant" in absent.stdout
     log = _run("cluster", "logs", "1", "--name", "tests", "--dir", directory, "--lines", "3").stdout
     assert len(log.splitlines()) == 3
+
+
+def test_a_log_in_which_clients_name_themselves_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path, "default")
+    folder.save(Wanted(brokers=1, cache_dir=tmp_path).new_state("default", random.Random(1)))
+    folder.log(1).parent.mkdir()
+    folder.log(1).write_text("\tclient \x1b]0;owned\x07\nnext\n")
+    assert _run("cluster", "logs", "1", "--dir", str(tmp_path)).stdout == "\tclient \\x1b]0;owned\\x07\nnext\n"

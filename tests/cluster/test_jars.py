@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -192,3 +193,23 @@ def test_of_two_processes_one_fetches_and_the_other_waits_and_says_so(tmp_path: 
     assert repository.asked[f"/{jar.path}"] == 1
     assert all(text.splitlines()[-1] == "1000" for text in said)
     assert sum("waiting for it" in text for text in said) == 1
+
+
+def test_a_mirror_with_a_password_is_used_and_its_password_is_never_shown(
+    tmp_path: Path, repository: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = repository.url.replace("http://", "http://me:s3cr%2Fet@")
+    jar = repository.add("a", b"content", "401")
+    cache = JarCache(tmp_path, (jar,))
+    with (
+        caplog.at_level(logging.DEBUG),
+        pytest.raises(LocalClusterError, match=r"http://\*\*\*@127.* answered 401") as no,
+    ):
+        cache.ensure(base_url=url)
+    cache.ensure(base_url=url)
+    assert _content(cache) == [b"content"]
+    assert repository.logins == ["me:s3cr/et"] * 2
+    for text in (str(no.value), *(record.getMessage() for record in caplog.records)):
+        assert "s3cr" not in text
+    with pytest.raises(ConfigError, match=r"'ftp://\*\*\*@h/'"):
+        JarCache(tmp_path / "other", (jar,)).ensure(base_url="ftp://me:s3cr@h/")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,8 +185,8 @@ def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: 
         taken = somebody.getsockname()[1]
         choose = lifecycle.fresh_nodes
 
-        def unlucky(count: int, *, secure: bool, chance: random.Random) -> tuple[NodeState, ...]:
-            first, *rest = choose(count, secure=secure, chance=chance)
+        def unlucky(count: int, **wanted: Any) -> tuple[NodeState, ...]:
+            first, *rest = choose(count, **wanted)
             return (replace(first, ports=Ports(taken, first.ports.controller)), *rest)
 
         monkeypatch.setattr(lifecycle, "fresh_nodes", unlucky)

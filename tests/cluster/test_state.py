@@ -10,6 +10,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ import pytest
 from ottla.cluster import Condition, LocalCluster, lifecycle
 from ottla.cluster.creation import Wanted
 from ottla.cluster.guard import start_guard
-from ottla.cluster.nodes import Java
+from ottla.cluster.nodes import Java, write_properties
 from ottla.cluster.ports import PortTaken, free_ports
 from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
 from ottla.cluster.redis import find_redis, password, password_file, start_redis, wait_for_redis
@@ -269,17 +270,28 @@ def _said(port: int, *commands: str) -> bytes:
         return heard
 
 
+def _redis_on_a_free_port(folder: Path) -> tuple[ProcessId, int]:
+    """Other tests look for ports at the same time, so the port that was free may be taken a moment later."""
+    environment = dict(os.environ)
+    while True:
+        (port,) = free_ports(1, random.Random())
+        running = start_redis(find_redis(environment), folder, port=port, environment=environment)
+        try:
+            wait_for_redis(running, folder, port=port, timeout=30)
+        except PortTaken:
+            continue
+        return running, port
+
+
 def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
     """They reach its port; its password they cannot read, neither in a file nor in the list of processes."""
     environment, folder = dict(os.environ), tmp_path / "c" / 'a "redis"'
-    (port,) = free_ports(1, random.Random())
     before = os.umask(0)
     try:
-        running = start_redis(find_redis(environment), folder, port=port, environment=environment)
+        running, port = _redis_on_a_free_port(folder)
     finally:
         os.umask(before)
     try:
-        wait_for_redis(running, folder, port=port, timeout=10)
         secret = password(folder)
         assert len(secret) > 30
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -336,11 +348,8 @@ def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monke
 def test_what_runs_on_in_a_deleted_folder_is_ended_by_the_next_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = dict(os.environ)
-    (port,) = free_ports(1, random.Random())
-    redis = start_redis(find_redis(environment), tmp_path / "c" / "redis", port=port, environment=environment)
+    redis, _ = _redis_on_a_free_port(tmp_path / "c" / "redis")
     try:
-        wait_for_redis(redis, tmp_path / "c" / "redis", port=port, timeout=10)
         shutil.rmtree(tmp_path / "c")
         monkeypatch.setenv("PATH", str(tmp_path))  # no Java: this much is enough here
         monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -386,3 +395,53 @@ def test_what_is_not_running_says_how_to_start_it(tmp_path: Path) -> None:
         _ = LocalCluster("c", dir=tmp_path).bootstrap
     with pytest.raises(LocalClusterError, match="cluster 'c' is absent"):
         LocalCluster.attach("c", tmp_path)
+
+
+def test_files_with_passwords_are_for_their_user_alone(tmp_path: Path) -> None:
+    state = Wanted(brokers=1, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    folder = ClusterFolder(tmp_path / "base", "c")
+    folder.path.mkdir(parents=True)
+    folder.path.chmod(0o755)  # as an earlier version made it
+    folder.node(1).mkdir()
+    folder.properties(1).write_text("")
+    before = os.umask(0)
+    try:
+        folder.save(state)
+        write_properties(state, state.nodes[0], folder)
+    finally:
+        os.umask(before)
+    assert state.users["alice"] in folder.properties(1).read_text()
+    assert folder.load() == state
+    for path, mode in ((folder.path, 0o700), (folder.path / "state.json", 0o600), (folder.properties(1), 0o600)):
+        assert stat.S_IMODE(path.stat().st_mode) == mode, path
+
+
+def test_a_lock_goes_with_its_cluster(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path, "c")
+    with folder.locked(timeout=1):
+        folder.create()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.lock"]
+    with folder.locked(timeout=1):
+        folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+_COUNTING = """
+import sys
+from pathlib import Path
+from ottla.cluster.state import ClusterFolder
+base, rounds = Path(sys.argv[1]), int(sys.argv[2])
+folder = ClusterFolder(base, "c")
+for _ in range(rounds):
+    with folder.locked(timeout=60):
+        count = base.parent / "count"
+        count.write_text(str(int(count.read_text()) + 1))
+"""
+
+
+def test_commands_exclude_one_another_although_lock_files_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-c", _COUNTING, str(tmp_path / "base"), "100"]
+    running = [subprocess.Popen(command) for _ in range(3)]
+    assert [one.wait(60) for one in running] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "300"

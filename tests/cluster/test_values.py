@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ottla.cluster.java import find_java
 from ottla.cluster.lifecycle import fresh_nodes
 from ottla.cluster.ports import free_ports, is_free
 from ottla.cluster.properties import node_properties, render, scram_credentials
-from ottla.cluster.security import client_security, unsigned_token
+from ottla.cluster.security import Tokens, client_security
 from ottla.cluster.state import ClusterFolder, ClusterState
 from ottla.cluster.topics import TopicSpec
 from ottla.config import OAuthBearer, Plain, Scram
@@ -94,15 +95,16 @@ def test_replication_follows_the_number_of_brokers(brokers: int, replicas: str, 
 
 
 def test_a_plain_cluster_has_no_secure_listener_and_a_secure_one_has_two() -> None:
-    plain, secure = _properties(_state(1), 1), _properties(_state(1, secure=True), 1)
+    wanted = _state(1, secure=True)
+    plain, secure = _properties(_state(1), 1), _properties(wanted, 1)
     assert [part.split(":")[0] for part in plain["advertised.listeners"].split(",")] == ["PLAINTEXT"]
-    assert [part.split(":")[0] for part in secure["advertised.listeners"].split(",")] == [
-        "PLAINTEXT",
-        "SASL_SSL",
-        "SSL",
-    ]
+    assert [part.split(":")[0] for part in secure["advertised.listeners"].split(",")] == ["SASL_SSL", "SSL"]
+    assert "CONTROLLER:SASL_SSL" in secure["listener.security.protocol.map"]
+    assert secure["inter.broker.listener.name"] == "SASL_SSL"
     assert not [key for key in plain if "ssl.keystore" in key or "jaas" in key]
-    assert 'user_alice="alice-secret"' in secure["listener.name.sasl_ssl.plain.sasl.jaas.config"]
+    password = wanted.users["alice"]
+    assert f'user_alice="{password}"' in secure["listener.name.sasl_ssl.plain.sasl.jaas.config"]
+    assert password != _state(1, secure=True).users["alice"], "every cluster has passwords of its own"
 
 
 def test_all_listeners_are_on_the_loopback_address() -> None:
@@ -128,25 +130,32 @@ def test_scram_users_are_given_both_mechanisms() -> None:
     ]
 
 
-def test_client_security_follows_the_mechanism() -> None:
-    certificates = Certificates(Path("c"))
+def test_client_security_follows_the_mechanism(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificates.create()
     users = {"alice": "secret"}
     scram = client_security("alice", "SCRAM-SHA-256", users=users, certificates=certificates)
     assert scram.sasl == Scram("alice", "secret", "SCRAM-SHA-256")
     assert scram.tls is not None
-    assert scram.tls.ca_file == Path("c/ca.pem")
+    assert scram.tls.ca_file == tmp_path / "ca.pem"
     plain = client_security("alice", "PLAIN", users=users, certificates=certificates)
     assert plain.sasl == Plain("alice", "secret")
     token = client_security("alice", "OAUTHBEARER", users=users, certificates=certificates)
     assert isinstance(token.sasl, OAuthBearer)
     assert token.sasl.token().count(".") == 2
+    assert pickle.loads(pickle.dumps(token)) == token
     with pytest.raises(ConfigError, match="no user 'eve': its users are alice"):
         client_security("eve", "PLAIN", users=users, certificates=certificates)
 
 
-def test_an_unsigned_token_says_who_and_until_when() -> None:
-    claims = unsigned_token("alice", now=1000.0, lifetime=60.0).split(".")[1]
-    assert json.loads(base64.urlsafe_b64decode(claims + "==")) == {"sub": "alice", "iat": 1000.0, "exp": 1060.0}
+def test_a_token_says_who_and_until_when_and_is_signed(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificates.create()
+    head, claims, signature = Tokens("alice", certificates).signed(now=1000.5, lifetime=60.0).split(".")
+    told = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert {name: told[name] for name in ("sub", "iat", "exp")} == {"sub": "alice", "iat": 1000, "exp": 1060}
+    assert json.loads(base64.urlsafe_b64decode(head + "==")) == {"alg": "ES256", "kid": "ottla"}
+    assert len(base64.urlsafe_b64decode(signature + "==")) == 64
 
 
 def test_certificates_are_readable_by_their_owner_only(tmp_path: Path) -> None:
@@ -203,7 +212,7 @@ def test_no_two_nodes_of_a_cluster_are_given_the_same_port() -> None:
         def choice(self, seq: Any) -> Any:
             return super().choice(seq[:300])
 
-    nodes = fresh_nodes(50, secure=True, chance=Forgetful(1))
+    nodes = fresh_nodes(50, is_open=True, secure=True, chance=Forgetful(1))
     ports = [port for node in nodes for port in node.ports.taken()]
     assert len(ports) == len(set(ports))
 

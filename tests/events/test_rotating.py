@@ -17,7 +17,7 @@ import pytest
 from tests.waiting import eventually
 
 from ottla.errors import ConfigError, OttlaError
-from ottla.events import Events, Flushed, FlushFailed, RotatingFiles, StoreDown, TimeDown, UnitEnded
+from ottla.events import Events, Flushed, FlushFailed, JsonLinesSink, RotatingFiles, StoreDown, TimeDown, UnitEnded
 
 from .samples import in_threads, sample
 
@@ -244,3 +244,16 @@ def test_a_file_that_another_process_took_before_it_was_locked_is_given_up(
     sink.close()
     assert taken
     assert _numbers(tmp_path) == [5]
+
+
+def test_a_relative_folder_is_that_of_the_directory_in_which_the_sink_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Events(RotatingFiles("events"), JsonLinesSink("events.jsonl")) as events:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        events.emit(sample(Flushed))
+    assert len(list((tmp_path / "events").iterdir())) == 1
+    assert (tmp_path / "events.jsonl").read_text().count("flushed") == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []

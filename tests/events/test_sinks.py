@@ -135,10 +135,10 @@ def test_statsd_gets_counts_and_times_under_names_with_topic_and_partition(
 
 
 def test_statsd_with_tags_keeps_names_plain(server: Statsd, sink: Callable[..., StatsdSink]) -> None:
-    sink(prefix="shop.ottla", tags={"env": "prod,eu|1"})(Flushed("web.clicks", 3, 100, 50, 90))
+    sink(prefix="shop.ottla", tags={"env": "prod,eu|\x1b"})(Flushed("web.clicks", 3, 100, 50, 90))
     assert server.lines()[:2] == [
-        "shop.ottla.flushed.count:1|c|#env:prod_eu_1,topic:web.clicks,partition:3",
-        "shop.ottla.flushed.records:100|c|#env:prod_eu_1,topic:web.clicks,partition:3",
+        "shop.ottla.flushed.count:1|c|#env:prod_eu__,topic:web.clicks,partition:3",
+        "shop.ottla.flushed.records:100|c|#env:prod_eu__,topic:web.clicks,partition:3",
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from ottla.errors import BrokerError, ConnectFailed, CorruptBatch, DeadlineExceeded, OttlaError
 from ottla.events import ConnectionDown
 from ottla.model import OffsetRange, TopicPartition
-from ottla.text import CONTROL, CONTROL_BYTES, escaped_in_json, printable
+from ottla.text import CONTROL, CONTROL_BYTES, escaped_in_json, printable, redacted
 
 HOSTILE = "\x1b]0;x\x07\nFORGED\x9b\u202e\udc80"
 WRITTEN = r"\x1b]0;x\x07\nFORGED\x9b\u202e\udc80"
@@ -59,3 +59,18 @@ def test_events_and_partitions_are_printable() -> None:
     event = ConnectionDown(broker_id=1, address=HOSTILE, reason=HOSTILE)
     for text in (str(event), str(TopicPartition(HOSTILE, 1)), str(OffsetRange(HOSTILE, 1, 2, 3))):
         assert not CONTROL.search(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://:pw@h:1/0", "redis://***@h:1/0"),
+        ("https://u:p%40w@h/a?x=1&api_key=abc&y=2", "https://***@h/a?x=1&api_key=***&y=2"),
+        ("sasl.password=abc, retries=3", "sasl.password=***, retries=3"),
+        ("u:p@a:1,u:p@b:2", "***@a:1,***@b:2"),
+        ("localhost:9092 and clicks@9", "localhost:9092 and ***@9"),
+        ("plain text", "plain text"),
+    ],
+)
+def test_secrets_in_addresses_and_settings_are_left_out(text: str, shown: str) -> None:
+    assert redacted(text) == shown

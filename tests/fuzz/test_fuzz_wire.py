@@ -152,6 +152,7 @@ ACCEPTED = {
     "control",
     "count-of-zero-with-records",
     "headers-many",
+    "time-delta-extreme",
     "headers-many-not-text",
 }
 
@@ -169,7 +170,7 @@ def test_a_hostile_batch_is_refused_with_an_explanation(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(name for name in hostile() if name.startswith("bomb")))
 def test_a_decompression_bomb_stops_at_the_limit(name: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(WireError, match=f"more than the limit of {LIMIT_BYTES} bytes"):
+    with pytest.raises(WireError, match=f"more than the limit of {LIMIT_BYTES:,} bytes"):
         list(Decoder(max_batch_bytes=LIMIT_BYTES).decode([Batch.parse(hostile()[name])]))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < BOMB_BYTES / 2

@@ -24,7 +24,9 @@ AT = TopicPartition("older", 0)
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("older")
-    with LocalCluster("older", brokers=1, version="3.9.2", secure=True, dir=folder, topics=["older"]) as cluster:
+    with LocalCluster(
+        "older", brokers=1, version="3.9.2", secure=True, plaintext=True, dir=folder, topics=["older"]
+    ) as cluster:
         yield cluster
 
 

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.lake import stock
 
 from ottla.errors import ConfigError
@@ -16,6 +18,10 @@ from ottla.model import OffsetRange
 from ottla.wire.decode import SCHEMA
 
 AT = 1_767_268_800_000_000
+
+
+def _continued(begin: bytes) -> st.SearchStrategy[bytes]:
+    return st.binary().map(lambda rest: begin + rest + b'"}')
 
 
 def values(*content: object) -> pa.RecordBatch:
@@ -50,6 +56,10 @@ def times(text: str, records: pa.RecordBatch) -> list[int]:
         (True, NO_TIME),
         (None, NO_TIME),
         (-5, NO_TIME),
+        ("0001-01-01T00:00:00+23:59", -62_135_683_140_000_000),
+        ("9999-12-31T23:59:59-23:59", 253_402_387_139_000_000),
+        ("9" * 5000, NO_TIME),
+        ("\0", NO_TIME),
         (1e300, NO_TIME),
         ([1], NO_TIME),
     ],
@@ -86,3 +96,41 @@ def test_the_records_own_time_is_the_default() -> None:
 def test_what_is_no_place_for_a_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="accepted are record, header:NAME"):
         event_time.parse(text)
+
+
+def test_what_is_no_text_at_all_is_no_time() -> None:
+    broken = [
+        b'{"ts":"\xff"}',
+        b'{"\xff":1}',
+        b'{"ts":"\\ud800"}',
+        b"\xff",
+        b'{"ts":' + b"[" * 100_000,
+        b'{"ts":1e999}',
+    ]
+    assert times("json:ts", values(*broken)) == [NO_TIME] * len(broken)
+
+
+@given(st.lists(st.binary() | st.sampled_from([b'{"ts":"', b'{"ts":']).flatmap(_continued), max_size=5))
+def test_no_value_stops_an_archive(payloads: list[bytes]) -> None:
+    assert len(times("json:ts", values(*payloads))) == len(payloads)
+    assert len(times("json:a.b", values(*payloads))) == len(payloads)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.binary(max_size=3), st.none() | st.binary() | st.text().map(str.encode))), max_size=4
+    )
+)
+def test_no_header_stops_an_archive(found: list[list[tuple[bytes, bytes | None]]]) -> None:
+    names = pa.array([name for headers in found for name, _ in headers], pa.binary()).view(pa.string())
+    contents = pa.array([value for headers in found for _, value in headers], pa.binary())
+    kind = SCHEMA.field("headers").type
+    pairs = pa.StructArray.from_arrays([names, contents], fields=list(kind.value_type))
+    ends = np.cumsum([0, *map(len, found)])
+    records = pa.record_batch({"headers": pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs)})
+    assert len(times("header:a", records)) == len(found)
+
+
+@given(st.text() | st.integers() | st.floats())
+def test_no_text_and_no_number_stops_an_archive(said: object) -> None:
+    assert NO_TIME <= event_time.moment(said) < 1 << 62

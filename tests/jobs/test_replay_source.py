@@ -155,3 +155,15 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         source.selected(Selection(topics=("orders", "clicks", "likes")))
     with pytest.raises(InputError, match=r"nothing is selected: .* from 2026-01-01T00:01:00.* to 2026-01-01T00:02:00"):
         source.selected(Selection(stop=BEGIN))
+
+
+def test_times_that_are_no_date_stop_nothing(tmp_path: Path) -> None:
+    far = table([1, 2]).set_column(
+        table([1]).schema.names.index("timestamp"),
+        "timestamp",
+        pa.array([1 << 62, (1 << 63) - 1], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+    )
+    source = open_source(str(write(tmp_path, a=far)))
+    assert offsets_of(source) == [1, 2]
+    with pytest.raises(InputError, match="s since 1970"):
+        source.selected(Selection(stop=BEGIN))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.errors import InputError
 from ottla.jobs.replay_where import parse
@@ -84,3 +87,37 @@ def test_what_is_no_condition_is_told(text: str, told: str) -> None:
         parse(text)
     assert told in str(caught.value)
     assert "accepted are comparisons" in str(caught.value)
+
+
+_NAMED = st.lists(st.tuples(st.sampled_from([b"a", b"\xff", b"\xc3a"]), st.none() | st.binary()), max_size=3)
+
+
+_Odd = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary(), _NAMED), min_size=1, max_size=5))
+def test_no_record_stops_a_condition(found: list[_Odd]) -> None:
+    pairs = [pair for _, _, headers in found for pair in headers]
+    kind = SCHEMA.field("headers").type
+    names = pa.array([name for name, _ in pairs], pa.binary()).view(pa.string())
+    entries = pa.StructArray.from_arrays(
+        [names, pa.array([value for _, value in pairs], pa.binary())], fields=list(kind.value_type)
+    )
+    ends = pa.array(np.cumsum([0, *(len(headers) for _, _, headers in found)]), pa.int32())
+    records = pa.record_batch(
+        {
+            "key": pa.array([key for key, _, _ in found], pa.binary()),
+            "value": pa.array([value for _, value, _ in found], pa.binary()),
+            "headers": pa.ListArray.from_arrays(ends, entries),
+        }
+    )
+    for text in (
+        "key = 'a'",
+        "value contains 'é'",
+        "value matches 'é+|^$'",
+        "header.a matches '.*'",
+        "header.'é' is null",
+        "not header.a in ('x')",
+        "key is null or value >= ''",
+    ):
+        assert len(parse(text).mask(records)) == len(found)

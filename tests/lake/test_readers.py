@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import msgspec
 import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
@@ -18,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lake import stock
 
+from ottla.lake import layout
 from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
-from ottla.lake.layout import Format
+from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.writing import FINGERPRINT_KEY, RANGE_KEY
 from ottla.model import OffsetRange
 from ottla.wire.decode import SCHEMA
@@ -123,8 +125,29 @@ def test_records_without_a_time_are_in_the_folder_for_that(lake: Lake) -> None:
         return
     (entry,) = lake.ledger.entries()
     assert entry.untimed == 9
-    missing = pq.read_table(lake.path / "topic=clicks/date=__HIVE_DEFAULT_PARTITION__", partitioning=None)
+    missing = pq.read_table(lake.path / "topic=clicks/date=1970-01-01/hour=00", partitioning=None)
     assert missing["offset"].to_pylist() == [0, 10, 20]
+
+
+def test_pandas_as_it_is_reads_an_archive_with_records_without_a_time(lake: Lake) -> None:
+    """Its categories cannot have nulls in some files and dates in others."""
+    found = pd.read_parquet(lake.path)
+    assert sorted(found["offset"]) == sorted([*range(30), *range(100, 160)])
+    if "hour" in lake.settings.partition_by:
+        assert sorted(found[found["date"] == "1970-01-01"]["offset"]) == [0, 10, 20, *range(100, 160, 10)]
+
+
+def test_an_archive_of_an_earlier_version_keeps_its_folders(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path, no_date=None)
+    row = msgspec.json.decode((lake.path / layout.SETTINGS).read_bytes())
+    del row["checksum"], row["no_date"]
+    (lake.path / layout.SETTINGS).write_bytes(msgspec.json.encode(row))
+    again = Lake.create(lake.path, LakeSettings())
+    again.append([stock.stage(again, CLICKS, times=hours)], by=stock.BY)
+    assert {file.values["date"] for file in again.files()} == {None, "2026-01-01", "2026-01-02"}
+    assert (lake.path / "topic=clicks/date=__HIVE_DEFAULT_PARTITION__").is_dir()
+    found = with_polars(lake.path).sort_by("offset")
+    assert found["offset"].to_pylist() == list(range(30))
 
 
 def test_footers_have_statistics_and_say_which_range_it_is(lake: Lake) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.lake import stock
 
 from ottla.errors import ConfigError, LakeError
 from ottla.lake import layout, writing
+from ottla.lake.verifying import Checked, verify_files
 from ottla.lake.writing import FileOptions, RangeFiles
 from ottla.model import OffsetRange
 
@@ -52,7 +54,7 @@ def test_times_that_are_no_date_are_counted_and_kept(tmp_path: Path, moment: int
     lake = stock.create(tmp_path)
     done = stock.stage(lake, ONE, times=lambda offsets: np.full(len(offsets), moment))
     assert done.untimed == 5000
-    assert [file.values["date"] for file in done.files] == [None]
+    assert [file.values["date"] for file in done.files] == ["1970-01-01"]
 
 
 def test_a_topic_with_the_longest_name_has_files_with_names(tmp_path: Path) -> None:
@@ -93,3 +95,43 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.M
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="file_bytes"):
         FileOptions(file_bytes=10)
+
+
+def test_garbage_in_times_makes_no_more_folders_than_allowed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lake = stock.create(tmp_path)
+    days = np.random.default_rng(7).permutation(5000)
+    days[::2] = 3  # half of the records are of one day
+
+    few = replace(stock.SMALL, max_folders=40)
+    done = stock.stage(lake, ONE, times=lambda offsets: days[offsets] * 86_400_000_000, options=few)
+    lake.append([done], by=stock.BY)
+    assert len({layout.folder(file.values) for file in done.files}) <= 41
+    assert len(done.files) <= 50
+    assert 2450 <= done.untimed <= 2461
+    assert "more than 40 folders" in caplog.text
+    assert sum(file.rows for file in lake.files()) == 5000
+    assert list(verify_files(lake, Checked(), deep=True)) == []
+
+
+def test_folders_are_counted_over_all_of_a_range(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path)
+    with RangeFiles(lake.path, lake.settings, ONE, options=replace(stock.SMALL, max_folders=4)) as files:
+        for start in range(0, 100, 10):
+            there = stock.records(OffsetRange("clicks", 2, start, start + 10))
+            files.add(there, np.arange(start, start + 10) * 86_400_000_000)
+        made = files.close()
+    assert len(made) == 5
+    assert files.untimed == 96
+
+
+def test_many_folders_are_few_files_and_little_memory(tmp_path: Path) -> None:
+    lake = stock.create(tmp_path)
+    with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
+        for start in range(0, 40_000, 2000):
+            there = stock.records(OffsetRange("clicks", 2, start, start + 2000))
+            files.add(there, np.arange(2000) % 200 * 86_400_000_000)
+            assert sum(one.waiting_bytes for one in files._open.values()) <= 2 << 16
+            assert sum(one.is_begun for one in files._open.values()) <= 64
+        made = files.close()
+    assert sum(file.rows for file in made) == 40_000
+    assert len(made) < 20 * 200 / 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 
 import pytest
@@ -27,17 +26,18 @@ from ottla.errors import (
 from ottla.net import effort as effort_module
 from ottla.net.deadline import Deadline
 from ottla.net.effort import Effort
+from ottla.net.waiting import Flag
 
 LOST = ConnectionLost("a:1", "cut")
 
 
-def effort(seconds: float, retry: Retry | None = None, pause: threading.Event | None = None) -> Effort:
+def effort(seconds: float, retry: Retry | None = None, pause: Flag | None = None) -> Effort:
     return Effort(
         "counting sheep",
         deadline=Deadline.after(seconds),
         retry=retry or Retry(initial=0.001, maximum=0.002),
         chance=random.Random(1),
-        pause=pause or threading.Event(),
+        pause=pause or Flag(),
     )
 
 
@@ -162,7 +162,7 @@ def test_a_wait_longer_than_the_deadline_leaves_time_for_a_last_attempt() -> Non
 
 
 def test_closing_ends_the_wait() -> None:
-    pause = threading.Event()
+    pause = Flag()
     pause.set()
     with pytest.raises(ConnectionLost):
         effort(10, Retry(initial=5, maximum=5), pause).failed(LOST)

@@ -44,9 +44,10 @@ def test_every_mechanism_is_let_in(kafka: LocalCluster, mechanism: Any) -> None:
     assert brokers_seen(kafka.secure_bootstrap, kafka.security("alice", mechanism=mechanism)) == 3
 
 
-def test_tls_alone_and_with_a_client_certificate(kafka: LocalCluster) -> None:
-    assert brokers_seen(kafka.ssl_bootstrap, Security(tls=kafka.security("alice").tls)) == 3
+def test_a_client_certificate_is_asked_for(kafka: LocalCluster) -> None:
     assert brokers_seen(kafka.ssl_bootstrap, kafka.mutual_tls()) == 3
+    error = refusal(kafka.ssl_bootstrap, Security(tls=kafka.security("alice").tls))
+    assert "set Tls(cert_file=..., key_file=...)" in str(error)
 
 
 @pytest.mark.parametrize(

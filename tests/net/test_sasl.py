@@ -110,3 +110,19 @@ def test_a_token_callable_that_fails_is_named() -> None:
 
     with pytest.raises(sasl.SaslError, match="no network"):
         next(sasl.dialogue(OAuthBearer(token)))
+
+
+@pytest.mark.parametrize("token", ["", "abc\x01auth=Bearer other", "abc\n", "a b", "abc=d", "ž", None, b"abc"])
+def test_what_is_no_token_is_not_sent_and_not_shown(token: object) -> None:
+    dialogue = sasl.dialogue(OAuthBearer(lambda: token))  # type: ignore[arg-type, return-value]
+    with pytest.raises(sasl.SaslError, match="token") as caught:
+        next(dialogue)
+    assert "abc" not in str(caught.value)
+
+
+def test_a_token_callable_that_fails_tells_no_secret() -> None:
+    def failing() -> str:
+        raise RuntimeError("POST https://me:s3cret@idp/token?client_secret=s3cret failed")
+
+    with pytest.raises(sasl.SaslError, match=r"https://\*\*\*@idp/token\?client_secret=\*\*\* failed"):
+        next(sasl.dialogue(OAuthBearer(failing)))

@@ -14,6 +14,7 @@ import trustme
 
 from ottla.config import PLAINTEXT, Address, Security, Tls
 from ottla.errors import ConfigError, ConnectFailed, SecurityMismatch
+from ottla.net import Cluster
 from ottla.net.connection import Connection
 from ottla.net.deadline import Deadline
 
@@ -54,6 +55,15 @@ def secure(ca: trustme.CA) -> Iterator[Address]:
 def test_a_certificate_of_a_trusted_authority_is_accepted(secure: Address, ca_file: Path) -> None:
     with connect(secure, Tls(ca_file=ca_file)) as connection:
         assert connection.request(question(), deadline=Deadline.after(5)).cluster_id == "1"
+
+
+def test_a_relative_path_is_that_of_the_directory_in_which_the_client_was_made(
+    secure: Address, ca_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ca_file.parent)
+    with Cluster([secure], security=Security(tls=Tls(ca_file=ca_file.name))) as cluster:
+        monkeypatch.chdir(tmp_path)
+        assert cluster.metadata(deadline=Deadline.after(10)).cluster_id == "1"
 
 
 def test_an_unknown_authority_is_refused(secure: Address) -> None:

@@ -6,6 +6,7 @@ looked at as it is handed over.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ottla.errors import NotDelivered
 from ottla.produce import records as checks
 from ottla.produce.delivery import Delivery
 from ottla.produce.intake import FIRST_CHUNK_RECORDS, SMALL_BYTES, Handover
@@ -34,11 +36,11 @@ TOPICS = ("a", "b")
 def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
     """One that takes records and sends none."""
     monkeypatch.setattr(Sender, "start", lambda self: None)
-    monkeypatch.setattr(Sender, "is_running", property(lambda self: True))
     made = Producer("127.0.0.1:9", max_record_bytes=1 << 20)
     yield made
     made._started = False  # there is no sender that could be asked to flush
-    made.close()
+    with contextlib.suppress(NotDelivered):  # what a test has left
+        made.close()
 
 
 def taken(producer: Producer) -> list[Handover]:
@@ -165,7 +167,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-_FILES = ("produce/intake.py", "produce/producer.py")
+_FILES = ("produce/intake.py", "produce/producer.py", "produce/budget.py", "net/waiting.py", "net/bell.py")
 
 
 def _check(producer: Producer, expected: list[tuple[bytes, Delivery]], collected: list[Handover]) -> None:
@@ -228,6 +230,161 @@ def test_a_record_may_come_at_any_instruction_of_the_takeover(producer: Producer
                 assert at > 20
                 return
     raise AssertionError("taking has no end")
+
+
+# The same on one thread: a signal handler, or a finalizer, sends in the middle of a send. And Ctrl-C ends one anywhere.
+
+
+def _sent(producer: Producer, name: bytes, way: str) -> Sent:
+    """A record whose key and header have its name, so that they can be told from those of others."""
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "keyed": {"key": b"key of " + name},
+        "extras": {"headers": {"h": b"header of " + name}, "partition": len(name), "timestamp": 7.0},
+        "large": {},
+    }
+    options = ways[way]
+    value = name + bytes(300_000) if way == "large" else name
+    header, partition = options.get("headers", {}).get("h"), options.get("partition", -1)
+    return Sent("a", value, options.get("key"), header, partition, producer.send("a", value, **options))
+
+
+def _assert_arrived(producer: Producer, expected: list[Sent], *, maybe: bytes | None = None) -> list[bytes]:
+    """Everything that was sent is handed over once, with its own key, header and partition, where its delivery says."""
+    handovers = taken(producer)
+    rows = [
+        (handover.shipment, number, row, -1 if handover.partitions is None else int(handover.partitions[number]))
+        for handover in handovers
+        for number, row in enumerate(as_arrow(handover.columns, now_ms=0).to_pylist())
+    ]
+    arrived = {row["value"]: (shipment, number, row, partition) for shipment, number, row, partition in rows}
+    assert len(arrived) == len(rows), "once each"
+    assert set(arrived) - {maybe} == {one.value for one in expected}
+    for one in expected:
+        shipment, number, row, partition = arrived[one.value]
+        assert (one.delivery._shipment, one.delivery._row) == (shipment, number)
+        header = row["headers"][0]["value"] if row["headers"] else None
+        assert (row["key"], header, partition) == (one.key, one.header, one.partition)
+    assert all(handover.columns.count for handover in handovers), "no empty ones"
+    for handover in handovers:
+        producer._budget.add(-handover.held_bytes)
+    return [row["value"] for _, _, row, _ in rows]
+
+
+_PAIRS = [
+    *((way, other, 2) for way in WAYS for other in ("plain", "keyed")),
+    ("extras", "extras", 2),
+    ("plain", "large", 2),
+    *((way, "plain", filled) for way in ("plain", "keyed") for filled in (0, FIRST_CHUNK_RECORDS - 1)),
+]
+
+
+@pytest.mark.parametrize(("way", "other", "filled"), _PAIRS)
+def test_a_send_may_come_at_any_instruction_of_a_send_of_its_thread(
+    producer: Producer, way: str, other: str, filled: int
+) -> None:
+    """Found: the handler waited for ever for a lock of the send that it had interrupted; keys went to other records."""
+    for at in range(1, 10_000):
+        expected = [_sent(producer, b"%d" % number, "plain") for number in range(filled)]
+        before = list(expected)
+        inner: list[Sent] = []
+
+        def handler(sent: list[Sent] = inner) -> None:
+            sent += [_sent(producer, b"inner", other), _sent(producer, b"second", other)]
+
+        def send(sent: list[Sent] = expected) -> None:
+            sent.append(_sent(producer, b"outer", way))
+
+        got_there = interrupted(send, at, handler, files=_FILES)
+        after = _sent(producer, b"after", "keyed")
+        order = _assert_arrived(producer, [*expected, *inner, after])
+        assert producer._budget.used == 0
+        expected_before = [one.value for one in before]
+        assert order[: len(before)] == expected_before, "what was sent before comes before"
+        assert order[-1] == after.value, "what is sent afterwards comes after all of it"
+        assert [value for value in order if value in {one.value for one in inner}] == [one.value for one in inner]
+        if not got_there:
+            assert at > 20
+            return
+    raise AssertionError("a send has no end")
+
+
+@pytest.mark.parametrize(("way", "filled"), [*((way, 2) for way in WAYS), ("keyed", 0), ("plain", 0)])
+def test_ctrl_c_at_any_instruction_of_a_send_harms_no_other_record(producer: Producer, way: str, filled: int) -> None:
+    def ctrl_c() -> None:
+        raise KeyboardInterrupt
+
+    for at in range(1, 10_000):
+        expected = [_sent(producer, b"%d" % number, "plain") for number in range(filled)]
+        got_there = True
+        maybe = b"outer" + bytes(300_000) if way == "large" else b"outer"
+        with contextlib.suppress(KeyboardInterrupt):
+            got_there = interrupted(lambda: void(_sent(producer, b"outer", way)), at, ctrl_c, files=_FILES)
+        expected += [_sent(producer, b"after", "plain"), _sent(producer, b"keyed", "keyed")]
+        order = _assert_arrived(producer, expected, maybe=maybe)
+        assert [value for value in order if value != maybe] == [one.value for one in expected]
+        if not got_there:
+            assert at > 20
+            return
+    raise AssertionError("a send has no end")
+
+
+def void(_: object) -> None:
+    """For what is done and not looked at."""
+
+
+def test_a_list_may_come_at_any_instruction_of_a_send_of_its_thread(producer: Producer) -> None:
+    for at in range(1, 10_000):
+        producer.send("a", b"before")
+
+        def handler() -> None:
+            producer.send_many("a", [b"listed", b"too"])
+
+        got_there = interrupted(lambda: void(producer.send("a", b"outer", b"key")), at, handler, files=_FILES)
+        producer.send("a", b"after")
+        order = [value or b"" for handover in taken(producer) for value in values(handover)]
+        producer._budget.add(-producer._budget.used)
+        assert sorted(order) == sorted([b"before", b"outer", b"after", *([b"listed", b"too"] if got_there else [])])
+        assert (order[0], order[-1]) == (b"before", b"after")
+        if not got_there:
+            return
+    raise AssertionError("a send has no end")
+
+
+def test_a_chunk_that_is_due_while_empty_is_no_shipment(producer: Producer) -> None:
+    """Found: a shipment of no rows was never settled, and flush waited for it for ever."""
+    for at in range(1, 10_000):
+        handed: list[Handover] = []
+
+        def take(found: list[Handover] = handed) -> None:
+            found += producer._intake.take(time.monotonic() + 60, lambda _: 0.0)[0]
+
+        got_there = interrupted(lambda: void(producer.send("a", b"1", b"key")), at, take, files=_FILES)
+        handed += taken(producer)
+        assert [handover.columns.count for handover in handed] == [1]
+        assert producer._intake.idle()
+        for handover in handed:
+            producer._budget.add(-handover.held_bytes)
+        assert producer._budget.used == 0
+        if not got_there:
+            return
+    raise AssertionError("a send has no end")
+
+
+def test_topics_that_a_thread_sent_to_once_are_forgotten(producer: Producer) -> None:
+    for number in range(1000):
+        producer.send(f"topic-{number}", b"1")
+        taken(producer)
+    assert len(producer._intake.open.chunks) <= 2 * 64
+
+
+def test_values_are_let_go_when_their_chunk_was_taken(producer: Producer) -> None:
+    producer.send("a", b"1", b"key", {"h": b"v"})
+    chunk = producer._intake.open.chunks["a"]
+    taken(producer)
+    assert list(chunk) == [None]
+    assert not chunk.keys
+    assert not chunk.extras
 
 
 @pytest.mark.usefixtures("quick_switches")

@@ -59,7 +59,7 @@ WRONG: list[tuple[str, Callable[[], object], str]] = [
     ("level", of(Settings, compression="gzip", level=10), "compression gzip has levels 1 to 9, got 10"),
     ("level of text", of(Settings, compression="gzip", level="9"), "level must be an int, got '9'"),
     ("level without levels", of(Settings, compression="snappy", level=1), "compression snappy has no levels"),
-    ("batching", of(Settings, batching={"linger": 1}), r"batching must be a Batching, got \{'linger': 1\}"),
+    ("batching", of(Settings, batching={"linger": 1}), r"batching must be a Batching, got a dict"),
     (
         "no time",
         of(Settings, delivery_timeout=0),
@@ -106,7 +106,7 @@ WRONG: list[tuple[str, Callable[[], object], str]] = [
     ("topics of dicts", of(Producer, "h", topics={"t": {"acks": 1}}), r"topics\['t'\] must be a TopicOptions"),
     ("topics a list", of(Producer, "h", topics=["t"]), "topics must be a Mapping"),
     ("buffering", of(Producer, "h", buffering=1 << 20), "buffering must be a Buffering, got 1048576"),
-    ("spool a path", of(Producer, "h", spool="dir"), "spool must be a Spool, got 'dir'"),
+    ("spool a path", of(Producer, "h", spool="dir"), "spool must be a Spool, got a str"),
     ("on_failed", of(Producer, "h", on_failed=1), "on_failed must be callable, got 1"),
     ("unknown producer option", of(Producer, "h", linger=1), "Producer has no option 'linger'"),
 ]

@@ -13,12 +13,12 @@ from tests.transactions.reading import Log
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import Fenced, TransactionFailed
+from ottla.errors import Fenced, InputError, TransactionFailed
 from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.produce.identity import transactional_producer_id
 from ottla.spark import twophase
-from ottla.spark.sink_log import AlreadyRecorded, CommitLog, CommitLogFailed
+from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, CommitLogFailed
 from ottla.spark.twophase import Fate
 
 pytestmark = pytest.mark.broker
@@ -65,7 +65,12 @@ def test_batches_follow_one_another_and_leave_one_mark(play: Play, topic: str, l
     for batch in range(3):
         play.run(batch, {0: [f"{batch}"], 1: []})
     assert log.committed(topic) == [b"0", b"1", b"2"]
-    assert [one.name for one in play.log.folder.iterdir()] == ["done-00000000000000000002"]
+    assert sorted(one.name for one in play.log.folder.iterdir()) == ["done-00000000000000000002", "target"]
+
+
+def test_a_record_that_is_too_large_names_the_option(play: Play) -> None:
+    with pytest.raises(InputError, match=r"the limit is 1,048,576: raise the option kafka\.max\.request\.size"):
+        play.tasks(0, {0: ["x" * 1_200_000]})
 
 
 def test_a_batch_without_rows_needs_no_broker(play: Play, topic: str, log: Log) -> None:
@@ -117,6 +122,61 @@ def test_a_batch_that_spark_replays_although_it_was_committed_is_not_written_aga
     play.run(1, {0: ["f"]})
     play.run(0, ROWS)
     assert log.everything(topic) == [*VALUES, b"f"]
+
+
+def test_a_batch_of_a_rolled_back_checkpoint_with_other_records_is_an_error(play: Play, topic: str, log: Log) -> None:
+    """As many or more: what is left out must be what was written."""
+    play.run(0, ROWS)
+    play.run(1, {0: ["f"]})
+    for values in (["f", "g"], ["g"], []):
+        with pytest.raises(AnotherUse, match=r"batch 1 .* were 1 other records.*repeatedBatch=skip"):
+            play.run(1, {0: values})
+    with pytest.raises(AnotherUse, match=r"batch 0 .* were 5 other records; now it has 1 records"):
+        play.run(0, {0: ["a"]})
+    play.run(0, {4: ["e", "d", "c"], 5: ["b", "a"]})  # the same ones, cut into other tasks
+    assert log.everything(topic) == [*VALUES, b"f"]
+    lenient = Play(play.options["kafka.bootstrap.servers"], topic, Path(play.options["checkpointlocation"]))
+    lenient.query, lenient.options = play.query, {**play.options, "repeatedbatch": "skip"}
+    lenient.run(1, {0: ["f", "g"]})
+    lenient.run(2, {0: ["h"]})
+    assert log.committed(topic) == [*VALUES, b"f", b"h"]
+
+
+def test_what_was_in_the_last_hundred_batches_is_remembered(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.spark.sink_log._REMEMBERED", 3)
+    for batch in range(5):
+        play.run(batch, {0: [f"{batch}"]})
+    assert sorted(play.standing().written) == [2, 3, 4]
+    play.run(2, {0: ["2"]})
+    with pytest.raises(AnotherUse, match="its records are not remembered any more"):
+        play.run(1, {0: ["1"]})
+
+
+def test_a_task_that_wrote_its_part_before_must_have_the_same_rows_as_well(
+    play: Play, kafka: LocalCluster, topic: str, log: Log
+) -> None:
+    """Another task's part was lost, and is to be written again: so all of the batch must be as it was."""
+    messages = play.tasks(0, ROWS)
+    with dying(coordinator, "end", after=1):
+        play.commit(messages, 0)
+    ended = [share.task for share in play.standing().record.shares]  # type: ignore[union-attr]
+    assert ended == [0, 1, 2]
+    _fence(kafka, play, 2)
+    with pytest.raises(TransactionFailed, match="task 0 was to write again what it wrote before, 2 records"):
+        play.tasks(0, {**ROWS, 0: ["a", "x"]})
+    play.run(0, ROWS)
+    assert log.committed(topic) == VALUES
+
+
+def test_two_writes_cannot_share_a_commit_log(play: Play, kafka: LocalCluster, topic: str, log: Log) -> None:
+    play.run(0, ROWS)
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(f"{topic}-other")
+    other = Play(kafka.bootstrap, f"{topic}-other", Path(play.options["checkpointlocation"]))
+    other.query = play.query
+    with pytest.raises(AnotherUse, match=f"is the commit log of a write to topic {topic}, and cannot be that of one"):
+        other.run(0, {0: ["for the other topic"]})
+    assert log.everything(f"{topic}-other") == []
 
 
 def test_finishing_twice_at_the_same_time_is_no_harm(play: Play, topic: str, log: Log) -> None:
@@ -292,7 +352,7 @@ def test_other_rows_than_the_lost_ones_are_refused(play: Play, kafka: LocalClust
     assert record is not None
     lost = sorted(record.lost)
     assert len(lost) == 2
-    with pytest.raises(TransactionFailed, match=r"was lost, \d records, and has 3 others now"):
+    with pytest.raises(TransactionFailed, match=r"wrote before, \d records, and has 3 others now"):
         play.task(writer, 0, lost[0], ["other", "rows", "now"])
     messages = [play.task(writer, 0, task, ROWS[task]) for task in ROWS if task != lost[1]]
     with pytest.raises(TransactionFailed, match=rf"tasks \[{lost[1]}\] should have written again.*batch-0+\.1 lists"):
@@ -343,7 +403,8 @@ def test_of_two_drivers_only_one_records(play: Play, topic: str, log: Log) -> No
     assert standing.record is not None
     with pytest.raises(AlreadyRecorded, match="two run on the same checkpoint"):
         play.log.record(standing.record)
-    play.commit(slow, 0)  # finishes what the other one recorded, and drops its own
+    with pytest.raises(AnotherUse, match="now it has 1 records"):
+        play.commit(slow, 0)  # finishes what the other one recorded, and has other rows itself
     play.run(1, {0: ["f"]})
     assert log.committed(topic) == [*VALUES, b"f"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ from ottla.config import Plain, Scram
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
 from ottla.model import Isolation, TopicPartition
-from ottla.spark.names import CONNECTION, READING, REFUSED
+from ottla.spark import names
+from ottla.spark.names import CONNECTION, IGNORED, READING, REFUSED, WRITING
 from ottla.spark.options import connection
+from ottla.spark.sink_options import batch_settings
 from ottla.spark.wanted import (
     Assigned,
     End,
@@ -59,6 +62,42 @@ def test_what_is_not_supported_is_refused_with_what_to_do(name: str) -> None:
     assert f"option {name} is not supported for reading: {REFUSED[name]}" == str(told.value)
 
 
+@pytest.mark.parametrize("name", sorted(IGNORED))
+def test_what_has_no_meaning_is_passed_over_with_a_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    names._told.discard(name.lower())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert for_batch({**BASE, name: "1"}) == for_batch(BASE)
+            batch_settings({**SERVERS, name: "1"})
+    assert [one.getMessage() for one in caplog.records] == [f"option {name} has no effect for reading: {IGNORED[name]}"]
+
+
+def test_options_of_a_producer_are_no_mistake_of_a_reader_and_the_other_way_round() -> None:
+    assert for_batch({**BASE, **dict.fromkeys(WRITING, "1")}) == for_batch(BASE)
+    given = {name: "1" for name in READING if name.startswith("kafka.")}
+    assert batch_settings({**SERVERS, **given}) == batch_settings(SERVERS)
+    with pytest.raises(ConfigError, match="option subscribe is unknown for writing"):
+        batch_settings({**SERVERS, "subscribe": "clicks"})
+
+
+def test_a_table_of_the_catalog_is_refused_with_what_to_use() -> None:
+    with pytest.raises(ConfigError, match="use CREATE TEMPORARY VIEW name USING ottla OPTIONS"):
+        for_batch({**BASE, "provider": "ottla", "owner": "root", "option.subscribe": "clicks"})
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({}, 8 << 20),
+        ({"kafka.max.partition.fetch.bytes": "1048576"}, 1 << 20),
+        ({"kafka.max.partition.fetch.bytes": "5000000", "kafka.fetch.max.bytes": "2000000"}, 2_000_000),
+        ({"kafka.fetch.max.bytes": "1"}, 1024),
+    ],
+)
+def test_a_limit_for_a_partition_is_one_for_an_answer(given: dict[str, str], size: int) -> None:
+    assert batch(**given).fetching.request_bytes == size
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -86,7 +125,12 @@ def test_a_name_like_no_other_gets_the_list() -> None:
 
 
 def test_no_name_is_both_taken_and_refused() -> None:
-    assert not {name.lower() for name in CONNECTION | READING} & {name.lower() for name in REFUSED}
+    taken, refused, ignored = (
+        {name.lower() for name in some} for some in (CONNECTION | READING | WRITING, REFUSED, IGNORED)
+    )
+    assert not taken & refused
+    assert not taken & ignored
+    assert not refused & ignored
 
 
 def test_names_count_in_any_case() -> None:
@@ -291,7 +335,7 @@ def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, 
         ({"sasl_mechanism": "PLAIN"}, "kafka.sasl.mechanism has no effect with kafka.security.protocol=PLAINTEXT"),
         ({"ssl_key_password": "x"}, "kafka.ssl.key.password has no effect"),
         ({"security_protocol": "SASL_SSL"}, r"kafka.sasl.mechanism is GSSAPI \(Java's default\); accepted are PLAIN"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "accepted are PLAIN, SCRAM"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "accepted are PLAIN, SCRAM"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "needs kafka.sasl.jaas.config, for example"),
         (
             {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_jaas_config": SCRAM},
@@ -312,10 +356,6 @@ def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, 
                 "sasl_jaas_config": "org.apache.kafka.common.security.plain.PlainLoginModule required username=a;",
             },
             "kafka.sasl.jaas.config has no password",
-        ),
-        (
-            {"security_protocol": "SSL", "ssl_truststore_location": "/x.jks"},
-            "kafka.ssl.truststore.type is JKS, which only Java reads: export the certificates as PEM",
         ),
         (
             {

@@ -187,3 +187,33 @@ def test_a_commit_log_outside_of_foreach_batch_is_refused(
     topic = _topic(kafka, "sink-no-query")
     with pytest.raises(PySparkException, match="commitLog of a batch write is for writes within foreachBatch"):
         _write(spark.range(1).selectExpr("cast(id as string) value"), kafka, topic=topic, commitLog=str(tmp_path))
+
+
+def test_a_session_wide_checkpoint_location_is_enough(
+    spark: SparkSession, kafka: LocalCluster, log: Log, tmp_path: Path
+) -> None:
+    """As with the connector; what is repeated is written once here, too."""
+    source, topic = _topic(kafka, "sink-session-source"), _topic(kafka, "sink-session")
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints"))
+    try:
+        for number in range(3):
+            _write(
+                spark.range(number * 10, number * 10 + 10).selectExpr("cast(id as string) value"), kafka, topic=source
+            )
+            if number == 2:  # as if the driver had died before Spark's own commit
+                (tmp_path / "checkpoints" / "wide" / "commits" / "1").unlink()
+            options = {"kafka.bootstrap.servers": kafka.bootstrap, "kafka.isolation.level": "read_committed"}
+            stream = spark.readStream.format("ottla").options(**options, subscribe=source, startingOffsets="earliest")
+            query = (
+                stream.load()
+                .writeStream.format("ottla")
+                .queryName("wide")
+                .options(**options, topic=topic)
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(120)
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert (tmp_path / "checkpoints" / "ottla-sink" / str(query.id)).is_dir()
+    assert sorted(map(int, log.committed(topic))) == list(range(30))

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from ottla.errors import ConfigError, InputError
 from ottla.spark.rows import fingerprint, shape_of
 from ottla.spark.sink import batch_writer, stream_writer
-from ottla.spark.sink_options import Guarantee, batch_settings, stream_settings
+from ottla.spark.sink_options import Guarantee, batch_settings, of_session, stream_settings
 from ottla.wire.batch import Codec
 
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -75,9 +75,9 @@ def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
         ({}, "kafka.bootstrap.servers is missing"),
         ({**BROKERS, "topik": "t"}, "topik is unknown for writing: did you mean topic?"),
         ({**BROKERS, "compression.type": "lz4"}, "it is written kafka.compression.type"),
-        ({**BROKERS, "kafka.transactional.id": "x"}, "kafka.transactional.id is not supported for writing: the sink"),
         ({**BROKERS, "kafka.value.serializer": "x"}, "kafka.value.serializer is not supported"),
-        ({**BROKERS, "kafka.retries": "3"}, "kafka.delivery.timeout.ms"),
+        ({**BROKERS, "kafka.partitioner.class": "com.example.Mine"}, "put the partition into the column partition"),
+        ({**BROKERS, "kafka.partitioner.ignore.keys": "true"}, "put the partition into the column partition"),
         ({**BROKERS, "path": "t"}, "the topic is the option topic"),
         ({**BROKERS, "kafka.acks": "2"}, "kafka.acks is '2'; accepted are all, -1, 1 and 0"),
         ({**BROKERS, "kafka.acks": "1"}, "exactly-once needs kafka.acks=all"),
@@ -107,9 +107,27 @@ def test_the_commit_log_is_beside_the_checkpoint_unless_told_otherwise() -> None
     assert stream_settings({**BROKERS, "delivery": "at-least-once"}).commit_log is None
 
 
+def test_without_a_place_of_its_own_the_commit_log_is_beside_the_checkpoints_of_the_session() -> None:
+    assert stream_settings(BROKERS).commit_log is None
+    assert of_session("file:/checkpoints") == Path("/checkpoints/ottla-sink")
+    with pytest.raises(ConfigError, match=r"checkpointLocation or commitLog on this query, or spark\.sql"):
+        of_session(None)
+
+
+def test_what_says_the_usual_is_taken() -> None:
+    usual = {
+        "kafka.partitioner.class": "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
+        "kafka.partitioner.ignore.keys": "false",
+    }
+    assert batch_settings({**BROKERS, **usual}) == batch_settings(BROKERS)
+
+
+def test_a_record_may_be_as_large_as_in_java() -> None:
+    assert batch_settings(BROKERS).producer.max_record_bytes == 1_048_576
+    assert batch_settings({**BROKERS, "kafka.max.request.size": "5000000"}).producer.max_record_bytes == 5_000_000
+
+
 def test_a_commit_log_that_cannot_be_written_is_refused() -> None:
-    with pytest.raises(ConfigError, match="set the option checkpointLocation on this query"):
-        stream_settings(BROKERS)
     with pytest.raises(ConfigError, match=r"s3a://bucket/x, which the sink cannot write to: set commitLog"):
         stream_settings({**BROKERS, "checkpointLocation": "s3a://bucket/x"})
 

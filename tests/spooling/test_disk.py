@@ -279,3 +279,22 @@ def _fill(path: Path) -> None:
         while file.write(bytes(4096)):
             pass
     assert os.statvfs(path).f_bavail == 0
+
+
+def test_on_a_full_disk_the_oldest_are_dropped_if_that_was_asked_for(
+    broker: FakeKafka, puppet: NewPuppet, tiny_disk: Path
+) -> None:
+    program = puppet()
+    spool = {"path": str(tiny_disk / "spool"), "when_full": "DROP_OLDEST", "after": 0.1}
+    program.ask("open", bootstrap=broker.bootstrap, spool=spool, buffer=1 << 20, bytes=50_000)
+    program.ask("send", topic=_TOPIC, writer="a", start=0, count=1)
+    program.ask("flush")
+    broker.all_down()
+    program.ask("send", topic=_TOPIC, writer="a", start=1, count=8000, size=1000)
+    broker.all_up()
+    with pytest.raises(Refused, match=r"NotDelivered.*dropped to make room"):
+        program.ask("flush")
+    dropped = sum(event["records"] for event in program.ask("events") if event["kind"] == "dropped")
+    program.ask("close")
+    assert numbers(broker) == [0, *range(1 + dropped, 8001)], "the oldest are gone, and only they"
+    assert dropped < 7500, "no more than had to"

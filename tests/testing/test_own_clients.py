@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tests.waiting import eventually
 
+from ottla import Consumer, Producer, Reader
 from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.config import Timeouts
 from ottla.errors import BrokerError
@@ -48,3 +50,15 @@ def test_a_refusal_of_the_fake_is_a_broker_error() -> None:
     refused = pytest.raises(BrokerError, match="INVALID_REPLICATION_FACTOR")
     with FakeKafka(auto_create=None) as kafka, Admin(kafka.bootstrap, timeouts=QUICK) as admin, refused:
         admin.create_topic("t", replicas=2)
+
+
+def test_topics_are_created_for_every_client(fake_kafka: FakeKafka) -> None:
+    """Ottla's own clients ask not to create any, and the fixture says that it does."""
+    with Producer(fake_kafka.bootstrap) as producer:
+        producer.send("written", b"value").result(60)
+    assert [record.value for record in fake_kafka.records("written", 0)] == [b"value"]
+    with Reader(fake_kafka.bootstrap) as reader:
+        assert reader.count("read") == 0
+    with Consumer(fake_kafka.bootstrap, group="g", topics="consumed") as consumer:
+        eventually(lambda: consumer.poll(0.1) is None and consumer.assignment)
+    assert set(fake_kafka.topics) == {"written", "read", "consumed"}

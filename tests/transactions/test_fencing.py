@@ -3,6 +3,8 @@ of its transaction ever counts."""
 
 from __future__ import annotations
 
+import threading
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,7 @@ from tests.waiting import eventually
 from ottla.cluster import LocalCluster
 from ottla.errors import Fenced, OttlaError, TransactionFailed
 from ottla.model import TopicPartition
+from ottla.produce.options import Buffering
 from ottla.produce.producer import Producer
 from ottla.produce.transaction import Transaction, end_transaction
 
@@ -162,3 +165,47 @@ def test_a_fenced_producer_stays_so_and_closes_in_peace(topic: str, new_producer
         old.send(topic, b"old")
     assert not issubclass(Fenced, TransactionFailed)
     assert not isinstance(Transaction, Fenced)
+
+
+def test_each_error_of_a_fenced_producer_is_a_new_one(topic: str, new_producer: NewProducer) -> None:
+    """Found: one object was raised again and again; its traceback grew, to 151 MB after 1,885 refused sends."""
+    old, new = new_producer(), new_producer()
+    with failing(Fenced), old.transaction():
+        old.send(topic, b"old").result(30)
+        with new.transaction() as tx:
+            tx.abort()
+    told: list[BaseException] = []
+    for _ in range(50):
+        with pytest.raises(Fenced, match=TAKEN_OVER) as caught:
+            old.send(topic, b"old")
+        told.append(caught.value)
+        with failing(Fenced, TAKEN_OVER) as caught_at_begin, old.transaction():
+            pass
+        told.append(caught_at_begin.value)
+    assert len({id(error) for error in told}) == len(told)
+    assert max(len(list(traceback.walk_tb(error.__traceback__))) for error in told) < 20
+
+
+def test_a_producer_that_is_fenced_while_its_buffer_is_full_says_so(topic: str, new_producer: NewProducer) -> None:
+    """Found: the sends waited for ever, each for room that the sender could not make for want of a lock."""
+    old, new = new_producer(buffering=Buffering(bytes=1 << 20)), new_producer()
+    told: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            while True:
+                old.send(topic, bytes(20_000), b"key")
+        except OttlaError as error:
+            told.append(error)
+
+    with failing(Fenced, TAKEN_OVER), old.transaction():
+        threads = [threading.Thread(target=send, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: old._budget.full, "the buffer is full")
+        with new.transaction():
+            new.send(topic, b"new")
+        for thread in threads:
+            thread.join(60)
+        assert [type(error) for error in told] == [Fenced] * 4
+    assert old._budget.used == 0

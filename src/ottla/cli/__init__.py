@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import logging
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +74,9 @@ COMMANDS = {
 }
 
 
+_LINE_END = "\n"
+
+
 class Failure(click.ClickException):
     """An error for people: one text on stderr, no traceback."""
 
@@ -117,9 +121,16 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as exc:
-            raise Misuse(str(exc)) from exc
+            raise Misuse(_worded(exc)) from exc
         except OttlaError as exc:
-            raise Failure(str(exc)) from exc
+            raise Failure(_worded(exc)) from exc
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(128 + signal.SIGINT)
+        except click.Abort as exc:  # Ctrl-C at a question
+            if not isinstance(exc.__context__, KeyboardInterrupt):
+                raise
+            ctx.exit(128 + signal.SIGINT)
         except OSError as exc:
             if exc.errno == errno.EPIPE:
                 raise  # whoever read our output has gone: click ends quietly
@@ -142,6 +153,24 @@ def cli() -> None:
     Commands that connect take --bootstrap HOST:PORT,... Without it they use OTTLA_BOOTSTRAP, else the local cluster
     that is running, and say so.
     """
+    library = logging.getLogger("ottla")
+    if not any(isinstance(handler, _Warnings) for handler in library.handlers):
+        library.addHandler(_Warnings(logging.WARNING))
+
+
+class _Warnings(logging.Handler):
+    """What the library warns of, on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line, in the words of the command line."""
+        text = _worded(record.getMessage())
+        click.echo(f"{record.levelname.lower()}: {printable(text, keep=_LINE_END)}", err=True)
+
+
+def _worded(told: object) -> str:
+    from ottla.cli.wording import worded  # not above: a package that imports its modules forms a circle with them
+
+    return worded(str(told))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -6,9 +6,9 @@ It parses, checks everything that can be wrong before anything is written, runs 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ from ottla.engines import local
 from ottla.engines.fleet import jobs
 from ottla.engines.fleet.jobs import JOBS
 from ottla.engines.fleet.store import open_store
+from ottla.errors import ArchiveIncomplete
+from ottla.events import Event
 from ottla.fetch.options import OnLost, parse_isolation
 from ottla.jobs import event_time
 from ottla.jobs.archive_kind import ArchiveKind
@@ -136,6 +138,14 @@ def _start(text: str) -> str | datetime:
     help="How much is recorded at once, about.  [default: four files for each worker]",
 )
 @click.option(
+    "--max-folders",
+    type=click.IntRange(1, 1 << 20),
+    default=FileOptions().max_folders,
+    show_default=True,
+    metavar="N",
+    help="Folders that a range may be divided into; records beyond are with those that have no readable time.",
+)
+@click.option(
     "--engine",
     type=click.Choice(["local", "spark", "fleet"]),
     default="local",
@@ -159,7 +169,7 @@ def _start(text: str) -> str | datetime:
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
-    help="Seconds that brokers may be away before it fails.",
+    help="Seconds that brokers may be away before it fails; with --follow, only when it begins.",
 )
 @json_option
 @click.pass_context
@@ -177,6 +187,7 @@ def archive(
     group: str | None,
     file_bytes: int,
     batch_bytes: int | None,
+    max_folders: int,
     engine: str,
     workers: int | None,
     master: str | None,
@@ -218,14 +229,15 @@ def archive(
     wanted = Wanted(topics=topics, start=start, on_lost=OnLost(on_lost), group=group)
     with Interruption() as interruption:
         lake: Lake | None = None
+        task: Task | None = None
         progress = Progress()
-        with suppress(Interrupted):
+        with suppress(Interrupted, ArchiveIncomplete):
             lake = prepared(path, topics, brokers, interruption, **layout)
             job = ArchiveRange(
                 brokers=brokers,
                 path=str(lake.path),
                 settings=lake.settings,
-                options=FileOptions(file_bytes=file_bytes),
+                options=FileOptions(file_bytes=file_bytes, max_folders=max_folders),
             )
             cutting = Cutting(
                 file_bytes=file_bytes, workers=workers or local.default_workers(), batch_bytes=batch_bytes or 0
@@ -239,9 +251,10 @@ def archive(
                     task.run(by_fleet, name="fleet", every=every if follow else None)
             else:
                 _spark_engine()(task, master=master, checkpoint=checkpoint, every=every if follow else None)
+    troubles = {} if task is None else task.troubles
     if lake is not None:
-        _report(lake, progress, topics, as_json=as_json, is_interrupted=bool(interruption.asked))
-    context.exit(interruption.exit_code)
+        _report(lake, progress, topics, troubles, as_json=as_json, is_interrupted=bool(interruption.asked))
+    context.exit(interruption.exit_code or (1 if troubles else 0))
 
 
 def prepared(
@@ -265,7 +278,7 @@ def prepared(
     return open_archive(path, topics, brokers, layout=layout, ask=interruption.wait)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Task:
     """What the command was asked to do."""
 
@@ -275,9 +288,17 @@ class Task:
     cutting: Cutting
     interruption: Interruption
     progress: Progress
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Topics that could not be archived, and why."""
 
     def run(self, engine: Any, *, name: str = "local", every: float | None) -> None:
         """By an engine that runs a job over ranges."""
+        said: list[Callable[[str], None]] = []
+
+        def tell(event: Event) -> None:
+            for say in said[-1:] or [lambda text: click.echo(text, err=True)]:
+                say(f"{event}")
+
         archiving = Archiving(
             self.lake,
             self.job,
@@ -287,11 +308,16 @@ class Task:
             name=name,
             waiting=self.interruption.wait,
             progress=self.progress,
+            events=[tell],
         )
         entries = archiving.until_now() if every is None else archiving.follow(every=every)
-        with LiveLine(lambda: show(self.progress)), closing(entries):
-            for _ in entries:
-                self.interruption.check()
+        try:
+            with LiveLine(lambda: show(self.progress)) as live, closing(entries):
+                said.append(live.say)
+                for _ in entries:
+                    self.interruption.check()
+        finally:
+            self.troubles = {topic: str(error) for topic, error in archiving.troubles.items()}
 
 
 def show(progress: Progress) -> str:
@@ -321,7 +347,15 @@ def _threads(workers: int) -> Any:
     return engine
 
 
-def _report(lake: Lake, progress: Progress, topics: tuple[str, ...], *, as_json: bool, is_interrupted: bool) -> None:
+def _report(
+    lake: Lake,
+    progress: Progress,
+    topics: tuple[str, ...],
+    troubles: Mapping[str, str],
+    *,
+    as_json: bool,
+    is_interrupted: bool,
+) -> None:
     positions = {str(at): offset for at, offset in sorted(lake.positions().items()) if at.topic in topics}
     if as_json:
         row = {
@@ -338,6 +372,7 @@ def _report(lake: Lake, progress: Progress, topics: tuple[str, ...], *, as_json:
             "lag": progress.lag,
             "seconds": round(progress.seconds, 3),
             "interrupted": is_interrupted,
+            "not_archived": dict(troubles),
             "positions": positions,
         }
         click.echo(json.dumps(row))
@@ -349,7 +384,10 @@ def _report(lake: Lake, progress: Progress, topics: tuple[str, ...], *, as_json:
             f" in {lake.path}"
         )
     else:
-        click.echo(f"nothing new: {lake.path} has all of {', '.join(topics)}" if not is_interrupted else "nothing")
+        whole = ", ".join(topic for topic in topics if topic not in troubles)
+        click.echo(f"nothing new: {lake.path} has all of {whole}" if not is_interrupted and whole else "nothing")
+    for topic, reason in sorted(troubles.items()):
+        click.echo(f"not archived: topic {topic}: {reason}", err=True)
     if progress.untimed:
         click.echo(
             f"{progress.untimed:,} records have no readable event time: they are in the folder for that", err=True

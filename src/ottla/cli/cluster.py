@@ -20,6 +20,7 @@ from ottla.cli.views.cluster import JarProgress, announce_library, describe, oth
 from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
 from ottla.cluster.jars import DEFAULT_VERSION, versions
 from ottla.errors import ConfigError
+from ottla.text import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -60,6 +61,10 @@ def _topics(context: click.Context, parameter: click.Parameter, values: tuple[st
         raise click.BadParameter(str(exc), context, parameter) from exc
 
 
+_KEPT = "\n\t"
+"""Of a broker's log, in which clients have themselves named."""
+
+
 @click.group()
 def cluster() -> None:
     """Real Kafka brokers on this machine, for development and tests.
@@ -88,7 +93,10 @@ def cluster() -> None:
     help="Create this topic; POLICY is delete, compact or compact,delete. Repeatable.",
 )
 @click.option("--redis", is_flag=True, help="Start a Redis as well.")
-@click.option("--secure", is_flag=True, help="Add SASL_SSL and SSL listeners, with certificates and users.")
+@click.option(
+    "--secure", is_flag=True, help="SASL_SSL and SSL listeners, with certificates and users; nobody else comes in."
+)
+@click.option("--plaintext", is_flag=True, help="With --secure: an open plaintext listener as well.")
 @click.option(
     "--kafka-version", type=click.Choice(versions()), help=f"Version of the brokers.  [default: {DEFAULT_VERSION}]"
 )
@@ -106,6 +114,7 @@ def up(
     topics: tuple[TopicSpec, ...],
     redis: bool,
     secure: bool,
+    plaintext: bool,
     kafka_version: str | None,
     settings: dict[str, str],
     heap_mb: int | None,
@@ -132,6 +141,7 @@ def up(
             topics=topics,
             redis=redis,
             secure=secure,
+            plaintext=plaintext or None,
             dir=directory,
             version=kafka_version,
             settings=settings,
@@ -307,9 +317,9 @@ def logs(*, broker: int, name: str, directory: Path | None, lines: int, follow: 
         click.echo(log)
         return
     with log.open(encoding="utf-8", errors="replace") as file:
-        click.echo("".join(file.readlines()[-lines:]), nl=False)
+        click.echo(printable("".join(file.readlines()[-lines:]), keep=_KEPT), nl=False)
         for text in iter(partial(file.read, 1 << 16), None) if follow else ():
-            click.echo(text, nl=False)
+            click.echo(printable(text, keep=_KEPT), nl=False)
             if not text:
                 time.sleep(0.2)
 

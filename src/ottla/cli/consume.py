@@ -16,6 +16,7 @@ import click
 
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import SOON
 from ottla.cli.options.reading import (
     from_option,
     isolation_option,
@@ -36,6 +37,7 @@ from ottla.cli.terminal.interrupting import Interruption, output_pipe
 from ottla.cli.values.escapes import literal, unescaped
 from ottla.cli.values.places import Fixed, Place
 from ottla.config import Security
+from ottla.fetch.options import Fetching
 
 
 def _header(text: str) -> HasHeader:
@@ -71,6 +73,14 @@ def _output(text: str) -> Path:
     default="error",
     show_default=True,
     help="When records that were to be read are gone: fail, or go on there.",
+)
+@click.option(
+    "--max-batch-bytes",
+    type=click.IntRange(1 << 10, (1 << 31) - 1),
+    default=Fetching().max_batch_bytes,
+    show_default=True,
+    metavar="N",
+    help="What one batch may take when it is decompressed; a larger one counts as damaged.",
 )
 @click.option("--key", metavar="TEXT", callback=parsed(literal), help="Only records with this key; also base64:....")
 @click.option("--key-pattern", metavar="RE", callback=parsed(pattern), help="Only where RE is found in the key.")
@@ -138,6 +148,7 @@ def consume(
     timeout: float,
     isolation: str,
     on_lost: str,
+    max_batch_bytes: int,
     **given: Any,
 ) -> None:
     """Print the records of TOPICs: the values, as they are, each with a newline.
@@ -172,13 +183,21 @@ def consume(
     )
     selection = Selection(**{name: given.pop(name) for name in _FILTERS})
     target = _target(output, **given)
-    client = {"security": security, "client_id": "ottla-consume", "isolation": isolation, "on_lost": on_lost}
+    client = {
+        "security": security,
+        "client_id": "ottla-consume",
+        "isolation": isolation,
+        "on_lost": on_lost,
+        "fetching": Fetching(max_batch_bytes=max_batch_bytes),
+        "retry": SOON,
+    }
     if group is None:
         source: Source = FromReader(wanted, bootstrap, **client)
     else:
         # Records in a file that is not complete are not safe.
         commit_every = COMMIT_SECONDS if output is None else None
-        source = _member(wanted, group, bootstrap, commit_every=commit_every, **client)
+        bounds = {"--exit-at-end": exit_at_end, "--until": stop is not None, "--partition": partitions is not None}
+        source = _member(wanted, group, bootstrap, given=bounds, commit_every=commit_every, **client)
     is_shown = output is not None or (wanted.stop is not None and not sys.stdout.isatty())
     with Interruption(output_pipe() if output is None else None) as interruption:
         flow = Flow(
@@ -211,8 +230,8 @@ def _run(flow: Flow) -> None:
         click.echo("given up", err=True)
 
 
-def _member(wanted: Wanted, group: str, bootstrap: str, **client: Any) -> FromGroup:
-    for option, is_given in {"--until": wanted.stop is not None, "--partition": wanted.partitions is not None}.items():
+def _member(wanted: Wanted, group: str, bootstrap: str, *, given: dict[str, bool], **client: Any) -> FromGroup:
+    for option, is_given in given.items():
         if is_given:
             raise Misuse(f"{option} is not for --group: the group says what is read")
     if not isinstance(wanted.start, str | datetime):

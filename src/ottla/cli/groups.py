@@ -14,6 +14,7 @@ import click
 from ottla.admin import Admin, OffsetSpec
 from ottla.admin.groups import in_use
 from ottla.cli import Misuse
+from ottla.cli.options.confirming import confirm, dry_run_option, yes_option
 from ottla.cli.options.connecting import with_admin
 from ottla.cli.options.general import json_option
 from ottla.cli.resetting import (
@@ -33,6 +34,7 @@ from ottla.cli.views.groups import as_dict, as_text, listed_dict, listed_text, m
 from ottla.cli.views.tables import terminal_width
 from ottla.errors import BrokerError, ErrorCode
 from ottla.model import TopicPartition
+from ottla.text import printable
 
 Selection = tuple[str, list[int] | None]
 
@@ -124,6 +126,7 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
     help="Only this topic, or partitions of it: clicks:0,2-4. Repeatable.  [default: all that the group has committed]",
 )
 @click.option("--new", "is_new", is_flag=True, help="Make the group if it does not exist.")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Show before and after; change nothing.")
 @json_option
 @with_admin
@@ -133,6 +136,7 @@ def reset(
     name: str,
     selections: list[Selection],
     is_new: bool,
+    yes: bool,
     dry_run: bool,
     as_json: bool,
     **goals: Any,
@@ -140,7 +144,7 @@ def reset(
     """Move the offsets of a group that has no members, and show them before and after.
 
     Offsets outside of a log are cut to its ends, which is said. A group with members is refused, and they are named:
-    stop them first.
+    stop them first. Where the group has offsets already, it asks first, unless --yes is given.
 
     \b
     Examples:
@@ -153,28 +157,48 @@ def reset(
     _refuse_unknown_or_in_use(admin, name, is_new=is_new)
     moves = _moves(admin, name, goal, selections)
     if not dry_run:
+        replaced = sum(move.before is not None for move in moves)
+        if replaced:
+            confirm(f"this replaces the {_partitions(replaced)} of group {printable(name)}", yes=yes)
         admin.groups.set_offsets(name, {move.partition: move.committed for move in moves})
     if as_json:
         shown = [move_dict(move) for move in moves]
         click.echo(json_text({"group": name, "reset": not dry_run, "partitions": shown}))
     else:
-        click.echo(f"group {name} {'would be' if dry_run else 'is'} reset:")
+        click.echo(f"group {printable(name)} {'would be' if dry_run else 'is'} reset:")
         click.echo(moves_text(moves, width=terminal_width()))
 
 
 @groups.command()
 @click.argument("names", nargs=-1, required=True)
+@yes_option
+@dry_run_option
 @with_admin
-def delete(admin: Admin, *, names: tuple[str, ...]) -> None:
+def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
     """Delete groups with their offsets. A group with members is refused, and they are named.
 
+    Asks first, unless --yes is given.
+
     \b
-    Example:
+    Examples:
       ottla groups delete billing audit
+      ottla groups delete billing --dry-run
+      ottla groups delete billing --yes
     """
     for name in names:
+        _refuse_unknown_or_in_use(admin, name, hint="")
+    told = ", ".join(f"{printable(name)} ({_partitions(len(admin.groups.committed(name)))})" for name in names)
+    if dry_run:
+        click.echo(f"would delete {told}")
+        return
+    confirm(f"this deletes {told}", yes=yes)
+    for name in names:
         admin.groups.delete(name)
-        click.echo(f"deleted {name}")
+        click.echo(f"deleted {printable(name)}")
+
+
+def _partitions(count: int) -> str:
+    return f"offsets of {count} partition{'s' if count != 1 else ''}"
 
 
 def _goal(
@@ -200,7 +224,10 @@ def _goal(
     return given[0]
 
 
-def _refuse_unknown_or_in_use(admin: Admin, name: str, *, is_new: bool) -> None:
+_NEW = "to give offsets to a group before it is first used, add --new"
+
+
+def _refuse_unknown_or_in_use(admin: Admin, name: str, *, is_new: bool = False, hint: str = _NEW) -> None:
     try:
         members = admin.groups.describe(name).members
     except BrokerError as exc:
@@ -208,7 +235,8 @@ def _refuse_unknown_or_in_use(admin: Admin, name: str, *, is_new: bool) -> None:
             raise
         if is_new:
             return
-        click.echo("to give offsets to a group before it is first used, add --new", err=True)
+        if hint:
+            click.echo(hint, err=True)
         raise
     if members:
         raise in_use(name, members)

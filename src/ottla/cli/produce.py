@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import click
 
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import SOON
 from ottla.cli.options.general import json_option
 from ottla.cli.options.security import security_options
 from ottla.cli.sending.ledger import Counts, Ledger
@@ -223,6 +225,7 @@ def produce(
             bootstrap,
             security=security,
             client_id="ottla-produce",
+            retry=SOON if spool is None else None,
             # Longer than a delivery may take: then there is room again.
             buffering=Buffering(wait=min(delivery_timeout + 60.0, LONGEST)),
             spool=None if spool is None else Spool(spool, write_ahead=write_ahead),
@@ -236,7 +239,9 @@ def produce(
         )
 
     patience = None if spool is None else delivery_timeout
-    run = _Run(make, max_record_bytes=max_record_bytes, patience=patience)
+    # A live line would be drawn over what is being typed.
+    is_typed = "-" in source.files and sys.stdin is not None and sys.stdin.isatty()
+    run = _Run(make, max_record_bytes=max_record_bytes, patience=patience, is_typed=is_typed)
     if topic != _EACH_ITS_OWN and not create_topic and spool is None:
         run.check(topic, timeout)
     code = run.all(source)
@@ -282,12 +287,15 @@ def _format(
 class _Run:
     """One run of the command, from the first line to the last acknowledgement."""
 
-    def __init__(self, make: Callable[[Sink], Producer], *, max_record_bytes: int, patience: float | None) -> None:
+    def __init__(
+        self, make: Callable[[Sink], Producer], *, max_record_bytes: int, patience: float | None, is_typed: bool
+    ) -> None:
+        self._limit = f"the limit is {max_record_bytes:,} (--max-record-bytes)"
         self._patience = patience
         """With a spool: seconds without any delivery after which the rest stays there."""
         self._moved = 0.0
         self._producer = make(self._happened)
-        self._live = LiveLine(lambda: str(self.counts))
+        self._live = LiveLine(lambda: str(self.counts), is_shown=not is_typed)
         self._ledger = Ledger(self._producer, max_record_bytes=max_record_bytes, say=self._live.say)
         self._stopping = Stopping(_STOP_NOTICE)
 
@@ -337,7 +345,9 @@ class _Run:
     def _blocks(self, file: str, form: Format) -> Iterator[Block]:
         for block in blocks(file, longest_bytes=form.longest_bytes):
             if isinstance(block, TooLong):
-                self._ledger.bad(block.source, block.line, f"too long for a record: {block.size_bytes:,} bytes")
+                self._ledger.bad(
+                    block.source, block.line, f"too long for a record: {block.size_bytes:,} bytes, {self._limit}"
+                )
             elif block is not None:
                 yield block
             self._ledger.settle()

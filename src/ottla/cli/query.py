@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import SOON
 from ottla.cli.options.general import json_option, timeout_option
 from ottla.cli.options.reading import (
     from_option,
@@ -102,11 +103,13 @@ def query(
     level = parse_isolation(isolation)
     if count or profile:
         wanted = Wanted(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
-        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level) as reader:
+        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=SOON) as reader:
             found = reader.profile(wanted.ranges(reader))
         _print_counts(topics, found, as_json=as_json) if count else _print_profiles(found, as_json=as_json)
         return
-    with Admin(bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout)) as admin:
+    with Admin(
+        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=SOON
+    ) as admin:
         where = _partitions(admin, topics, partitions)
         rows = _ends(admin, where, level) if at is None else _at(admin, where, at, level)
     _print(rows, as_json=as_json)

@@ -6,9 +6,12 @@ The files themselves are known to `ottla.produce.spool`; this parses, asks and p
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +27,7 @@ from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.jsonl import line_of
 from ottla.config import Security
-from ottla.errors import CorruptBatch, NotDelivered, SpoolInUse
+from ottla.errors import CorruptBatch, InputError, NotDelivered, SpoolInUse
 from ottla.events import DowntimeReplayed, Event
 from ottla.model import TopicPartition
 from ottla.produce import spool as store
@@ -201,13 +204,17 @@ class _Replay:
 @spool.command()
 @_directory
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here.  [default: standard output]"
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this new file, which only you can read.  [default: standard output]",
 )
+@click.option("--force", is_flag=True, help="Replace the file of --output if there is one.")
 @click.pass_context
-def export(context: click.Context, directory: Path, *, output: Path | None) -> None:
+def export(context: click.Context, directory: Path, *, output: Path | None, force: bool) -> None:
     """Write the records of a spool as JSON lines, in the form that 'ottla produce --format json' reads.
 
-    Nothing is taken out of the spool. Damaged batches are named on stderr; then it ends with 1.
+    Nothing is taken out of the spool. Damaged batches are named on stderr; then it ends with 1. A file that exists is
+    left alone without --force; with it, the new one takes its place when it is complete.
 
     \b
     Examples:
@@ -219,13 +226,31 @@ def export(context: click.Context, directory: Path, *, output: Path | None) -> N
     if output is None:
         exported, spoilt = _write(directory, sys.stdout.buffer)
     else:
-        with open(output, "wb") as file:
+        with _own_file(output, force=force) as file:
             exported, spoilt = _write(directory, file)
     missing = len(entries) - exported
     if missing > 0 and owner is not None:
         click.echo(f"{missing} batches were delivered meanwhile by process {owner.pid}", err=True)
         missing = 0
     context.exit(1 if damage or spoilt or missing > 0 else 0)
+
+
+@contextmanager
+def _own_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """A file that only this user can read, there as a whole or not at all; what a link points to is never touched."""
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}") if force else path
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise InputError(f"{path} exists already: name another file, or replace it with --force") from error
+    try:
+        with open(handle, "wb") as file:
+            yield file
+        if force:
+            os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def _write(directory: Path, file: BinaryIO) -> tuple[int, int]:

@@ -6,6 +6,7 @@ The commands ask `Admin` and hand what it found to `topic_views`; settings come 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import click
@@ -13,9 +14,10 @@ import click
 from ottla.admin import Admin, Apply, NewTopic, Setting, TopicDescription
 from ottla.admin.settings import Changes, Settings, refuse_unknown
 from ottla.cli import Misuse
+from ottla.cli.options.confirming import confirm, dry_run_option, yes_option
 from ottla.cli.options.connecting import with_admin
 from ottla.cli.options.general import json_option
-from ottla.cli.options.topic_settings import topic_settings_options
+from ottla.cli.options.topic_settings import keeps_less, topic_settings_options
 from ottla.cli.values.json_text import json_text
 from ottla.cli.views.tables import terminal_width
 from ottla.cli.views.topics import TopicView, as_dict, as_text, changes_table, overview, setting_dict
@@ -138,6 +140,7 @@ def create(
 @click.argument("name")
 @topic_settings_options
 @click.option("--unset", multiple=True, metavar="KEY", help="Take this setting of the topic away. Repeatable.")
+@yes_option
 @_dry_run_option
 @json_option
 @with_admin
@@ -147,10 +150,13 @@ def alter(
     name: str,
     changes: dict[str, str | None],
     unset: tuple[str, ...],
+    yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Change settings of a topic, and show them before and after. Settings that are not named stay.
+
+    What may delete records (a shorter retention, another way to clean up) is asked first, unless --yes is given.
 
     \b
     Examples:
@@ -162,8 +168,14 @@ def alter(
     admin.describe_topics(name)  # a topic that is unknown is told at once
     before = admin.settings(name)[name]
     refuse_unknown(wanted, before)
-    admin.alter_settings(name, wanted, apply=Apply.CHECK if dry_run else Apply.NOW)
-    after = _foreseen(admin, before, wanted) if dry_run else _values(admin.settings(name)[name], wanted)
+    admin.alter_settings(name, wanted, apply=Apply.CHECK)
+    after = _foreseen(admin, before, wanted)
+    if not dry_run:
+        losing = [key for key, value in after.items() if keeps_less(key, _value(before, key), value)]
+        if losing:
+            confirm(f"{', '.join(losing)} of topic {printable(name)}: this may delete records", yes=yes)
+        admin.alter_settings(name, wanted)
+        after = _values(admin.settings(name)[name], wanted)
     rows = [(key, _value(before, key), after[key]) for key in wanted]
     if as_json:
         shown = [{"setting": key, "before": old, "after": new} for key, old, new in rows]
@@ -203,16 +215,30 @@ def add_partitions(admin: Admin, *, name: str, total: int, dry_run: bool, as_jso
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
+@yes_option
+@dry_run_option
 @with_admin
-def delete(admin: Admin, *, names: tuple[str, ...]) -> None:
-    """Delete topics with all their records, and wait until no broker knows them.
+def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Delete topics with all their records, and wait until no broker knows them. Asks first, unless --yes is given.
 
     \b
-    Example:
+    Examples:
       ottla topics delete clicks users
+      ottla topics delete clicks --dry-run
+      ottla topics delete clicks --yes
     """
+    found = admin.describe_topics(names)
+    ranges = admin.visible_log_ranges(TopicPartition(one.name, part.index) for one in found for part in one.partitions)
+    records = Counter({one.name: 0 for one in found})
+    for at, log in ranges.items():
+        records[at.topic] += len(log)
+    told = ", ".join(f"{printable(name)} (about {count:,} records)" for name, count in records.items())
+    if dry_run:
+        click.echo(f"would delete {told}")
+        return
+    confirm(f"this deletes {told}", yes=yes)
     admin.delete_topics(names)
-    click.echo(f"deleted {', '.join(names)}")
+    click.echo(f"deleted {printable(', '.join(names))}")
 
 
 def _views(

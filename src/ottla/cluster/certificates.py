@@ -1,10 +1,13 @@
 """Certificates for the secure listeners, as PEM files: an authority, one for all brokers, one for clients.
 
-They are made anew for every cluster and valid for 127.0.0.1 and localhost only.
+They are made for every cluster and valid for 127.0.0.1 and localhost only. Beside them is the key that signs the tokens
+of OAUTHBEARER, and its public half as brokers read it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trustme import LeafCert
+
+
+KEY_ID = "ottla"
+"""The name of the key that signs tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,52 @@ class Certificates:
         """The key of the client's certificate."""
         return self.directory / "client.key"
 
+    @property
+    def token_key(self) -> Path:
+        """The key that signs tokens."""
+        return self.directory / "token.key"
+
+    @property
+    def token_keys(self) -> Path:
+        """Its public half, as a JSON Web Key Set."""
+        return self.directory / "tokens.json"
+
     def create(self) -> None:
+        """Make what is not there yet."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.authority.exists():
+            self._create_certificates()
+        if not self.token_keys.exists():
+            self._create_token_key()
+
+    def sign(self, content: bytes) -> bytes:
+        """With the key for tokens, as ES256 has it (RFC 7518)."""
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        key = load_pem_private_key(self.token_key.read_bytes(), password=None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        return b"".join(
+            number.to_bytes(32, "big") for number in decode_dss_signature(key.sign(content, ECDSA(SHA256())))
+        )
+
+    def _create_token_key(self) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        key = generate_private_key(SECP256R1())
+        _write_private(self.token_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        point = key.public_key().public_numbers()
+        places = {name: _number(value) for name, value in (("x", point.x), ("y", point.y))}
+        row = {"kty": "EC", "crv": "P-256", "kid": KEY_ID, "use": "sig", "alg": "ES256", **places}
+        self.token_keys.write_text(json.dumps({"keys": [row]}))
+
+    def _create_certificates(self) -> None:
         """Make the authority and issue both certificates."""
         import trustme  # here, because commands that only look at a cluster do not need it
 
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = trustme.CA(organization_name="Ottla local cluster")
         broker = authority.issue_cert("localhost", "127.0.0.1", "::1")
         client = authority.issue_cert("client@ottla.invalid", common_name="ottla-client")
@@ -52,6 +100,10 @@ class Certificates:
         _write_private(self.broker, _key(broker) + _chain(broker))
         _write_private(self.client_key, _key(client))
         self.client.write_bytes(_chain(client))
+
+
+def _number(value: int) -> str:
+    return base64.urlsafe_b64encode(value.to_bytes(32, "big")).decode().rstrip("=")
 
 
 def _chain(certificate: LeafCert) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -18,7 +19,7 @@ from ottla.cluster.guard import start_guard
 from ottla.cluster.jars import DEFAULT_VERSION, Progress, pinned_jars
 from ottla.cluster.ports import free_ports
 from ottla.cluster.process import Life, ProcessId, life
-from ottla.cluster.security import DEFAULT_USERS
+from ottla.cluster.security import USERS
 from ottla.cluster.state import ClusterFolder, ClusterState, Phase, RedisState
 from ottla.errors import ConfigError, LocalClusterError
 from ottla.net import Deadline
@@ -57,6 +58,13 @@ class Wanted:
     settings: Mapping[str, str] = field(default_factory=dict)
     redis: bool = False
     secure: bool = False
+    plaintext: bool | None = None
+    """Whether clients come in without credentials; None: unless it is secure."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a new cluster has a plaintext listener."""
+        return not self.secure if self.plaintext is None else self.plaintext
 
     def __post_init__(self) -> None:
         if self.brokers is not None and not 1 <= self.brokers <= _MAX_BROKERS:
@@ -65,6 +73,8 @@ class Wanted:
             raise ConfigError(f"a heap of {self.heap_bytes} bytes: a broker needs at least {128 << 20}")
         if self.version is not None:
             pinned_jars(self.version)
+        if not self.secure and not self.open:
+            raise ConfigError("plaintext=False needs secure=True: there would be no listener for clients")
 
     def new_state(self, name: str, chance: random.Random) -> ClusterState:
         """A cluster as it was asked for, on free ports, with no process yet."""
@@ -73,11 +83,12 @@ class Wanted:
             cluster_id=lifecycle.fresh_cluster_id(),
             version=self.version or DEFAULT_VERSION,
             phase=Phase.STARTING,
-            nodes=lifecycle.fresh_nodes(self.brokers or 1, secure=self.secure, chance=chance),
+            nodes=lifecycle.fresh_nodes(self.brokers or 1, is_open=self.open, secure=self.secure, chance=chance),
             cache_dir=str(self.cache_dir),
             heap_bytes=self.heap_bytes or DEFAULT_HEAP_BYTES,
             settings=dict(self.settings),
-            users=dict(DEFAULT_USERS) if self.secure else {},
+            users={user: secrets.token_urlsafe(12) for user in USERS} if self.secure else {},
+            internal_password=secrets.token_urlsafe(24) if self.secure else "",
             redis=RedisState(free_ports(1, chance)[0]) if self.redis else None,
         )
 
@@ -91,6 +102,7 @@ class Wanted:
                 ("heap bytes:", state.heap_bytes, self.heap_bytes),
                 ("settings:", dict(state.settings), dict(self.settings) or None),
                 ("secure:", state.secure, self.secure or None),
+                ("plaintext:", state.open, self.plaintext),
                 ("redis:", state.redis is not None, self.redis or None),
             )
             if wanted is not None and wanted != found

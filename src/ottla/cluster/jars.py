@@ -7,6 +7,7 @@ before every use (56 MB in less than a tenth of a second). Nothing here knows br
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
 import http.client
@@ -30,6 +31,7 @@ from filelock import FileLock, Timeout
 
 from ottla.config import Retry
 from ottla.errors import ConfigError, LocalClusterError
+from ottla.text import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +173,7 @@ class _Fetch:
 
     def run(self, progress: Progress | None) -> None:
         total = sum(jar.size_bytes for jar in self.jars)
-        logger.info("fetching %d jars, %d bytes, from %s", len(self.jars), total, self.base_url)
+        logger.info("fetching %d jars, %d bytes, from %s", len(self.jars), total, redacted(self.base_url))
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-jars") as pool:
             try:
                 pending = {pool.submit(self._fetch, jar) for jar in self.jars}
@@ -195,10 +197,12 @@ class _Fetch:
                 if fault is None:
                     part.replace(target)
                     return
-                self._report(f"{url}, attempt {attempt} of {_ATTEMPTS}: {fault}")
+                self._report(f"{redacted(url)}, attempt {attempt} of {_ATTEMPTS}: {fault}")
                 if attempt < _ATTEMPTS and self.stop.wait(_BACKOFF.wait(attempt, random.random())):
                     raise LocalClusterError(f"{jar.file}: the download was given up")
-            raise LocalClusterError(f"{jar.file} could not be fetched from {url} in {_ATTEMPTS} attempts: {fault}")
+            raise LocalClusterError(
+                f"{jar.file} could not be fetched from {redacted(url)} in {_ATTEMPTS} attempts: {fault}"
+            )
         finally:
             part.unlink(missing_ok=True)
 
@@ -213,7 +217,7 @@ class _Fetch:
         except urllib.error.HTTPError as exc:
             exc.close()
             if exc.code in (401, 403, 404, 407):
-                raise LocalClusterError(f"{jar.file}: {url} answered {exc.code} {exc.reason}") from exc
+                raise LocalClusterError(f"{jar.file}: {redacted(url)} answered {exc.code} {exc.reason}") from exc
             fault = f"HTTP {exc.code} {exc.reason}"
         except (OSError, http.client.HTTPException) as exc:
             if isinstance(exc, OSError) and exc.errno in _OUR_DISK:
@@ -225,7 +229,7 @@ class _Fetch:
 
     def _download(self, url: str, part: Path, jar: Jar) -> Iterable[int]:
         deadline = time.monotonic() + _WHOLE_FILE
-        with urllib.request.urlopen(url, timeout=_SILENCE) as answer, part.open("wb") as out:  # noqa: S310
+        with urllib.request.urlopen(_request(url), timeout=_SILENCE) as answer, part.open("wb") as out:  # noqa: S310
             size = 0
             while chunk := answer.read(_CHUNK_BYTES):
                 size += len(chunk)
@@ -256,8 +260,20 @@ def _checked_url(base_url: str) -> str:
     except ValueError:  # a port that is no number, an IPv6 address without its bracket
         usable = False
     if not usable or any(char.isspace() for char in base_url):
-        raise ConfigError(f"the Maven repository {base_url!r} is not an http or https URL")
+        raise ConfigError(f"the Maven repository {redacted(base_url)!r} is not an http or https URL")
     return base_url.rstrip("/")
+
+
+def _request(url: str) -> urllib.request.Request:
+    """User and password go into a header, which is not sent on to where an answer redirects."""
+    parts = urllib.parse.urlsplit(url)
+    login, _, place = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=place).geturl())  # noqa: S310
+    if login:
+        user, _, password = login.partition(":")
+        pair = f"{urllib.parse.unquote(user)}:{urllib.parse.unquote(password)}"
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+    return request
 
 
 def _size(path: Path) -> int:

@@ -25,6 +25,7 @@ from ottla.cluster.ports import PortTaken, free_ports, is_free
 from ottla.cluster.process import Life, life
 from ottla.cluster.readiness import known_brokers
 from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
+from ottla.cluster.security import internal_security
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Ports, StateDamaged
 from ottla.errors import LocalClusterError
 from ottla.net import Deadline
@@ -73,32 +74,38 @@ def fresh_cluster_id() -> str:
 
 def with_fresh_ports(state: ClusterState, chance: random.Random) -> ClusterState:
     """The same cluster on ports that are free now."""
-    fresh = _ports(chance, controllers=[node.controller for node in state.nodes], secure=state.secure)
+    controllers = [node.controller for node in state.nodes]
+    fresh = _ports(chance, controllers=controllers, is_open=state.open, secure=state.secure)
     nodes = tuple(replace(node, ports=ports) for node, ports in zip(state.nodes, fresh, strict=True))
     redis = replace(state.redis, port=free_ports(1, chance)[0]) if state.redis is not None else None
     return replace(state, nodes=nodes, redis=redis)
 
 
-def fresh_nodes(count: int, *, secure: bool, chance: random.Random) -> tuple[NodeState, ...]:
+def fresh_nodes(count: int, *, is_open: bool, secure: bool, chance: random.Random) -> tuple[NodeState, ...]:
     """Nodes 1 to `count`, the first three of them also controllers."""
     controllers = [number <= _MAX_CONTROLLERS for number in range(1, count + 1)]
     return tuple(
         NodeState(number, ports)
-        for number, ports in enumerate(_ports(chance, controllers=controllers, secure=secure), start=1)
+        for number, ports in enumerate(_ports(chance, controllers=controllers, is_open=is_open, secure=secure), start=1)
     )
 
 
 def added_node(state: ClusterState, chance: random.Random) -> NodeState:
     """One more broker. It never becomes a controller: the voters are fixed when the cluster is made."""
-    (ports,) = _ports(chance, controllers=[False], secure=state.secure)
+    (ports,) = _ports(chance, controllers=[False], is_open=state.open, secure=state.secure)
     return NodeState(max(node.id for node in state.nodes) + 1, ports)
 
 
-def _ports(chance: random.Random, *, controllers: list[bool], secure: bool) -> list[Ports]:
+def _ports(chance: random.Random, *, controllers: list[bool], is_open: bool, secure: bool) -> list[Ports]:
     """Ports for several nodes, all drawn at once so that no two nodes get the same one."""
     drawn = iter(free_ports(4 * len(controllers), chance))
     return [
-        Ports(plaintext, voting if controller else None, sasl_ssl if secure else None, ssl if secure else None)
+        Ports(
+            plaintext if is_open else None,
+            voting if controller else None,
+            sasl_ssl if secure else None,
+            ssl if secure else None,
+        )
         for controller, plaintext, voting, sasl_ssl, ssl in zip(controllers, drawn, drawn, drawn, drawn, strict=True)
     ]
 
@@ -191,7 +198,7 @@ def _without_process(state: ClusterState, node: NodeState, folder: ClusterFolder
 def _prepare(
     state: ClusterState, folder: ClusterFolder, nodes: Iterable[NodeState], *, java: Java, deadline: Deadline
 ) -> None:
-    if state.secure and not folder.certificates.authority.exists():
+    if state.secure:
         folder.certificates.create()
     for node in nodes:
         write_properties(state, node, folder)
@@ -225,6 +232,7 @@ def _wait_ready(state: ClusterState, folder: ClusterFolder, ids: Collection[int]
     if not _has_quorum(state):
         logger.info("cluster %r has no majority of controllers: not waiting for its brokers", state.name)
         return
+    security = internal_security(state, folder.certificates)
     running = {node.id for node in state.nodes if life(node.process) is Life.RUNNING}
     # The new ones first: the others may still list a broker that was killed and is about to come back as a new one.
     for waiting_for in (set(ids), running - set(ids)):
@@ -232,7 +240,7 @@ def _wait_ready(state: ClusterState, folder: ClusterFolder, ids: Collection[int]
             for node in [state.node(number) for number in waiting_for]:
                 if node.id in ids:
                     _require_alive(node, folder)
-                if known_brokers(node.address, timeout=_PROBE) >= set(ids):
+                if known_brokers(node.address, security=security, timeout=_PROBE) >= set(ids):
                     waiting_for.discard(node.id)
             if waiting_for and deadline.expired():
                 raise _not_ready(state, folder, waiting_for, deadline)

@@ -20,6 +20,7 @@ from ottla.cluster import lifecycle, process
 from ottla.cluster.creation import Source, Start, Wanted, bring_up, tools_for
 from ottla.cluster.jars import Progress
 from ottla.cluster.process import Life, ProcessId, life
+from ottla.cluster.security import internal_security
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, folders
 from ottla.cluster.status import ClusterStatus, look
 from ottla.cluster.topics import TopicSpec, create_topics
@@ -50,6 +51,7 @@ class LocalCluster(ClusterView):
 
     As a context manager it is started if it does not run, and what was started goes away at the end of the
     block, data included. `up` and `down` do the same without a block; then the brokers outlive this process.
+    With `secure` nobody comes in without credentials, unless `plaintext` asks for an open listener as well.
     With two brokers both are controllers and a majority is two: such a cluster survives no kill.
     """
 
@@ -61,6 +63,7 @@ class LocalCluster(ClusterView):
         topics: Iterable[str | TopicSpec] = (),
         redis: bool = False,
         secure: bool = False,
+        plaintext: bool | None = None,
         dir: str | PathLike[str] | None = None,  # noqa: A002
         version: str | None = None,
         settings: Mapping[str, str] | None = None,
@@ -77,6 +80,7 @@ class LocalCluster(ClusterView):
             brokers=brokers,
             redis=redis,
             secure=secure,
+            plaintext=plaintext,
             version=version,
             settings=dict(settings or {}),
             heap_bytes=heap_bytes,
@@ -182,7 +186,9 @@ class LocalCluster(ClusterView):
                 chance=self._chance,
             )
         try:
-            create_topics(self.bootstrap, self._topics, timeout=self.timeout)
+            state = self._state()
+            security = internal_security(state, self._folder.certificates)
+            create_topics(state.anywhere, self._topics, security=security, timeout=self.timeout)
         except BaseException:
             if start is Start.FRESH:
                 self.down()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ottla.cluster import process
-from ottla.cluster.properties import node_properties, render, scram_credentials
-from ottla.cluster.state import ClusterFolder, ClusterState, NodeState
+from ottla.cluster.properties import allowed_keys, node_properties, render, scram_credentials
+from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, private_file
 from ottla.errors import LocalClusterError
 
 _FORMAT_MAIN = "kafka.tools.StorageTool"
@@ -56,10 +56,12 @@ class Java:
 
 def write_properties(state: ClusterState, node: NodeState, folder: ClusterFolder) -> None:
     """Write the properties file that the node starts with."""
+    folder.create()
     folder.node(node.id).mkdir(parents=True, exist_ok=True)
     folder.log(node.id).parent.mkdir(exist_ok=True)
     properties = node_properties(state, node, data=folder.data(node.id), certificates=folder.certificates)
-    folder.properties(node.id).write_text(render(properties), encoding="ascii")
+    with private_file(folder.properties(node.id)) as file:
+        file.write(render(properties))
 
 
 def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java, timeout: float) -> None:
@@ -76,10 +78,14 @@ def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, 
     for user in users:
         arguments += ["--add-scram", user]
     options = [f"-Xmx{_FORMAT_HEAP_BYTES}", "-XX:TieredStopAtLevel=1", process.marker(folder.path)]
-    command = java.command(_FORMAT_MAIN, *arguments, options=options)
+    program, *rest = java.command(_FORMAT_MAIN, *arguments, options=options)
+    # In a file: every user of the machine can read the command lines of others, and there are passwords in this one.
+    given = folder.node(node.id) / "format.arguments"
+    with private_file(given) as file:
+        file.write("".join(f"{_quoted(one)}\n" for one in rest))
     try:
         done = subprocess.run(  # noqa: S603
-            command,
+            [program, f"@{given}"],
             env=java.variables(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -91,9 +97,17 @@ def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, 
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise LocalClusterError(f"formatting the storage of broker {node.id} failed: {exc}") from exc
+    finally:
+        given.unlink(missing_ok=True)
     if done.returncode != 0:
         lines = "\n  ".join(done.stdout.splitlines()[-_ERROR_LINES:])
         raise LocalClusterError(f"formatting the storage of broker {node.id} failed:\n  {lines}")
+
+
+def _quoted(argument: str) -> str:
+    """As Java's launcher reads arguments from a file."""
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def launch(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java) -> NodeState:
@@ -105,6 +119,7 @@ def launch(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java:
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
         "-Dorg.slf4j.simpleLogger.showThreadName=false",
+        *(allowed_keys(folder.certificates) if state.secure else ()),
         process.marker(folder.path),
     ]
     command = java.command(_BROKER_MAIN, str(folder.properties(node.id)), options=options)

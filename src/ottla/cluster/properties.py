@@ -7,12 +7,13 @@ from pathlib import Path
 
 from ottla.cluster.certificates import Certificates
 from ottla.cluster.ports import HOST
+from ottla.cluster.security import INTERNAL_USER, ISSUER
 from ottla.cluster.state import ClusterState, NodeState
 
 _MAX_REPLICAS = 3
 _INTERNAL_PARTITIONS = 9
-_PROTOCOLS = "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:PLAINTEXT"
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_MODULES = "org.apache.kafka.common.security"
 MECHANISMS = (*_SCRAM, "PLAIN", "OAUTHBEARER")
 
 
@@ -20,8 +21,9 @@ def node_properties(state: ClusterState, node: NodeState, *, data: Path, certifi
     """What one node runs with; the cluster's own `settings` come last and win."""
     return {
         **_roles(state, node),
-        **_listeners(node),
-        **(_security(state.users, certificates) if state.secure else {}),
+        **_listeners(node, is_open=state.open),
+        **(_security(state, certificates) if state.secure else {}),
+        **({} if state.open else _internal(state.internal_password)),
         **_replication(min(_MAX_REPLICAS, len(state.nodes))),
         **_development(),
         "log.dirs": str(data),
@@ -49,38 +51,66 @@ def _roles(state: ClusterState, node: NodeState) -> dict[str, str]:
     }
 
 
-def _listeners(node: NodeState) -> dict[str, str]:
+def _listeners(node: NodeState, *, is_open: bool) -> dict[str, str]:
     ports = node.ports
     named = {"PLAINTEXT": ports.plaintext, "SASL_SSL": ports.sasl_ssl, "SSL": ports.ssl}
     clients = [f"{name}://{HOST}:{port}" for name, port in named.items() if port is not None]
     controller = [f"CONTROLLER://{HOST}:{ports.controller}"] if node.controller else []
+    within = "PLAINTEXT" if is_open else "SASL_SSL"
     return {
         "listeners": ",".join([*clients, *controller]),
         "advertised.listeners": ",".join(clients),
-        "listener.security.protocol.map": _PROTOCOLS,
-        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:{within}",
+        "inter.broker.listener.name": within,
     }
 
 
-def _security(users: Mapping[str, str], certificates: Certificates) -> dict[str, str]:
-    modules = "org.apache.kafka.common.security"
-    known = "".join(f' user_{user}="{password}"' for user, password in users.items())
+def _security(state: ClusterState, certificates: Certificates) -> dict[str, str]:
     prefix = "listener.name.sasl_ssl"
     return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(certificates.broker),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates.authority),
-        "ssl.client.auth": "requested",
+        "listener.name.ssl.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        f"{prefix}.scram-sha-256.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
-        f"{prefix}.scram-sha-512.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
-        f"{prefix}.plain.sasl.jaas.config": f"{modules}.plain.PlainLoginModule required{known};",
-        # Without a validator of its own Kafka accepts unsigned tokens: right for tests and for nothing else.
+        f"{prefix}.scram-sha-256.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+        f"{prefix}.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+        f"{prefix}.plain.sasl.jaas.config": _plain(state.internal_password, state.users),
         f"{prefix}.oauthbearer.sasl.jaas.config": (
-            f'{modules}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+            f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
         ),
+        # Without this one Kafka accepts unsigned tokens, which everybody can write.
+        f"{prefix}.oauthbearer.sasl.server.callback.handler.class": (
+            f"{_MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+        ),
+        "sasl.oauthbearer.jwks.endpoint.url": certificates.token_keys.absolute().as_uri(),
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": ISSUER,
     }
+
+
+def allowed_keys(certificates: Certificates) -> list[str]:
+    """The Java options without which Kafka reads no keys for tokens from a file."""
+    place = certificates.token_keys.absolute()
+    prefix = "-Dorg.apache.kafka.sasl.oauthbearer"
+    return [f"{prefix}.allowed.urls={place.as_uri()}", f"{prefix}.allowed.files={place}"]
+
+
+def _internal(password: str) -> dict[str, str]:
+    """How nodes log in to one another where no listener is open."""
+    return {
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.controller.plain.sasl.jaas.config": _plain(password, {}),
+    }
+
+
+def _plain(password: str, users: Mapping[str, str]) -> str:
+    """The internal user logs in with it, to other nodes, and is known by it, like the others, to this one."""
+    known = "".join(f' user_{user}="{secret}"' for user, secret in {INTERNAL_USER: password, **users}.items())
+    return f'{_MODULES}.plain.PlainLoginModule required username="{INTERNAL_USER}" password="{password}"{known};'
 
 
 def _replication(replicas: int) -> dict[str, str]:

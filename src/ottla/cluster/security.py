@@ -1,4 +1,4 @@
-"""How clients reach the secure listeners of a local cluster: its users, certificates and unsigned tokens. Pure."""
+"""How clients reach the secure listeners of a local cluster: its users, certificates and signed tokens."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import base64
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from ottla.cluster.certificates import Certificates
-from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
+from ottla.cluster.certificates import KEY_ID, Certificates
+from ottla.cluster.state import ClusterState
+from ottla.config import PLAINTEXT, OAuthBearer, Plain, Sasl, Scram, Security, Tls
 from ottla.errors import ConfigError
 
 Mechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
 
-DEFAULT_USERS: Mapping[str, str] = {"alice": "alice-secret", "bob": "bob-secret"}
-"""Every local cluster has these: it is for development, and its listeners are on 127.0.0.1 only."""
+USERS = ("alice", "bob")
+"""Every secure cluster has these, with passwords of its own."""
+INTERNAL_USER = "ottla"
+"""As whom the nodes of a secure cluster talk to one another, and the commands that control it to them."""
 
+ISSUER = "ottla-local-cluster"
+"""Who gives tokens, and for whom they are."""
 _TOKEN_SECONDS = 3600
 
 
@@ -26,7 +32,14 @@ def client_security(
     """For the SASL_SSL listener."""
     if user not in users:
         raise ConfigError(f"the cluster has no user {user!r}: its users are {', '.join(users)}")
-    return Security(tls=Tls(ca_file=certificates.authority), sasl=_sasl(user, users[user], mechanism))
+    return Security(tls=Tls(ca_file=certificates.authority), sasl=_sasl(user, users[user], mechanism, certificates))
+
+
+def internal_security(state: ClusterState, certificates: Certificates) -> Security:
+    """For `ClusterState.anywhere`."""
+    if state.open:
+        return PLAINTEXT
+    return Security(tls=Tls(ca_file=certificates.authority), sasl=Plain(INTERNAL_USER, state.internal_password))
 
 
 def mutual_tls(certificates: Certificates) -> Security:
@@ -36,20 +49,37 @@ def mutual_tls(certificates: Certificates) -> Security:
     )
 
 
-def unsigned_token(user: str, *, now: float, lifetime: float = _TOKEN_SECONDS) -> str:
-    """A JSON Web Token without signature, as a broker without a validator accepts it; times in epoch seconds."""
-    return f"{_part({'alg': 'none'})}.{_part({'sub': user, 'iat': now, 'exp': now + lifetime})}."
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """JSON Web Tokens for a user, signed with the key of the cluster, whose brokers know its public half."""
+
+    user: str
+    certificates: Certificates
+
+    def __call__(self) -> str:
+        return self.signed(now=time.time())
+
+    def signed(self, *, now: float, lifetime: float = _TOKEN_SECONDS) -> str:
+        """Times are seconds since 1970."""
+        head = _part({"alg": "ES256", "kid": KEY_ID})
+        whence = {"iss": ISSUER, "aud": ISSUER}
+        told = f"{head}.{_part({'sub': self.user, **whence, 'iat': int(now), 'exp': int(now + lifetime)})}"
+        return f"{told}.{_base64(self.certificates.sign(told.encode()))}"
 
 
-def _sasl(user: str, password: str, mechanism: Mechanism) -> Sasl:
+def _sasl(user: str, password: str, mechanism: Mechanism, certificates: Certificates) -> Sasl:
     match mechanism:
         case "PLAIN":
             return Plain(user, password)
         case "OAUTHBEARER":
-            return OAuthBearer(lambda: unsigned_token(user, now=time.time()))
+            return OAuthBearer(Tokens(user, certificates))
         case _:
             return Scram(user, password, mechanism)
 
 
 def _part(claims: Mapping[str, object]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return _base64(json.dumps(claims).encode())
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

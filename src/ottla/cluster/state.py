@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
@@ -49,7 +49,7 @@ class Phase(StrEnum):
 class Ports:
     """The listeners of one node; None where it has none."""
 
-    plaintext: int
+    plaintext: int | None
     controller: int | None = None
     sasl_ssl: int | None = None
     ssl: int | None = None
@@ -69,8 +69,10 @@ class NodeState:
 
     @property
     def address(self) -> Address:
-        """Where plaintext clients reach it."""
-        return Address(HOST, self.ports.plaintext)
+        """Where clients reach it: without credentials, if that is possible."""
+        port = self.ports.plaintext if self.ports.plaintext is not None else self.ports.sasl_ssl
+        assert port is not None
+        return Address(HOST, port)
 
     @property
     def controller(self) -> bool:
@@ -105,6 +107,8 @@ class ClusterState:
     heap_bytes: int
     settings: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[str, str] = field(default_factory=dict)
+    internal_password: str = ""
+    """With which the nodes of a secure cluster, and the commands that control it, log in."""
     redis: RedisState | None = None
     owner: ProcessId | None = None
     """The program whose `with` block this cluster lives in; without one it lives until `down`."""
@@ -115,6 +119,11 @@ class ClusterState:
     def secure(self) -> bool:
         """Whether it has the TLS listeners."""
         return self.nodes[0].ports.sasl_ssl is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether clients come in without credentials."""
+        return self.nodes[0].ports.plaintext is not None
 
     def node(self, node_id: int) -> NodeState:
         """The node with this id."""
@@ -145,6 +154,11 @@ class ClusterState:
         nodes = tuple(replace(node, process=None) for node in self.nodes)
         redis = replace(self.redis, process=None) if self.redis is not None else None
         return replace(self, phase=Phase.KEPT, nodes=nodes, redis=redis, owner=None, guard=None)
+
+    @property
+    def anywhere(self) -> str:
+        """`host:port,...` of every broker, for those who know its internal password."""
+        return ",".join(str(node.address) for node in self.nodes)
 
     def addresses(self, listener: str) -> str | None:
         """`host:port,...` of one kind of listener of every broker, or None where it has none."""
@@ -213,10 +227,10 @@ class ClusterFolder:
 
     def save(self, state: ClusterState) -> None:
         """Replace the state file as a whole: a reader sees the old or the new one, never a part."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.create()
         draft = self._state.with_suffix(f".{os.getpid()}")
         try:
-            with draft.open("w", encoding="utf-8") as file:
+            with private_file(draft) as file:
                 json.dump({"format": _FORMAT, **asdict(state)}, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
@@ -224,6 +238,13 @@ class ClusterFolder:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+
+    def create(self) -> None:
+        """Make the folder, for this user alone: passwords and the data of brokers are in it."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        if self.path.stat().st_uid == os.getuid():
+            self.path.chmod(0o700)
 
     def remove(self) -> None:
         """Delete the folder and all data in it."""
@@ -249,6 +270,9 @@ class ClusterFolder:
             try:
                 yield
             finally:
+                if not self.path.exists():
+                    # While it is held: a command that waits notices that the file has gone, and makes a new one.
+                    Path(lock.lock_file).unlink(missing_ok=True)
                 lock.release()
         except OSError as exc:
             raise LocalClusterError(f"cluster {self.name!r} in {self.base}: {exc}") from exc
@@ -289,6 +313,12 @@ class ClusterFolder:
             f"the state file {self._state} of cluster {self.name!r} is damaged ({reason}):"
             f" 'ottla cluster down --name {self.name}' removes what is left of it"
         )
+
+
+def private_file(path: Path) -> TextIO:
+    """A new file, or one that is emptied, which only this user can read: it is so before anything is in it."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
 
 
 def folders(base: Path) -> list[ClusterFolder]:

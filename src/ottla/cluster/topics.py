@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ottla.admin import Admin, NewTopic
 from ottla.admin.topics import is_topic_name
+from ottla.config import Security
 from ottla.errors import ConfigError
 
 _POLICIES = ("delete", "compact", "compact,delete")
@@ -46,12 +47,12 @@ class TopicSpec:
         )
 
 
-def create_topics(bootstrap: str, topics: Iterable[TopicSpec], *, timeout: float) -> None:
+def create_topics(bootstrap: str, topics: Iterable[TopicSpec], *, security: Security, timeout: float) -> None:
     """Create those of the topics that do not exist, and return when they can be written to."""
     wanted = list(topics)
     if not wanted:
         return
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, security=security) as admin:
         existing = set(admin.topic_names(timeout=timeout))
         missing = [_new(topic) for topic in wanted if topic.name not in existing]
         if missing:

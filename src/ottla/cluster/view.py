@@ -42,7 +42,11 @@ class ClusterView:
     def bootstrap(self) -> str:
         """`host:port,...` of every broker's plaintext listener, also of those that are down."""
         addresses = self._state().addresses("plaintext")
-        assert addresses is not None
+        if addresses is None:
+            raise LocalClusterError(
+                f"cluster {self.name!r} has no plaintext listener: use secure_bootstrap with security(), or start it"
+                " with plaintext=True"
+            )
         return addresses
 
     @property
@@ -52,7 +56,7 @@ class ClusterView:
 
     @property
     def ssl_bootstrap(self) -> str | None:
-        """The TLS listeners without SASL, which accept a client certificate; None without `secure`."""
+        """The TLS listeners without SASL, which want a client certificate; None without `secure`."""
         return self._state().addresses("ssl")
 
     def security(self, user: str = "alice", *, mechanism: Mechanism = "SCRAM-SHA-512") -> Security:

@@ -58,6 +58,8 @@ class Beginnings:
         self._isolation = isolation
         self._numbers = itertools.count()
         self._searches: dict[int, Partitions] = {}
+        self._left: dict[TopicPartition, Committed] = {}
+        """Where partitions were when they were let go of last, and of which topic."""
         self._failures = 0
         self._not_before = 0.0
 
@@ -75,6 +77,11 @@ class Beginnings:
     def forget(self, partitions: Partitions) -> None:
         """What is being found out about these does not count any more."""
         self._searches = {number: these - partitions for number, these in self._searches.items()}
+
+    def leave(self, partitions: Partitions) -> None:
+        """They are about to be let go of, and may come back when another topic has the name."""
+        handed, told = self._handing.positions.all_handed(), self._handing.replaced
+        self._left |= {at: handed[at] for at in partitions if at in handed and at not in told}
 
     def _search(self, missing: Partitions) -> None:
         number = next(self._numbers)
@@ -95,11 +102,19 @@ class Beginnings:
             if at in found.committed:
                 offset, epoch, *_ = found.committed[at]
                 self._handing.begin(at, offset, epoch=epoch, committed=offset, topic_id=topic_id)
+            elif (before := self._predecessor(at, topic_id)) is not None:
+                self._handing.begin(at, before.offset, topic_id=before.topic_id)
             elif at in found.begun:
                 self._handing.begin(at, found.begun[at], topic_id=topic_id)
             else:
                 reason = f"group {self._group} has committed nothing for {at}, and start is 'error'"
                 self._handing.fail(at, InputError(f"{reason}: seek to where it should begin"))
+
+    def _predecessor(self, at: TopicPartition, topic_id: UUID | None) -> Committed | None:
+        """Where this consumer was in an earlier topic of the name. Where it goes on is for `on_lost` to say then, and
+        not for `start`: it is found replaced, as if it had never been let go of."""
+        left = self._left.pop(at, None)
+        return None if left is None or None in (left.topic_id, topic_id) or left.topic_id == topic_id else left
 
     def _failed(self, number: int, error: OttlaError) -> None:
         these = self._searches.pop(number, frozenset())

@@ -285,9 +285,15 @@ class Consumer:
         places.check(place, "place")
         with self._use():
             at = self._of_mine(partition)
+            if isinstance(place, int):
+                # An offset is of the topic that was read so far, unless the program knows already that it is gone.
+                topic_id = None if at in self._handing.replaced else self._handing.positions.topic_id(at)
+                self._handing.begin(at, place, topic_id=topic_id)
+                return
             deadline = self._deadline(timeout)
-            offset = places.resolve(self._cluster, [at], place, isolation=self._isolation, deadline=deadline)[at]
-            self._handing.begin(at, offset)
+            ids = {name: topic.id for name, topic in self._cluster.topics([at.topic], deadline=deadline).items()}
+            found = places.resolve(self._cluster, [at], place, isolation=self._isolation, ids=ids, deadline=deadline)
+            self._handing.begin(at, found[at], topic_id=ids[at.topic])
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record that will be handed out; None while that is being found out."""

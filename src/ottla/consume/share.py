@@ -90,6 +90,7 @@ class Share:
         if not gone:
             return
         limit = deadline or Deadline.after(_REVOKE_SECONDS)
+        self._beginnings.leave(gone)
         self._handing.stop(gone)
         try:
             if self._commits_done:
@@ -103,6 +104,7 @@ class Share:
     def lose(self, lost: Partitions) -> None:
         """Somebody else may have them already."""
         if lost:
+            self._beginnings.leave(lost)
             self._drop(lost)
             self._tell(self._listener.lost, lost)
 

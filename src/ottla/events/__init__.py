@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ottla.events.sinks.statsd import StatsdSink
     from ottla.events.values import (
         EVENTS,
+        ArchiveHeldUp,
+        ArchiveResumed,
         BatchDone,
         BufferFull,
         ConnectionDown,
@@ -49,12 +51,16 @@ if TYPE_CHECKING:
         TimeDown,
         TimesClamped,
         TopicReplaced,
+        TopicResumed,
+        TopicSuspended,
         UnitEnded,
         UnitReclaimed,
         UnitsPlanned,
     )
 
 _HOMES = {
+    "ArchiveHeldUp": "ottla.events.values",
+    "ArchiveResumed": "ottla.events.values",
     "BatchDone": "ottla.events.values",
     "BufferFull": "ottla.events.values",
     "ConnectionDown": "ottla.events.values",
@@ -92,6 +98,8 @@ _HOMES = {
     "TimeDown": "ottla.events.values",
     "TimesClamped": "ottla.events.values",
     "TopicReplaced": "ottla.events.values",
+    "TopicResumed": "ottla.events.values",
+    "TopicSuspended": "ottla.events.values",
     "UnitEnded": "ottla.events.values",
     "UnitReclaimed": "ottla.events.values",
     "UnitsPlanned": "ottla.events.values",
@@ -99,6 +107,8 @@ _HOMES = {
 
 __all__ = [
     "EVENTS",
+    "ArchiveHeldUp",
+    "ArchiveResumed",
     "BatchDone",
     "BufferFull",
     "ConnectionDown",
@@ -135,6 +145,8 @@ __all__ = [
     "TimeDown",
     "TimesClamped",
     "TopicReplaced",
+    "TopicResumed",
+    "TopicSuspended",
     "UnitEnded",
     "UnitReclaimed",
     "UnitsPlanned",

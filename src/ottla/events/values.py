@@ -17,6 +17,8 @@ from ottla.text import CONTROL, escaped_in_json
 
 __all__ = [
     "EVENTS",
+    "ArchiveHeldUp",
+    "ArchiveResumed",
     "BatchDone",
     "BufferFull",
     "ConnectionDown",
@@ -45,6 +47,8 @@ __all__ = [
     "StoreWentBack",
     "TimeDown",
     "TopicReplaced",
+    "TopicResumed",
+    "TopicSuspended",
     "UnitEnded",
     "UnitReclaimed",
     "UnitsPlanned",
@@ -465,6 +469,43 @@ class StoreWentBack(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSuspended(Event):
+    """A topic cannot be archived at present, for this reason; the others go on."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResumed(Event):
+    """A topic that was suspended is archived again."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveHeldUp(Event):
+    """An archiver that follows topics cannot go on, for `seconds` by now; repeated while that lasts."""
+
+    gauges = frozenset({"seconds"})
+    sets = MappingProxyType({"archive_going_on": 0.0})
+
+    path: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResumed(Event):
+    """An archiver that was held up goes on, after `seconds`."""
+
+    sets = MappingProxyType({"archive_going_on": 1.0})
+
+    path: str
+    seconds: float
+
+
 EVENTS: tuple[type[Event], ...] = (
     Flushed,
     FlushAcknowledged,
@@ -497,5 +538,9 @@ EVENTS: tuple[type[Event], ...] = (
     StoreDown,
     StoreUp,
     StoreWentBack,
+    TopicSuspended,
+    TopicResumed,
+    ArchiveHeldUp,
+    ArchiveResumed,
 )
 """Every event that Ottla emits."""

@@ -135,15 +135,16 @@ class Leaders:
         """Who leads the partition; the reason when that cannot be told."""
         at = course.at
         topic = metadata.topics.get(at.topic)
+        if topic is not None and topic.id is not None and not course.is_over:
+            if not course.is_certain:
+                course.topic_id = topic.id
+            elif topic.id != course.topic_id:
+                self._troubles.suspect(course)  # whether or not the new topic has such a partition
         partition = topic.partition(at.partition) if topic is not None else None
         if topic is None or partition is None:
             self._doubted.add(at.topic)
             code = ErrorCode.unknown_topic_or_partition if topic is None or not topic.error else topic.error
             return BrokerError(int(code), f"reading {at}")
-        if not course.is_certain:
-            course.topic_id = topic.id
-        elif topic.id is not None and topic.id != course.topic_id and not course.is_over:
-            self._troubles.suspect(course)
         if partition.leader < 0:
             self._doubted.add(at.topic)
             return BrokerError(int(partition.error) or int(ErrorCode.leader_not_available), f"reading {at}")

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
-from ottla.errors import InputError, OffsetsLost, OttlaError, WireError
-from ottla.events import RangeLost
-from ottla.fetch import losses, places
+from ottla.errors import OttlaError, WireError
+from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
 from ottla.fetch.decoding import decode
 from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
+from ottla.fetch.planning import Plan, Planning, What
 from ottla.fetch.profile import PartitionProfile, Tally
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.deadline import Deadline
@@ -33,10 +32,6 @@ from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
 
 T = TypeVar("T")
-What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
-"""Topics by name, or offset ranges."""
-Ids = Mapping[str, UUID | None]
-"""Of topics, by name."""
 
 _FETCHING = Fetching()
 _CHUNK_BYTES = 2 << 20
@@ -64,13 +59,6 @@ class ReadFailure(NamedTuple):
     error: OttlaError
 
 
-class _Plan(NamedTuple):
-    """What a call reads. Of the topics that are `followed`, partitions that are added later, too."""
-
-    courses: list[Course]
-    followed: frozenset[str] = frozenset()
-
-
 class Reader:
     """Reads offset ranges. Threads may share one; constructing it connects nothing; `with` closes it."""
 
@@ -95,6 +83,9 @@ class Reader:
         self.cluster = self._footing.cluster
         self._fetching = fetching
         self._on_lost = parse_on_lost(on_lost)
+        self._planning = Planning(
+            self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._footing.events
+        )
         self._lanes: list[str] = []
         self._fetchers: set[Fetcher] = set()
         self._closed = False
@@ -122,10 +113,7 @@ class Reader:
 
     def offsets(self, topic: str, at: Place = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Where a place is in each partition: an offset, for a time that of the first record at or after it."""
-        places.check(at, "at")
-        deadline = self._deadline(timeout)
-        wanted, ids = self._partitions([topic], None, at, deadline)
-        return self._resolve(wanted, at, ids, deadline)
+        return self._planning.offsets(topic, at, self._deadline(timeout))
 
     def ranges(
         self,
@@ -138,7 +126,7 @@ class Reader:
     ) -> list[OffsetRange]:
         """What lies between two places, as they are now: a range for each partition, empty ones too."""
         names = [topics] if isinstance(topics, str) else list(topics)
-        ranges, _ = self._between(names, start, stop, partitions, self._deadline(timeout))
+        ranges, _ = self._planning.between(names, start, stop, partitions, self._deadline(timeout))
         return ranges
 
     def read(
@@ -276,82 +264,8 @@ class Reader:
         stop: Place | None,
         partitions: Collection[int] | None,
         timeout: float | None,
-    ) -> _Plan:
-        given = [what] if isinstance(what, str | OffsetRange) or not isinstance(what, Iterable) else list(what)
-        ranges = [one for one in given if isinstance(one, OffsetRange)]
-        names = [one for one in given if isinstance(one, str)]
-        if len(ranges) == len(given):
-            if (start, stop, partitions) != ("earliest", "latest", None):
-                raise InputError("ranges say where to start and stop themselves: leave out start, stop and partitions")
-            return _Plan(_apart(ranges, {}))
-        if len(names) != len(given):
-            raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
-        deadline = self._deadline(timeout)
-        if stop is not None:
-            return _Plan(_apart(*self._between(names, start, stop, partitions, deadline)))
-        places.check(start, "start")
-        wanted, ids = self._partitions(names, partitions, start, deadline)
-        starts = self._resolve(wanted, start, ids, deadline)
-        courses = [Course(at, offset, topic_id=ids[at.topic]) for at, offset in starts.items()]
-        whole = partitions is None and places.mentioned(start) is None
-        return _Plan(courses, frozenset(names) if whole else frozenset())
-
-    def _between(
-        self,
-        names: Collection[str],
-        start: Place,
-        stop: Place,
-        partitions: Collection[int] | None,
-        deadline: Deadline,
-    ) -> tuple[list[OffsetRange], Ids]:
-        """A range for each partition, and of which topics they are."""
-        places.check(start, "start")
-        places.check(stop, "stop")
-        if isinstance(start, int) and isinstance(stop, int) and stop < start:
-            raise InputError(f"stop {stop} lies before start {start}")
-        wanted, ids = self._partitions(names, partitions, start, deadline)
-        starts = self._resolve(wanted, start, ids, deadline)
-        stops = self._resolve(wanted, stop, ids, deadline)
-        self._tell_beyond(places.beyond(self.cluster, start, starts, stops, deadline=deadline))
-        return places.span(starts, stops), ids
-
-    def _tell_beyond(self, lost: Iterable[places.Beyond]) -> None:
-        """Nothing is read where a log has ended before; that is told as any other loss."""
-        for at, offset, ends in lost:
-            loss = losses.outside(Course(at, offset), ends, self._on_lost)
-            if loss is None:
-                continue
-            if self._on_lost is OnLost.ERROR:
-                raise OffsetsLost(*at, start=loss.start, stop=loss.stop, resume=loss.resume, reason=loss.reason)
-            self._footing.events.emit(RangeLost(*at, loss.start, loss.stop, offset, loss.reason))
-
-    def _partitions(
-        self, topics: Collection[str], only: Collection[int] | None, place: Place, deadline: Deadline
-    ) -> tuple[list[TopicPartition], Ids]:
-        """As the brokers have them now: one that is missing here would be missing from a proof."""
-        named = places.mentioned(place)
-        if only is not None and not isinstance(only, Collection):
-            raise InputError(f"partitions is {only!r}; accepted is a collection of numbers, for example [0, 1]")
-        found: list[TopicPartition] = []
-        present = self.cluster.topics(topics, deadline=deadline)
-        ids = {name: topic.id for name, topic in present.items()}
-        for name in topics:
-            there = [partition.index for partition in present[name].partitions]
-            missing = sorted(set(only or ()) - set(there))
-            if missing:
-                raise InputError(f"topic {name} has no partition {', '.join(map(str, missing))}; it has {len(there)}")
-            found += [TopicPartition(name, index) for index in there if only is None or index in only]
-        if named is None:
-            return found, ids
-        unknown = sorted(map(str, named - {*found, *(at.partition for at in found)}))
-        if unknown:
-            raise InputError(f"offsets are given for {', '.join(unknown)}, which is no partition of what is read")
-        return [at for at in found if at in named or at.partition in named], ids
-
-    def _resolve(
-        self, wanted: Collection[TopicPartition], place: Place, ids: Ids, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        return places.resolve(self.cluster, wanted, place, isolation=self._isolation, ids=ids, deadline=deadline)
+    ) -> Plan:
+        return self._planning.plan(what, start, stop, partitions, self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
@@ -366,12 +280,12 @@ class Reader:
 
     # Reading
 
-    def _records(self, plan: _Plan, decoder: Decoder) -> Generator[pa.RecordBatch, None, None]:
+    def _records(self, plan: Plan, decoder: Decoder) -> Generator[pa.RecordBatch, None, None]:
         for decoded in self._stretches(plan, decoder):
             yield decoded.records
             del decoded  # its memory is free before the next one is waited for
 
-    def _stretches(self, plan: _Plan, decoder: Decoder) -> Generator[Decoded, None, None]:
+    def _stretches(self, plan: Plan, decoder: Decoder) -> Generator[Decoded, None, None]:
         for piece in self._pieces(plan):
             yield from self._decoded(decoder, piece)
             del piece
@@ -391,20 +305,20 @@ class Reader:
     def _decoded(self, decoder: Decoder, piece: Piece) -> Iterator[Decoded]:
         return decode(decoder, piece, events=self._footing.events)
 
-    def _raw(self, plan: _Plan) -> Generator[RawBatch, None, None]:
+    def _raw(self, plan: Plan) -> Generator[RawBatch, None, None]:
         for piece in self._pieces(plan):
             for batch in piece.batches:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
                     yield RawBatch(*piece.course.at, batch)
 
-    def _pieces(self, plan: _Plan) -> Iterator[Piece]:
+    def _pieces(self, plan: Plan) -> Iterator[Piece]:
         for item in self._items(plan):
             if isinstance(item, Failed):
                 raise item.error
             yield item
             del item
 
-    def _items(self, plan: _Plan) -> Iterator[Piece | Failed]:
+    def _items(self, plan: Plan) -> Iterator[Piece | Failed]:
         """What comes of the courses, until all are over; a failure ends its course."""
         ahead = {course for course in plan.courses if not course.is_over}
         if not ahead:
@@ -448,12 +362,3 @@ class Reader:
         if followed:
             fetcher.follow(followed)
         return fetcher
-
-
-def _apart(ranges: Iterable[OffsetRange], ids: Ids) -> list[Course]:
-    """A course for each range; two ranges of one partition would have to be one course after the other."""
-    courses = [Course(one.topic_partition, one.start, one.stop, topic_id=ids.get(one.topic)) for one in sorted(ranges)]
-    for before, after in itertools.pairwise(courses):
-        if before.at == after.at:
-            raise InputError(f"{before.at} is named twice: read its ranges one after the other, or as one range")
-    return courses

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from ottla.admin.identity import replaced
+from ottla.admin.transactions import OpenTransaction, oldest_open
 from ottla.errors import (
     BrokerError,
     CorruptBatch,
@@ -121,27 +122,42 @@ class Troubles:
 
     def _overdue(self, course: Course, seconds: float) -> None:
         """The log had nothing for so long: it ends there, or has something that cannot be read yet."""
-        cause = f"the log has nothing there yet, and offset {course.stop} was to be reached"
-        if self._manner.on_lost is OnLost.ERROR:
-            self._run_out(course, seconds, cause)
+        plain = f"the log has nothing there yet, and offset {course.stop} was to be reached"
+        is_strict = self._manner.on_lost is OnLost.ERROR
+        committed_only = self._manner.isolation is Isolation.READ_COMMITTED
+        if is_strict and not committed_only:
+            self._run_out(course, seconds, plain)
             return
 
-        def done(ends: Ends) -> None:
-            loss = losses.overdue(course, ends)
+        def look() -> tuple[Ends | None, OpenTransaction | None]:
+            # Records of a transaction that is still open are there.
+            uncommitted = Isolation.READ_UNCOMMITTED
+            ends = None if is_strict else find_ends(self._cluster, course.at, isolation=uncommitted)
+            return ends, self._open_transaction(course) if committed_only else None
+
+        def done(found: tuple[Ends | None, OpenTransaction | None]) -> None:
+            ends, transaction = found
+            loss = None if ends is None else losses.overdue(course, ends)
             if loss is None:
-                self._run_out(course, seconds, cause)
+                self._run_out(course, seconds, plain if transaction is None else _held_up_by(transaction))
             else:
                 self._report(course, loss)
 
         def failed(error: OttlaError) -> None:
-            self._run_out(course, seconds, cause, *map(str.strip, str(error).splitlines()))
+            self._run_out(course, seconds, plain, *map(str.strip, str(error).splitlines()))
 
         course.waiting_since = math.inf  # the answer ends it, whatever it is
-        # Records of a transaction that is still open are there.
-        uncommitted = Isolation.READ_UNCOMMITTED
-        self._inquire(
-            course, lambda: find_ends(self._cluster, course.at, isolation=uncommitted), done=done, failed=failed
-        )
+        self._inquire(course, look, done=done, failed=failed)
+
+    def _open_transaction(self, course: Course) -> OpenTransaction | None:
+        """The one that holds it up, as far as a broker tells."""
+        deadline = Deadline.after(self._cluster.timeouts.request)
+        try:
+            found = oldest_open(self._cluster, course.at, deadline=deadline)
+        except OttlaError as error:
+            _log.debug("whether a transaction holds up %s is not known: %s", course.at, error)
+            return None
+        return found if found is not None and found.start <= course.position else None
 
     def find_ends(self, course: Course) -> None:
         """The broker has no record at the offset that was asked for: look at what it has."""
@@ -169,9 +185,10 @@ class Troubles:
         def look() -> _Successor | None:
             if not replaced(self._cluster, old, deadline=Deadline.after(self._cluster.timeouts.request)):
                 return None
-            topic = self._cluster.known.topics.get(at.topic)
-            ends = find_ends(self._cluster, at, isolation=self._manner.isolation)
-            return _Successor(None if topic is None else topic.id, ends)
+            topic = self._cluster.topic(at.topic)
+            if topic.partition(at.partition) is None:
+                return _Successor(topic.id, Ends(0, 0))  # it may get one later
+            return _Successor(topic.id, find_ends(self._cluster, at, isolation=self._manner.isolation))
 
         def done(found: _Successor | None) -> None:
             if found is None:
@@ -249,3 +266,10 @@ class Troubles:
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
         course.move(resume)
         self._tell(moved(course))
+
+
+def _held_up_by(transaction: OpenTransaction) -> str:
+    return (
+        f"{transaction}, holds it up from offset {transaction.start} on: committed data can be read when it ends,"
+        " at the latest after its timeout"
+    )

@@ -6,11 +6,11 @@ records are gone that were to be archived. `Survey` asks the brokers; the rest i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ottla.errors import InputError, OffsetsLost
+from ottla.errors import InputError, OffsetsLost, OttlaError
 from ottla.fetch import places
 from ottla.fetch.options import OnLost
 from ottla.fetch.record_sizes import GUESS_BYTES, RecordSizes
@@ -34,6 +34,25 @@ class Logs:
     """Their ids."""
     record_bytes: RecordBytes = GUESS_BYTES
 
+    def without(self, topics: Collection[str]) -> Logs:
+        """Those of the other topics."""
+        return replace(
+            self,
+            begins={at: offset for at, offset in self.begins.items() if at.topic not in topics},
+            ends={at: offset for at, offset in self.ends.items() if at.topic not in topics},
+            topics={name: found for name, found in self.topics.items() if name not in topics},
+        )
+
+
+def joined(logs: Iterable[Logs]) -> Logs:
+    """Logs of different topics, together."""
+    found = list(logs)
+    return Logs(
+        {at: offset for one in found for at, offset in one.begins.items()},
+        {at: offset for one in found for at, offset in one.ends.items()},
+        {name: known for one in found for name, known in one.topics.items()},
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -47,6 +66,16 @@ class Round:
         """Offsets, to be exact."""
         return sum(map(len, self.ranges))
 
+    @property
+    def topics(self) -> list[str]:
+        """Of which something is in it."""
+        return sorted({one.topic for one in (*self.ranges, *(gap.range for gap in self.gaps))})
+
+    def of(self, topic: str) -> Round:
+        """What it has of one topic."""
+        ranges = tuple(one for one in self.ranges if one.topic == topic)
+        return Round(ranges, tuple(gap for gap in self.gaps if gap.range.topic == topic))
+
 
 class Survey:
     """Asks where the logs of topics begin and end."""
@@ -57,20 +86,30 @@ class Survey:
         self._isolation = isolation
         self._sizes = RecordSizes(cluster)
 
-    def logs(self) -> Logs:
-        """As they are now."""
+    def logs(self, topics: Collection[str] | None = None) -> Logs:
+        """As they are now, of all topics or of some."""
+        names = self._topics if topics is None else tuple(topics)
         # Partitions and ids that are new since the last time are not in what a cluster remembers.
-        found = self._cluster.topics(self._topics)
-        partitions = [TopicPartition(name, one.index) for name in self._topics for one in found[name].partitions]
+        found = self._cluster.topics(names)
+        partitions = [TopicPartition(name, one.index) for name in names for one in found[name].partitions]
         begins, ends = (self._resolve(partitions, place) for place in ("earliest", "latest"))
-        ids = {name: str(found[name].id) for name in self._topics if found[name].id is not None}
-        ends = {at: max(begins[at], end) for at, end in ends.items()}
-        return Logs(begins, ends, ids, self._sizes.of(self._topics, begins, ends))
+        ids = {name: str(found[name].id) for name in names if found[name].id is not None}
+        return Logs(begins, {at: max(begins[at], end) for at, end in ends.items()}, ids)
 
-    def at(self, start: Start) -> dict[TopicPartition, int]:
-        """Where a place is in every partition."""
-        topics = self._cluster.topics(self._topics)
-        partitions = [TopicPartition(name, part.index) for name, one in topics.items() for part in one.partitions]
+    def sized(self, logs: Logs) -> Logs:
+        """The same, with the size of records."""
+        topics = sorted({at.topic for at in logs.begins})
+        return replace(logs, record_bytes=self._sizes.of(topics, logs.begins, logs.ends))
+
+    def ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Of the topics, as they are now; those that are gone are left out."""
+        found = self._cluster.metadata(topics).topics
+        return {name: str(found[name].id) for name in topics if name in found and found[name].id is not None}
+
+    def at(self, start: Start, topics: Collection[str]) -> dict[TopicPartition, int]:
+        """Where a place is in every partition of the topics."""
+        known = self._cluster.topics(topics)
+        partitions = [TopicPartition(name, part.index) for name, one in known.items() for part in one.partitions]
         return self._resolve(partitions, start)
 
     def _resolve(self, partitions: list[TopicPartition], place: Start) -> dict[TopicPartition, int]:
@@ -93,6 +132,29 @@ def check(positions: Offsets, logs: Logs) -> None:
                 f"{at} ends at offset {end}, but is archived up to {positions[at]}: the topic was created again, or"
                 " these are the brokers of another cluster"
             )
+
+
+def faults(positions: Offsets, ids: Mapping[str, str], logs: Logs, *, on_lost: OnLost) -> dict[str, OttlaError]:
+    """Which topics cannot be archived, and why: created again, ended before what is archived, offsets lost."""
+    found: dict[str, OttlaError] = {}
+    for topic in sorted({at.topic for at in logs.begins}):
+        mine = logs.without([at.topic for at in logs.begins if at.topic != topic])
+        try:
+            check(positions, mine)
+            require_same_id(topic, ids.get(topic), logs.topics.get(topic))
+            due(positions, mine, on_lost=on_lost)
+        except OttlaError as error:
+            found[topic] = error
+    return found
+
+
+def require_same_id(topic: str, before: str | None, now: str | None) -> None:
+    """Refuses a topic that is another one than before, under the same name."""
+    if before is not None and now is not None and before != now:
+        raise InputError(
+            f"topic {topic} was deleted and created again (its id was {before} and is {now}), so that its offsets mean"
+            " other records: archive it to another place"
+        )
 
 
 def due(positions: Offsets, logs: Logs, *, on_lost: OnLost) -> Round:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from ottla.admin.committed import Committed, commit
-from ottla.errors import InputError, LakeConflict, OffsetsLost
+from ottla.errors import InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
+from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive_plan import Cutting, Logs, Round, Start, Survey, beginnings, check, due, limited
+from ottla.jobs.archive_plan import Cutting, Logs, Round, Start, Survey, beginnings, due, limited, require_same_id
 from ottla.jobs.archive_range import Archived, ArchiveRange
+from ottla.jobs.archive_topics import Topics, is_outage
 from ottla.lake.lake import Lake
 from ottla.lake.values import Entry, WrittenBy
 from ottla.model import GroupMember, OffsetRange
@@ -26,6 +28,8 @@ from ottla.net import Cluster
 T = TypeVar("T")
 _LOST_RACES = 20
 _LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 2.0
+"""Between attempts while brokers are away, which take their time themselves."""
 
 
 class Waiting(Protocol):
@@ -125,8 +129,12 @@ class Archiving:
         name: str = "local",
         waiting: Waiting = _simply,
         progress: Progress | None = None,
+        events: Iterable[Sink] = (),
     ) -> None:
         self.lake = lake
+        self._events = Events(*events)
+        self._survey: Survey | None = None
+        self._topics: Topics | None = None
         self.progress = progress or Progress()
         self._job = job
         self._wanted = wanted
@@ -135,21 +143,47 @@ class Archiving:
         self._waiting = waiting
         self._by = WrittenBy(engine=name, host=socket.gethostname())
 
+    @property
+    def troubles(self) -> Mapping[str, OttlaError]:
+        """Topics that cannot be archived at present, and why."""
+        return {} if self._topics is None else self._topics.troubles
+
     def until_now(self) -> Generator[Entry, None, None]:
-        """Archives up to where the logs end now; an entry comes out when it is published."""
+        """Archives up to where the logs end now; an entry comes out when it is published.
+
+        What is wrong with some of several topics is raised at the end, when the others are archived.
+        """
         with self._swept(), self._job.brokers.cluster() as cluster:
-            survey = self._begin(cluster)
-            yield from self._up_to(cluster, survey, self._logs(survey))
+            topics = self._begin(cluster)
+            yield from self._up_to(cluster, topics, self._waiting(topics.look))
+            topics.require_none()
 
     def follow(self, *, every: float = 60.0) -> Generator[Entry, None, None]:
-        """Archives what is there and what comes, for ever: every so many seconds, or sooner if there is enough."""
+        """Archives what is there and what comes, for ever: every so many seconds, or sooner if there is enough.
+
+        Brokers may be away for as long as they like, once it has begun. A topic that is gone, or is another one by now,
+        is left out, with an event; only when none is left, it ends with an error.
+        """
         with self._swept(), self._job.brokers.cluster() as cluster:
-            survey = self._begin(cluster)
+            topics = self._begin(cluster)
+            logs: Logs | None = self._waiting(topics.look)
+            held_up: float | None = None
             while True:
                 began = time.monotonic()
-                yield from self._up_to(cluster, survey, self._logs(survey))
-                while time.monotonic() < began + every and not self._is_enough(survey):
-                    self._waiting(lambda: time.sleep(min(_LOOK_SECONDS, every)))
+                try:
+                    yield from self._up_to(cluster, topics, logs or self._waiting(topics.look))
+                    logs = None
+                    if held_up is not None:
+                        self._events.emit(ArchiveResumed(str(self.lake.path), time.monotonic() - held_up))
+                        held_up = None
+                    while time.monotonic() < began + every and not self._is_enough(topics):
+                        self._waiting(lambda: time.sleep(min(_LOOK_SECONDS, every)))
+                except OttlaError as error:
+                    if not is_outage(error):
+                        raise
+                    logs, held_up = None, began if held_up is None else held_up
+                    self._events.emit(ArchiveHeldUp(str(self.lake.path), time.monotonic() - held_up, str(error)))
+                    self._waiting(lambda: time.sleep(_AGAIN_SECONDS))
 
     @contextmanager
     def _swept(self) -> Iterator[None]:
@@ -159,45 +193,57 @@ class Archiving:
         finally:
             self.lake.sweep(0.0, run=self._job.run)
 
-    def _begin(self, cluster: Cluster) -> Survey:
+    def _begin(self, cluster: Cluster) -> Topics:
         self.lake.recover()
         self.lake.sweep()
-        survey = Survey(cluster, self._wanted.topics, self._job.brokers.isolation)
+        self._survey = survey = Survey(cluster, self._wanted.topics, self._job.brokers.isolation)
         self._waiting(lambda: begin(self.lake, survey, self._wanted, self._by))
         report(self.lake, cluster, self._wanted)
-        return survey
+        self._topics = Topics(survey, self.lake, self._wanted.topics, on_lost=self._wanted.on_lost, events=self._events)
+        return self._topics
 
-    def _logs(self, survey: Survey) -> Logs:
-        before = self.lake.positions()
-        logs = self._waiting(survey.logs)
-        check(before, logs)
-        return logs
-
-    def _is_enough(self, survey: Survey) -> bool:
-        logs = self._logs(survey)
+    def _is_enough(self, topics: Topics) -> bool:
+        logs = self._waiting(lambda: topics.look(again=False))
         whole = due(self.lake.positions(), logs, on_lost=self._wanted.on_lost)
         self.progress.expected = self.progress.passed + whole.records
         return limited(whole, self._cutting.round_bytes, logs.record_bytes) != whole
 
-    def _up_to(self, cluster: Cluster, survey: Survey, logs: Logs) -> Iterator[Entry]:
-        """Rounds, until everything in these logs is archived."""
+    def _up_to(self, cluster: Cluster, topics: Topics, logs: Logs) -> Iterator[Entry]:
+        """Rounds, until everything in these logs is archived. An error that is one topic's leaves that one out."""
         races = 0
+        is_alone = False
         while True:
+            logs = logs.without(topics.troubles)
             positions, passed = self.lake.positions(), self.progress.passed
             whole = due(positions, logs, on_lost=self._wanted.on_lost)
             self.progress.expected = passed + whole.records
             if not whole.ranges and not whole.gaps:
                 return
+            chosen = limited(whole, self._cutting.round_bytes, logs.record_bytes)
+            if is_alone:
+                chosen = chosen.of(chosen.topics[0])
             try:
-                entry = self._round(limited(whole, self._cutting.round_bytes, logs.record_bytes), logs)
-            except (LakeConflict, OffsetsLost):
+                entry = self._round(chosen, logs)
+            except (LakeConflict, OffsetsLost) as error:
                 # Another archiver was faster, or retention was: how things stand now says what is left to do.
-                fresh = self._logs(survey)
-                races += 1
-                if races > _LOST_RACES or (self.lake.positions() == positions and fresh.begins == logs.begins):
-                    raise
-                logs = replace(fresh, ends=logs.ends)
+                fresh = self._waiting(lambda: topics.look(again=False))
                 self.progress.passed = passed
+                races += 1
+                if races > _LOST_RACES or (self.lake.positions() == positions and _begin_as(fresh, logs)):
+                    if isinstance(error, LakeConflict):
+                        raise
+                    topics.suspend(error.topic, error)
+                    continue
+                ends = {at: end for at, end in logs.ends.items() if at in fresh.begins}
+                logs = replace(fresh, ends=ends, begins={at: fresh.begins[at] for at in ends})
+                continue
+            except OttlaError as error:
+                if isinstance(error, LakeError) or is_outage(error):
+                    raise
+                self.progress.passed = passed
+                if len(chosen.topics) == 1:
+                    topics.suspend(chosen.topics[0], error)
+                is_alone = True  # from now on one topic at a time: that tells which one it is
                 continue
             races = 0
             if entry is not None:
@@ -212,10 +258,27 @@ class Archiving:
                 while (result := self._waiting(lambda: next(results, None))) is not None:
                     done.append(result)
                     self.progress.done(result)
-            return self.lake.append(done, by=self._by, gaps=chosen.gaps, topics=logs.topics)
+            self._require_same_topics(chosen, logs)
+            return self.lake.append(done, by=self._by, gaps=chosen.gaps, topics=_ids(chosen, logs))
         except BaseException:
             self.lake.sweep(0.0, run=self._job.run)
             raise
+
+    def _require_same_topics(self, chosen: Round, logs: Logs) -> None:
+        """A topic that was created again since we looked has other records under the same offsets."""
+        assert self._survey is not None
+        survey = self._survey
+        now = self._waiting(lambda: survey.ids(chosen.topics))
+        for topic in chosen.topics:
+            require_same_id(topic, logs.topics.get(topic), now.get(topic))
+
+
+def _begin_as(fresh: Logs, logs: Logs) -> bool:
+    return all(fresh.begins.get(at) == begin for at, begin in logs.begins.items())
+
+
+def _ids(chosen: Round, logs: Logs) -> dict[str, str]:
+    return {topic: logs.topics[topic] for topic in chosen.topics if topic in logs.topics}
 
 
 def begin(lake: Lake, survey: Survey, wanted: Wanted, by: WrittenBy) -> None:
@@ -224,10 +287,10 @@ def begin(lake: Lake, survey: Survey, wanted: Wanted, by: WrittenBy) -> None:
         return
     positions = lake.positions()
     known = {at.topic for at in positions}
-    if all(topic in known for topic in wanted.topics):
-        return
-    starts = beginnings(positions, survey.at(wanted.start), wanted.topics)
-    lake.append([], by=by, starts=starts, topics=survey.logs().topics)
+    fresh = tuple(topic for topic in wanted.topics if topic not in known)
+    if fresh:
+        starts = beginnings(positions, survey.at(wanted.start, fresh), fresh)
+        lake.append([], by=by, starts=starts, topics=survey.ids(fresh))
 
 
 def report(lake: Lake, cluster: Cluster, wanted: Wanted) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.errors import ConfigError
 from ottla.lake.writing import NO_TIME, Times, as_numbers
@@ -78,13 +79,17 @@ def _each(values: Iterable[Any], function: Callable[[Any], int]) -> Times:
 
 
 def _header(records: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
-    """The value of the last header of that name, in each record."""
-    for headers in records.column("headers").to_pylist():
-        found = None
-        for header in headers or ():
-            if header["key"] == name:
-                found = header["value"]
-        yield found
+    """The value of the last header of that name, in each record. Names are compared as bytes: they may be no text."""
+    column = records.column("headers")
+    pairs = column.flatten()
+    rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+    names = pc.struct_field(pairs, "key").view(pa.binary())
+    mine = np.flatnonzero(pc.fill_null(pc.equal(names, name.encode()), False).to_numpy(zero_copy_only=False))
+    values = pc.struct_field(pairs, "value").take(pa.array(mine)).to_pylist()
+    found: list[bytes | None] = [None] * len(records)
+    for row, value in zip(rows[mine], values, strict=True):
+        found[row] = value
+    return found
 
 
 def _from_text(value: bytes | None) -> int:
@@ -103,10 +108,10 @@ def _from_string(text: str) -> int:
         pass
     try:
         found = datetime.fromisoformat(text.strip())
-    except ValueError:
+        aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1e6)
+    except (ValueError, OverflowError):  # the first or the last day there is, in another zone
         return NO_TIME
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1e6)
 
 
 def _from_number(value: float) -> int:
@@ -132,7 +137,7 @@ def _decoder(path: str) -> Callable[[bytes | None], int]:
             return NO_TIME
         try:
             found: Any = decoder.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # also a text that is no UTF-8
             return NO_TIME
         for _ in names:
             if found is None:

@@ -247,13 +247,13 @@ class ReplayLineage:
         with producer.transaction() as transaction:
             producer.send_table(self.target.topic, self._rows(chunk))
             transaction.send_offsets(self.title.group(span.topic_partition), {self.target.position_at: span.stop})
-        first, last = pc.min_max(chunk.column("timestamp")).as_py().values()
+        first, last = pc.min_max(chunk.column("timestamp").cast(pa.int64())).as_py().values()  # years beyond 9999, too
         return Receipt(
             range=span,
             fingerprint=fingerprint_of(columns),
             size_bytes=columns.data_bytes,
-            first_time=first.timestamp(),
-            last_time=last.timestamp(),
+            first_time=first / 1e6,
+            last_time=last / 1e6,
             host=socket.gethostname(),
             started=started,
             seconds=time.monotonic() - began,

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ottla.admin import Admin
@@ -20,7 +19,7 @@ from ottla.errors import ConfigError, InputError
 from ottla.jobs.replay_lineage import Placement, ReplayLineage, Target, Title, position
 from ottla.jobs.replay_notes import NO_NOTES, Notes
 from ottla.jobs.replay_reins import Reins
-from ottla.jobs.replay_source import Lineage, Selection, Source
+from ottla.jobs.replay_source import Lineage, Selection, Source, shown_time
 from ottla.lake.paths import require_inside
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
@@ -183,9 +182,8 @@ def _cautions(target: Target, settings: Mapping[str, str], lineages: Sequence[Li
     kept = float(settings.get("retention.ms", "-1")) / 1000
     oldest = min(file.first_time for lineage in lineages for file in lineage.files)
     if "delete" in settings.get("cleanup.policy", "") and 0 <= kept < now - oldest:
-        when = datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds")
         found.append(
-            f"{target.topic} keeps records for {kept / 86_400:.1f} days and there are some from {when}: its brokers"
-            " will delete them soon, unless retention.ms is raised"
+            f"{target.topic} keeps records for {kept / 86_400:.1f} days and there are some from {shown_time(oldest)}:"
+            " its brokers will delete them soon, unless retention.ms is raised"
         )
     return found

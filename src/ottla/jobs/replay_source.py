@@ -132,7 +132,7 @@ class Source:
         if not files:
             return f"{self.path} has no records"
         first, last = min(file.first_time for file in files), max(file.last_time for file in files)
-        return f"the records in {self.path} are from {_shown(first)} to {_shown(last)}"
+        return f"the records in {self.path} are from {shown_time(first)} to {shown_time(last)}"
 
 
 def _within(lineage: Lineage, selection: Selection) -> Lineage:
@@ -140,8 +140,12 @@ def _within(lineage: Lineage, selection: Selection) -> Lineage:
     return Lineage(lineage.at, files)
 
 
-def _shown(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def shown_time(seconds: float) -> str:
+    """A moment for people; times of records may be beyond what is a date."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s since 1970"
 
 
 def open_source(path: str) -> Source:
@@ -240,6 +244,7 @@ def _looked_through(root: Path, schema: pa.Schema, fragment: Any) -> Iterator[tu
     nulls = [name for name in rows.schema.names if rows.column(name).null_count]
     if nulls:
         raise LakeDamaged(root, f"{fragment.path} has records without {', '.join(nulls)}")
+    rows = rows.set_column(rows.schema.names.index("timestamp"), "timestamp", rows["timestamp"].cast(pa.int64()))
     measured = rows.group_by(["topic", "partition"]).aggregate(
         [("offset", "min"), ("offset", "max"), ("offset", "count"), ("timestamp", "min"), ("timestamp", "max")]
     )
@@ -258,8 +263,8 @@ def _looked_through(root: Path, schema: pa.Schema, fragment: Any) -> Iterator[tu
                 rows=row["offset_count"],
                 first_offset=row["offset_min"],
                 last_offset=row["offset_max"],
-                first_time=row["timestamp_min"].timestamp(),
-                last_time=row["timestamp_max"].timestamp(),
+                first_time=row["timestamp_min"] / 1e6,
+                last_time=row["timestamp_max"] / 1e6,
                 is_mixed=is_mixed,
                 is_sorted=bool(np.all(np.diff(offsets.to_numpy()) > 0)),
             ),

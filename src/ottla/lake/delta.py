@@ -69,9 +69,13 @@ def go_back(root: Path, number: int) -> None:
             if (table.transaction_version(_APPLICATION) or 0) <= number:
                 break
         done = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(_APPLICATION, number)])
-        deltalake.DeltaTable(str(root)).restore(version, ignore_missing_files=True, commit_properties=done)
+        deltalake.DeltaTable(str(root)).restore(version, commit_properties=done)
     except deltalake.exceptions.DeltaError as error:
-        raise LakeError(root, f"its Delta table cannot be set back to entry {number}: {error}") from error
+        raise LakeError(
+            root,
+            f"its Delta table cannot be set back to entry {number}, perhaps because a VACUUM has deleted the files of"
+            f" that version; put the missing entries of the ledger back, from a copy: {error}",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

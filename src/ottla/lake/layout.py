@@ -38,7 +38,9 @@ CHECKPOINTS = f"{OWN}/checkpoints"
 REPLAYS = f"{OWN}/replays"
 DELTA_LOG = "_delta_log"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""The folder of records that have no value there, as every reader of such folders knows it."""
+"""The folder of records that have no value there. pandas cannot read an archive with both this and dates."""
+NO_DATE, NO_HOUR = "1970-01-01", "00"
+"""Where records without a readable time are: a date that every reader takes, and that no record has."""
 SUFFIX = ".parquet"
 STAGED = ".staged"
 """After the name of a staged file: DuckDB and Polars take every `**/*.parquet`, whatever the folder is called."""
@@ -68,8 +70,12 @@ class LakeSettings:
     partition_by: tuple[str, ...] = ("topic", "date")
     event_time: str = "record"
     """Which time `date` and `hour` are of: see `ottla.jobs.event_time`."""
+    no_date: str | None = NO_DATE
+    """The date of records without a readable time; None in archives of earlier versions, which have none there."""
 
     def __post_init__(self) -> None:
+        if self.no_date not in (None, NO_DATE):
+            raise ConfigError(f"records without a time have the date {NO_DATE}, not {self.no_date}")
         unknown = [name for name in self.partition_by if name not in FOLDERS]
         if unknown:
             raise ConfigError(
@@ -103,13 +109,17 @@ class LakeSettings:
             "format": self.format.value,
             "partition_by": list(self.partition_by),
             "event_time": self.event_time,
+            "no_date": self.no_date,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LakeSettings:
         """What `to_json` made of one."""
         return cls(
-            format=Format(row["format"]), partition_by=tuple(row["partition_by"]), event_time=str(row["event_time"])
+            format=Format(row["format"]),
+            partition_by=tuple(row["partition_by"]),
+            event_time=str(row["event_time"]),
+            no_date=row.get("no_date"),
         )
 
 

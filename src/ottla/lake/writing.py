@@ -6,6 +6,7 @@ Record batches come in in the order of offsets, each with the event times of its
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import uuid
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from ottla.lake.paths import located
 from ottla.lake.values import LakeFile
 from ottla.model import Fingerprint, OffsetRange
 
+_log = logging.getLogger(__name__)
 Times = npt.NDArray[np.int64]
 NO_TIME = np.iinfo(np.int64).min
 """In `Times`: the record has no readable time."""
@@ -38,8 +40,8 @@ _SECOND = 1_000_000
 _HOUR, _DAY = 3600 * _SECOND, 86400 * _SECOND
 _LATEST = 253_402_300_800 * _SECOND
 """The year 10000, where dates end."""
-_MOST_OPEN = 32
-"""Files of one range that are written at a time: event times that jump about must not fill the memory."""
+_MOST_OPEN = 64
+"""Files of one range that are written at a time; others wait in memory, up to a limit, or are finished."""
 _DELTA = "DELTA_BINARY_PACKED"
 RANGE_KEY, FINGERPRINT_KEY = "ottla.range", "ottla.fingerprint"
 """In the footer of a file: the range of which it is, and the fingerprint of all records of that range."""
@@ -47,17 +49,20 @@ RANGE_KEY, FINGERPRINT_KEY = "ottla.range", "ottla.fingerprint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """How files are written. `file_bytes` is about how large one becomes, `row_group_bytes` how much is in memory
-    before it is compressed and written."""
+    """How files are written. `file_bytes` is about how large one becomes, `row_group_bytes` how much of one is in
+    memory before it is compressed and written; twice that of all files of a range. `max_folders` is how many folders a
+    range may be divided into: what is beyond goes to the records without a time."""
 
     file_bytes: int = 128 << 20
     row_group_bytes: int = 32 << 20
+    max_folders: int = 400
     compression: str = "zstd"
     level: int | None = 1
 
     def __post_init__(self) -> None:
         check_whole("FileOptions(file_bytes=...)", self.file_bytes, lowest=1 << 16, highest=1 << 40)
         check_whole("FileOptions(row_group_bytes=...)", self.row_group_bytes, lowest=1 << 16, highest=1 << 30)
+        check_whole("FileOptions(max_folders=...)", self.max_folders, lowest=1, highest=1 << 20)
 
 
 class RangeFiles:
@@ -74,8 +79,10 @@ class RangeFiles:
         self._open: dict[int, _File] = {}
         self._parts = 0
         self._done: list[LakeFile] = []
+        self._folders: set[int] = set()
+        self._crowded = 0
         self.untimed = 0
-        """Records without a readable time."""
+        """Records without a readable time, and those whose time would have needed a folder too many."""
 
     def __enter__(self) -> Self:
         return self
@@ -92,13 +99,34 @@ class RangeFiles:
             self._write(0, records)
             return
         width = _HOUR if "hour" in self._settings.partition_by else _DAY
-        for bucket, part in _divided(records, times, width):
+        for bucket, part in _divided(records, self._bounded(_buckets(times, width))):
             if bucket == NO_TIME:
                 self.untimed += part.num_rows
             self._write(bucket, part)
+        self._relieve()
+
+    def _bounded(self, buckets: Times) -> Times:
+        """Times that are garbage would make a file each: of more folders than allowed, those with the most records."""
+        values, counts = np.unique(buckets, return_counts=True)
+        is_new = np.array([value != NO_TIME and int(value) not in self._folders for value in values], bool)
+        fresh, sizes = values[is_new], counts[is_new]
+        room = max(0, self._options.max_folders - len(self._folders))
+        kept = fresh[np.argsort(-sizes, kind="stable")[:room]]
+        self._folders.update(int(value) for value in kept)
+        if len(kept) == len(fresh):
+            return buckets
+        is_dropped = np.isin(buckets, np.setdiff1d(fresh, kept))
+        self._crowded += int(is_dropped.sum())
+        return np.where(is_dropped, NO_TIME, buckets)
 
     def close(self, fingerprint: Fingerprint | None = None) -> tuple[LakeFile, ...]:
         """Finishes the files; returns when they are on the disk. The range's fingerprint goes into their footers."""
+        if self._crowded:
+            _log.warning(
+                "%s: %d records have event times in more than %d folders, and are with those without a time: are their"
+                " times right? max_folders allows more",
+                *(self._range, self._crowded, self._options.max_folders),
+            )
         about = {} if fingerprint is None else {FINGERPRINT_KEY: str(fingerprint)}
         for bucket in list(self._open):
             self._finish(bucket, about)
@@ -112,14 +140,18 @@ class RangeFiles:
         shutil.rmtree(located(self._root, self._attempt), ignore_errors=True)
 
     def _write(self, bucket: int, records: pa.RecordBatch) -> None:
-        file = self._open.pop(bucket, None)
-        if file is None:
-            if len(self._open) >= _MOST_OPEN:
-                self._finish(next(iter(self._open)))  # the one that got nothing for longest
-            file = self._begin(bucket)
+        file = self._open.pop(bucket, None) or self._begin(bucket)
         self._open[bucket] = file
         if file.add(records) >= self._options.file_bytes:
             self._finish(bucket)
+
+    def _relieve(self) -> None:
+        """Bounds the memory that waits and the files that are open."""
+        while sum(one.waiting_bytes for one in self._open.values()) > 2 * self._options.row_group_bytes:
+            max(self._open.values(), key=lambda one: one.waiting_bytes).flush()
+        begun = [bucket for bucket, one in self._open.items() if one.is_begun]
+        for bucket in begun[:-_MOST_OPEN]:
+            self._finish(bucket)  # those that got nothing for longest
 
     def _begin(self, bucket: int) -> _File:
         values = _values(self._settings, self._range, bucket)
@@ -155,17 +187,28 @@ class _File:
         self._options = options
         self._schema = settings.file_schema
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._rows = 0
         self._offsets = (-1, -1)
         self._times = (np.iinfo(np.int64).max, np.iinfo(np.int64).min)
-        try:
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._file = pa.OSFile(str(self._target), "wb")
-        except OSError as error:
-            raise LakeError(root, f"{staged} cannot be written: {error}") from error
         self._root = root
-        self._writer = pq.ParquetWriter(self._file, self._schema, **_encoding(self._schema, options))
+        self._sink: tuple[Any, Any] | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something is on the disk, and a file is open."""
+        return self._sink is not None
+
+    def _begun(self) -> tuple[Any, Any]:
+        """The file and its writer: opened when there is something to write, so that few are open."""
+        if self._sink is None:
+            try:
+                self._target.parent.mkdir(parents=True, exist_ok=True)
+                file = pa.OSFile(str(self._target), "wb")
+            except OSError as error:
+                raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
+            self._sink = file, pq.ParquetWriter(file, self._schema, **_encoding(self._schema, self._options))
+        return self._sink
 
     def add(self, records: pa.RecordBatch) -> int:
         """Returns about how many bytes the file has."""
@@ -176,17 +219,18 @@ class _File:
         self._times = (min(self._times[0], int(times.min())), max(self._times[1], int(times.max())))
         self._rows += records.num_rows
         self._waiting.append(records.select(self._schema.names))
-        self._waiting_bytes += records.nbytes
-        if self._waiting_bytes >= self._options.row_group_bytes:
-            self._flush()
-        return int(self._file.tell())
+        self.waiting_bytes += records.nbytes
+        if self.waiting_bytes >= self._options.row_group_bytes:
+            self.flush()
+        return 0 if self._sink is None else int(self._sink[0].tell())
 
     def close(self, about: Mapping[str, str]) -> LakeFile:
         try:
-            self._flush()
-            self._writer.add_key_value_metadata({RANGE_KEY: str(self._range), **about})
-            self._writer.close()
-            self._file.close()
+            self.flush()
+            file, writer = self._begun()
+            writer.add_key_value_metadata({RANGE_KEY: str(self._range), **about})
+            writer.close()
+            file.close()
             sync(self._target)
             size = os.stat(self._target).st_size
             whole, footer = of_file(self._target), of_footer(self._target)
@@ -210,19 +254,21 @@ class _File:
     def abandon(self) -> None:
         self._waiting.clear()
         try:
-            self._writer.close()
-            self._file.close()
+            for one in reversed(self._sink or ()):
+                one.close()
         except (OSError, pa.ArrowException):
             pass
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes a row group of what waits."""
         if not self._waiting:
             return
+        _, writer = self._begun()
         table = pa.Table.from_batches(self._waiting)
         self._waiting.clear()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         try:
-            self._writer.write_table(table, row_group_size=table.num_rows)
+            writer.write_table(table, row_group_size=table.num_rows)
         except OSError as error:
             raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
 
@@ -247,21 +293,28 @@ def _encoding(schema: pa.Schema, options: FileOptions) -> dict[str, object]:
     }
 
 
-def _divided(records: pa.RecordBatch, times: Times, width: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records by the hour or day of their time; the order stays."""
-    lowest, highest = int(times.min()), int(times.max())
-    if lowest >= 0 and highest < _LATEST and lowest // width == highest // width:
-        yield lowest // width, records
-        return
+def _buckets(times: Times, width: int) -> Times:
+    """The hour or day of each time, `NO_TIME` where it is no date."""
     readable = (times >= 0) & (times < _LATEST)
-    buckets = np.where(readable, times // width, NO_TIME)
+    return np.where(readable, times // width, NO_TIME)
+
+
+def _divided(records: pa.RecordBatch, buckets: Times) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records by bucket; the order stays."""
     edges = np.flatnonzero(np.diff(buckets)) + 1
     if len(edges) + 1 == len(np.unique(buckets)):  # one stretch each: slices, nothing is copied
         for start, stop in zip((0, *edges), (*edges, len(buckets)), strict=True):
-            yield int(buckets[start]), records.slice(start, stop - start)
+            yield int(buckets[start]), _slice(records, start, stop)
         return
     for bucket in np.unique(buckets):
         yield int(bucket), records.filter(pa.array(buckets == bucket))
+
+
+def _slice(records: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
+    """A slice keeps the memory of all records: little of them is copied."""
+    if (stop - start) * 4 < records.num_rows:
+        return records.take(pa.array(np.arange(start, stop)))
+    return records.slice(start, stop - start)
 
 
 def _values(settings: LakeSettings, one: OffsetRange, bucket: int) -> dict[str, str | None]:
@@ -271,8 +324,10 @@ def _values(settings: LakeSettings, one: OffsetRange, bucket: int) -> dict[str, 
             values[name] = one.topic
         elif name == "partition":
             values[name] = str(one.partition)
-        elif bucket == NO_TIME:
+        elif bucket == NO_TIME and settings.no_date is None:
             values[name] = None
+        elif bucket == NO_TIME:
+            values[name] = settings.no_date if name == "date" else layout.NO_HOUR
         else:
             width = _HOUR if "hour" in settings.partition_by else _DAY
             moment = datetime.fromtimestamp(bucket * (width // _SECOND), UTC)

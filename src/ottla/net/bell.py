@@ -27,8 +27,9 @@ class Bell:
     def ring(self) -> None:
         """The loop looks again."""
         self._rung = True  # first this: the loop looks at it after it has said that it sleeps
+        # Only the loop says that it is awake. A thread that said so first could be interrupted before it sends, by a
+        # signal handler that rings and waits, and the loop would sleep on.
         if self._asleep and self._sockets is not None:
-            self._asleep = False
             try:
                 self._sockets[1].send(b"!")
             except OSError:

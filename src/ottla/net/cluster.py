@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
@@ -23,11 +22,13 @@ from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
 from ottla.net.discovery import CONTROL, Discovery, OnUnknownTopic, Question
 from ottla.net.effort import Effort
+from ottla.net.exposure import accepted
 from ottla.net.interrupt import client_closed
 from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.pool import Pool
 from ottla.net.resolver import Resolver
 from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
+from ottla.net.waiting import Flag
 from ottla.wire import messages
 
 __all__ = ["Cluster", "Refresh", "VersionOf"]
@@ -56,14 +57,16 @@ class Cluster:
         chance: random.Random | None = None,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
-        self.security = security
+        self.security = accepted(security)
         self.client_id = client_id
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or Retry()
         self._chance = chance or random.Random()
-        self._closing = threading.Event()
+        self._closing = Flag()
         self._pid = os.getpid()
-        self._pool = Pool(security=security, client_id=client_id)
+        # Files are read at each connect: the program may be in another directory by then.
+        tls = None if security.tls is None else security.tls.absolute()
+        self._pool = Pool(security=replace(security, tls=tls), client_id=client_id)
         self._directory = Directory(age=self.timeouts.metadata_age)
         self._discovery = Discovery(
             self.bootstrap,
@@ -103,11 +106,23 @@ class Cluster:
         """Brokers, controller and the named topics (None: all; empty: none). Unknown topics carry their error."""
         names = None if topics is None else frozenset([topics] if isinstance(topics, str) else topics)
         if refresh is Refresh.IF_STALE:
-            remembered = self._remembered(names)
+            remembered = self.remembered(names)
             if remembered is not None:
                 return remembered
         question = Question(names, unknown)
         return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit, since_now=True))
+
+    def remembered(self, names: frozenset[str] | None) -> Metadata | None:
+        """The same, unless something of it is unknown or older than `Timeouts(metadata_age=...)`; asks nobody."""
+        if names is None or not self._directory.brokers_are_fresh():
+            return None
+        topics = {name: self._directory.fresh_topic(name) for name in names}
+        found = {name: topic for name, topic in topics.items() if topic is not None}
+        return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Remembers nothing of these topics."""
+        self._directory.forget_topics(topics)
 
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
         """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
@@ -181,7 +196,8 @@ class Cluster:
         """For loops of the caller's own: the same patience, backoff and final error as `call`."""
         self._check_usable()
         limit = deadline or Deadline.after(self.timeouts.total)
-        return Effort(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing)
+        rounds = None if self.known.brokers else self.retry.first_contact
+        return Effort(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing, rounds=rounds)
 
     def doubt(self, target: Target) -> None:
         """What led to `target`'s broker is looked up again before the next use."""
@@ -246,13 +262,6 @@ class Cluster:
         if broker is None:
             raise ConnectFailed(target, "not among the brokers that the cluster names: it is down, or never was")
         return self.connection(broker, deadline=deadline)
-
-    def _remembered(self, names: frozenset[str] | None) -> Metadata | None:
-        if names is None or not self._directory.brokers_are_fresh():
-            return None
-        topics = {name: self._directory.fresh_topic(name) for name in names}
-        found = {name: topic for name, topic in topics.items() if topic is not None}
-        return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
 from ottla.config import Address, Security
-from ottla.errors import ConnectionLost, UnsupportedFormat
+from ottla.errors import ConnectionLost, UnsupportedFormat, copied
 from ottla.net import handshake
 from ottla.net.deadline import Deadline
 from ottla.net.frames import HANDSHAKE_FRAME_BYTES, MAX_FRAME_BYTES, Buffers, Frames
@@ -174,7 +174,7 @@ class Connection:
         pending = self._pending(api_key, version, deadline=deadline, reply=Reply.NONE)
         self._line.send(pending, self._frame(pending, body))
         if pending.error is not None:
-            raise pending.error
+            raise copied(pending.error)
 
     def submit_message(
         self,

@@ -24,7 +24,7 @@ class Directory:
 
     def __init__(self, *, age: float) -> None:
         self._age = age
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._known = Metadata()
         self._brokers_seen = _STALE
         self._seen: dict[str, float] = {}
@@ -80,6 +80,14 @@ class Directory:
     def doubt_topics(self, names: Collection[str]) -> None:
         """The topics must be asked for again; their leader epochs are remembered."""
         with self._lock:
+            for name in names:
+                self._seen.pop(name, None)
+
+    def forget_topics(self, names: Collection[str]) -> None:
+        """The topics are not used any more: nothing is remembered of them."""
+        with self._lock:
+            topics = {name: topic for name, topic in self._known.topics.items() if name not in names}
+            self._known = replace(self._known, topics=MappingProxyType(topics))
             for name in names:
                 self._seen.pop(name, None)
 

@@ -16,13 +16,14 @@ from enum import Enum
 from typing import TypeVar
 
 from ottla.config import Address, Timeouts
-from ottla.errors import Attempt, BrokerError, ErrorCode, NetworkError, NoBrokerReachable, OttlaError
+from ottla.errors import Attempt, BrokerError, ErrorCode, NetworkError, NoBrokerReachable, OttlaError, copied
 from ottla.net import effort, metadata
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
 from ottla.net.metadata import Broker, Metadata
 from ottla.net.pool import Pool
+from ottla.net.waiting import Flag
 from ottla.wire import messages
 
 METADATA = 3
@@ -53,7 +54,7 @@ class Question:
 class _Flight:
     """One look that others may wait for."""
 
-    done: threading.Event = field(default_factory=threading.Event)
+    done: Flag = field(default_factory=Flag)
     found: Metadata | None = None
     error: OttlaError | None = None
 
@@ -75,7 +76,7 @@ class Discovery:
         self._directory = directory
         self._timeouts = timeouts
         self._chance = chance
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._flights: dict[Question, _Flight] = {}
         self._failed_at: dict[Address, float] = {}
 
@@ -97,7 +98,7 @@ class Discovery:
             if counts and flight.found is not None:
                 return flight.found
             if counts and flight.error is not None:
-                raise flight.error
+                raise copied(flight.error)
             counts = True  # the next one begins after this call
         try:
             mine.found = self._ask_somebody(question, deadline)

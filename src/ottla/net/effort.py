@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Iterable
 
 from ottla.config import Retry
@@ -24,6 +23,7 @@ from ottla.errors import (
     SecurityMismatch,
 )
 from ottla.net.deadline import Deadline
+from ottla.net.waiting import Flag
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +42,22 @@ class Effort:
     """The attempts of one call, under one deadline. `pause` is set when the caller must not wait any more."""
 
     def __init__(
-        self, what: str, *, deadline: Deadline, retry: Retry, chance: random.Random, pause: threading.Event
+        self,
+        what: str,
+        *,
+        deadline: Deadline,
+        retry: Retry,
+        chance: random.Random,
+        pause: Flag,
+        rounds: int | None = None,
     ) -> None:
+        """`rounds` in which no address answers are the end, however much time is left."""
         self.what = what
         self.deadline = deadline
         self._retry = retry
         self._chance = chance
         self._pause = pause
+        self._rounds = rounds
         self._failures = 0
         self._was_last = False
         self._unknown_since: float | None = None
@@ -63,6 +72,8 @@ class Effort:
         if not _worth_repeating(error) or self._does_not_exist(error):
             raise error
         self._failures += 1
+        if self._rounds is not None and self._unreachable >= self._rounds:
+            raise self._summary() from error
         wait = self._next_wait(error)
         _log.debug("%s: trying again in %.3f s after: %s", self.what, wait, _headline(error))
         if self._pause.wait(wait):

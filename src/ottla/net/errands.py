@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, TypeVar
 
 from ottla.errors import OttlaError
@@ -28,7 +29,7 @@ class Errands:
         self._wake = wake
         self._name = name
         self._running: dict[Hashable, threading.Thread] = {}
-        self._queued: dict[Hashable, Callable[[], None]] = {}
+        self._queued: dict[Hashable, tuple[Callable[[], None], Callable[[OttlaError], None]]] = {}
         self._back: deque[tuple[Hashable, Callable[[], None]]] = deque()
 
     def busy(self, key: Hashable) -> bool:
@@ -63,31 +64,38 @@ class Errands:
             self._back.append((key, back))
             self._wake()
 
-        self._queued[key] = go
+        self._queued[key] = go, failed
         self._start_queued()
         return True
 
     def _start_queued(self) -> None:
-        for key, go in list(self._queued.items()):
+        for key, (go, failed) in list(self._queued.items()):
             if sum(_kind(other) == _kind(key) for other in self._running) >= _MOST_OF_A_KIND:
                 continue
             del self._queued[key]
             thread = threading.Thread(target=go, name=f"{self._name}-errand", daemon=True)
             self._running[key] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system gives no more threads: the loop must not end of that
+                refused = OttlaError(f"no thread could be started: {error}")
+                self._back.append((key, partial(failed, refused)))
 
     def collect(self) -> None:
         """Calls back for what is finished; on the thread of the loop."""
         while self._back:
             key, back = self._back.popleft()
-            self._running.pop(key).join()
+            thread = self._running.pop(key)
+            if thread.ident is not None:
+                thread.join()
             self._start_queued()
             back()
 
     def join(self, deadline: Deadline) -> None:
         """Waits for errands that are under way; what they bring is dropped."""
         for thread in list(self._running.values()):
-            thread.join(deadline.remaining())
+            if thread.ident is not None:
+                thread.join(deadline.remaining())
 
 
 def _kind(key: Hashable) -> object:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ottla.errors import WireError
+from ottla.errors import Advice, WireError
 
 HANDSHAKE_FRAME_BYTES = 1 << 20
 """Limit until a broker has shown that it is one: no answer before that is nearly as large."""
@@ -166,5 +166,5 @@ def _refusal(head: bytes, size: int, limit: int) -> WireError:
         return WireError("the port answers HTTP, it is not a Kafka broker")
     # Record types alert and handshake, then the major version of SSL 3 and every TLS since.
     if head[0] in (0x15, 0x16) and head[1] == 0x03:
-        return TlsAnswered("the port speaks TLS: set Security(tls=Tls(...))")
+        return TlsAnswered(f"the port speaks TLS: {Advice.USE_TLS}")
     return WireError(f"the answer claims {size} bytes, between 4 and {limit} are accepted: not a Kafka broker?")

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ottla.config import Address, Sasl, Security
 from ottla.errors import (
+    Advice,
     AuthenticationFailed,
     ConnectFailed,
     ConnectionLost,
@@ -64,7 +65,7 @@ def introduce(connection: _Speaks, *, security: Security, deadline: Deadline) ->
             expires_at = _authenticate(connection, security.sasl, versions=versions, deadline=deadline)
     except (ConnectionLost, RequestTimedOut, WireError) as exc:
         raise _explain(connection.address, exc, security) from exc
-    hint = "" if security.sasl is not None else ": does this listener ask for SASL?"
+    hint = "" if security.sasl is not None else f": {Advice.USE_SASL}"
     return Greeting(versions, expires_at, hint)
 
 
@@ -132,7 +133,7 @@ def _check_mechanism(answer: Any, name: str, address: Address) -> None:
         offered = ", ".join(answer.mechanisms) or "none"
         raise AuthenticationFailed(address, f"the broker does not offer SASL {name}; it offers: {offered}")
     if answer.error_code is ErrorCode.illegal_sasl_state:
-        raise AuthenticationFailed(address, "this listener does not use SASL: leave out Security(sasl=...)")
+        raise AuthenticationFailed(address, f"this listener does not use SASL: {Advice.NO_SASL}")
     if answer.error_code is not ErrorCode.none:
         raise AuthenticationFailed(address, f"SASL {name}: {answer.error_code.name.upper()}")
 
@@ -151,16 +152,19 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
     cut = exc.__cause__ is None or isinstance(exc.__cause__, ConnectionError | ssl.SSLEOFError)
     if isinstance(exc.__cause__, ssl.SSLError) and not cut:
         # With TLS 1.3 the broker judges our certificate after the handshake is over for us.
-        return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__)}")
+        return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__, security)}")
     if isinstance(exc, RequestTimedOut):
         return ConnectFailed(address, f"the connection was accepted, but {exc.reason}")
     if isinstance(exc, WireError):
         kind = "an unsupported" if isinstance(exc, UnsupportedFormat) else "an unreadable"
         return ConnectFailed(address, f"{kind} answer to the first request: {exc}")
-    hint = ": does the port speak TLS?" if security.tls is None and cut else ""
+    hint = f": does the port speak TLS? Then {Advice.USE_TLS}" if security.tls is None and cut else ""
     return ConnectFailed(address, f"{exc.reason} during the first request{hint}")
 
 
-def _alert(exc: ssl.SSLError) -> str:
+def _alert(exc: ssl.SSLError, security: Security) -> str:
     text = (exc.reason or str(exc)).replace("_", " ").lower()
-    return text + (": set Tls(cert_file=..., key_file=...)" if "certificate required" in text else "")
+    has_none = security.tls is None or security.tls.cert_file is None
+    # Java calls a certificate that it was not given a bad one.
+    is_asked = "certificate required" in text or ("bad certificate" in text and has_none)
+    return text + (f": {Advice.CERTIFICATE}" if is_asked else "")

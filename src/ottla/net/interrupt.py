@@ -18,7 +18,7 @@ class Interrupt:
     """Happens at most once. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._stops: dict[object, Callable[[], None]] = {}
         self._happened = False
         self._pid = os.getpid()

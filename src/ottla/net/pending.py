@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, Protocol
 
-from ottla.errors import OttlaError, WireError
+from ottla.errors import OttlaError, WireError, copied
 from ottla.net.deadline import Deadline
 from ottla.wire import messages
 
@@ -93,7 +93,7 @@ class Pending:
         if not self.done:
             self._line.wait_for(self)
         if self._error is not None:
-            raise self._error
+            raise copied(self._error)
         assert self._body is not None
         return self._body
 

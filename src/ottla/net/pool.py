@@ -38,7 +38,7 @@ class Pool:
     def __init__(self, *, security: Security, client_id: str) -> None:
         self._security = security
         self._client_id = client_id
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._slots: dict[Hashable, _Slot] = {}
         self._retired: list[Connection] = []
         self._closed = False

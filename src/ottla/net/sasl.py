@@ -15,7 +15,9 @@ import secrets
 from collections.abc import Generator
 
 from ottla.config import OAuthBearer, Plain, Sasl, Scram
+from ottla.text import redacted
 
+_TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 Dialogue = Generator[bytes, bytes, None]
 
 MIN_ITERATIONS = 4096
@@ -59,13 +61,24 @@ def _oauth_bearer(sasl: OAuthBearer) -> Dialogue:
     try:
         token = sasl.token()
     except Exception as exc:
-        raise SaslError(f"the token callable failed: {exc!r}") from exc
+        raise SaslError(f"the token callable failed: {redacted(repr(exc))}") from exc
+    _check_token(token)
     pairs = "".join(f"{key}={value}\x01" for key, value in sasl.extensions)
     refusal = yield f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
     if refusal:
         # The server says why as JSON and waits for this byte before it ends the exchange.
         yield b"\x01"
         raise SaslError(f"the token was refused: {refusal.decode(errors='replace')}")
+
+
+def _check_token(token: object) -> None:
+    """A control character in it would forge fields of the message. What is wrong is not shown: it may be a secret."""
+    if not isinstance(token, str):
+        raise SaslError(f"the token callable returned {type(token).__name__}, not str")
+    if not token:
+        raise SaslError("the token callable returned an empty token")
+    if not _TOKEN.fullmatch(token):
+        raise SaslError("the token has other characters than A-Z a-z 0-9 - . _ ~ + / and = at its end (RFC 6750)")
 
 
 def scram(sasl: Scram, *, nonce: str) -> Dialogue:

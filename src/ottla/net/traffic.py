@@ -17,6 +17,7 @@ from ottla.net.deadline import Deadline
 from ottla.net.outbox import Outbox
 from ottla.net.pending import InFlight, Pending, Reply
 from ottla.net.transport import Transport
+from ottla.net.waiting import Waiters
 
 _log = logging.getLogger(__name__)
 _NOTHING = memoryview(b"")
@@ -45,10 +46,10 @@ class Traffic:
         self._transport = transport
         self._in_flight = InFlight()
         self._outbox = Outbox()
-        # Guards everything here; never held while sending, polling or calling back.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._watchers = 0  # threads that wait for a change
+        # Guards everything here; never held while sending, polling, waiting or calling back. A signal handler may come
+        # in the middle of a call of its thread.
+        self._lock = threading.RLock()
+        self._waiters = Waiters()
 
     @property
     def in_flight(self) -> int:
@@ -77,13 +78,7 @@ class Traffic:
 
     def wait_beside(self, role: Role, deadline: Deadline, *, unless: Callable[[], bool]) -> None:
         """Waits for a change while another thread has the role; not if `unless` is true already."""
-        with self._lock:
-            if role.taken and not unless():
-                self._watchers += 1
-                try:
-                    self._changed.wait(deadline.remaining())
-                finally:
-                    self._watchers -= 1
+        self._waiters.wait(deadline.remaining(), unless=lambda: not role.taken or unless())
 
     def queue(self, pending: Pending, frame: Sequence[memoryview]) -> None:
         """The frame goes out after all that is queued already."""
@@ -164,8 +159,8 @@ class Traffic:
             _call_back(pending)
 
     def _notify(self) -> None:
-        if self._watchers:  # a notification that nobody waits for costs as much as the rest of a step
-            self._changed.notify_all()
+        if self._waiters:
+            self._waiters.notify_all()
 
     def _queue(self, pending: Pending, frame: Sequence[memoryview]) -> None:
         if self.lost is not None:

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ottla.config import Address, Tls
-from ottla.errors import ConfigError, ConnectFailed, SecurityMismatch
+from ottla.errors import Advice, ConfigError, ConnectFailed, SecurityMismatch
 from ottla.net.deadline import Deadline
 from ottla.net.interrupt import Interrupt
+from ottla.net.waiting import Flag
 
 _KEEPALIVE_IDLE_SECONDS = 60
 _TLS_CHUNK_BYTES = 1 << 18
@@ -41,7 +42,7 @@ class Transport:
         self._socket = sock
         self._users = 0
         self._ended = False
-        self._life = threading.Lock()
+        self._life = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         # OpenSSL's state of one connection must not be touched by two threads at once.
         self._tls_lock = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
         # What OpenSSL could not write: it must be offered the very same bytes until it has.
@@ -186,7 +187,7 @@ def _connect_one(
 def _resolve(address: Address, deadline: Deadline, interrupt: Interrupt) -> list[IpAddress]:
     """The host's addresses. The system's resolver has no deadline, so a name is looked up in a thread."""
     outcome: list[list[IpAddress] | Exception] = []
-    done = threading.Event()
+    done = Flag()
 
     def look_up() -> None:
         try:
@@ -255,20 +256,17 @@ def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
 
 def _handshake_error(exc: OSError, address: Address, deadline: Deadline) -> ConnectFailed:
     if isinstance(exc, ssl.SSLCertVerificationError):
-        advice = (
-            "connect by a name in the certificate, or set Tls(check_hostname=False) knowingly"
-            if exc.verify_code in (62, 64)  # OpenSSL's codes for a mismatch of host name and of IP address
-            else "set Tls(ca_file=...) to the authority that signed it"
-        )
+        # OpenSSL's codes for a mismatch of host name and of IP address.
+        advice = Advice.HOST_NAME if exc.verify_code in (62, 64) else Advice.CA_FILE
         reason = f"the broker's certificate is not accepted: {exc.verify_message}; {advice}"
         return SecurityMismatch(address, reason)
     if isinstance(exc, ssl.SSLEOFError | ConnectionError):
-        reason = "the connection was closed during the TLS handshake: is this a listener without TLS?"
+        reason = f"the connection was closed during the TLS handshake: {Advice.NO_TLS}"
         return ConnectFailed(address, reason)
     if isinstance(exc, ssl.SSLError):
         reason = (exc.reason or str(exc)).replace("_", " ").lower()
         if "wrong version number" in reason:
-            reason += ": the port does not speak TLS"
+            reason += f": {Advice.NO_TLS}"
         return SecurityMismatch(address, f"TLS handshake failed: {reason}")
     return ConnectFailed(address, f"no TLS handshake: {_reason(exc, deadline)}")
 

@@ -42,6 +42,10 @@ class ByTopic:
             router = self._routers.setdefault(topic, made)
         return router
 
+    def forget(self, topic: str) -> None:
+        """The topic is not used any more: the next one who asks gets a new router."""
+        self._routers.pop(topic, None)
+
     def check_transactional(self, spool: Spool | None) -> None:
         """Raises when these settings do not go with transactions."""
         if spool is not None:

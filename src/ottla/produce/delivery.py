@@ -8,8 +8,8 @@ cost nothing to those who do not use them.
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
+import math
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ottla.config import check_callable
-from ottla.errors import NotDelivered, OttlaError
+from ottla.errors import NotDelivered, OttlaError, UsedAfterFork, copied
 from ottla.model import OffsetRange, TopicPartition
+from ottla.net.waiting import Flag
 
 SENDER_THREAD = "ottla-sender"
 _log = logging.getLogger(__name__)
-_lock = threading.Lock()
-"""Guards the lists of watchers, which are short and rarely touched."""
+_forks = 0
+"""How often this process is the child of a fork, since the first of its parents."""
 
 
 def fresh(error: OttlaError) -> NotDelivered:
@@ -36,11 +37,7 @@ def fresh(error: OttlaError) -> NotDelivered:
     lead from its frames to deliveries and back: a cycle that is never freed, since the garbage collector does not look
     into deliveries.
     """
-    if not isinstance(error, NotDelivered):
-        return NotDelivered(str(error), cause=error)
-    copied = copy.copy(error)
-    copied.__cause__ = error.__cause__
-    return copied
+    return copied(error) if isinstance(error, NotDelivered) else NotDelivered(str(error), cause=error)
 
 
 class Sent(NamedTuple):
@@ -131,7 +128,7 @@ class Shipment:
     The sender places and settles them; any thread may ask and watch.
     """
 
-    __slots__ = ("_watchers", "count", "now_ms", "placements", "times", "topic", "unsettled")
+    __slots__ = ("_forks", "_watchers", "count", "now_ms", "numbers", "placements", "times", "topic", "unsettled")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -139,9 +136,20 @@ class Shipment:
         self.unsettled = -1
         """Rows without an outcome; -1 before the sender has seen them."""
         self.placements: list[Placement] = []
+        self.numbers: npt.NDArray[np.int64] | range | None = None
+        """Of the rows in what their call was given; None when they follow those of the shipment before."""
         self.times: npt.NDArray[np.int64] | None = None
         self.now_ms = 0
         self._watchers: list[Callable[[], bool]] = []
+        self._forks = _forks
+
+    def check_process(self) -> None:
+        """Raises in a forked child of the process that made it: it will never hear of an outcome."""
+        if self._forks != _forks:
+            raise UsedAfterFork(
+                f"this delivery to {self.topic} is that of a producer made before fork(): only its process gets to know"
+                " what becomes of the record"
+            )
 
     def settle(self, rows: int) -> None:
         """So many more rows have their outcome."""
@@ -151,16 +159,17 @@ class Shipment:
 
     def watch(self, check: Callable[[], bool]) -> None:
         """Calls `check` after every outcome until it returns true, which it must do only once."""
-        with _lock:
-            self._watchers.append(check)
+        self._watchers.append(check)
         # The outcome may have come before the watcher was there; both look, in the opposite order.
         if check():
-            self._forget({check})
+            self.unwatch(check)
 
     def unwatch(self, check: Callable[[], bool]) -> None:
         """Forgets it: nobody waits any more."""
-        with _lock:
-            self._watchers = [watcher for watcher in self._watchers if watcher is not check]
+        try:
+            self._watchers.remove(check)
+        except ValueError:
+            pass  # it was told
 
     def outcome_of(self, row: int) -> tuple[Carrier, int, Outcome] | None:
         """Batch, number in the batch and outcome of a row; None while it is open."""
@@ -178,12 +187,9 @@ class Shipment:
 
     def _tell(self) -> None:
         # They stay in sight until they have said yes: an outcome that comes meanwhile must find them.
-        self._forget({check for check in tuple(self._watchers) if check()})
-
-    def _forget(self, checks: set[Callable[[], bool]]) -> None:
-        if checks:
-            with _lock:
-                self._watchers = [check for check in self._watchers if check not in checks]
+        for check in tuple(self._watchers):
+            if check():
+                self.unwatch(check)
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
@@ -221,7 +227,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def add_done_callback(self, function: Callable[[Delivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
         check_callable("a callback", function, arguments=1)
-        _call_when_done(self, function)
+        _add_callback(self, function)
 
     def __await__(self) -> Generator[Any, None, Sent]:
         yield from _awaited(self)
@@ -265,9 +271,11 @@ class BulkDelivery:
     @property
     def done(self) -> bool:
         """Whether every record has an outcome."""
-        while self._settled < len(self._sent) and self._sent[self._settled].unsettled == 0:
-            self._settled += 1
-        return self._settled == len(self._sent)
+        at = self._settled  # in a variable: other threads look, too
+        while at < len(self._sent) and self._sent[at].unsettled == 0:
+            at += 1
+        self._settled = at
+        return at == len(self._sent)
 
     def result(self, timeout: float | None = None) -> SentMany:
         """The offset ranges, after waiting for every acknowledgement; raises the first reason if any record failed."""
@@ -301,7 +309,9 @@ class BulkDelivery:
                 carrier, rows, first = placement
                 at = TopicPartition(carrier.topic, carrier.partition)
                 for numbers, outcome in placement.pieces():
-                    chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64) + before
+                    chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64)
+                    given = shipment.numbers
+                    chosen = chosen + before if given is None else np.asarray(given)[chosen]
                     error = None if outcome.error is None else fresh(outcome.error)
                     yield Decided(at, chosen, outcome.offset_of(numbers.start), error)
             before += shipment.count
@@ -309,7 +319,7 @@ class BulkDelivery:
     def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
         """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
         check_callable("a callback", function, arguments=1)
-        _call_when_done(self, function)
+        _add_callback(self, function)
 
     def __await__(self) -> Generator[Any, None, SentMany]:
         yield from _awaited(self)
@@ -345,9 +355,9 @@ def is_sender_thread() -> bool:
 
 
 def after_fork() -> None:
-    """In the child: a lock that a thread of the parent held would never be released."""
-    global _lock
-    _lock = threading.Lock()
+    """In the child: the deliveries that it has inherited are of no use."""
+    global _forks
+    _forks += 1
 
 
 def check_may_wait(what: str) -> None:
@@ -359,37 +369,53 @@ def check_may_wait(what: str) -> None:
 def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
     if delivery.done:
         return
+    _check_process(delivery)
     check_may_wait("a delivery")
-    event = threading.Event()
-    forget = _call_when_done(delivery, lambda _: event.set()) if timeout != 0 else None
-    if forget is None or not event.wait(timeout):
-        if forget is not None:
+    if timeout is None or timeout > 0:
+        is_done = Flag()
+        forget = _call_when_done(delivery, lambda _: is_done.set())
+        try:
+            while not is_done.wait(timeout) and timeout in (None, math.inf):
+                pass
+        finally:
             forget()
-        raise TimeoutError(f"no outcome after {timeout:.1f} s; the delivery goes on")
+    if not delivery.done:
+        raise TimeoutError(f"no outcome after {timeout or 0:.1f} s; the delivery goes on")
 
 
 def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
-    called = False
+    calls = [function]
+    """Whoever takes it out calls it."""
 
     def check() -> bool:
-        nonlocal called
-        if not called and delivery.done:
-            with _lock:
-                mine, called = not called, True
-            if mine:
-                _guarded(function, delivery)
-        return called
+        if calls and delivery.done:
+            try:
+                call = calls.pop()
+            except IndexError:
+                return True  # another thread was faster
+            _guarded(call, delivery)
+        return not calls
 
     for shipment in delivery._shipments():
         shipment.watch(check)
 
     def forget() -> None:
-        nonlocal called
-        called = True
+        calls.clear()
         for shipment in delivery._shipments():
             shipment.unwatch(check)
 
     return forget
+
+
+def _add_callback(delivery: Any, function: Callable[[Any], None]) -> None:
+    if not delivery.done:
+        _check_process(delivery)
+    _call_when_done(delivery, function)
+
+
+def _check_process(delivery: Any) -> None:
+    for shipment in delivery._shipments():
+        shipment.check_process()
 
 
 def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
@@ -402,6 +428,7 @@ def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
 def _awaited(delivery: Any) -> Generator[Any, None, None]:
     if delivery.done:
         return
+    _check_process(delivery)
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

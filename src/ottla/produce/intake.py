@@ -1,14 +1,23 @@
 """Where records come in: every thread fills a chunk of its own for each topic, and full or due chunks are handed over.
 
 Records come in from any thread, parcels of columns go out to the sender's thread, in the order of the calls of each
-thread. The way of a plain record takes no lock: only its own thread appends to a chunk, and the sender, when it takes
-an open chunk away, first makes the chunk say so and then looks how many records are in it, while the thread first
-appends and then looks whether the chunk says so. So either the sender sees the record or the thread sees that it must
-put it into the next chunk.
+thread. Nothing here takes a lock, and every step may be interrupted: by other threads, by Ctrl-C, and by a signal
+handler or finalizer that sends, too, in the middle of a send of its own thread. Why that holds:
+
+- Only its thread appends to a chunk, while the chunk says that it is busy. Who finds it busy has interrupted an append
+  on the same thread, or comes after one that Ctrl-C has ended: he closes the chunk and uses the next one. So no two
+  appends to one chunk overlap, and nothing that is half in a chunk gets mixed up with another record.
+- Anybody may close a chunk: the sender, its thread, or both. He first makes the chunk say that it is closed and then
+  counts its records; the first count counts. The thread first appends and then looks whether the chunk says so. So
+  either the record is in the count, or the thread sees that it must put it into the next chunk.
+- A chunk gets a successor only after it was handed over, and the first successor is the only one.
+- What is done twice does no harm: a chunk that is handed over again is dropped. Until it is handed over it is listed,
+  and the sender looks at the list.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -20,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, copied
 from ottla.produce.budget import Budget
 from ottla.produce.delivery import Delivery, Shipment
 from ottla.wire.columns import Columns, from_bytes
@@ -33,7 +42,10 @@ _LIKELY_CHUNK_BYTES = 1 << 20
 """How large chunks of small values get: large ones cost less for each record. They double as long as they fill up."""
 _CHUNK_BYTES = 1 << 18
 _TAKEN = -1
-_LOCK_SECONDS = 0.2
+_EMPTY_SECONDS = 0.05
+"""How long a chunk may stay empty before it is closed: its thread is about to append, unless it was interrupted."""
+_LOOK_AGAIN = 0.001
+_FEW_CHUNKS = 64
 _RECORD_BYTES = 16
 """What a record adds to the size of its content while it waits."""
 
@@ -50,48 +62,74 @@ class Extras(NamedTuple):
     """-1 for the one that is chosen."""
 
 
+class Count(NamedTuple):
+    """What was in a chunk when it was closed."""
+
+    records: int
+    size: int
+    """Bytes of the records that did not go the short way."""
+
+    @property
+    def most_bytes(self) -> int:
+        """What it can take at most, until it was looked at: threads may fill many before the sender gets its turn."""
+        return self.size + self.records * SMALL_BYTES
+
+
 class Chunk(list[Any]):
     """Values of one topic from one thread; keys and extras beside them where there are any.
 
-    Values are only ever appended: the sender reads as many as there were when it took the chunk away.
+    Values are only ever appended: the sender reads as many as there were when it was closed.
     """
 
     __slots__ = (
+        "busy",
+        "counts",
         "extras",
-        "held_bytes",
-        "home",
+        "handed",
         "keys",
         "limit",
         "opened",
+        "received",
         "records",
+        "serial",
         "shipment",
         "size",
-        "taken",
+        "successors",
         "topic",
+        "uncharged",
     )
 
-    def __init__(self, topic: str, home: dict[str, Chunk], records: int = FIRST_CHUNK_RECORDS) -> None:
+    def __init__(self, topic: str, serial: int = 0, records: int = FIRST_CHUNK_RECORDS) -> None:
         self.topic = topic
-        self.home = home
-        """The chunks of its thread."""
+        self.serial = serial
         self.shipment = Shipment(topic)
         self.records = records
         """How many it takes."""
         self.limit = records - 1
-        """The index from which on a record must look closer; -1 once the chunk was taken away."""
-        self.taken = -1
-        """How many records were in it when it was taken away."""
+        """The index from which on a record must look closer; -1 once the chunk was closed."""
+        self.busy = False
+        """Whether a record is being appended, or was when Ctrl-C came."""
+        self.counts: list[Count] = []
+        """The first one counts."""
+        self.successors: list[Chunk] = []
+        """The first one is the next chunk of its thread and topic."""
+        self.uncharged = [True]
+        """Whoever takes it out charges the chunk to the budget."""
+        self.handed = False
+        self.received = False
         self.keys: list[bytes | None] | None = None
         self.extras: dict[int, Extras] | None = None
         self.size = 0
-        """Bytes of the records that did not go the short way."""
         self.opened = time.monotonic()
-        self.held_bytes = 0
-        """What was charged to the budget for it."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a record may be appended."""
+        return self.limit != _TAKEN and not self.busy
 
     def columns(self) -> tuple[Columns, npt.NDArray[np.int32] | None]:
         """The records as columns, and the partitions that were asked for."""
-        count = self.taken
+        count = self.counts[0].records
         values = self[:count]
         keys = None if self.keys is None else self.keys[:count]
         if keys is not None:
@@ -101,6 +139,13 @@ class Chunk(list[Any]):
         # As a list at once: the thread may still be adding extras of a record that will go into the next chunk.
         extras = {row: extra for row, extra in list(self.extras.items()) if row < count}
         return _with_extras(values, keys, extras)
+
+    def forget(self) -> None:
+        """Lets the values go: its thread may know the chunk until it sends again. It must not get shorter."""
+        count = self.counts[0].records
+        self[:count] = [None] * count
+        self.keys = []
+        self.extras = {}
 
 
 def _with_extras(
@@ -128,7 +173,7 @@ def _with_extras(
     return columns, partitions
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Handover:
     """Rows that the sender takes over."""
 
@@ -144,15 +189,17 @@ class Handover:
 
 
 class _Open(threading.local):
-    """The chunks that a thread is filling, by topic."""
+    """The chunks that a thread is filling, by topic. No other thread changes these."""
 
     def __init__(self) -> None:
         self.chunks: dict[str, Chunk] = {}
         """Those that a record may be appended to without looking at the settings of its topic."""
         self.others: dict[str, Chunk] = {}
+        self.tidy_at = _FEW_CHUNKS
+        """How many there may be before those that are closed are forgotten."""
 
     def get(self, topic: str) -> Chunk | None:
-        """The one of a topic, whichever it is."""
+        """The one of a topic, whichever it is, or one that leads to it through its successors."""
         chunk = self.chunks.get(topic)
         return self.others.get(topic) if chunk is None else chunk
 
@@ -168,8 +215,9 @@ class Intake:
         self._wake = wake
         self._short_way = short_way
         """Whether small records of a topic need no look at its settings: no size limit, no partitioner."""
-        self._lock = threading.Lock()
+        self._serials = itertools.count(1)
         self._chunks: dict[int, Chunk] = {}
+        """Those that were not handed over yet, by serial number."""
         self._handed: deque[Chunk | Handover] = deque()
         self._records: dict[str, int] = {}
         """Records of the next chunk, by topic."""
@@ -184,22 +232,20 @@ class Intake:
         size = len(value or b"") + len(key or b"") + _header_bytes(extras)
         while True:
             chunk = self.open.get(topic)
-            if chunk is None or chunk.limit == _TAKEN:
-                chunk = self._new_chunk(topic, usable)
+            if chunk is None or not chunk.usable:
+                chunk = self._next_chunk(topic, usable)
+            chunk.busy = True
             index = len(chunk)
-            try:
-                _beside(chunk, index, key, extras)
-                chunk.append(value)
-            finally:
-                if len(chunk) == index:  # Ctrl-C before the record was in: what is beside it belongs to nobody
-                    _beside(chunk, index, None, None)
+            _beside(chunk, index, key, extras)
+            chunk.append(value)
             chunk.size += size
+            chunk.busy = False
             looks_closer = chunk.size >= _CHUNK_BYTES or index >= chunk.limit
             if not looks_closer or self._accepted(chunk, index):
                 return Delivery(chunk.shipment, index)
 
     def settle_append(self, chunk: Chunk, index: int, value: bytes, usable: Callable[[], None]) -> Delivery:
-        """The rest of the short way, for a record that filled its chunk or met one that was taken away."""
+        """The rest of the short way, for a record that filled its chunk or met one that was closed."""
         if self._accepted(chunk, index):
             return Delivery(chunk.shipment, index)
         return self.put(chunk.topic, value, key=None, extras=None, usable=usable)
@@ -208,12 +254,18 @@ class Intake:
         """Rows of one call, after those that the thread has put one by one."""
         columns = handover.columns
         handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
-        with self._lock:  # the sender may be taking the chunk away: then that comes first, too
-            self._check_open()
-            chunk = self.open.get(handover.topic)
-            if chunk is not None and chunk.taken < 0:
-                self._close(chunk)
-            self._handed.append(handover)
+        chunk = self.open.get(handover.topic)
+        while chunk is not None:
+            self._close(chunk)
+            chunk = chunk.successors[0] if chunk.successors else None
+        self._handed.append(handover)
+        if self._shut is not None:  # looked at afterwards: either we see it, or the last take sees the rows
+            try:
+                self._handed.remove(handover)
+            except ValueError:
+                pass  # they were taken, and have their outcome
+            else:
+                raise copied(self._shut)
         self._budget.add(handover.held_bytes)
         self._wake()
 
@@ -228,10 +280,10 @@ class Intake:
         next_due = float("inf")
         for chunk in list(self._chunks.values()):
             at = chunk.opened + linger(chunk.topic)
-            if at <= now or chunk.taken >= 0:
-                self._take_away(chunk)
+            if chunk.limit == _TAKEN or (at <= now and (chunk or at + _EMPTY_SECONDS <= now)):
+                self._close(chunk)
             else:
-                next_due = min(next_due, at)
+                next_due = min(next_due, max(at, now + _LOOK_AGAIN))
         taken: list[Handover] = []
         while self._handed:
             item = self._handed.popleft()
@@ -245,92 +297,108 @@ class Intake:
         return not self._handed and not self._chunks
 
     def take_all(self) -> None:
-        """Hands over every open chunk, due or not."""
+        """Hands over every open chunk that has a record, due or not."""
         for chunk in list(self._chunks.values()):
-            self._take_away(chunk)
+            if chunk:
+                self._close(chunk)
 
     def shut(self, error: OttlaError) -> None:
         """Nobody takes anything any more: from now on callers get this error. What is open is handed over."""
-        with self._lock:
-            self._shut = error
-        self.take_all()
+        self._shut = error
+        for chunk in list(self._chunks.values()):
+            self._close(chunk)
 
     # Both
 
-    def _new_chunk(self, topic: str, usable: Callable[[], None]) -> Chunk:
+    def _next_chunk(self, topic: str, usable: Callable[[], None]) -> Chunk:
+        """The one to append to: a new one, or one that a signal handler has opened meanwhile."""
         usable()
         self._budget.wait(usable)
-        home = self.open.chunks if self._short_way(topic) else self.open.others
-        chunk = Chunk(topic, home, self._records.get(topic, FIRST_CHUNK_RECORDS))
-        with self._lock:
-            self._check_open()
-            home[topic] = chunk
-            self._chunks[id(chunk)] = chunk
+        opened = self.open
+        home = opened.chunks if self._short_way(topic) else opened.others
+        if len(home) >= opened.tidy_at:
+            self._tidy(opened, home)
+        new = Chunk(topic, next(self._serials), self._records.get(topic, FIRST_CHUNK_RECORDS))
+        self._chunks[new.serial] = new
+        if self._shut is not None:  # looked at afterwards: either we see it, or the last take sees the chunk
+            self._chunks.pop(new.serial, None)
+            raise copied(self._shut)
+        chunk = home.setdefault(topic, new)
+        while chunk is not new and not chunk.usable:
+            self._close(chunk)
+            chunk.successors.append(new)
+            chunk = chunk.successors[0]
+        home[topic] = chunk
+        if chunk is not new:
+            self._chunks.pop(new.serial, None)
         self._wake()
         return chunk
 
-    def _check_open(self) -> None:
-        if self._shut is not None:
-            raise self._shut
+    def _tidy(self, opened: _Open, home: dict[str, Chunk]) -> None:
+        """Forgets what is closed of topics that the thread does not send to at the moment."""
+        for topic in [topic for topic, chunk in list(home.items()) if chunk.handed and not chunk.successors]:
+            chunk = home.pop(topic)
+            self._close(chunk)  # if a signal handler has put another one there
+        opened.tidy_at = max(_FEW_CHUNKS, 2 * len(home))
 
     def _accepted(self, chunk: Chunk, index: int) -> bool:
         """Whether the record at `index` is in the chunk for good; hands the chunk over if nobody has yet."""
-        with self._lock:
-            if chunk.taken < 0:
-                self._close(chunk)
+        self._close(chunk)
         self._wake()
-        return index < chunk.taken
-
-    def _take_away(self, chunk: Chunk) -> None:
-        # Not for ever: the thread that has the lock may be in a signal handler that waits for the sender.
-        if self._lock.acquire(timeout=_LOCK_SECONDS):
-            try:
-                self._close(chunk)
-            finally:
-                self._lock.release()
+        return index < chunk.counts[0].records
 
     def _close(self, chunk: Chunk) -> None:
-        """Under the lock. Short, and in an order that Ctrl-C may cut anywhere: a chunk that is taken stays listed until
-        it is handed over, and one that is handed over twice is dropped the second time."""
-        chunk.limit = _TAKEN  # first this, then the length: see the module's text
-        if chunk.taken < 0:
-            chunk.taken = len(chunk)
+        """Hands it over, unless that is done; by any thread."""
+        if chunk.handed:
+            return
+        chunk.limit = _TAKEN  # first this, then the count: see the module's text
+        chunk.counts.append(Count(len(chunk), chunk.size))
         self._handed.append(chunk)
-        self._chunks.pop(id(chunk), None)
-        if chunk.home.get(chunk.topic) is chunk:
-            del chunk.home[chunk.topic]  # or its thread would keep the values until it sends again
-        # The most that it can have, until it was looked at: threads may fill many before the sender gets its turn.
-        chunk.held_bytes = chunk.size + chunk.taken * SMALL_BYTES
-        self._budget.add(chunk.held_bytes)
+        chunk.handed = True
+        self._chunks.pop(chunk.serial, None)
+        if _is_first(chunk.uncharged):
+            self._budget.add(chunk.counts[0].most_bytes)
 
     def _as_handover(self, chunk: Chunk) -> Handover | None:
-        shipment = chunk.shipment
-        if shipment.count:
+        if chunk.received:
             return None  # it was handed over twice
+        chunk.received = True
+        count = chunk.counts[0]
+        charged = 0 if _is_first(chunk.uncharged) else count.most_bytes
+        if not count.records:
+            self._budget.add(-charged)
+            return None  # it was closed before its first record: nobody has a delivery of it
         columns, partitions = chunk.columns()
+        chunk.forget()
+        shipment = chunk.shipment
         shipment.count = columns.count
-        each = columns.data_bytes // max(1, columns.count) + _RECORD_BYTES
-        grown = 2 * chunk.records if chunk.taken >= chunk.records else chunk.records
+        each = columns.data_bytes // columns.count + _RECORD_BYTES
+        grown = 2 * chunk.records if count.records >= chunk.records else chunk.records
         self._records[chunk.topic] = max(1, min(grown, _MOST_CHUNK_RECORDS, _LIKELY_CHUNK_BYTES // each))
         held = columns.data_bytes + columns.count * _RECORD_BYTES
-        self._budget.add(held - chunk.held_bytes)
+        self._budget.add(held - charged)
         return Handover(chunk.topic, shipment, columns, partitions, chunk.opened, time.time(), held)
 
 
+def _is_first(tickets: list[bool]) -> bool:
+    """Whether this is the one caller who gets the ticket."""
+    try:
+        return tickets.pop()
+    except IndexError:
+        return False
+
+
 def _beside(chunk: Chunk, index: int, key: bytes | None, extras: Extras | None) -> None:
-    """Puts a record's key and extras into the chunk, or nothing, for the record that comes at `index`."""
-    if key is not None and chunk.keys is None:
-        chunk.keys = [None] * index
-    if chunk.keys is not None:
-        del chunk.keys[index:]
+    """Puts key and extras of the record that comes at `index` into the chunk."""
+    if key is not None:
+        if chunk.keys is None:
+            chunk.keys = []
         chunk.keys += [None] * (index - len(chunk.keys))
-        if key is not None:
-            chunk.keys.append(key)
+        chunk.keys.append(key)
     if extras is not None:
-        chunk.extras = {} if chunk.extras is None else chunk.extras
+        if chunk.extras is None:
+            chunk.extras = {}
         chunk.extras[index] = extras
-    elif chunk.extras is not None:
-        chunk.extras.pop(index, None)
 
 
 def _header_bytes(extras: Extras | None) -> int:

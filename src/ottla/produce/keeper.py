@@ -27,6 +27,7 @@ from ottla.produce.spool import Entry, Store, Stored, Ticket
 
 _log = logging.getLogger(__name__)
 _TRY_AGAIN = 0.5
+_WRITE_COUNTS_AGAIN = 10.0
 _TOPICS = "topics.json"
 NO_PRODUCER = -1
 
@@ -53,7 +54,7 @@ class Keeper:
         """Absolute: the program may go to another directory."""
         self._topics_file = store.path / _TOPICS
         self._partition_counts = _read_counts(self._topics_file)
-        self._written_counts = dict(self._partition_counts)
+        self._write_counts_at = math.inf
         for damage in store.damage:
             events.emit(SpoolDamaged(damage.path, damage.position, damage.size_bytes, str(damage)))
 
@@ -78,10 +79,17 @@ class Keeper:
         return self._partition_counts.get(topic, 0)
 
     def remember(self, topic: str, partitions: int) -> None:
-        """Writes down how many partitions a topic has; a disk that refuses is tried again the next time."""
-        self._partition_counts[topic] = partitions
-        if self._partition_counts == self._written_counts:
-            return
+        """How many partitions a topic has; written down by the next `settle`."""
+        if self._partition_counts.get(topic) != partitions:
+            self._partition_counts[topic] = partitions
+            self._write_counts_at = 0.0
+
+    def forget(self, topic: str) -> None:
+        """There is no such topic."""
+        if self._partition_counts.pop(topic, None) is not None:
+            self._write_counts_at = 0.0
+
+    def _write_counts(self) -> None:
         draft = self._topics_file.with_suffix(".new")
         try:
             draft.unlink(missing_ok=True)
@@ -92,9 +100,10 @@ class Keeper:
                     os.fsync(file.fileno())
             os.replace(draft, self._topics_file)
         except OSError as error:
-            _log.warning("cannot write %s: %s", self._topics_file, error.strerror)
+            _log.warning("cannot write %s, to be tried again: %s", self._topics_file, error.strerror)
+            self._write_counts_at = time.monotonic() + _WRITE_COUNTS_AGAIN
         else:
-            self._written_counts = dict(self._partition_counts)
+            self._write_counts_at = math.inf
 
     def inherited(self) -> list[Stored]:
         """What a program that ended has left behind, oldest first."""
@@ -214,11 +223,15 @@ class Keeper:
             self.error = None  # there is room again, or nothing waits for it: the next one shows
 
     def settle(self) -> None:
-        """Writes down what is done."""
+        """Writes down what is done, and what is new about the topics."""
         self._store.settle()
+        if time.monotonic() >= self._write_counts_at:
+            self._write_counts()
 
     def close(self) -> None:
         """Gives the directory back."""
+        if self._write_counts_at != math.inf:
+            self._write_counts()
         self._store.close()
 
     def _put(self, batch: Outgoing, lane: Lane) -> bool:
@@ -253,6 +266,8 @@ class Keeper:
         for each, ticket in zip(parts, tickets, strict=True):
             self._is_kept(each, ticket)
         self.done([whole], delivered=False)
+        if not self.is_full:
+            self.error = self._told = None
         return True
 
     @staticmethod

@@ -33,7 +33,7 @@ FORGOTTEN_AFTER = 1.0
 CHECK_AFTER = 600.0
 """Seconds without a batch after which a broker may have forgotten even what it wrote without our hearing of it (ids
 live for a day by default) and would write that again: the log is read before it is sent again."""
-_LAST_EPOCH = (1 << 15) - 1
+LAST_EPOCH = (1 << 15) - 1
 _SEQUENCES = 1 << 31
 
 
@@ -132,7 +132,7 @@ class Lane:
     @property
     def needs_identity(self) -> bool:
         """Whether a producer id is needed before anything new can be numbered."""
-        return self._numbered and (self._producer_id < 0 or self._epoch > _LAST_EPOCH)
+        return self._numbered and (self._producer_id < 0 or self._epoch > LAST_EPOCH)
 
     def may_adopt(self, producer_id: int, epoch: int = 0) -> bool:
         """Whether no number under this id and epoch can be in use: not again the one that was disowned or used up."""

@@ -5,10 +5,10 @@ Lanes come in when they get a batch and go when they are idle. Used by the sende
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ottla.model import TopicPartition
-from ottla.produce.lane import Lane
+from ottla.produce.lane import LAST_EPOCH, Lane
 from ottla.produce.packing import Topic
 
 
@@ -33,6 +33,19 @@ class Lanes:
     def retire(self, lane: Lane) -> None:
         """The lane is idle."""
         del self._active[lane.at]
+
+    def forget(self, lanes: Iterable[Lane]) -> bool:
+        """These are not used any more; False when one of them still is. A lane that begins in the place of one of them
+        gets a higher epoch than it had, so that no number is given twice."""
+        lanes = list(lanes)
+        if any(lane.at in self._active for lane in lanes):
+            return False
+        if self.producer is not None:
+            producer_id, epoch = self.producer
+            after = [lane.epoch + 1 for lane in lanes if not lane.may_adopt(producer_id, epoch)]
+            epoch = max([epoch, *after])
+            self.producer = (producer_id, epoch) if epoch <= LAST_EPOCH else None
+        return True
 
     @property
     def idle(self) -> bool:

@@ -7,7 +7,7 @@ asked are counted, so that a program that looks at no delivery still hears of th
 from __future__ import annotations
 
 import logging
-import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.events import Events, FlushAcknowledged, FlushFailed
+from ottla.net.waiting import Total
 from ottla.produce.budget import Budget
 from ottla.produce.delivery import Outcome, fresh
 from ottla.produce.hook import decoded
@@ -55,9 +56,10 @@ class Outcomes:
         self._budget = budget
         self._events = events
         self._on_failed = on_failed
-        self._lock = threading.Lock()
-        self._failed_records = 0
-        self._first: OttlaError | None = None
+        self._failed_records = Total()
+        """Those that were told are taken off again."""
+        self._first: deque[OttlaError] = deque()
+        """Why the first record failed since somebody asked. Whoever takes it out tells of all."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
 
@@ -95,16 +97,14 @@ class Outcomes:
 
     def count(self, records: int, error: OttlaError) -> None:
         """So many records failed, and nobody was told yet."""
-        with self._lock:
-            self._failed_records += records
-            self._first = self._first or error
+        self._failed_records.add(records)
+        if not self._first:  # looked at afterwards: who takes it out then counts these as well
+            self._first.append(error)
 
     def raise_failures(self) -> None:
         """Raises NotDelivered if records failed since the last time this was asked."""
-        with self._lock:
-            records, first = self._failed_records, self._first
-            self._failed_records, self._first = 0, None
-        if first is None:
+        first, records = self._take_failures()
+        if first is None or not records:
             return
         if isinstance(first, NotDelivered) and first.records == records:
             raise fresh(first)
@@ -113,8 +113,16 @@ class Outcomes:
 
     def forget_failures(self) -> None:
         """They were told in another way."""
-        with self._lock:
-            self._failed_records, self._first = 0, None
+        self._take_failures()
+
+    def _take_failures(self) -> tuple[OttlaError | None, int]:
+        try:
+            first = self._first.popleft()
+        except IndexError:
+            return None, 0  # there are none, or another thread tells of them
+        records = self._failed_records.value
+        self._failed_records.add(-records)
+        return first, records
 
     def _hand_out(self, batch: Outgoing, error: OttlaError) -> bool:
         if self._on_failed is None or batch.header is None or batch.records is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,14 @@ from ottla.produce.outgoing import Outgoing
 from ottla.produce.route import Partitions, Router, invalid, runs
 from ottla.wire.draft import Draft
 from ottla.wire.encode import ALL_ROWS, BatchLimits
+
+
+class Late(NamedTuple):
+    """Rows for partitions that the topic did not have at `since` (by the monotonic clock), as far as was known."""
+
+    handover: Handover
+    rows: npt.NDArray[np.int64]
+    since: float
 
 
 class Topic:
@@ -49,6 +58,10 @@ class Topic:
         self.lanes: dict[int, Lane] = {}
         self.waiting: deque[Handover] = deque()
         """Handed over before the partitions were known."""
+        self.late: deque[Late] = deque()
+        """For partitions that may have been added since the last look."""
+        self.used_at = 0.0
+        """When something was last handed over, by the monotonic clock."""
         self.limits = settings.limits
         """Shrinks when a broker finds batches too large."""
         self.unknown_since: float | None = None
@@ -57,6 +70,16 @@ class Topic:
     def numbered(self) -> bool:
         """Whether its batches carry a producer id and sequence."""
         return self.settings.idempotent and self.settings.acks != 0
+
+    @property
+    def unplaced(self) -> list[Handover]:
+        """What waits for news of the partitions, all of it or some rows."""
+        return [*self.waiting, *(late.handover for late in self.late)]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is to be sent or waited for."""
+        return not self.waiting and not self.late and all(lane.is_idle for lane in self.lanes.values())
 
     def lane(self, partition: int) -> Lane:
         """The lane of a partition, made when it is first used."""
@@ -76,30 +99,55 @@ def pack(
     *,
     held: Callable[[Outgoing, int], None],
     touched: Callable[[Lane], None],
-) -> None:
+    rows: npt.NDArray[np.int64] | None = None,
+    refuse: bool = True,
+) -> npt.NDArray[np.int64]:
     """Puts rows into the open batches of their partitions; `held` hears how much memory a batch takes, `touched` of
-    every lane that got something."""
+    every lane that got something.
+
+    Returns the rows whose partition the topic does not have. They are refused, unless `refuse` is false: then they are
+    still to be packed, as `rows` of another call.
+    """
+    assert topic.partitions is not None
+    partitions = _begin(topic, handover) if rows is None else _explicit(handover, rows)
+    wrong = _NO_ROWS
+    if handover.partitions is not None:
+        wrong = invalid(partitions, topic.partitions.count)
+        wrong = wrong if rows is None else np.intersect1d(wrong, rows)
+        if len(wrong) and refuse:
+            _refuse(topic, handover.shipment, partitions, wrong)
+        partitions[wrong] = _NOWHERE
+    for partition, chosen in runs(partitions):
+        if partition != _NOWHERE:
+            lane = topic.lane(partition)
+            _fill(topic, lane, handover, chosen, held=held)
+            touched(lane)
+    return wrong
+
+
+def _begin(topic: Topic, handover: Handover) -> npt.NDArray[np.int32]:
+    """Where the rows go, all of them and for the first time."""
     assert topic.partitions is not None
     columns = handover.columns
     shipment = handover.shipment
     shipment.now_ms = int(handover.created * 1000)
     shipment.times = columns.times if len(columns.times) else None
     shipment.unsettled = columns.count
-    partitions = topic.router.route(
-        columns.key, columns.count, partitions=topic.partitions, explicit=handover.partitions
-    )
-    if handover.partitions is not None:
-        wrong = invalid(partitions, topic.partitions.count)
-        if len(wrong):
-            _refuse(topic, shipment, partitions, wrong)
-            partitions[wrong] = _NOWHERE
-    for partition, rows in runs(partitions):
-        if partition != _NOWHERE:
-            lane = topic.lane(partition)
-            _fill(topic, lane, handover, rows, held=held)
-            touched(lane)
+    if not columns.count:
+        shipment.settle(0)  # no batch will do it
+        return np.empty(0, np.int32)
+    return topic.router.route(columns.key, columns.count, partitions=topic.partitions, explicit=handover.partitions)
 
 
+def _explicit(handover: Handover, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Where these rows are to go; the others have gone already."""
+    assert handover.partitions is not None
+    partitions = np.full(handover.columns.count, _NOWHERE, np.int32)
+    partitions[rows] = handover.partitions[rows]
+    return partitions
+
+
+_NO_ROWS = np.empty(0, np.int64)
 _NOWHERE = -1
 
 

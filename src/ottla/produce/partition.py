@@ -20,6 +20,7 @@ from ottla.errors import BrokerError, ConfigError, InputError, WireError
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net.connection import Connection, Pending
 from ottla.net.deadline import Deadline
+from ottla.net.exposure import accepted
 from ottla.produce import records as checks
 from ottla.produce.options import Acks, Settings
 from ottla.wire import produce as wire
@@ -65,7 +66,7 @@ class PartitionProducer:
         checks.topic(self.at.topic)
         checks.partition(self.at.partition)
         self._settings = Settings(acks=acks, compression=compression, level=level)
-        self._security = security
+        self._security = accepted(security)
         self._timeouts = timeouts or Timeouts()
         self._client_id = client_id
         self._connection: Connection | None = None

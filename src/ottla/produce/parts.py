@@ -29,6 +29,7 @@ class Parts:
     bell: Bell
     settings_of: Callable[[str], Settings]
     router_of: Callable[[str], Router]
+    forget_router: Callable[[str], None]
     keeper: Keeper | None
     retry: Retry
     transactional_id: str | None = None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ _HEADER_OVERHEAD = 10
 _LAST_PARTITION = (1 << 31) - 1
 _YEAR_10000 = 253_402_300_800
 """In seconds; what is above is most likely in milliseconds."""
+_LAST_MILLISECOND = _YEAR_10000 * 1000 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def topic(name: object) -> None:
@@ -82,22 +85,25 @@ def partition(number: object) -> int:
     """A partition, -1 for none."""
     if number is None:
         return -1
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _LAST_PARTITION:
+    if not isinstance(number, int | np.integer) or isinstance(number, bool) or not 0 <= number <= _LAST_PARTITION:
         raise InputError(f"partition is {number!r}, expected a whole number from 0 on")
-    return number
+    return int(number)
 
 
 def milliseconds(when: object) -> int:
-    """A time as Kafka has it, -1 for none."""
+    """A time as Kafka has it, the nearest millisecond; -1 for none."""
     if when is None:
         return -1
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InputError(f"the timestamp {when.isoformat()} has no time zone: use an aware datetime")
-        when = when.timestamp()
-    if not isinstance(when, int | float) or isinstance(when, bool) or not 0 <= when < _YEAR_10000:
+        if when >= _EPOCH:
+            return min(((when - _EPOCH) // _MICROSECOND + 500) // 1000, _LAST_MILLISECOND)
+    number = isinstance(when, int | float | np.integer | np.floating) and not isinstance(when, bool)
+    if not number or not 0 <= when < _YEAR_10000:  # type: ignore[operator]
         raise InputError(f"timestamp is {when!r}, expected seconds since 1970 (not milliseconds) or an aware datetime")
-    return int(when * 1000)
+    # Cutting would make 1.001 seconds, which is 1.00099..., one millisecond less.
+    return min(round(float(when) * 1000), _LAST_MILLISECOND)  # type: ignore[arg-type]
 
 
 def record_bytes(value: bytes | None, key: bytes | None, listed: list[tuple[str, bytes | None]] | None) -> int:
@@ -119,6 +125,11 @@ def diverted(name: str, error: OttlaError) -> Delivery:
 
 def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
     """The rows of a table for each topic: one, or as its column says."""
+    return ((topic, rows) for topic, rows, _ in numbered_by_topic(name, table))
+
+
+def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table, npt.NDArray[np.int64] | range]]:
+    """The same, and the numbers of these rows in the table."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -133,7 +144,7 @@ def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
     if name is not None:
         if "topic" in names:
             raise InputError("the table has a column topic and the call names one: pass None to use the column")
-        yield name, table
+        yield name, table, range(table.num_rows)
         return
     if "topic" not in names:
         raise InputError("neither the call nor a column of the table says which topic")
@@ -144,10 +155,12 @@ def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
     if column.null_count:
         raise InputError(f"column topic has {column.null_count} nulls")
     rows = table.drop_columns(["topic"])
-    for one in pc.unique(column).to_pylist():
+    topics = pc.unique(column).to_pylist()
+    for one in topics:
         topic(one)
-    for one in pc.unique(column).to_pylist():
-        yield one, rows.filter(pc.equal(column, one))
+    for one in topics:
+        chosen = pc.equal(column, one)
+        yield one, rows.filter(chosen), np.flatnonzero(chosen.to_numpy())
 
 
 def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
@@ -175,21 +188,42 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def slices(rows: Columns, size_bytes: int) -> Iterator[range]:
-    """Runs of rows of about so many bytes."""
-    if rows.count == 0:
+class Rows(NamedTuple):
+    """Rows of one topic that were checked."""
+
+    topic: str
+    columns: Columns
+    partitions: npt.NDArray[np.int32] | None
+    """The ones that they ask for."""
+    numbers: npt.NDArray[np.int64] | range
+    """Of these rows in what the call was given, ascending."""
+
+    def within(self, part: range) -> Rows:
+        """Those whose numbers are in `part`."""
+        if isinstance(self.numbers, range):
+            start, stop = (min(max(0, at - self.numbers.start), len(self.numbers)) for at in (part.start, part.stop))
+        else:
+            start, stop = np.searchsorted(self.numbers, (part.start, part.stop)).tolist()
+        if stop - start == self.columns.count:
+            return self
+        partitions = None if self.partitions is None else self.partitions[start:stop]
+        return Rows(self.topic, take(self.columns, start, stop), partitions, self.numbers[start:stop])
+
+
+def slices(given: list[Rows], size_bytes: int) -> Iterator[tuple[range, list[Rows]]]:
+    """Runs of row numbers of about so many bytes, from the first of the call on, and the rows of each topic in them."""
+    given = [rows for rows in given if rows.columns.count]
+    if not given:
         return
-    each = rows.data_bytes / rows.count + _RECORD_OVERHEAD
-    step = max(1, int(size_bytes / each))
-    if rows.count * each <= 1.5 * size_bytes:
-        step = rows.count
-    for start in range(0, rows.count, step):
-        yield range(start, min(start + step, rows.count))
-
-
-def cut(rows: Columns, part: range) -> Columns:
-    """Some rows that lie together."""
-    return take(rows, part.start, part.stop)
+    stop = max([int(rows.numbers[-1]) for rows in given]) + 1
+    total = sum([rows.columns.data_bytes + rows.columns.count * _RECORD_OVERHEAD for rows in given])
+    if total <= 1.5 * size_bytes:
+        yield range(stop), given
+        return
+    step = max(1, int(size_bytes / total * stop))
+    for start in range(0, stop, step):
+        part = range(start, min(start + step, stop))
+        yield part, [cut for cut in (rows.within(part) for rows in given) if cut.columns.count]
 
 
 def row(rows: Columns, number: int) -> tuple[bytes | None, bytes | None]:
@@ -229,15 +263,15 @@ def _header_sizes(rows: Columns) -> npt.NDArray[np.int64]:
     return np.asarray(running[ends[1:]] - running[ends[:-1]], np.int64)
 
 
-def without(
-    rows: Columns, explicit: npt.NDArray[np.int32] | None, numbers: list[int]
-) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+def without(rows: Rows, indexes: list[int]) -> Rows:
     """The rows but for some."""
     from ottla.wire.columns import as_arrow
 
-    kept = np.setdiff1d(np.arange(rows.count), np.array(numbers))
-    batch = as_arrow(rows, now_ms=0).take(pa.array(kept))
+    columns = rows.columns
+    kept = np.setdiff1d(np.arange(columns.count), np.array(indexes))
+    batch = as_arrow(columns, now_ms=0).take(pa.array(kept))
     others: dict[str, Any] = {"key": batch.column("key"), "headers": batch.column("headers")}
-    if len(rows.times):
+    if len(columns.times):
         others["timestamp"] = batch.column("timestamp")
-    return from_arrow(batch.column("value"), **others), None if explicit is None else explicit[kept]
+    partitions = None if rows.partitions is None else rows.partitions[kept]
+    return Rows(rows.topic, from_arrow(batch.column("value"), **others), partitions, np.asarray(rows.numbers)[kept])

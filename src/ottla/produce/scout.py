@@ -29,6 +29,8 @@ from ottla.produce.route import Partitions
 _FIRST_LOOK_SECONDS = 0.5
 _UNKNOWN_PATIENCE = 5.0
 """Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
+_SILENCE_PATIENCE = 5.0
+"""Seconds without an answer after which metadata counts as not to be had; at once, when every address refuses."""
 
 
 class Scout:
@@ -43,7 +45,8 @@ class Scout:
         events: Events,
         retry: Retry,
         chance: random.Random,
-        known: Callable[[Topic], None],
+        known: Callable[[Topic, float], None],
+        unavailable: Callable[[Topic], None],
         refused: Callable[[Topic, OttlaError], None],
     ) -> None:
         self._cluster = cluster
@@ -53,7 +56,9 @@ class Scout:
         self._retry = retry
         self._chance = chance
         self._known = known
-        """Told when the partitions of a topic are known, each time."""
+        """Told when the partitions of a topic are known, each time, and when they were asked for."""
+        self._unavailable = unavailable
+        """Told when nobody can be asked for the partitions of a topic."""
         self._refused = refused
         """Told when a topic does not exist; nothing more is asked about it."""
         self.links: Links | None = None
@@ -68,6 +73,19 @@ class Scout:
         self._failures = 0
         self._refresh_at = math.inf
         self._identify_at = 0.0
+        self._failed_at = -math.inf
+        """When the last look failed; long ago when one has succeeded since."""
+        self._silent_since = 0.0
+        """Since when one look after the other failed."""
+        self._was_dark = False
+        """Whether the last look failed for want of somebody who answers."""
+
+    @property
+    def is_in_the_dark(self) -> bool:
+        """Whether metadata cannot be had at the moment: nobody is there, nobody answers, or we are not let in."""
+        # Only while it is tried again and again: with no topic in use, nobody has looked since.
+        is_trying = self._errands.busy("metadata") or not self._doubted.isdisjoint(self._topics)
+        return self._was_dark and is_trying
 
     def doubt(self, topic: str) -> None:
         """The leaders of the topic are looked up again."""
@@ -82,22 +100,26 @@ class Scout:
             names = set(self._topics)
         if not names:
             return
-        create = {n for n in names if self._topics[n].settings.unknown_topic is OnUnknownTopic.CREATE}
+        # Only for the sake of records: a topic that was deleted is not created because somebody looks whether it grew.
+        create = {n for n in names if _creates(self._topics[n]) and not self._topics[n].is_idle}
         unknown = OnUnknownTopic.CREATE if create else OnUnknownTopic.REFUSE
         asked = create or names
         self._doubted = names - asked
         # Short at first, so that the reason is known soon when nobody answers.
         seconds = min(self._cluster.timeouts.total, _FIRST_LOOK_SECONDS * 2 ** min(self._failures, 8))
+        asked_at = time.monotonic()
         self._errands.run(
             "metadata",
             lambda: self._cluster.metadata(asked, deadline=Deadline.after(seconds), unknown=unknown),
-            done=self._learn,
-            failed=lambda error: self._not_learned(asked, error),
+            done=lambda metadata: self._learn(metadata, asked_at),
+            failed=lambda error: self._not_learned(asked, error, asked_at),
         )
 
     def remember(self, topic: Topic) -> None:
-        """What the cluster client knows already, for a topic that is used for the first time."""
-        self._apply(self._cluster.known, topic)
+        """What the cluster client knows already and trusts, for a topic that is used for the first time."""
+        found = self._cluster.remembered(frozenset([topic.name]))
+        if found is not None:
+            self._apply(found, topic)
 
     def link_changed(self, link: Link) -> None:
         """A broker is back, or away: its partitions may move, and records without a key avoid them."""
@@ -126,23 +148,26 @@ class Scout:
 
         self._errands.run("identity", lambda: new_producer_id(self._cluster), done=done, failed=failed)
 
-    def _learn(self, metadata: Metadata) -> None:
+    def _learn(self, metadata: Metadata, asked_at: float) -> None:
         now = time.monotonic()
         self.error = None
+        self._failed_at = -math.inf
+        self._was_dark = False
         self._tell_reachable()
         failures, self._failures = self._failures, 0
         self._look_at = now + self._retry.initial
         self._refresh_at = now + self._cluster.timeouts.metadata_age
         for name, found in metadata.topics.items():
             topic = self._topics.get(name)
-            if topic is None:
+            if topic is None:  # idle, and forgotten after it was asked for
+                self._cluster.forget([name])
                 continue
             if not found.partitions:
                 self._unknown(topic, found.error, now)
                 continue
             topic.unknown_since = None
             self._apply(metadata, topic)
-            self._known(topic)
+            self._known(topic, asked_at)
             if any(not self._is_named(leader) for leader in topic.leaders.values()):
                 self._failures = max(self._failures, failures)
                 self._look_again(name, now)
@@ -155,17 +180,25 @@ class Scout:
         self._look_at = now + self._retry.wait(self._failures, self._chance.random())
         self.doubt(topic)
 
-    def _not_learned(self, names: set[str], error: OttlaError) -> None:
+    def _not_learned(self, names: set[str], error: OttlaError, asked_at: float) -> None:
         self.error = error
+        if asked_at - self._failed_at > _SILENCE_PATIENCE:  # what was before that is another story
+            self._silent_since = asked_at
+        now = self._failed_at = time.monotonic()
+        silent = now - self._silent_since
+        self._was_dark = isinstance(error, FINAL) or _nobody_listens(error) or silent >= _SILENCE_PATIENCE
         if isinstance(error, NoBrokerReachable):
             self._tell_unreachable(error)
+        if self._was_dark:
+            for topic in list(self._topics.values()):
+                self._unavailable(topic)
         for name in names:
-            topic = self._topics.get(name)
-            if isinstance(error, FINAL) and topic is not None and topic.partitions is None:
+            known = self._topics.get(name)
+            if isinstance(error, FINAL) and known is not None and known.partitions is None:
                 # A wrong password stays wrong: who never got in need not wait for the deadline to hear of it.
-                self._refused(topic, error)
-            else:
-                self._look_again(name, time.monotonic())
+                self._refused(known, error)
+            if name in self._topics:
+                self._look_again(name, now)
 
     def _tell_unreachable(self, error: NoBrokerReachable) -> None:
         """Of addresses that no broker is known by yet; links tell of the others."""
@@ -214,5 +247,16 @@ class Scout:
         if final and topic.partitions is None:
             topic.unknown_since = None
             self._refused(topic, error)
-        elif topic.waiting or any(not lane.is_idle for lane in topic.lanes.values()):
+        if topic.name in self._topics and not topic.is_idle:
             self._look_again(topic.name, now)
+
+
+def _creates(topic: Topic) -> bool:
+    return topic.settings.unknown_topic is OnUnknownTopic.CREATE
+
+
+def _nobody_listens(error: OttlaError) -> bool:
+    """Whether every address refused the connection: that is no broker that is slow."""
+    if not isinstance(error, NoBrokerReachable) or not error.attempts:
+        return False
+    return all("refused" in attempt.reason for attempt in error.attempts)

@@ -21,6 +21,7 @@ from ottla.errors import NotDelivered, OttlaError
 from ottla.net.deadline import Deadline
 from ottla.net.errands import Errands
 from ottla.net.links import Link, Links
+from ottla.net.waiting import Flag
 from ottla.produce.courier import Courier, Tools
 from ottla.produce.delivery import SENDER_THREAD, Shipment
 from ottla.produce.ends import Ends
@@ -61,6 +62,7 @@ class Sender:
             retry=parts.retry,
             chance=self._chance,
             known=self.reception.known,
+            unavailable=self.reception.without_metadata,
             refused=self.reception.no_such_topic,
         )
         self._links = self._scout.links = Links(
@@ -90,26 +92,32 @@ class Sender:
         """Asked whether a lane may send now; None when all may."""
         self._commands: deque[Callable[[], None]] = deque()
         self._swept_at = 0.0
+        self._stray_bytes = 0
         self._stopping = False
-        self._pause = threading.Event()
-        """Never set: for waiting a moment."""
-        self._thread = threading.Thread(target=self._run, name=f"{SENDER_THREAD}-{name}", daemon=True)
+        self._name = name
+        self._entry = [True]
+        """Whoever takes it out runs the loop."""
+        self._thread: threading.Thread | None = None
+        """The one that runs it."""
+        self._over = Flag()
+        """The loop has ended, and nothing is left without an outcome."""
 
     # Any thread
 
     def start(self) -> None:
-        """Begins to send."""
-        self._thread.start()
+        """Begins to send. To start it again does no harm, so that it may be interrupted anywhere."""
+        if self._entry:
+            threading.Thread(target=self._run, name=f"{SENDER_THREAD}-{self._name}", daemon=True).start()
 
     @property
-    def is_running(self) -> bool:
-        """Whether the loop is there."""
-        return self._thread.is_alive()
+    def has_stopped(self) -> bool:
+        """Whether the loop was there and is not any more."""
+        return self._over.is_set()
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether the loop runs, and in another thread than this."""
-        return self.is_running and threading.current_thread() is not self._thread
+        """Whether the loop runs, or is about to, in another thread than this."""
+        return not self._over.is_set() and threading.current_thread() is not self._thread
 
     def ask(self, command: Callable[[], None]) -> None:
         """Has `command` called by the loop's thread."""
@@ -147,7 +155,7 @@ class Sender:
 
         limit = deadline or Deadline.after(LONGEST)
         while self._do(drop) and self._is_elsewhere and not limit.expired():
-            self._pause.wait(_SHORT_NAP)
+            time.sleep(_SHORT_NAP)
 
     def fail_all(self, error: OttlaError) -> None:
         """On the loop's thread: nothing that is not under way will be delivered."""
@@ -159,7 +167,7 @@ class Sender:
         if not self._is_elsewhere:
             return command()
         results: list[T] = []
-        done = threading.Event()
+        done = Flag()
 
         def call() -> None:
             results.append(command())
@@ -168,7 +176,7 @@ class Sender:
         limit = deadline or Deadline.after(LONGEST)
         self.ask(call)
         while not done.wait(min(1.0, limit.remaining())):
-            if not self.is_running:
+            if self.has_stopped:
                 raise OttlaError("this producer has stopped; see the log")
             if limit.expired():
                 raise TimeoutError("the sender did not answer")
@@ -179,11 +187,8 @@ class Sender:
 
         def keep() -> OttlaError | None:
             self.reception.hurry()
-            waiting = next((topic for topic in self.reception.topics.values() if topic.waiting), None)
-            error = self._ends.keep_all()
-            if error is None and waiting is not None:
-                error = OttlaError(f"the partitions of topic {waiting.name} were never seen: {self._scout.error}")
-            return error
+            waiting = self.reception.why_waiting()
+            return self._ends.keep_all() or waiting
 
         return self._do(keep, deadline)
 
@@ -191,8 +196,11 @@ class Sender:
         """Ends the loop; what has no outcome by then is given up, or stays in the spool."""
         self._stopping = True
         self._parts.bell.ring()
-        if self._thread.is_alive():
-            self._thread.join(deadline.remaining() + 5.0)
+        if self._may_enter():  # it was never there, and will not be
+            self._abandon(None)
+            self._over.set()
+        elif self._over.wait(deadline.remaining() + 5.0) and self._thread is not None:
+            self._thread.join(5.0)
         self._cluster.close()
         self.errands.join(Deadline.after(5.0))
 
@@ -217,7 +225,22 @@ class Sender:
 
     # The loop
 
+    def _may_enter(self) -> bool:
+        try:
+            return self._entry.pop()
+        except IndexError:
+            return False
+
     def _run(self) -> None:
+        if not self._may_enter():
+            return
+        self._thread = threading.current_thread()
+        try:
+            self._loop()
+        finally:
+            self._over.set()
+
+    def _loop(self) -> None:
         try:
             if self._parts.keeper is not None:
                 self.reception.inherit(self._parts.keeper)
@@ -311,6 +334,7 @@ class Sender:
     def _sweep(self, now: float) -> None:
         self._swept_at = now
         self.reception.forget_settled(now)
+        self.reception.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._links):
             if link.requests:
                 self._pump(link)  # requests that nobody answers run out of time here
@@ -320,10 +344,21 @@ class Sender:
             self._keep(now)
         self._ends.expire(now)
         self.reception.expire(now)
+        self._balance()
         budget = self._parts.budget
         if budget.buffering.when_full is WhenFull.DROP_OLDEST and budget.full:
             self._ends.drop_unsent(budget.used - budget.buffering.bytes // 2)
             self.reception.drop_waiting()
+
+    def _balance(self) -> None:
+        """Where nothing is left that takes memory, none is in use: mends what an interrupted call did not add."""
+        budget = self._parts.budget
+        idle = self._lanes.idle and not self.reception.waiting and self._parts.intake.idle()
+        stray = budget.used if idle else 0
+        if stray and stray == self._stray_bytes:  # twice in a row: no call is just about to add it
+            budget.add(-stray)
+            stray = 0
+        self._stray_bytes = stray
 
     def _why_unknown(self) -> str:
         kept = "" if self._parts.keeper is None else ", or kept: this spool has never seen the topic"
@@ -340,7 +375,7 @@ class Sender:
         self._parts.intake.shut(error or OttlaError("this producer was closed"))
         try:
             handed, _ = self._parts.intake.take(math.inf, lambda _: 0.0)
-            waiting = [handover for topic in self.reception.topics.values() for handover in topic.waiting]
+            waiting = [handover for topic in self.reception.topics.values() for handover in topic.unplaced]
             for handover in [*handed, *waiting]:
                 count = handover.columns.count
                 reason = str(error or f"the producer was closed before they could be sent{self._why_unknown()}")

@@ -1,17 +1,19 @@
 """The transactional side of a producer: which transaction is open, what may be sent in it, and how it ends.
 
-Calls of `Transaction` come in from any thread; the sender's gate, the coordinator's requests and one error that tells
-what became of the transaction go out. A partition's batches leave only after the coordinator knows that the partition
-takes part, and none once the transaction is being ended.
+Calls of `Transaction` come in from any thread; the coordinator's requests and one error that tells what became of the
+transaction go out. No batch leaves once the transaction is being ended.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 from ottla.errors import (
     BrokerError,
@@ -20,24 +22,28 @@ from ottla.errors import (
     NotDelivered,
     OttlaError,
     TransactionFailed,
+    UsedAfterFork,
+    copied,
 )
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction, fencing
-from ottla.produce.delivery import SENDER_THREAD, BulkDelivery, Shipment
+from ottla.produce.delivery import BulkDelivery, Shipment, is_sender_thread
 from ottla.produce.identity import Identified, transactional_producer_id
-from ottla.produce.lane import Lane
 from ottla.produce.outcomes import Outcomes
+from ottla.produce.participants import Participants
 from ottla.produce.sender import Sender
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 _FOREVER = 1e6
 """Seconds: the wait ends earlier, with the `delivery_timeout` of the records or the `Timeouts` of the cluster."""
 _LATE = "sent while its transaction was being ended by another thread"
-_ERRAND = "transaction"
 _SHORT = 0.005
+_DECIDE_SECONDS = 10.0
+"""How long an interrupted commit goes on asking for its outcome; another interrupt ends it at once."""
 
 
 class State(Enum):
@@ -49,8 +55,23 @@ class State(Enum):
     PREPARED = "a transaction is prepared"
 
 
+@dataclass(eq=False, slots=True)
+class Decision:
+    """What becomes of one transaction."""
+
+    number: int = -1
+    committed: bool | None = None
+    """Whether everything counts, or nothing; None while that is open, and when it is not known."""
+    ender: object = None
+    """The call that is ending it."""
+
+
 class Transactions:
-    """The transactional side of one producer."""
+    """The transactional side of one producer.
+
+    Its calls may be interrupted anywhere. What an interrupted one leaves undone, the next transaction makes up for:
+    `_unsettled` and `_stale` are true from the moment at which an end begins until it is complete.
+    """
 
     def __init__(
         self, transactional_id: str, *, timeout: float, cluster: Cluster, sender: Sender, outcomes: Outcomes
@@ -67,24 +88,17 @@ class Transactions:
         """Of the transaction that was begun last."""
         self._lock = threading.Lock()
         """Held where a transaction begins, starts to end, and while offsets are on their way."""
+        self._inside: set[int] = set()
+        """The threads that hold it or wait for it."""
+        self._pid = os.getpid()
         self._stale = False
         """Whether a request of the last transaction may still arrive: the next one needs another epoch."""
         self._unsettled = False
         """Whether the coordinator may not know yet that the last transaction is over."""
         self._reason: OttlaError | None = None
         """Why this transaction cannot be committed."""
-        self._told = False
-        """Whether the coordinator may have heard of this transaction."""
-        self._sending = False
-        """Whether batches may leave."""
-        self._pause = threading.Event()
-        """Never set: for waiting a moment."""
-        # These belong to the sender's thread.
-        self._added: set[TopicPartition] = set()
-        self._wanted: set[TopicPartition] = set()
-        self._refusal: OttlaError | None = None
-        """Why the coordinator let a partition not take part."""
-        sender.gate = self._may_send
+        self._participants = Participants(cluster, sender, refused=self._failed_with)
+        sender.gate = self._participants.may_send
         sender.reception.settled = self._look_at
 
     @property
@@ -96,7 +110,7 @@ class Transactions:
     def check_open(self) -> None:
         """Raises unless records may be sent."""
         if self._fenced is not None:
-            raise self._fenced
+            raise copied(self._fenced)
         if self.state is not State.OPEN:
             raise TransactionFailed(
                 f"{self.state.value}: a producer with a transactional id sends within `with producer.transaction()`"
@@ -104,19 +118,57 @@ class Transactions:
         if self._reason is not None:
             raise self._failed("the transaction can only be aborted", self._reason)
 
+    def check_process(self) -> None:
+        """Raises in a forked child: the transaction is that of the parent."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(
+                f"this transaction is that of process {self._pid}, which has forked; make a producer in the child"
+            )
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """Does `work` with the lock held; raises where the thread has it already, and would wait for itself."""
+        self.check_process()
+        me = threading.get_ident()
+        if me in self._inside:
+            raise TransactionFailed(
+                "this thread is in the middle of another call on its transaction: a signal handler can neither begin"
+                " nor end one there"
+            )
+        try:
+            try:
+                self._inside.add(me)
+                with self._lock:
+                    return work()
+            finally:
+                self._inside.discard(me)
+        finally:
+            self._inside.discard(me)  # again: Ctrl-C may have ended the first
+
     # Beginning
 
-    def begin(self) -> int:
-        """Opens a transaction and tells its number; the first one asks for a producer id, which fences others."""
-        with self._lock:
+    def begin(self, this: Decision) -> None:
+        """Opens a transaction; the first one asks for a producer id, which fences others."""
+
+        def work() -> None:
             if self._fenced is not None:
-                raise self._fenced
+                raise copied(self._fenced)
             if self.state in (State.OPEN, State.ENDING):
-                raise TransactionFailed("a transaction is open already: a producer has one at a time")
+                raise TransactionFailed(
+                    "a transaction is open already: a producer has one at a time (if an interrupt has left its block"
+                    " open, abort() of that transaction ends it)"
+                )
             self._drop_strays()
             self._settle_the_last()
-            self._start_afresh()
-            return self._number
+            self._start_afresh(this)
+
+        self._alone(work)
+
+    def forsake(self, this: Decision) -> None:
+        """The block was never entered: what other threads have sent in it belongs to none."""
+        if this.number == self._number and self.state is State.OPEN:
+            self._participants.sending = False
+            self._unsettled = self._stale = True
+            self.state = State.IDLE
 
     def _drop_strays(self) -> None:
         """What threads handed in while no transaction was open belongs to none."""
@@ -137,7 +189,7 @@ class Transactions:
             if coordinator.is_ongoing(self._cluster, self.who):
                 raise TransactionFailed("the prepared transaction was not ended yet: see ottla.end_transaction")
             # Whoever has the token may use it again: in this epoch he would end the next transaction.
-            self._stale = True
+            self._stale, self._unsettled = True, False
         if self._unsettled:
             self._clear(None)
         if self._who is None or self._stale:
@@ -145,14 +197,10 @@ class Transactions:
         self._stale = False
         self.state = State.IDLE
 
-    def _start_afresh(self) -> None:
-        self._number += 1
-        self._added.clear()
-        self._wanted.clear()
+    def _start_afresh(self, this: Decision) -> None:
+        this.number = self._number = self._number + 1
         self._reason = None
-        self._refusal = None
-        self._told = False
-        self._sending = True
+        self._participants.begin(self._number, self.who)
         self.state = State.OPEN
 
     def _identify(self, before: Identified | None) -> None:
@@ -168,75 +216,109 @@ class Transactions:
 
     # Ending
 
-    def commit(self, number: int) -> None:
+    def commit(self, this: Decision) -> None:
         """All records are acknowledged, then everything counts; aborts and raises if any was not."""
-        self._start_to_end(number)
-        try:
-            self._wait_for_all()
-            if self._told:
-                self._count()
-        finally:
-            self._over(State.IDLE)
 
-    def prepare(self, number: int) -> PreparedTransaction:
+        def work() -> State:
+            self._wait_for_all(this)
+            if self._participants.told:
+                self._count(this)
+            self._unsettled = False
+            self._stale = self._stale and self._participants.told
+            this.committed = True
+            return State.IDLE
+
+        self._end(this, work)
+
+    def prepare(self, this: Decision) -> PreparedTransaction:
         """All records are acknowledged; the transaction stays open until somebody ends it."""
-        self._start_to_end(number)
-        after = State.IDLE
-        try:
-            self._wait_for_all()
-            after = State.PREPARED
-        finally:
-            self._over(after)
-        return replace(self.who, empty=not self._told)
 
-    def abort(self, number: int, *, deadline: Deadline | None = None) -> None:
+        def work() -> State:
+            self._wait_for_all(this)
+            return State.PREPARED
+
+        self._end(this, work)
+        return replace(self.who, empty=not self._participants.told)
+
+    def withdraw(self, this: Decision) -> None:
+        """Aborts a prepared transaction whose token nobody got."""
+        if self.state is State.PREPARED and this.number == self._number:
+            self.state = State.OPEN
+            self.abort(this)
+
+    def abort(self, this: Decision, *, deadline: Deadline | None = None) -> None:
         """Nothing counts. Records that were not sent yet are dropped."""
-        if self._fenced is not None or self.state is not State.OPEN or number != self._number:
+        self.check_process()
+        if self._fenced is not None or self.state is not State.OPEN or this.number != self._number:
             return
-        self._start_to_end(number)
-        try:
-            self._roll_back(deadline)
-        finally:
-            self._over(State.IDLE)
+
+        def work() -> State:
+            self._roll_back(this, deadline)
+            return State.IDLE
+
+        self._end(this, work)
         if self._fenced is not None:
-            raise self._fenced
+            raise copied(self._fenced)
 
     def close(self, deadline: Deadline) -> None:
         """The producer ends: so does its transaction, unless it is prepared."""
-        if self.state is State.OPEN:
-            _log.warning("the producer is closed within a transaction of %s: it is aborted", self.transactional_id)
-            self.abort(self._number, deadline=deadline)
+        if self.state is not State.OPEN:
+            return
+        _log.warning("the producer is closed within a transaction of %s: it is aborted", self.transactional_id)
+        try:
+            self.abort(Decision(self._number), deadline=deadline)
+        except TransactionFailed as error:  # in a signal handler: the broker's timeout ends it
+            _log.warning("%s", error)
 
-    def _start_to_end(self, number: int) -> None:
-        if threading.current_thread().name.startswith(SENDER_THREAD):
+    def _end(self, this: Decision, work: Callable[[], State]) -> None:
+        """Does `work` while the transaction is being ended, and leaves the state that it returns; IDLE if it raises."""
+        if is_sender_thread():
             raise TransactionFailed("a callback cannot end a transaction: it runs on the thread that delivers")
-        with self._lock:
-            if self._fenced is not None:
-                raise self._fenced
-            if self.state is not State.OPEN or number != self._number:
-                why = f": {self._reason}" if self._reason is not None and number == self._number else ""
-                raise TransactionFailed(f"this transaction is over already{why}")
-            self.state = State.ENDING
+        call = object()
+        after = State.IDLE
+        try:
+            try:
+                self._alone(lambda: self._start_to_end(this, call))
+                after = work()
+            finally:
+                self._over(this, call, after)
+        finally:
+            self._over(this, call, after)  # again: Ctrl-C may have ended the first
 
-    def _over(self, after: State) -> None:
-        self._sending = False
-        self._outcomes.forget_failures()
-        self.state = after
+    def _start_to_end(self, this: Decision, call: object) -> None:
+        if self._fenced is not None:
+            raise copied(self._fenced)
+        if self.state is not State.OPEN or this.number != self._number:
+            why = f": {self._reason}" if self._reason is not None and this.number == self._number else ""
+            raise TransactionFailed(f"this transaction is over already{why}")
+        self._unsettled = self._stale = True  # until the end is complete
+        this.ender = call
+        self.state = State.ENDING
 
-    def _wait_for_all(self) -> None:
+    def _over(self, this: Decision, call: object, after: State) -> None:
+        if this.ender is not call:
+            return
+        if self.state is State.ENDING and this.number == self._number:
+            self._participants.sending = False
+            self._outcomes.forget_failures()
+            self.state = after
+        this.ender = None
+
+    def _wait_for_all(self, this: Decision) -> None:
         """Every acknowledgement is there and nothing can follow; else the transaction is aborted."""
         try:
             BulkDelivery(self._everything()).exception()
-            self._sending = False
+            self._participants.sending = False
             self._sender.drop_all(NotDelivered(_LATE))
         except BaseException:  # Ctrl-C as well
-            self._roll_back(None)
+            self._roll_back(this, None)
             raise
         if self._reason is None:
             return
         failed = self._failed("the transaction was aborted", self._reason)
+        this.committed = False
         if not isinstance(failed, Fenced):
-            self._roll_back(None)
+            self._roll_back(this, None)
         raise failed
 
     def _everything(self) -> list[Shipment]:
@@ -254,28 +336,49 @@ class Transactions:
         failed.__cause__ = reason
         return failed
 
-    def _count(self) -> None:
+    def _count(self, this: Decision) -> None:
         """The coordinator commits."""
-        self._unsettled = self._stale = True
         try:
             # With an answer lost, the request that was sent first may come late: it must not end the next transaction.
             self._stale = coordinator.end(self._cluster, self.who, commit=True)
-            self._unsettled = False
+            this.committed = True
         except Fenced as error:
             raise self._fence(error) from error
         except (TransactionFailed, BrokerError) as error:
+            this.committed = False
             raise TransactionFailed(f"the transaction was not committed: {error}") from error
         except OttlaError as error:
             raise TransactionFailed(f"it is not known whether the transaction was committed: {error}") from error
+        except BaseException as interrupt:
+            self._count_again(this, interrupt)
+            raise
 
-    def _roll_back(self, deadline: Deadline | None) -> None:
+    def _count_again(self, this: Decision, interrupt: BaseException) -> None:
+        """The commit was interrupted, and may be on its way: it cannot be taken back, so it is brought to its end."""
+        try:
+            if this.committed is None:
+                limit = Deadline.after(min(_DECIDE_SECONDS, self._cluster.timeouts.total))
+                coordinator.end(self._cluster, self.who, commit=True, deadline=limit)
+            this.committed = True
+            self._unsettled, self._stale = False, True
+            interrupt.add_note("the transaction was committed all the same: it was too late to stop it")
+        except TransactionFailed:
+            this.committed = False
+            interrupt.add_note("the transaction was not committed")
+        except OttlaError as error:
+            interrupt.add_note(
+                f"it is not known whether the transaction was committed: {error}; the next transaction of"
+                f" {self.transactional_id} begins after that is decided, and readers of committed records see it then"
+            )
+
+    def _roll_back(self, this: Decision, deadline: Deadline | None) -> None:
         """Drops and aborts; what the coordinator could not be told now, it is told before the next transaction."""
-        self._sending = False
-        self._unsettled = self._stale = True
+        this.committed = False
+        self._participants.sending = False
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
         self._sender.drop_all(NotDelivered("the transaction was aborted"), deadline=limit)
         try:
-            if self._told:
+            if self._participants.told:
                 self._clear(limit)
             else:
                 self._unsettled = self._stale = False
@@ -285,8 +388,8 @@ class Transactions:
     def _clear(self, deadline: Deadline | None) -> None:
         """The coordinator knows that the last transaction is over, one way or the other."""
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
-        while self._sender.errands.busy(_ERRAND) and self._sender.is_running and not limit.expired():
-            self._pause.wait(_SHORT)  # it would add partitions to a transaction that was ended
+        while self._participants.joining and not self._sender.has_stopped and not limit.expired():
+            time.sleep(_SHORT)  # it would add partitions to a transaction that was ended
         try:
             coordinator.end(self._cluster, self.who, commit=False, deadline=limit)
         except TransactionFailed:
@@ -296,26 +399,30 @@ class Transactions:
         self._unsettled = False
 
     def _fence(self, error: Fenced) -> Fenced:
-        """This producer is done for good."""
+        """This producer is done for good; the error to raise."""
         if self._fenced is None:
-            self._fenced = fenced = coordinator.taken_over(self.transactional_id, error)
-            self._sending = False
-            self._sender.drop_all(fenced)
-            self._over(State.IDLE)
-        return self._fenced
+            self._fenced = fenced = copied(coordinator.taken_over(self.transactional_id, error))
+            self._participants.sending = False
+            if is_sender_thread():
+                self._sender.ask(lambda: self._sender.fail_all(fenced))  # not in the middle of whatever it does
+            else:
+                self._sender.drop_all(fenced)
+            self._outcomes.forget_failures()
+            self.state = State.IDLE
+        return copied(self._fenced)
 
     # Offsets
 
-    def send_offsets(self, number: int, member: GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(self, this: Decision, member: GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
         """The group's offsets count when the transaction is committed."""
-        with self._lock:
-            if number == self._number:
-                self.check_open()
-            else:
+
+        def work() -> None:
+            if this.number != self._number:
                 raise TransactionFailed("this transaction is over already")
+            self.check_open()
             try:
                 if offsets:
-                    self._told = True
+                    self._participants.told = True
                     coordinator.add_offsets(self._cluster, self.who, member.group)
                     coordinator.commit_offsets(self._cluster, self.who, member, offsets)
             except Fenced as error:
@@ -323,44 +430,17 @@ class Transactions:
             except OttlaError as error:
                 self._reason = self._reason or error
                 raise
+            except BaseException as error:  # Ctrl-C: they may be part of it or not
+                self._reason = self._reason or OttlaError(f"sending the offsets of {member.group} was interrupted")
+                error.add_note("the transaction can only be aborted: it is not known whether it has the offsets")
+                raise
+
+        self._alone(work)
 
     # The sender's thread
 
-    def _may_send(self, lane: Lane) -> bool:
-        """Whether the coordinator knows the partition; asks it to, if not."""
-        if not self._sending:
-            return False
-        if lane.at in self._added:
-            return True
-        if self._refusal is not None:
-            # Also for what was handed in after the refusal. Not now: the lanes are being gone through.
-            self._sender.ask(self._drop_refused)
-            return False
-        self._wanted.add(lane.at)
-        asked, who, number = set(self._wanted), self.who, self._number
-        self._told = True
-        self._sender.errands.run(
-            _ERRAND,
-            lambda: coordinator.add_partitions(self._cluster, who, asked),
-            done=lambda _: self._joined(number, asked),
-            failed=lambda error: self._not_joined(number, error),
-        )
-        return False
-
-    def _joined(self, number: int, partitions: set[TopicPartition]) -> None:
-        if number == self._number:
-            self._added |= partitions
-            self._wanted -= partitions
-
-    def _not_joined(self, number: int, error: OttlaError) -> None:
-        if number == self._number:
-            self._refusal = error
-            self._reason = self._reason or error
-            self._drop_refused()
-
-    def _drop_refused(self) -> None:
-        if self._refusal is not None:
-            self._sender.fail_all(self._refusal)
+    def _failed_with(self, error: OttlaError) -> None:
+        self._reason = self._reason or error
 
     def _look_at(self, shipment: Shipment) -> None:
         """A shipment has its outcome: one that failed takes the transaction with it, whoever else was told."""

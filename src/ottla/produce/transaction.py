@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ottla.config import PLAINTEXT, Address, Security, Timeouts
-from ottla.errors import Fenced, InputError, OttlaError
+from ottla.errors import Fenced, InputError, OttlaError, UsedAfterFork
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction
-from ottla.produce.transacting import Transactions
+from ottla.produce.transacting import Decision, Transactions
 
 _log = logging.getLogger(__name__)
 
@@ -27,31 +29,56 @@ class Transaction:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._number = -1
+        self._decision = Decision()
         self._decided = False
 
+    @property
+    def committed(self) -> bool | None:
+        """True when everything in it counts, False when nothing does; None while that is open or not known.
+
+        For an exception that leaves the block: a Ctrl-C that comes while the commit is on its way is too late.
+        """
+        return self._decision.committed
+
     def __enter__(self) -> Transaction:
-        self._number = self._transactions.begin()
-        self._decided = False
-        return self
+        decision = Decision()
+        try:
+            self._transactions.begin(decision)
+            self._decision, self._decided = decision, False
+            return self
+        except BaseException:
+            self._transactions.forsake(decision)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._decided:
-            return
-        if kind is None:
-            self._transactions.commit(self._number)
-            return
         try:
-            self._transactions.abort(self._number)
-        except OttlaError as failed:  # the program's own error is the one to show
+            if self._decided:
+                return
+            if kind is None:
+                self._transactions.commit(self._decision)
+                return
+            self._abort_quietly()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C before the end had begun: the block is left, so it must not stay open
+            self._abort_quietly()
+            raise
+
+    def _abort_quietly(self) -> None:
+        """The program's own error is the one to show."""
+        try:
+            self._transactions.abort(self._decision)
+        except UsedAfterFork:
+            pass  # a forked child leaves the block of its parent, whose transaction goes on
+        except OttlaError as failed:
             _log.warning("%s", failed)
 
     def send_offsets(self, group: str | GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits a consumer group's offsets (the next ones to read) with this transaction."""
         member = GroupMember(group) if isinstance(group, str) else group
-        self._transactions.send_offsets(self._number, member, _checked(offsets))
+        self._transactions.send_offsets(self._decision, member, _checked(offsets))
 
     def prepare(self) -> PreparedTransaction:
         """Waits for every acknowledgement and hands out what is needed to end this transaction from anywhere.
@@ -59,13 +86,18 @@ class Transaction:
         The block then neither commits nor aborts; `ottla.end_transaction` does, in this process or another. Until
         then the transaction's timeout runs.
         """
-        prepared = self._transactions.prepare(self._number)
-        self._decided = True
-        return prepared
+        try:
+            prepared = self._transactions.prepare(self._decision)
+            self._decided = True
+            return prepared
+        except BaseException:  # Ctrl-C on the last steps: without its token nobody could end it
+            self._decided = False
+            self._transactions.withdraw(self._decision)
+            raise
 
     def abort(self) -> None:
         """Ends the transaction now; nothing of it counts."""
-        self._transactions.abort(self._number)
+        self._transactions.abort(self._decision)
         self._decided = True
 
 
@@ -104,8 +136,8 @@ def _checked(offsets: Mapping[Any, Any]) -> dict[TopicPartition, int]:
     checked: dict[TopicPartition, int] = {}
     for at, offset in offsets.items():
         match at, offset:
-            case (str(topic), int(partition)), int() if partition >= 0 and offset >= 0:
-                checked[TopicPartition(topic, partition)] = offset
+            case (str(topic), int() | np.integer() as partition), int() | np.integer() if min(partition, offset) >= 0:
+                checked[TopicPartition(topic, int(partition))] = int(offset)
             case _:
                 raise InputError(
                     f"offsets has {at!r}: {offset!r}; expected (topic, partition): the next offset to read"

@@ -8,8 +8,10 @@ repeats finds its ranges in the ledger and does nothing.
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,21 +21,27 @@ import msgspec
 from pyspark.errors import StreamingQueryException
 
 from ottla.engines import spark as engine
-from ottla.errors import ConfigError, EngineFailed, OttlaError
-from ottla.jobs.archive_plan import Cutting, Survey, due
-from ottla.jobs.archive_plan import check as check_logs
+from ottla.errors import ConfigError, DeadlineExceeded, EngineFailed, LakeError, OttlaError
+from ottla.events import Events, LogSink
+from ottla.jobs.archive_plan import Cutting, Round, Survey, require_same_id
 from ottla.jobs.archive_range import ArchiveRange
+from ottla.jobs.archive_topics import Topics, is_outage
 from ottla.jobs.archiving import Wanted, begin, report
 from ottla.lake import layout
 from ottla.lake.lake import Lake
 from ottla.lake.ledger import create_file
 from ottla.lake.values import Entry, WrittenBy
-from ottla.spark.ranges_source import NAME, OPTION, RangesPlan, RangesSource, planned
+from ottla.spark.ranges_source import NAME, OPTION, RangesPlan, RangesSource, planned, suspended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_log = logging.getLogger(__name__)
+_OUTAGE = re.compile(
+    r"ottla\.errors\.(NoBrokerReachable|DeadlineExceeded|ConnectFailed|ConnectionLost|RequestTimedOut)"
+)
+"""In Spark's report: brokers were away when a batch was planned, which is done in a process of its own."""
 _MARK = "ottla-archive.json"
 """In a checkpoint folder: of which archive and topics it is."""
 _QUERY = "sql.streaming.queryId"
@@ -93,7 +101,14 @@ class ArchiveQuery:
         except StreamingQueryException as error:
             if isinstance(self._batch.failed, OttlaError):
                 raise self._batch.failed from error
+            if _OUTAGE.search(str(error)):
+                raise DeadlineExceeded("planning a batch", 0.0, (engine.cause(error),)) from error
             raise EngineFailed(engine.cause(error)) from error
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Topics that the last batch has left out, and why."""
+        return self._batch.troubles
 
     def stop(self) -> None:
         """Ends it, and finishes what it had recorded."""
@@ -126,9 +141,13 @@ class ArchiveBatch:
     told: Callable[[Entry], None] | None = field(default=None)
     failed: BaseException | None = field(default=None)
     """Why the last batch failed, where this is the driver's own process: Spark's text of it is hard to read."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Topics that the last batch has left out, and why."""
+    lake: Lake | None = field(default=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"job": self.job, "wanted": self.wanted, "told": None, "failed": None}
+        empty: dict[str, Any] = {"told": None, "failed": None, "troubles": {}, "lake": None}
+        return {"job": self.job, "wanted": self.wanted, **empty}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Runs the tasks, records and publishes."""
@@ -139,23 +158,51 @@ class ArchiveBatch:
             raise
 
     def _archive(self, rows: DataFrame, batch: int) -> None:
-        chosen, topics = planned([tuple(row) for row in rows.collect()])
+        found = [tuple(row) for row in rows.collect()]
+        chosen, topics = planned(found)
         if not chosen.ranges and not chosen.gaps:
             return
+        self.troubles = suspended(found)
+        self.lake = self.lake or Lake.open(self.job.path)
         spark = rows.sparkSession
-        lake = Lake.open(self.job.path)
         by = WrittenBy(engine="spark", host=socket.gethostname(), query=_query_id(spark), batch=batch)
         try:
+            self._record(spark, chosen, topics, by)
+        except OttlaError as error:
+            if len(chosen.topics) == 1 or isinstance(error, LakeError) or is_outage(error):
+                raise
+            self._record_singly(spark, chosen, topics, by)
+
+    def _record_singly(self, spark: SparkSession, chosen: Round, topics: Mapping[str, str], by: WrittenBy) -> None:
+        """One topic is what is wrong: it is left out, and due in the next batch again."""
+        errors: list[OttlaError] = []
+        for topic in chosen.topics:
+            try:
+                self._record(spark, chosen.of(topic), topics, by)
+            except OttlaError as error:
+                if isinstance(error, LakeError) or is_outage(error):
+                    raise
+                errors.append(error)
+                self.troubles[topic] = str(error)
+                _log.error("topic %s is not archived at present: %s", topic, error)
+        if len(errors) == len(chosen.topics):
+            raise errors[0]
+
+    def _record(self, spark: SparkSession, chosen: Round, topics: Mapping[str, str], by: WrittenBy) -> None:
+        assert self.lake is not None
+        ids = {topic: topics[topic] for topic in chosen.topics if topic in topics}
+        try:
             done = list(engine.run(self.job, chosen.ranges, spark=spark))
-            entry = lake.append(done, by=by, gaps=chosen.gaps, topics=topics)
-        finally:
-            lake.sweep(0.0, run=self.job.run)  # dead tasks leave files, too
-        if entry is None:
-            return
-        if self.wanted.group is not None:
             with self.job.brokers.cluster() as cluster:
-                report(lake, cluster, self.wanted)
-        if self.told is not None:
+                now = Survey(cluster, self.wanted.topics, self.job.brokers.isolation).ids(chosen.topics)
+                for topic, before in ids.items():
+                    require_same_id(topic, before, now.get(topic))
+                entry = self.lake.append(done, by=by, gaps=chosen.gaps, topics=ids)
+                if entry is not None:
+                    report(self.lake, cluster, self.wanted)
+        finally:
+            self.lake.sweep(0.0, run=self.job.run)  # dead tasks leave files, too
+        if entry is not None and self.told is not None:
             self.told(entry)
 
 
@@ -165,10 +212,7 @@ def _check(lake: Lake, job: ArchiveRange, wanted: Wanted) -> None:
     with job.brokers.cluster() as cluster:
         survey = Survey(cluster, wanted.topics, job.brokers.isolation)
         begin(lake, survey, wanted, by)
-        positions = lake.positions()
-        logs = survey.logs()
-        check_logs(positions, logs)
-        due(positions, logs, on_lost=wanted.on_lost)
+        Topics(survey, lake, wanted.topics, on_lost=wanted.on_lost, events=Events(LogSink())).look()
         report(lake, cluster, wanted)
 
 

@@ -23,7 +23,8 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.events import BatchDone, Events, LagMeasured, Sink
 from ottla.model import GroupMember, TopicPartition
 from ottla.net.deadline import Deadline
-from ottla.spark.offsets import Offsets, from_json
+from ottla.spark.marks import offsets_of
+from ottla.spark.offsets import Offsets
 from ottla.spark.options import Connection, connection
 
 if TYPE_CHECKING:
@@ -150,6 +151,6 @@ def _publishing(options: Mapping[str, str] | None) -> tuple[str | None, Connecti
 def _offsets(text: Any) -> Offsets:
     """The offsets in a progress report; empty for sources whose offsets look otherwise."""
     try:
-        return from_json(json.loads(text)) if text else {}
+        return offsets_of(json.loads(text)) if text else {}
     except (ValueError, TypeError, AttributeError):
         return {}

@@ -1,17 +1,20 @@
-"""The names of options: which there are, which of Spark's Kafka connector are not taken and what to use instead.
+"""The names of options: which there are, which have no meaning here, and which are refused and what to use instead.
 
-Options come in as Spark hands them over, in whatever case; what is unknown, misspelt or not supported is refused in
-one error, before anything is started. What the values mean is not known here.
+Options come in as Spark hands them over, in whatever case. Those of Java clients that have no meaning here are passed
+over with a line in the log, as the connector does with what Java does not know; what would change results or security,
+and what is unknown or misspelt, is refused in one error, before anything is started.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Collection, Mapping
 
 from ottla.errors import ConfigError
 
 PREFIX = "kafka."
+_log = logging.getLogger(__name__)
 
 CONNECTION = frozenset(
     {
@@ -26,9 +29,18 @@ CONNECTION = frozenset(
         "kafka.ssl.keystore.certificate.chain",
         "kafka.ssl.keystore.key",
         "kafka.ssl.key.password",
+        "kafka.ssl.keystore.password",
+        "kafka.ssl.truststore.password",
         "kafka.ssl.endpoint.identification.algorithm",
+        "kafka.ssl.enabled.protocols",
+        "kafka.ssl.protocol",
         "kafka.sasl.mechanism",
         "kafka.sasl.jaas.config",
+        "kafka.sasl.login.callback.handler.class",
+        "kafka.sasl.oauthbearer.token.endpoint.url",
+        "kafka.sasl.oauthbearer.client.credentials.client.id",
+        "kafka.sasl.oauthbearer.client.credentials.client.secret",
+        "kafka.sasl.oauthbearer.scope",
         "kafka.request.timeout.ms",
         "kafka.default.api.timeout.ms",
         "kafka.socket.connection.setup.timeout.ms",
@@ -69,19 +81,37 @@ READING = frozenset(
         "kafka.fetch.min.bytes",
         "kafka.fetch.max.wait.ms",
         "kafka.fetch.max.bytes",
+        "kafka.max.partition.fetch.bytes",
     }
 )
+
+WRITING = frozenset(
+    {
+        "kafka.acks",
+        "kafka.batch.size",
+        "kafka.buffer.memory",
+        "kafka.compression.type",
+        "kafka.compression.gzip.level",
+        "kafka.compression.lz4.level",
+        "kafka.compression.zstd.level",
+        "kafka.delivery.timeout.ms",
+        "kafka.enable.idempotence",
+        "kafka.linger.ms",
+        "kafka.max.block.ms",
+        "kafka.max.request.size",
+        "kafka.transaction.timeout.ms",
+        "kafka.transactional.id",
+    }
+)
+"""Of the producer."""
 
 _OFFSETS_ARE_OURS = "where to start is the option startingOffsets, and Spark's checkpoint remembers the rest"
 _BYTES = (
     "keys and values are always binary: convert them in the DataFrame, for example with cast('string') or from_json"
 )
-_NO_MEMBER = "no consumer group is joined, so nothing waits for a member; leave it out"
-_BY_TIME = "trouble with brokers is retried for as long as retryTimeout says, for example 5m; leave it out"
 _OPENSSL = "TLS is done by OpenSSL with TLS 1.2 or newer and its own choice of ciphers; leave it out"
-_JKS = "Java key stores are not read: give PEM (set the type to PEM) in a file or in the option itself"
-_NO_KERBEROS = "the mechanisms are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512"
-_SYSTEM = "the operating system sizes its buffers itself; leave it out"
+_NO_KERBEROS = "the mechanisms are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER"
+_PARTITIONS = "Java classes cannot run here; put the partition into the column partition"
 
 REFUSED: Mapping[str, str] = {
     "kafka.auto.offset.reset": _OFFSETS_ARE_OURS,
@@ -90,50 +120,99 @@ REFUSED: Mapping[str, str] = {
     "kafka.key.serializer": _BYTES,
     "kafka.value.serializer": _BYTES,
     "kafka.enable.auto.commit": "to publish how far the query is as a consumer group, set commitGroup to its name",
-    "kafka.auto.commit.interval.ms": "offsets are published after each batch where commitGroup names a group",
     "kafka.interceptor.classes": "Java classes cannot run here; transform records in the DataFrame",
-    "kafka.partition.assignment.strategy": _NO_MEMBER,
-    "kafka.session.timeout.ms": _NO_MEMBER,
-    "kafka.heartbeat.interval.ms": _NO_MEMBER,
-    "kafka.max.poll.interval.ms": _NO_MEMBER,
-    "kafka.group.instance.id": _NO_MEMBER,
-    "kafka.group.protocol": _NO_MEMBER,
-    "kafka.max.poll.records": "records arrive as columns, thousands at a time; limit a batch with maxOffsetsPerTrigger",
-    "kafka.max.partition.fetch.bytes": "a task reads one partition; use kafka.fetch.max.bytes",
-    "kafka.check.crcs": "every checksum is verified, always; leave it out",
-    "kafka.client.rack": "records are read from leaders; leave it out",
-    "kafka.receive.buffer.bytes": _SYSTEM,
-    "kafka.send.buffer.bytes": _SYSTEM,
-    "kafka.reconnect.backoff.ms": "use kafka.retry.backoff.ms",
-    "kafka.reconnect.backoff.max.ms": "use kafka.retry.backoff.max.ms",
-    "kafka.ssl.truststore.password": _JKS,
-    "kafka.ssl.keystore.password": _JKS,
-    "kafka.ssl.protocol": _OPENSSL,
-    "kafka.ssl.provider": _OPENSSL,
-    "kafka.ssl.enabled.protocols": _OPENSSL,
+    "kafka.partitioner.class": _PARTITIONS,
+    "kafka.partitioner.ignore.keys": _PARTITIONS,
     "kafka.ssl.cipher.suites": _OPENSSL,
-    "kafka.ssl.keymanager.algorithm": _OPENSSL,
-    "kafka.ssl.trustmanager.algorithm": _OPENSSL,
-    "kafka.ssl.secure.random.implementation": _OPENSSL,
     "kafka.ssl.engine.factory.class": _OPENSSL,
     "kafka.sasl.kerberos.service.name": _NO_KERBEROS,
     "kafka.sasl.kerberos.kinit.cmd": _NO_KERBEROS,
     "kafka.sasl.login.class": _NO_KERBEROS,
-    "kafka.sasl.login.callback.handler.class": _NO_KERBEROS,
     "kafka.sasl.client.callback.handler.class": _NO_KERBEROS,
+}
+"""Options of the connector, or of Java clients below it, that would change results or security: what to do instead."""
+
+_NO_MEMBER = "no consumer group is joined, so nothing waits for a member"
+_BY_TIME = "trouble with brokers is retried for as long as retryTimeout says"
+_SYSTEM = "the operating system sizes its buffers"
+_CONNECTIONS = "connections are made, kept and made again by Ottla's own rules"
+_JAVA = "it is about the inside of a Java client"
+_AS_IT_IS = "it is always so"
+
+IGNORED: Mapping[str, str] = {
+    "kafka.allow.auto.create.topics": "a topic is never created by reading or writing",
+    "kafka.auto.commit.interval.ms": "offsets are published after each batch where commitGroup names a group",
+    "kafka.auto.include.jmx.reporter": _JAVA,
+    "kafka.check.crcs": "every checksum is verified, always",
+    "kafka.client.dns.lookup": "all addresses of a name are tried",
+    "kafka.client.rack": "records are read from leaders",
+    "kafka.connections.max.idle.ms": _CONNECTIONS,
+    "kafka.enable.metrics.push": _JAVA,
+    "kafka.exclude.internal.topics": _AS_IT_IS,
+    "kafka.group.instance.id": _NO_MEMBER,
+    "kafka.group.protocol": _NO_MEMBER,
+    "kafka.group.remote.assignor": _NO_MEMBER,
+    "kafka.heartbeat.interval.ms": _NO_MEMBER,
+    "kafka.max.in.flight.requests.per.connection": "five batches of a partition are under way at once, in order",
+    "kafka.max.poll.interval.ms": _NO_MEMBER,
+    "kafka.max.poll.records": "records arrive as columns, thousands at a time; maxOffsetsPerTrigger limits a batch",
+    "kafka.metadata.max.idle.ms": _JAVA,
+    "kafka.metadata.recovery.rebootstrap.trigger.ms": _CONNECTIONS,
+    "kafka.metadata.recovery.strategy": _CONNECTIONS,
+    "kafka.metric.reporters": _JAVA,
+    "kafka.metrics.num.samples": _JAVA,
+    "kafka.metrics.recording.level": _JAVA,
+    "kafka.metrics.sample.window.ms": _JAVA,
+    "kafka.partition.assignment.strategy": _NO_MEMBER,
+    "kafka.partitioner.adaptive.partitioning.enable": "records without a key go to partitions in turn",
+    "kafka.partitioner.availability.timeout.ms": "records without a key go to partitions in turn",
+    "kafka.receive.buffer.bytes": _SYSTEM,
+    "kafka.reconnect.backoff.max.ms": "the waits between tries are kafka.retry.backoff.ms and .max.ms",
+    "kafka.reconnect.backoff.ms": "the waits between tries are kafka.retry.backoff.ms and .max.ms",
+    "kafka.retries": "records are sent again until kafka.delivery.timeout.ms is over",
+    "kafka.sasl.login.connect.timeout.ms": _CONNECTIONS,
+    "kafka.sasl.login.read.timeout.ms": _CONNECTIONS,
+    "kafka.sasl.login.refresh.buffer.seconds": _CONNECTIONS,
+    "kafka.sasl.login.refresh.min.period.seconds": _CONNECTIONS,
+    "kafka.sasl.login.refresh.window.factor": _CONNECTIONS,
+    "kafka.sasl.login.refresh.window.jitter": _CONNECTIONS,
+    "kafka.sasl.login.retry.backoff.max.ms": _CONNECTIONS,
+    "kafka.sasl.login.retry.backoff.ms": _CONNECTIONS,
+    "kafka.send.buffer.bytes": _SYSTEM,
+    "kafka.session.timeout.ms": _NO_MEMBER,
+    "kafka.socket.connection.setup.timeout.max.ms": "kafka.socket.connection.setup.timeout.ms is for every try",
+    "kafka.ssl.keymanager.algorithm": _JAVA,
+    "kafka.ssl.provider": _JAVA,
+    "kafka.ssl.secure.random.implementation": _JAVA,
+    "kafka.ssl.trustmanager.algorithm": _JAVA,
     "fetchOffset.numRetries": _BY_TIME,
     "fetchOffset.retryIntervalMs": "the waits between tries are kafka.retry.backoff.ms and kafka.retry.backoff.max.ms",
-    "partition.metadata.cache.ttl.ms": "new partitions are looked up with one request for each batch; leave it out",
+    "partition.metadata.cache.ttl.ms": "new partitions are looked up with one request for each batch",
 }
-"""Options of the connector, or of Java clients below it, that are not taken: what to do instead."""
+"""Options of the connector, or of Java clients below it, that have no meaning here: why."""
+
+_OF_A_TABLE = "provider"
+_NO_TABLES = (
+    "Spark 4.2 does not hand the options of a table (CREATE TABLE ... USING ottla) to sources that are written in"
+    " Python: use CREATE TEMPORARY VIEW name USING ottla OPTIONS (...), or a DataFrame"
+)
+_told: set[str] = set()
 
 
 def check_names(
-    options: Mapping[str, str], accepted: Collection[str], *, use: str, refused: Mapping[str, str] = REFUSED
+    options: Mapping[str, str],
+    accepted: Collection[str],
+    *,
+    use: str,
+    refused: Mapping[str, str] = REFUSED,
+    ignored: Mapping[str, str] = IGNORED,
 ) -> None:
-    """Every option has a name that is accepted; `use` says what for ("reading"), for the error."""
+    """Every option has a name that is accepted, or has no meaning; `use` says what for ("reading"), for the error."""
     known = {name.lower(): name for name in accepted}
     advice = {name.lower(): (name, text) for name, text in refused.items()}
+    reasons = {name.lower(): text for name, text in ignored.items()}
+    if _OF_A_TABLE in {name.lower() for name in options}:
+        raise ConfigError(_NO_TABLES)
     for given in options:
         key = given.lower()
         if key in known:
@@ -141,7 +220,16 @@ def check_names(
         if key in advice:
             name, text = advice[key]
             raise ConfigError(f"option {name} is not supported for {use}: {text}")
-        raise ConfigError(f"option {given} is unknown for {use}{_meant(key, known, advice)}")
+        if key not in reasons:
+            raise ConfigError(f"option {given} is unknown for {use}{_meant(key, known, advice)}")
+        if key not in _told:
+            _told.add(key)
+            _log.warning("option %s has no effect for %s: %s", given, use, reasons[key])
+
+
+def of_the_other(names: Collection[str], use: str) -> dict[str, str]:
+    """Options that programs share between reading and writing, and that have no meaning for one of the two."""
+    return {name: f"it is for {use}" for name in names if name.startswith(PREFIX)}
 
 
 def _meant(key: str, known: Mapping[str, str], advice: Mapping[str, tuple[str, str]]) -> str:

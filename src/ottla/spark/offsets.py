@@ -194,23 +194,6 @@ def is_gone(error: OttlaError) -> bool:
     return isinstance(error, BrokerError) and error.row.name in ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """As Spark keeps it, in the form of the connector. Always in the same order: Spark compares the text."""
-    found: dict[str, dict[str, int]] = {}
-    for at, offset in sorted(offsets.items()):
-        found.setdefault(at.topic, {})[str(at.partition)] = offset
-    return found
-
-
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """What `to_json` made, or the connector."""
-    return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, rows in offsets.items()
-        for partition, offset in rows.items()
-    }
-
-
 def _check_named(
     option: str, named: Collection[TopicPartition], partitions: Collection[TopicPartition], meaning: str
 ) -> None:

@@ -18,7 +18,7 @@ from ottla.fetch.options import Fetching, OnLost
 from ottla.model import Isolation
 from ottla.net import Cluster
 from ottla.net.footing import Sinks
-from ottla.spark.names import PREFIX
+from ottla.spark.names import IGNORED, PREFIX
 from ottla.spark.security import Protection, protection
 
 if TYPE_CHECKING:
@@ -96,7 +96,11 @@ class Connection:
 def connection(options: Mapping[str, str]) -> Connection:
     """From the `kafka.*` options that reading and writing have in common; `names.check_names` looks at names."""
     lowered = {name.lower(): value for name, value in options.items()}
-    settings = {name.removeprefix(PREFIX): value for name, value in lowered.items() if name.startswith(PREFIX)}
+    settings = {
+        name.removeprefix(PREFIX): value
+        for name, value in lowered.items()
+        if name.startswith(PREFIX) and name not in IGNORED
+    }
     bootstrap = settings.get("bootstrap.servers", "").strip()
     if not bootstrap:
         raise ConfigError("option kafka.bootstrap.servers is missing: give one or more HOST:PORT, separated by commas")

@@ -17,8 +17,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ottla.events import Events, LogSink
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive_plan import Cutting, Logs, Round, Survey, check, due, limited
+from ottla.jobs.archive_plan import Cutting, Logs, Round, Survey, due, limited
+from ottla.jobs.archive_topics import Topics
 from ottla.jobs.brokers import Brokers
 from ottla.lake.lake import Lake
 from ottla.lake.values import Gap
@@ -28,8 +30,9 @@ NAME = "ottla-ranges"
 SCHEMA = "kind string, topic string, partition int, start bigint, stop bigint, text string"
 # Spark hides the values of options whose names contain this word: the plan may hold a password.
 OPTION = "secret"
-RANGE, GAP, TOPIC = "range", "gap", "topic"
-"""Kinds of rows: a range to archive, offsets that are gone (with the reason), the id of a topic."""
+RANGE, GAP, TOPIC, TROUBLE = "range", "gap", "topic", "trouble"
+"""Kinds of rows: a range to archive, offsets that are gone (with the reason), the id of a topic, a topic that cannot be
+archived at present (and why)."""
 Row = tuple[str, str, int, int, int, str]
 _Json = dict[str, dict[str, int]]
 
@@ -83,12 +86,13 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, plan: RangesPlan) -> None:
         self._plan = plan
-        self._survey: Survey | None = None
+        self._topics: Topics | None = None
+        self._lake: Lake | None = None
         self._final: dict[TopicPartition, int] | None = None
         """Where a query that ends by itself ends."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_survey": None}  # sockets stay in their process
+        return {**self.__dict__, "_topics": None, "_lake": None}  # sockets stay in their process
 
     def initialOffset(self) -> _Json:  # noqa: N802
         """Where the archive is; new partitions begin with their logs."""
@@ -151,15 +155,18 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield (RANGE, *_flat(one), "")
         for topic, found in sorted(logs.topics.items()):
             yield (TOPIC, topic, 0, 0, 0, found)
+        for topic, error in sorted(self._topics.troubles.items() if self._topics is not None else ()):
+            yield (TROUBLE, topic, 0, 0, 0, str(error))
 
     def _look(self) -> tuple[Logs, dict[TopicPartition, int]]:
-        if self._survey is None:
-            brokers = self._plan.brokers
-            self._survey = Survey(brokers.cluster(), self._plan.topics, brokers.isolation)
-        positions = Lake.open(self._plan.path).positions()
-        logs = self._survey.logs()
-        check(positions, logs)
-        return logs, positions
+        if self._topics is None:
+            brokers, topics = self._plan.brokers, self._plan.topics
+            self._lake = Lake.open(self._plan.path)
+            survey = Survey(brokers.cluster(), topics, brokers.isolation)
+            self._topics = Topics(survey, self._lake, topics, on_lost=self._plan.on_lost, events=Events(LogSink()))
+        assert self._lake is not None
+        positions = self._lake.positions()
+        return self._topics.look(), positions
 
 
 def planned(rows: list[Row]) -> tuple[Round, dict[str, str]]:
@@ -167,6 +174,11 @@ def planned(rows: list[Row]) -> tuple[Round, dict[str, str]]:
     ranges = tuple(OffsetRange(*row[1:5]) for row in rows if row[0] == RANGE)
     gaps = tuple(Gap(OffsetRange(*row[1:5]), row[5]) for row in rows if row[0] == GAP)
     return Round(ranges, gaps), {row[1]: row[5] for row in rows if row[0] == TOPIC}
+
+
+def suspended(rows: list[Row]) -> dict[str, str]:
+    """Topics that are left out of a batch, and why."""
+    return {row[1]: row[5] for row in rows if row[0] == TROUBLE}
 
 
 def _flat(one: OffsetRange) -> tuple[str, int, int, int]:

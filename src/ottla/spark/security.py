@@ -1,7 +1,8 @@
 """Kafka's Java settings for TLS and SASL, as Spark jobs have them, into the values of `ottla.config`.
 
-Options come in (`kafka.ssl.*`, `kafka.sasl.*`, with PEM in files or in the option itself); a picklable value goes out
-that makes a `Security` on whatever machine it lands. Nothing is opened here but memory for PEM that was given as text.
+Options come in (`kafka.ssl.*`, `kafka.sasl.*`, with PEM in files or in the option itself, or stores of Java); a
+picklable value goes out that makes a `Security` on whatever machine it lands. Files are read there; nothing is written
+to a disk.
 """
 
 from __future__ import annotations
@@ -11,19 +12,30 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
 
-from ottla.config import Plain, Sasl, Scram, Security, Tls
+from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
 from ottla.errors import ConfigError
+from ottla.spark.stores import key_pem, trust_pem
+from ottla.spark.tokens import FromEndpoint, FromFile, Unsecured
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS = ("PLAIN", *_SCRAM)
+_OAUTH = "OAUTHBEARER"
+_MECHANISMS = ("PLAIN", *_SCRAM, _OAUTH)
 _MODULES = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
     "org.apache.kafka.common.security.scram.ScramLoginModule": _SCRAM,
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": (_OAUTH,),
 }
+_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_JAVA_STORES = ("JKS", "PKCS12")
+_PROTOCOLS_OF_TLS = {"TLSv1.2", "TLSv1.3"}
 _JAAS = re.compile(
-    r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\s+(?P<rest>.*?);?\s*", re.S | re.I
+    r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\b\s*(?P<rest>.*?);?\s*", re.S | re.I
 )
 _PAIR = re.compile(r"""\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _EXAMPLE = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="..." password="...";'
@@ -35,8 +47,13 @@ class Stores:
 
     trust_file: str | None = None
     trust_text: str | None = None
+    trust_store: str | None = None
+    """A store of Java in a file; those with `_file` are PEM."""
+    trust_password: str | None = field(default=None, repr=False)
     key_file: str | None = None
     """A certificate chain and its key in one file."""
+    key_store: str | None = None
+    store_password: str | None = field(default=None, repr=False)
     chain_text: str | None = field(default=None, repr=False)
     key_text: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
@@ -44,11 +61,17 @@ class Stores:
 
     def tls(self) -> Tls:
         """For a client in this process."""
-        chain = None if self.chain_text is None else in_memory(f"{self.key_text}\n{self.chain_text}\n")
+        trusted, own, password = self.trust_text, None, self.key_password
+        if self.trust_store is not None:
+            trusted = trust_pem(self.trust_store, self.trust_password)
+        if self.key_store is not None:
+            own, password = key_pem(self.key_store, self.store_password), None
+        elif self.chain_text is not None:
+            own = f"{self.key_text}\n{self.chain_text}\n"
         return Tls(
-            ca_file=self.trust_file if self.trust_text is None else in_memory(self.trust_text),
-            cert_file=chain or self.key_file,
-            key_password=self.key_password,
+            ca_file=self.trust_file if trusted is None else in_memory(trusted),
+            cert_file=self.key_file if own is None else in_memory(own),
+            key_password=password,
             check_hostname=self.check_hostname,
         )
 
@@ -92,8 +115,8 @@ def _refuse_unused(settings: Mapping[str, str], prefix: str, used: bool, protoco
 
 
 def _stores(settings: Mapping[str, str]) -> Stores:
-    trust_file, trust_text = _pem(settings, "truststore", "certificates")
-    key_file, chain_text = _pem(settings, "keystore", "certificate.chain")
+    trust_kind, trust_file, trust_text = _store(settings, "truststore", "certificates")
+    key_kind, key_file, chain_text = _store(settings, "keystore", "certificate.chain")
     key_text = settings.get("ssl.keystore.key")
     if (key_text is None) != (chain_text is None):
         raise ConfigError("kafka.ssl.keystore.key and kafka.ssl.keystore.certificate.chain belong together: give both")
@@ -102,10 +125,15 @@ def _stores(settings: Mapping[str, str]) -> Stores:
         raise ConfigError(
             f"kafka.ssl.endpoint.identification.algorithm is {algorithm!r}; accepted are https, and nothing at all"
         )
+    _check_protocols(settings)
     return Stores(
-        trust_file=trust_file,
+        trust_file=trust_file if trust_kind == "PEM" else None,
         trust_text=trust_text,
-        key_file=key_file,
+        trust_store=None if trust_kind == "PEM" else trust_file,
+        trust_password=settings.get("ssl.truststore.password"),
+        key_file=key_file if key_kind == "PEM" else None,
+        key_store=None if key_kind == "PEM" else key_file,
+        store_password=settings.get("ssl.keystore.password"),
         chain_text=chain_text,
         key_text=key_text,
         key_password=settings.get("ssl.key.password"),
@@ -113,20 +141,28 @@ def _stores(settings: Mapping[str, str]) -> Stores:
     )
 
 
-def _pem(settings: Mapping[str, str], store: str, content: str) -> tuple[str | None, str | None]:
-    """The file and the text of one store, at most one of them."""
+def _store(settings: Mapping[str, str], store: str, content: str) -> tuple[str, str | None, str | None]:
+    """The kind, the file and the text of one store, at most one of the last two. Only PEM can be given as text."""
     file, text = settings.get(f"ssl.{store}.location"), settings.get(f"ssl.{store}.{content}")
-    if file is None and text is None:
-        return None, None
+    kind = settings.get(f"ssl.{store}.type", "JKS").strip().upper()
     if file is not None and text is not None:
         raise ConfigError(f"kafka.ssl.{store}.location and kafka.ssl.{store}.{content} exclude each other: give one")
-    kind = settings.get(f"ssl.{store}.type", "JKS").strip().upper()
-    if kind != "PEM":
+    if kind not in ("PEM", *_JAVA_STORES) or (text is not None and kind != "PEM"):
+        accepted = "PEM" if text is not None else f"PEM, {' and '.join(_JAVA_STORES)}"
+        raise ConfigError(f"kafka.ssl.{store}.type is {kind}; accepted is {accepted}")
+    return kind, file, None if text is None else _lines(text)
+
+
+def _check_protocols(settings: Mapping[str, str]) -> None:
+    """What OpenSSL does anyway may be said; anything narrower would be less than what was asked for."""
+    enabled = {one.strip() for one in settings.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")}
+    if enabled != _PROTOCOLS_OF_TLS:
         raise ConfigError(
-            f"kafka.ssl.{store}.type is {kind}, which only Java reads: export the certificates as PEM and set"
-            f" kafka.ssl.{store}.type=PEM"
+            f"kafka.ssl.enabled.protocols is {','.join(sorted(enabled))}; accepted is TLSv1.2,TLSv1.3: leave it out"
         )
-    return file, None if text is None else _lines(text)
+    protocol = settings.get("ssl.protocol", "TLS").strip()
+    if protocol not in {"TLS", *_PROTOCOLS_OF_TLS}:
+        raise ConfigError(f"kafka.ssl.protocol is {protocol}; accepted are TLS, TLSv1.2 and TLSv1.3: leave it out")
 
 
 def _lines(text: str) -> str:
@@ -149,14 +185,55 @@ def _sasl(settings: Mapping[str, str]) -> Sasl:
     config = settings.get("sasl.jaas.config")
     if config is None:
         raise ConfigError(f"kafka.sasl.mechanism={mechanism} needs kafka.sasl.jaas.config, for example {_EXAMPLE}")
-    user, password = _login(config, mechanism)
+    handler = settings.get("sasl.login.callback.handler.class", _HANDLERS[0]).strip()
+    if handler not in _HANDLERS:
+        raise ConfigError(
+            f"kafka.sasl.login.callback.handler.class is {handler}, and Java classes cannot run here; accepted are"
+            f" {' and '.join(_HANDLERS)}"
+        )
+    found = _login(config, mechanism)
+    if mechanism == _OAUTH:
+        return _bearer(settings, found)
+    missing = [name for name in ("username", "password") if name not in found]
+    if missing:
+        raise ConfigError(f"kafka.sasl.jaas.config has no {' and no '.join(missing)}: it should look like {_EXAMPLE}")
     if mechanism == "PLAIN":
-        return Plain(user, password)
-    return Scram(user, password, "SCRAM-SHA-256" if mechanism == "SCRAM-SHA-256" else "SCRAM-SHA-512")
+        return Plain(found["username"], found["password"])
+    return Scram(
+        found["username"],
+        found["password"],
+        "SCRAM-SHA-256" if mechanism == "SCRAM-SHA-256" else "SCRAM-SHA-512",
+    )
 
 
-def _login(config: str, mechanism: str) -> tuple[str, str]:
-    """User and password of a JAAS entry. Errors do not repeat it: it has the password."""
+def _bearer(settings: Mapping[str, str], found: Mapping[str, str]) -> OAuthBearer:
+    """As Java's login handler: a token endpoint or a file, or claims that nobody signs."""
+    extensions = tuple(
+        (name.removeprefix("extension_"), value) for name, value in found.items() if name.startswith("extension_")
+    )
+    url = settings.get("sasl.oauthbearer.token.endpoint.url", "").strip()
+    if url.startswith("file:"):
+        return OAuthBearer(FromFile(unquote(urlsplit(url).path)), extensions)
+    if url:
+        client = settings.get("sasl.oauthbearer.client.credentials.client.id") or found.get("clientId")
+        secret = settings.get("sasl.oauthbearer.client.credentials.client.secret") or found.get("clientSecret")
+        if not client or not secret:
+            raise ConfigError(
+                "kafka.sasl.oauthbearer.token.endpoint.url needs clientId and clientSecret, in kafka.sasl.jaas.config"
+                " or as kafka.sasl.oauthbearer.client.credentials.client.id and .secret"
+            )
+        scope = settings.get("sasl.oauthbearer.scope") or found.get("scope")
+        return OAuthBearer(FromEndpoint(url, client, secret, scope), extensions)
+    subject = found.get("unsecuredLoginStringClaim_sub")
+    if subject is None:
+        raise ConfigError(
+            "kafka.sasl.mechanism=OAUTHBEARER needs kafka.sasl.oauthbearer.token.endpoint.url, an https: or file: URL"
+        )
+    return OAuthBearer(Unsecured(subject), extensions)
+
+
+def _login(config: str, mechanism: str) -> dict[str, str]:
+    """What a JAAS entry says. Errors do not repeat it: it has the password."""
     match = _JAAS.fullmatch(config)
     if match is None:
         raise ConfigError(f"kafka.sasl.jaas.config is not of the form {_EXAMPLE}")
@@ -168,7 +245,4 @@ def _login(config: str, mechanism: str) -> tuple[str, str]:
     found: dict[str, str] = {}
     for name, double, single, bare in _PAIR.findall(match["rest"]):
         found[name] = bare or re.sub(r"\\(.)", r"\1", double or single)
-    missing = [name for name in ("username", "password") if name not in found]
-    if missing:
-        raise ConfigError(f"kafka.sasl.jaas.config has no {' and no '.join(missing)}: it should look like {_EXAMPLE}")
-    return found["username"], found["password"]
+    return found

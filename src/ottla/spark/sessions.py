@@ -34,6 +34,10 @@ _ON_LOCAL_DISKS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+_ON_THIS_MACHINE = {
+    # Without it workers that were idle for a minute each print a traceback to the program's terminal.
+    "spark.python.daemon.module": "ottla.spark.daemon",
+}
 _NOTHING: Mapping[str, str | float] = MappingProxyType({})
 _INHERITED = ("NUMBA_CACHE_DIR",)
 """Variables that executors must share with the driver: without the cache they compile every kernel again."""
@@ -62,11 +66,16 @@ def session(
     spark = _built(app, wanted, master=local, remote=remote)
     if was_there:
         _tell_unset(spark, wanted, remote)
-    if remote is not None or os.environ["PYSPARK_PYTHON"] != sys.executable or find_spec("pyspark_ottla") is None:
+    if remote is not None or not _is_installed():
         register(spark)  # else Spark finds it by itself, and would warn that it knows it already
     if events is not None:
         spark.streams.addListener(LagListener(events))
     return spark
+
+
+def _is_installed() -> bool:
+    """Whether workers have Ottla: they run this very interpreter."""
+    return os.environ["PYSPARK_PYTHON"] == sys.executable and find_spec("pyspark_ottla") is not None
 
 
 def _built(app: str, wanted: Mapping[str, str], *, master: str | None, remote: str | None) -> SparkSession:
@@ -108,7 +117,9 @@ def _master(master: str | None) -> str | None:
 
 
 def _at_start(master: str | None) -> dict[str, str]:
-    local = _ON_LOCAL_DISKS if master is not None and master.startswith("local") else {}
+    local: dict[str, str] = {}
+    if master is not None and master.startswith("local"):
+        local = {**_ON_LOCAL_DISKS, **(_ON_THIS_MACHINE if _is_installed() else {})}
     inherited = {f"spark.executorEnv.{name}": os.environ[name] for name in _INHERITED if name in os.environ}
     return {**_AT_START, **local, **inherited}
 

@@ -9,34 +9,46 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ottla.errors import BrokerError, ConfigError, ErrorCode, TransactionFailed
+from ottla.model import Fingerprint
 from ottla.net import Cluster
 from ottla.net.cluster import Refresh
 from ottla.spark import twophase
-from ottla.spark.rows import Shape, shape_of
-from ottla.spark.sink_log import AlreadyRecorded, CommitLog, Record, Standing
-from ottla.spark.sink_options import Guarantee, SinkSettings, batch_settings, stream_settings
-from ottla.spark.sink_task import Output, ProvenOutput, own_id, place, streaming_place, write_rows
+from ottla.spark.rows import Shape, fingerprint, shape_of
+from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record, Standing, check_target
+from ottla.spark.sink_options import (
+    SESSION_CHECKPOINTS,
+    Guarantee,
+    SinkSettings,
+    batch_settings,
+    of_session,
+    stream_settings,
+)
+from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, setting, streaming_place, write_rows
 from ottla.spark.twophase import Fate, Share
+from ottla.spark.write_runs import naming
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: nothing to do with a share when the batch was written before."""
+    """What a task tells the driver: its share, or when that was written before, what it would have written."""
 
     share: Share | None
     query: str = ""
     batch: int = -1
+    repeated: Fingerprint = field(default_factory=Fingerprint)
+    commit_log: Path | None = None
+    """Where the driver finds the log, as the task has found it."""
 
 
 def batch_writer(
@@ -53,7 +65,11 @@ def batch_writer(
     _check_topic_exists(settings)
     if settings.commit_log is not None:
         return ForeachBatchWriter(StreamWriter(settings, shape, _standings(settings)))
-    return BatchWriter(settings, shape, f"ottla-{uuid.uuid4().hex}-")
+    ids = naming(settings.name)
+    if settings.guarantee is Guarantee.EXACTLY_ONCE:
+        with settings.connection.cluster() as cluster:
+            twophase.sweep(cluster, ids.scope, which=ids.is_over)
+    return BatchWriter(settings, shape, ids.prefix)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool = False) -> StreamWriter:
@@ -88,12 +104,12 @@ def settle(cluster: Cluster, log: CommitLog) -> Standing:
         return standing
     shares = twophase.commit_all(cluster, record.shares)
     if all(share.fate is Fate.ENDED for share in shares):
-        log.finish(record.batch)
-        return Standing(record.batch, None)
+        log.finish(record)
+        return log.standing()
     if all(share.fate is Fate.LOST for share in shares if share.prepared is not None):
         _log.warning("batch %d of query %s: every transaction was lost; it is written anew", record.batch, log.query)
         return log.forget(record)
-    return Standing(standing.done, log.replace(record, shares))
+    return replace(standing, record=log.replace(record, shares))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -144,27 +160,46 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task. What a driver before this one has recorded is not written again."""
         query, batch = streaming_place()
-        due = _due(self._standings.get(query), batch, place()[0])
-        if due is None:
-            for _ in iterator:
-                pass
-            return Written(None, query, batch)
-        output = ProvenOutput(self._settings, self._shape, own_id(prefix(self._settings, query)))
-        return Written(write_rows(output, iterator, again=due.again), query, batch)
+        settings, standing = self._stands(query)
+        if standing is not None:
+            assert settings.commit_log is not None
+            check_target(settings.commit_log / query, standing.target, settings.target)
+        due = _due(standing, batch, place()[0])
+        told = Written(None, query, batch, commit_log=settings.commit_log)
+        if not due.write:
+            before = None if settings.skip_repeated else due.expected
+            return replace(told, repeated=_look_at(iterator, self._shape, before))
+        output = ProvenOutput(settings, self._shape, own_id(prefix(settings, query)))
+        return replace(told, share=write_rows(output, iterator, again=due.expected))
+
+    def _stands(self, query: str) -> tuple[SinkSettings, Standing | None]:
+        """How far the query is. Where the log is may be known to tasks only; ending a list twice does no harm."""
+        settings = self._settings
+        if settings.commit_log is not None or settings.guarantee is Guarantee.AT_LEAST_ONCE:
+            return settings, self._standings.get(query)
+        folder = of_session(setting(SESSION_CHECKPOINTS))
+        log = CommitLog(folder, query)
+        placed = replace(settings, commit_log=folder)
+        try:
+            with settings.connection.cluster() as cluster:  # connects only where there is something to end
+                return placed, settle(cluster, log)
+        except AlreadyRecorded:  # by another task of the batch
+            return placed, log.standing()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """On the driver, when every task is through: records the list, ends it, marks the batch as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
-        query, shares, log = self._told(messages)
-        with self._settings.connection.cluster() as cluster:
+        settings, query, log = self._told(messages)
+        shares = _shares(messages)
+        with settings.connection.cluster() as cluster:
             try:
-                self._record(cluster, log, batchId, shares, tasks=len(messages))
-            except (AlreadyRecorded, TransactionFailed):
+                self._record(cluster, log, batchId, shares, messages)
+            except (AlreadyRecorded, AnotherUse, TransactionFailed):
                 twophase.abort_all(cluster, shares)
                 raise
             standing = settle(cluster, log)
-            twophase.sweep(cluster, prefix(self._settings, query), spare=_recorded(standing))
+            twophase.sweep(cluster, prefix(settings, query), spare=_recorded(standing))
         if standing.done < batchId:
             raise TransactionFailed(
                 f"batch {batchId}: transactions were lost after the batch was recorded, by their timeout or because"
@@ -175,26 +210,36 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """On the driver, after a failure. A list that is on disk stays: the batch counts as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE or not any(messages):
             return
-        query, shares, log = self._told(messages)
+        settings, query, log = self._told(messages)
         named = _recorded(log.standing())
-        loose = [share for share in shares if share.prepared and share.prepared.transactional_id not in named]
-        with self._settings.connection.cluster() as cluster:
+        loose = [one for one in _shares(messages) if one.prepared and one.prepared.transactional_id not in named]
+        with settings.connection.cluster() as cluster:
             twophase.abort_all(cluster, loose)
-            twophase.sweep(cluster, prefix(self._settings, query), spare=named)
+            twophase.sweep(cluster, prefix(settings, query), spare=named)
 
-    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Share], CommitLog]:
-        query = next(message.query for message in messages if isinstance(message, Written))
-        assert self._settings.commit_log is not None
-        return query, _shares(messages), CommitLog(self._settings.commit_log, query)
+    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkSettings, str, CommitLog]:
+        told = next(message for message in messages if isinstance(message, Written))
+        assert told.commit_log is not None
+        return replace(self._settings, commit_log=told.commit_log), told.query, CommitLog(told.commit_log, told.query)
 
-    def _record(self, cluster: Cluster, log: CommitLog, batch: int, shares: Sequence[Share], *, tasks: int) -> None:
+    def _record(
+        self,
+        cluster: Cluster,
+        log: CommitLog,
+        batch: int,
+        shares: Sequence[Share],
+        messages: Sequence[WriterCommitMessage | None],
+    ) -> None:
+        log.claim(self._settings.target)
         standing = log.standing()
         if batch <= standing.done:
             twophase.abort_all(cluster, shares)  # none, unless another driver was faster
+            if not self._settings.skip_repeated:
+                _check_repeated(log, standing, batch, _content(messages))
             return
         twophase.check_alive(cluster, shares)
         if standing.record is None:
-            if len(shares) < tasks:
+            if len(shares) < len(messages):
                 raise TransactionFailed(
                     f"batch {batch} of query {log.query} was written before, but its record has vanished from"
                     f" {log.folder} in the meantime"
@@ -229,17 +274,17 @@ def _batch(messages: Sequence[WriterCommitMessage | None]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What a task has to write: its rows, and if they were written before, the very same ones."""
+    """Whether a task has to write its rows; and if they were written before, what they must be."""
 
-    again: Share | None = None
+    write: bool = True
+    expected: Share | None = None
 
 
-def _due(standing: Standing | None, batch: int, task: int) -> _Due | None:
-    """None when the rows of this task are in the topic already."""
+def _due(standing: Standing | None, batch: int, task: int) -> _Due:
     if standing is None:
         return _Due()
     if batch <= standing.done:
-        return None
+        return _Due(write=False)  # the driver compares the whole batch
     record = standing.record
     if record is None:
         return _Due()
@@ -253,8 +298,41 @@ def _due(standing: Standing | None, batch: int, task: int) -> _Due | None:
             f"batch {batch} of query {record.query} was written to another Kafka cluster, with the id"
             f" {record.cluster}, and not completely ended there: restart the query with that cluster first"
         )
-    lost = record.lost.get(task)
-    return None if lost is None else _Due(lost)
+    before = {share.task: share for share in record.shares}.get(task)
+    return _Due(write=task in record.lost, expected=before)
+
+
+def _look_at(iterator: Iterator[pa.RecordBatch], shape: Shape, expected: Share | None) -> Fingerprint:
+    """What a task would write whose rows are in the topic already; they must be the same ones."""
+    tables = (shape.table(batch) for batch in iterator if batch.num_rows)
+    found = sum((fingerprint(table, shape.topic) for table in tables), Fingerprint())
+    check_again(place()[0], expected, found)
+    return found
+
+
+def _content(messages: Sequence[WriterCommitMessage | None]) -> Fingerprint:
+    written = [one for one in messages if isinstance(one, Written)]
+    return sum(
+        (one.repeated + (one.share.fingerprint if one.share else Fingerprint()) for one in written), Fingerprint()
+    )
+
+
+def _check_repeated(log: CommitLog, standing: Standing, batch: int, found: Fingerprint) -> None:
+    """A batch that was done before is left out only if it has the same records."""
+    before = standing.written.get(batch)
+    if before == found:
+        return
+    known = (
+        "its records are not remembered any more" if before is None else f"those were {before.count:,} other records"
+    )
+    raise AnotherUse(
+        f"batch {batch} of query {log.query} was written before, and {known}; now it has {found.count:,} records."
+        f" Nothing of it was written now; the last batch that was is {standing.done} ({log.folder}). Either"
+        " the checkpoint was rolled back and the query goes on with other offsets or options; or two writes of one"
+        " foreachBatch share a commitLog; or the query gives other rows each time. If what is in the topic will do,"
+        " set the option repeatedBatch=skip until the query is past that batch; to write all of it again, with"
+        " duplicates, remove that folder"
+    )
 
 
 def _record_again(log: CommitLog, record: Record, shares: Sequence[Share]) -> None:

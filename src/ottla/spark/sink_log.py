@@ -1,7 +1,9 @@
-"""What a streaming write remembers on disk: which transactions make up a batch, and which batch was the last.
+"""What a streaming write remembers on disk: which transactions make up a batch, and what was in the last ones.
 
 A list of shares comes in and is on disk, whole, when the call returns; from then on the batch counts as written and
 whoever reads the log ends the list. One folder for each query; no two drivers can record different lists for one batch.
+It knows where the query writes to, so that it cannot serve two writes; and number and fingerprint of the records of
+its last batches, so that a batch with a number that was done before is known by what is in it.
 """
 
 from __future__ import annotations
@@ -9,17 +11,21 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ottla.errors import OttlaError
 from ottla.files import create_whole, sync
+from ottla.model import Fingerprint
 from ottla.spark.twophase import Fate, Share
 
 _RECORD = re.compile(r"batch-(\d{20})\.(\d+)")
 _DONE = re.compile(r"done-(\d{20})")
+_TARGET = "target"
 _FORMAT = 1
+_REMEMBERED = 100
+"""Batches whose content is known: a checkpoint keeps as many (spark.sql.streaming.minBatchesToRetain)."""
 
 
 class CommitLogFailed(OttlaError):
@@ -28,6 +34,10 @@ class CommitLogFailed(OttlaError):
 
 class AlreadyRecorded(CommitLogFailed):
     """Another driver has recorded this batch in the meantime."""
+
+
+class AnotherUse(CommitLogFailed):
+    """The log is that of another write, or of a batch with other records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,11 @@ class Record:
     cluster: str
     """The id of the Kafka cluster that has the transactions."""
     round: int = 0
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of all its records."""
+        return sum((share.fingerprint for share in self.shares), Fingerprint())
 
     @property
     def lost(self) -> dict[int, Share]:
@@ -63,6 +78,10 @@ class Standing:
     round: int = 0
     """Under which the next list of the batch is recorded: the name of an earlier one is never used again, so that a
     driver that was believed dead can neither replace nor remove what another has recorded since."""
+    written: Mapping[int, Fingerprint] = field(default_factory=dict)
+    """What was in the last batches that are done."""
+    target: str | None = None
+    """What the log was made for; None as long as nothing was recorded."""
 
 
 class CommitLog:
@@ -80,11 +99,22 @@ class CommitLog:
     def standing(self) -> Standing:
         """As it is now."""
         done = max(self._done(), default=-1)
+        found = Standing(done, None, 0, self._written(done), self._target())
         records = sorted((batch, number) for batch, number in self._records() if batch > done)
         if not records:
-            return Standing(done, None)
-        found = self._read(*records[-1])
-        return Standing(done, found) if found.shares else Standing(done, None, found.round + 1)
+            return found
+        record = self._read(*records[-1])
+        return replace(found, record=record) if record.shares else replace(found, round=record.round + 1)
+
+    def claim(self, target: str) -> None:
+        """The log is for this target from now on; AnotherUse when it is for another one."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._put(_TARGET, target)
+        except FileExistsError:
+            check_target(self.folder, self._target(), target)
+        except OSError as exc:
+            raise CommitLogFailed(f"{self.folder} cannot be written to: {exc}") from exc
 
     def record(self, record: Record) -> None:
         """Puts the list on disk; AlreadyRecorded when there is one of the same batch and round."""
@@ -117,10 +147,14 @@ class CommitLog:
         self.replace(record, ())
         return self.standing()
 
-    def finish(self, batch: int) -> None:
+    def finish(self, record: Record) -> None:
         """The batch is completely written. Older marks and lists are of no use any more."""
+        batch = record.batch
+        written = {**self._written(max(self._done(), default=-1)), batch: record.fingerprint}
+        kept = sorted(written.items())[-_REMEMBERED:]
+        text = {"format": _FORMAT, "written": {str(number): str(content) for number, content in kept}}
         try:
-            self._put(_done_name(batch), "")
+            self._put(_done_name(batch), json.dumps(text))
         except FileExistsError:
             pass
         except OSError as exc:
@@ -142,6 +176,24 @@ class CommitLog:
             return Record(self.query, batch, shares, found["cluster"], number)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise CommitLogFailed(f"{path}, the list of transactions of batch {batch}, cannot be read: {exc}") from exc
+
+    def _written(self, done: int) -> dict[int, Fingerprint]:
+        path = self.folder / _done_name(done)
+        try:
+            found = json.loads(path.read_bytes())
+            return {int(number): Fingerprint.parse(content) for number, content in found["written"].items()}
+        except FileNotFoundError:
+            return {}  # nothing is done yet, or another driver has just put a later mark
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise CommitLogFailed(f"{path}, the mark of batch {done}, cannot be read: {exc}") from exc
+
+    def _target(self) -> str | None:
+        try:
+            return (self.folder / _TARGET).read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as exc:
+            raise CommitLogFailed(f"{self.folder / _TARGET} cannot be read: {exc}") from exc
 
     def _put(self, name: str, text: str) -> None:
         """A new file, whole and on disk; FileExistsError when there is one."""
@@ -168,6 +220,16 @@ class CommitLog:
 
     def _done(self) -> list[int]:
         return [int(one[1]) for name in self._names() if (one := _DONE.fullmatch(name))]
+
+
+def check_target(folder: Path, known: str | None, wanted: str) -> None:
+    """AnotherUse when a log is for something else than what is to be written."""
+    if known is not None and known != wanted:
+        raise AnotherUse(
+            f"{folder} is the commit log of a write to {known}, and cannot be that of one to {wanted} as well: the"
+            " second would take the batches of the first for its own. Give every write of a query a commitLog of its"
+            " own; a query that shall write elsewhere from now on needs a new one, too"
+        )
 
 
 def _record_name(batch: int, number: int) -> str:

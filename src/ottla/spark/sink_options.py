@@ -6,7 +6,7 @@ of its own. Everything that can be wrong with options is said here, before anyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -17,7 +17,7 @@ from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.options import Acks, Batching, Buffering, Settings
 from ottla.produce.producer import Producer
 from ottla.produce.records import topic as check_topic
-from ottla.spark.names import CONNECTION, REFUSED, check_names
+from ottla.spark.names import CONNECTION, IGNORED, READING, REFUSED, WRITING, check_names, of_the_other
 from ottla.spark.options import Connection, connection, duration, seconds_ms, truth, whole
 from ottla.wire.batch import Codec
 from ottla.wire.codecs import parse_codec
@@ -27,39 +27,21 @@ _PATIENCE = 300.0
 _TRANSACTION_TIMEOUT = 900.0
 """What brokers allow unless they are told otherwise (transaction.max.timeout.ms)."""
 _FOLDER = "ottla-sink"
+SESSION_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
-_OWN = frozenset({"topic", "delivery", "commitLog", "includeHeaders", "retryTimeout"})
+_OWN = frozenset({"topic", "delivery", "commitLog", "repeatedBatch", "includeHeaders", "retryTimeout"})
 _SPARKS = frozenset({"checkpointLocation", "queryName"})
 """Spark passes these on together with ours."""
-_PRODUCER = frozenset(
-    {
-        "kafka.acks",
-        "kafka.batch.size",
-        "kafka.buffer.memory",
-        "kafka.compression.type",
-        "kafka.compression.gzip.level",
-        "kafka.compression.lz4.level",
-        "kafka.compression.zstd.level",
-        "kafka.delivery.timeout.ms",
-        "kafka.enable.idempotence",
-        "kafka.linger.ms",
-        "kafka.max.block.ms",
-        "kafka.max.request.size",
-        "kafka.transaction.timeout.ms",
-    }
-)
-SINK_OPTIONS = _PRODUCER | {"delivery", "commitLog"}
+SINK_OPTIONS = WRITING | {"delivery", "commitLog", "repeatedBatch"}
 """What only a sink takes."""
-_ALWAYS_FIVE = "five batches of a partition are under way at once, in order; leave it out"
-_BY_DELIVERY = "records are sent again until kafka.delivery.timeout.ms is over; leave it out"
 _REFUSED = {
     **REFUSED,
     "path": "the topic is the option topic, or a column of that name; use save() and start() without a path",
-    "kafka.transactional.id": "the sink makes ids of its own: delivery=exactly-once or delivery=at-least-once",
-    "kafka.partitioner.class": "Java classes cannot run here; put the partition into the column partition",
-    "kafka.max.in.flight.requests.per.connection": _ALWAYS_FIVE,
-    "kafka.retries": _BY_DELIVERY,
 }
+_IGNORED = {**of_the_other(READING, "reading"), **IGNORED}
+_OWN_PARTITIONER = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
+_MAX_RECORD_BYTES = 1 << 20
+"""Java's max.request.size."""
 
 
 class Guarantee(Enum):
@@ -82,7 +64,16 @@ class SinkSettings:
     producer: Settings
     buffering: Buffering
     commit_log: Path | None
-    """Where a streaming write remembers which transactions it ends."""
+    """Where a streaming write remembers which transactions it ends; None for one that has the session's location."""
+    name: str | None = None
+    """How the transactional ids of a batch write begin: a later one of that name ends what this one leaves open."""
+    skip_repeated: bool = False
+    """A batch that was written before is left out without comparing what is in it."""
+
+    @property
+    def target(self) -> str:
+        """What a commit log is made for."""
+        return "the topics in a column" if self.topic is None else f"topic {self.topic}"
 
     def open_producer(self, transactional_id: str | None) -> Producer:
         """A producer of this task's own."""
@@ -109,21 +100,40 @@ class SinkSettings:
 
 def batch_settings(options: Mapping[str, str]) -> SinkSettings:
     """Of `df.write`; with `commitLog`, of one within `foreachBatch`."""
-    check_names(options, CONNECTION | _PRODUCER | _OWN, use="writing", refused=_REFUSED)
+    _check_names(options, CONNECTION | WRITING | _OWN)
     given = next((value for name, value in options.items() if name.lower() == "commitlog"), None)
     found = _settings(options)
     if given is None or found.guarantee is Guarantee.AT_LEAST_ONCE:
         return found
-    return replace(found, commit_log=_folder("commitLog", given))
+    return replace(_unnamed(found), commit_log=_folder("commitLog", given))
 
 
 def stream_settings(options: Mapping[str, str]) -> SinkSettings:
     """Of `df.writeStream`; exactly-once needs a place for the commit log."""
-    check_names(options, CONNECTION | _PRODUCER | _OWN | _SPARKS, use="writing", refused=_REFUSED)
+    _check_names(options, CONNECTION | WRITING | _OWN | _SPARKS)
     found = _settings(options)
     if found.guarantee is Guarantee.AT_LEAST_ONCE:
         return found
-    return replace(found, commit_log=_commit_log(options))
+    return replace(_unnamed(found), commit_log=_commit_log(options))
+
+
+def _unnamed(found: SinkSettings) -> SinkSettings:
+    if found.name is not None:
+        raise ConfigError(
+            "option kafka.transactional.id is for df.write: a streaming query makes ids of its own, by which a restart"
+            " ends what was left open"
+        )
+    return found
+
+
+def _check_names(options: Mapping[str, str], accepted: Collection[str]) -> None:
+    check_names(_but_usual(options), accepted, use="writing", refused=_REFUSED, ignored=_IGNORED)
+
+
+def _but_usual(options: Mapping[str, str]) -> dict[str, str]:
+    """Without what says that partitions are chosen as they are anyway."""
+    usual = {"kafka.partitioner.class": _OWN_PARTITIONER, "kafka.partitioner.ignore.keys": "false"}
+    return {name: value for name, value in options.items() if usual.get(name.lower()) != value.strip()}
 
 
 def _settings(options: Mapping[str, str]) -> SinkSettings:
@@ -146,6 +156,8 @@ def _settings(options: Mapping[str, str]) -> SinkSettings:
         producer=producer,
         buffering=_buffering(lowered, producer.delivery_timeout),
         commit_log=None,
+        name=_name(lowered, guarantee),
+        skip_repeated=_skips(lowered),
     )
 
 
@@ -156,6 +168,20 @@ def _guarantee(lowered: Mapping[str, str]) -> Guarantee:
     except ValueError:
         accepted = " and ".join(one.value for one in Guarantee)
         raise ConfigError(f"option delivery is {text!r}; accepted are {accepted}") from None
+
+
+def _name(lowered: Mapping[str, str], guarantee: Guarantee) -> str | None:
+    name = lowered.get("kafka.transactional.id", "").strip()
+    if name and guarantee is Guarantee.AT_LEAST_ONCE:
+        raise ConfigError("option kafka.transactional.id is for delivery=exactly-once")
+    return name or None
+
+
+def _skips(lowered: Mapping[str, str]) -> bool:
+    text = lowered.get("repeatedbatch", "compare").strip().lower()
+    if text not in ("compare", "skip"):
+        raise ConfigError(f"option repeatedBatch is {text!r}; accepted are compare and skip")
+    return text == "skip"
 
 
 def _producer(lowered: Mapping[str, str]) -> Settings:
@@ -171,7 +197,7 @@ def _producer(lowered: Mapping[str, str]) -> Settings:
             linger=_linger(lowered, usual.batching.linger),
         ),
         delivery_timeout=seconds_ms(lowered, "kafka.delivery.timeout.ms", usual.delivery_timeout),
-        max_record_bytes=whole(lowered, "kafka.max.request.size") or usual.max_record_bytes,
+        max_record_bytes=whole(lowered, "kafka.max.request.size") or _MAX_RECORD_BYTES,
         unknown_topic=OnUnknownTopic.REFUSE,
         idempotent=truth(lowered, "kafka.enable.idempotence", True),
     )
@@ -201,16 +227,24 @@ def _buffering(lowered: Mapping[str, str], delivery_timeout: float) -> Buffering
     return Buffering(bytes=whole(lowered, "kafka.buffer.memory") or usual.bytes, wait=wait)
 
 
-def _commit_log(options: Mapping[str, str]) -> Path:
+def _commit_log(options: Mapping[str, str]) -> Path | None:
+    """None where only the session may say where checkpoints are, which tasks are told and nobody before them."""
     lowered = {name.lower(): value for name, value in options.items()}
     if "commitlog" in lowered:
         return _folder("commitLog", lowered["commitlog"])
     if "checkpointlocation" in lowered:
         return _folder("checkpointLocation", lowered["checkpointlocation"]) / _FOLDER
-    raise ConfigError(
-        "delivery=exactly-once keeps a small log of transactions beside the query's checkpoint: set the option"
-        " checkpointLocation on this query (the session's setting is not seen here), or commitLog to a folder"
-    )
+    return None
+
+
+def of_session(location: str | None) -> Path:
+    """The commit log of a query without a checkpoint location of its own, from the setting of the session."""
+    if location is None:
+        raise ConfigError(
+            "delivery=exactly-once keeps a small log of transactions beside the query's checkpoint: set the option"
+            f" checkpointLocation or commitLog on this query, or {SESSION_CHECKPOINTS} for the session"
+        )
+    return _folder(SESSION_CHECKPOINTS, location) / _FOLDER
 
 
 def _folder(name: str, text: str) -> Path:

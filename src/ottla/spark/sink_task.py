@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from ottla.engines.settling import settle
-from ottla.errors import TransactionFailed
+from ottla.errors import InputError, RecordTooLarge, TransactionFailed
 from ottla.model import Fingerprint, OffsetRange
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.delivery import BulkDelivery
@@ -53,7 +53,13 @@ class Output:
             self._producer = self._stack.enter_context(self._settings.open_producer(self._id))
             if self._id is not None:
                 self._transaction = self._stack.enter_context(self._producer.transaction())
-        sent = self._producer.send_table(self._shape.topic, table)
+        try:
+            sent = self._producer.send_table(self._shape.topic, table)
+        except RecordTooLarge as error:
+            raise InputError(
+                f"a record takes {error.size_bytes:,} bytes, the limit is {error.limit_bytes:,}: raise the option"
+                " kafka.max.request.size, and max.message.bytes of the topic"
+            ) from error
         self._first = self._first or sent
         self._note(table)
 
@@ -87,15 +93,19 @@ def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: Sha
         for batch in iterator:
             if batch.num_rows:
                 output.send(batch)
-        if again is not None and output.fingerprint != again.fingerprint:
-            raise TransactionFailed(
-                f"task {task} was to write again what was lost, {again.fingerprint.count:,} records, and has"
-                f" {output.fingerprint.count:,} others now: the query, its options or its source gives other rows than"
-                " before"
-            )
+        check_again(task, again, output.fingerprint)
         prepared, witness = output.end()
     settle()
     return Share(task, attempt, output.fingerprint, prepared, witness)
+
+
+def check_again(task: int, before: Share | None, found: Fingerprint) -> None:
+    """A task of a batch that was written before, in whole or in part, has the very same rows."""
+    if before is not None and before.fingerprint != found:
+        raise TransactionFailed(
+            f"task {task} was to write again what it wrote before, {before.fingerprint.count:,} records, and has"
+            f" {found.count:,} others now: the query, its options or its source gives other rows than before"
+        )
 
 
 def own_id(prefix: str) -> str:
@@ -109,6 +119,14 @@ def place() -> tuple[int, int]:
     context = TaskContext.get()
     assert context is not None, "writers run in tasks"
     return context.partitionId(), context.attemptNumber()
+
+
+def setting(name: str) -> str | None:
+    """A setting of the session; Spark hands those of SQL to tasks as local properties."""
+    context = TaskContext.get()
+    assert context is not None
+    found: str | None = context.getLocalProperty(name)
+    return found
 
 
 def streaming_place() -> tuple[str, int]:

@@ -24,7 +24,8 @@ from pyspark.sql.types import StructType
 
 from ottla.net import Cluster
 from ottla.spark.following import Follower
-from ottla.spark.offsets import Logs, from_json, to_json
+from ottla.spark.marks import Mark
+from ottla.spark.offsets import Logs
 from ottla.spark.reading import Slice, Task
 from ottla.spark.wanted import Wanted
 
@@ -44,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins. Brokers that are not there are told sooner than to a query that runs."""
         with self._task.wanted.connection.cluster() as cluster:
             cluster.metadata()
-        return to_json(self._follower.first())
+        return self._follower.first().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """That there is a limit; how much that is, is decided here, since Spark has no limit for all of it."""
@@ -60,7 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends."""
         everything = isinstance(limit, ReadAllAvailable)
-        return to_json(self._follower.latest(from_json(start), everything=everything))
+        return self._follower.latest(Mark.from_json(start), everything=everything).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends at what there is at its first look."""
@@ -69,11 +70,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the logs end, for the progress of the query."""
         seen = self._follower.seen
-        return to_json(seen) if seen else None
+        return Mark(seen).to_json() if seen else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """One slice for each task of a batch."""
-        return [Slice(one) for one in self._follower.ranges(from_json(start), from_json(end))]
+        return [Slice(one) for one in self._follower.ranges(Mark.from_json(start), Mark.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, on an executor."""
@@ -81,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is done: Spark says so when the next one begins."""
-        self._follower.publish(from_json(end))
+        self._follower.publish(Mark.from_json(end))
 
     def stop(self) -> None:
         """The query has ended; Spark seldom gets to say so."""

@@ -117,13 +117,17 @@ def abort_all(cluster: Cluster, shares: Iterable[Share]) -> None:
     _each([share for share in shares if share.prepared is not None and share.fate is Fate.PREPARED], abort)
 
 
-def sweep(cluster: Cluster, prefix: str, *, spare: Collection[str] = ()) -> int:
-    """Aborts what tasks that were killed have left open under ids with this prefix; tells how many.
+def _any(_: str) -> bool:
+    return True
+
+
+def sweep(cluster: Cluster, prefix: str, *, spare: Collection[str] = (), which: Callable[[str], bool] = _any) -> int:
+    """Aborts what tasks that were killed have left open under ids with this prefix, or those of them; tells how many.
 
     An open transaction holds up all readers of committed data. Failing to find them is no error: timeouts end them.
     """
     try:
-        found = [one for one in _open_transactions(cluster, prefix) if one not in spare]
+        found = [one for one in _open_transactions(cluster, prefix) if one not in spare and which(one)]
         _each(found, lambda one: transactional_producer_id(cluster, one, transaction_timeout=_SWEEP_TIMEOUT))
     except OttlaError as error:
         _log.warning("transactions that killed tasks left open end with their timeout: %s", error)

@@ -17,7 +17,7 @@ from ottla.errors import ConfigError
 from ottla.fetch.options import Fetching, OnLost, parse_isolation
 from ottla.model import Isolation, TopicPartition
 from ottla.spark import options as texts
-from ottla.spark.names import CONNECTION, READING, check_names
+from ottla.spark.names import CONNECTION, IGNORED, READING, WRITING, check_names, of_the_other
 from ottla.spark.options import Connection, connection
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ _FIVE_MINUTES = 300.0
 _FIFTEEN_MINUTES = 900.0
 _TASK_BYTES = 128 << 20
 _LATEST, _EARLIEST = -1, -2
+_IGNORED = {**of_the_other(WRITING, "writing"), **IGNORED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Wanted:
 
 def general(options: Mapping[str, str]) -> Wanted:
     """For either kind of query; checks all that does not depend on which it is."""
-    check_names(options, CONNECTION | READING, use="reading")
+    check_names(options, CONNECTION | READING, use="reading", ignored=_IGNORED)
     given = {name.lower(): value for name, value in options.items()}
     start = _limit(given, "starting", End.EARLIEST)
     portions = _portions(given)
@@ -311,10 +312,17 @@ def _isolation(given: Mapping[str, str]) -> Isolation:
 def _fetching(given: Mapping[str, str]) -> Fetching:
     usual = Fetching()
     return Fetching(
-        request_bytes=texts.whole(given, "kafka.fetch.max.bytes", lowest=1024) or usual.request_bytes,
+        request_bytes=_request_bytes(given) or usual.request_bytes,
         min_bytes=texts.whole(given, "kafka.fetch.min.bytes") or usual.min_bytes,
         max_wait=texts.seconds_ms(given, "kafka.fetch.max.wait.ms", usual.max_wait),
     )
+
+
+def _request_bytes(given: Mapping[str, str]) -> int | None:
+    """A task reads one partition, so a limit for one is that of an answer. Java takes any, too small ones too."""
+    names = ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")
+    found = [limit for name in names if (limit := texts.whole(given, name, lowest=0)) is not None]
+    return max(min(found), 1024) if found else None
 
 
 def _group(given: Mapping[str, str]) -> str | None:

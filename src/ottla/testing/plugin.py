@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fake_kafka() -> Iterator[FakeKafka]:
-    """One fake broker that creates topics when they are asked for; connect to `fake_kafka.bootstrap`."""
+    """One fake broker that creates topics when any client asks for them; connect to `fake_kafka.bootstrap`."""
     from ottla.testing.fake.kafka import FakeKafka
+    from ottla.testing.fake.state import AutoCreate
 
-    with FakeKafka() as kafka:
+    with FakeKafka(auto_create=AutoCreate(for_all=True)) as kafka:
         yield kafka
 
 

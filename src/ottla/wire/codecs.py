@@ -18,7 +18,7 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
-from ottla.errors import ConfigError
+from ottla.errors import Advice, ConfigError
 from ottla.wire.batch import Buffer, Codec
 
 Bytes = npt.NDArray[np.uint8]
@@ -110,7 +110,8 @@ class Scratch:
                 written = _decompress_into(codec, records, out)
             except _NoRoom:
                 if room >= limit:
-                    raise DecompressionFailed(f"decompresses to more than the limit of {limit} bytes") from None
+                    reason = f"decompresses to more than the limit of {limit:,} bytes ({Advice.BATCH_SIZE})"
+                    raise DecompressionFailed(reason) from None
                 room = min(limit, room * 4)
                 continue
             start, self.used = self.used, self.used + written

@@ -38,6 +38,10 @@ def has_committed(kafka: FakeKafka, offset: int, *, epoch: int = -1) -> None:
         kafka._dispatcher.state.group("g", broker=1).offsets[AT] = StoredOffset(offset, epoch, "")
 
 
+def _is_at(consumer: Consumer, offset: int) -> bool:
+    return AT in consumer.assignment and consumer.position(AT) == offset
+
+
 def _where(consumer: Consumer) -> tuple[int | None, int | None]:
     return consumer.position(AT), consumer.positions().get(AT)
 
@@ -61,7 +65,7 @@ def test_who_goes_back_to_the_beginning_commits_where_it_is_then(kafka: FakeKafk
 def test_who_goes_on_at_the_end_is_there_before_anything_comes(kafka: FakeKafka) -> None:
     has_committed(kafka, 5000)
     with new_consumer(kafka.bootstrap, topics="t", on_lost="latest", fetching=SMALL) as consumer:
-        eventually(lambda: consumer.poll(0.05) is None and consumer.position(AT) == 50, "it has gone to the end")
+        eventually(lambda: consumer.poll(0.05) is None and _is_at(consumer, 50), "it has gone to the end")
         assert _where(consumer) == (50, 50)
         consumer.commit()
         assert committed(kafka) == {AT: 50}
@@ -229,6 +233,51 @@ def test_a_group_without_a_commit_for_the_topic_that_is_there_begins_where_it_wa
         assert got == list(range(30))
 
 
+def test_an_offset_that_is_sought_is_of_the_topic_that_was_read(kafka: FakeKafka) -> None:
+    """Found: a program that went back ten records got others, in the middle of the new topic."""
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        read(consumer, 50)
+        recreate(kafka, records=300)
+        consumer.seek(AT, 40)
+        error = _lost(consumer)
+        assert error.replaced
+        consumer.seek(AT, error.resume)
+        assert offsets([take(consumer)])[0] == 0
+
+
+@pytest.mark.parametrize(("place", "first"), [("earliest", 0), ("latest", 300)])
+def test_a_place_that_is_sought_is_in_the_topic_that_is_there(kafka: FakeKafka, place: str, first: int) -> None:
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        read(consumer, 50)
+        recreate(kafka, records=300)
+        consumer.seek(AT, place)
+        assert consumer.position(AT) == first
+        fill(kafka, 1)
+        assert offsets([take(consumer)])[0] == first
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest"])
+def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: FakeKafka, policy: str) -> None:
+    """A group that assigns by id takes the old topic away and gives the new one, often before anything is noticed."""
+    told = Told()
+    options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [told]}
+    with new_consumer(kafka.bootstrap, topics=["long"], fetching=SMALL, **options) as consumer:
+        consumer.poll(0.1)
+        consumer.subscribe(["t"])
+        eventually(lambda: consumer.poll(0.05) is None and consumer.assignment == {AT}, "it has t")
+        fill(kafka, 1)
+        assert [offset for _, offset in read(consumer, 10)] == list(range(50, 60))
+        consumer.subscribe(["long"])
+        eventually(lambda: consumer.poll(0.05) is None and AT not in consumer.assignment, "it has let go")
+        recreate(kafka, records=30)
+        consumer.subscribe(["t"])
+        if policy == "error":
+            assert _lost(consumer).replaced
+        else:
+            assert [offset for _, offset in read(consumer, 30)] == list(range(30))
+            assert [event.start for event in told.of(RangeLost)] == [60]
+
+
 # A leader epoch that the log never had
 
 
@@ -246,7 +295,7 @@ def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, poli
             return
         if policy == "earliest":
             assert [offset for _, offset in read(consumer, 50)] == list(range(50))
-        eventually(lambda: consumer.poll(0.05) is None and consumer.position(AT) == 50, "it is at the end")
+        eventually(lambda: consumer.poll(0.05) is None and _is_at(consumer, 50), "it is at the end")
     assert len(told.of(RangeLost)) == 1
     assert _stored(kafka) == (50, -1), "the records here have no epoch, and the one before is forgotten"
 

@@ -78,11 +78,11 @@ def weighing(group: str) -> Iterator[Weighing]:
 
 
 @pytest.fixture
-def brokers(fake_kafka: FakeKafka) -> str:
-    fake_kafka.create_topic(TOPIC)
-    with Producer(fake_kafka.bootstrap) as producer:
-        producer.send_many(TOPIC, [b""] * 25_000)
-    return fake_kafka.bootstrap
+def brokers() -> Iterator[str]:
+    with FakeKafka(topics={TOPIC: 1}, auto_create=None) as kafka:
+        with Producer(kafka.bootstrap) as producer:
+            producer.send_many(TOPIC, [b""] * 25_000)
+        yield kafka.bootstrap
 
 
 def test_a_planner_tells_a_store_no_more_than_it_takes(brokers: str, weighing: Weighing, group: str) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from tests.fetch.logs import fill
 from tests.fetch.watching import Told, names, new_reader, raised_by
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.admin.committed import Committed
@@ -118,6 +119,29 @@ def test_brokers_that_have_not_heard_of_the_topic_yet_do_not_take_its_reader_bac
             fill(kafka, 1)
             assert [next(reading).offset for _ in range(10)] == list(range(100, 110))
             reading.close()
+
+
+@pytest.mark.parametrize("policy", ["earliest", "error"])
+def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_comes(
+    kafka: FakeKafka, policy: str
+) -> None:
+    """Found: its reader waited for it without a word about what it had not read of the old one."""
+    told = Told()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+        reading = names(reader.read("many", stop=None, partitions=[3]))
+        assert [next(reading).offset for _ in range(500)] == list(range(500))
+        recreate(kafka, "many", records=20)
+        if policy == "error":
+            error = raised_by(lambda: next(reading), OffsetsLost, within=10)
+            assert (getattr(error, "partition", None), getattr(error, "resume", None)) == (3, 0)
+            return
+        eventually(lambda: told.of(RangeLost), "it is told")
+        with kafka._dispatcher.changed:
+            kafka._dispatcher.state.add_partitions(kafka._dispatcher.state.topics["many"], 4)
+        fill(kafka, 1, at=TopicPartition("many", 3))
+        assert [next(reading).offset for _ in range(10)] == list(range(10))
+        reading.close()
+    assert [(event.partition, event.start, event.resume) for event in told.of(RangeLost)] == [(3, 500, 0)]
 
 
 # Places that are not there

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import multiprocessing
 import os
 import subprocess
@@ -10,13 +12,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from ottla import Batching, Producer
-from ottla.errors import OttlaError, UsedAfterFork
+from ottla.errors import NotDelivered, OttlaError, UsedAfterFork
 from ottla.testing import FakeKafka
 
 from .stand import SOON, new, stuck, values
@@ -105,7 +108,7 @@ def test_an_interpreter_that_ends_says_what_it_could_not_send(kafka: FakeKafka) 
         kafka,
         """
         import time
-        import ottla.produce.producer as module
+        import ottla.produce.lifetimes as module
         module._EXIT_SECONDS = 0.5
         for i in range(100): producer.send('t', b'%d' % i)
         print(time.monotonic())
@@ -113,6 +116,153 @@ def test_an_interpreter_that_ends_says_what_it_could_not_send(kafka: FakeKafka) 
     )
     assert time.monotonic() - float(done.stdout) < 20, "from its last line to its end"
     assert "100 records were not delivered" in done.stderr
+
+
+def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: FakeKafka) -> None:
+    """Found: ten seconds each, one after the other. And none takes the time away from another that can deliver."""
+    done = _script(
+        kafka,
+        """
+        import time
+        import ottla.produce.lifetimes as module
+        module._EXIT_SECONDS = 8.0
+        away = [ottla.Producer("127.0.0.1:9", delivery_timeout=600) for _ in range(8)]
+        for one in away:
+            one.send("t", b"never")
+        producer.send("t", b"arrives")
+        print(time.monotonic())
+        """,
+    )
+    assert time.monotonic() - float(done.stdout) < 8.0 + 30.0, "and not eight times eight"
+    assert done.stderr.count("1 record was not delivered") == 8
+    assert values(kafka) == [b"arrives"]
+
+
+CHILD = """
+    import multiprocessing, sys
+    from concurrent.futures import ProcessPoolExecutor
+
+    import ottla
+    import ottla.produce.producer  # so that forked children need not
+
+    BOOTSTRAP = {bootstrap!r}
+
+
+    def child(number):
+        producer = ottla.Producer(BOOTSTRAP, batching=ottla.Batching(linger=30))
+        for i in range(50):
+            producer.send("t", b"%d of %d" % (i, number))
+        globals()["kept"] = producer
+        if number == 1:
+            sys.exit(3)
+
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context({method!r})
+        if {method!r} == "forkserver":
+            context.set_forkserver_preload(["ottla.produce.producer"])
+        children = [context.Process(target=child, args=(number,)) for number in range(2)]
+        for one in children:
+            one.start()
+        for one in children:
+            one.join(60)
+        assert [one.exitcode for one in children] == [0, 3], children
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            list(pool.map(child, [2]))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_children_of_multiprocessing_that_end_without_close_flush(
+    kafka: FakeKafka, tmp_path: Path, method: str
+) -> None:
+    """Found: those that are forked do not run atexit, and lost everything without a word."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(CHILD.format(bootstrap=kafka.bootstrap, method=method)))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(value or b"" for value in values(kafka)) == sorted(
+        b"%d of %d" % (i, number) for i in range(50) for number in range(3)
+    )
+
+
+def test_a_producer_imports_no_multiprocessing(kafka: FakeKafka) -> None:
+    look = "import sys; print('multiprocessing' in sys.modules)"
+    done = _script(kafka, f"producer.send('t', b'1'); producer.flush(30); {look}")
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: FakeKafka) -> None:
+    """Found: it waited for ever."""
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    stuck(kafka)
+
+    def use() -> None:
+        for wait in (
+            lambda: one.result(),
+            lambda: one.exception(),
+            lambda: many.result(),
+            lambda: list(many.outcomes()),
+            lambda: one.add_done_callback(print),
+            lambda: asyncio.run(awaiting(one)),
+            lambda: asyncio.run(awaiting(many)),
+        ):
+            try:
+                wait()
+            except UsedAfterFork as error:
+                answers.put(str(error))
+            else:
+                answers.put("nothing was raised")
+        answers.put(str((one.done, done.result().offset)))
+
+    async def awaiting(delivery: Any) -> None:
+        await delivery
+
+    with new(kafka, batching=Batching(linger=0.2)) as producer:
+        kafka.clear_faults()
+        done = producer.send("t", b"0")
+        done.result(SOON)
+        stuck(kafka)
+        one, many = producer.send("t", b"1"), producer.send_many("t", [b"2", b"3"])
+        child = context.Process(target=use)
+        child.start()
+        child.join(SOON)
+        assert child.exitcode == 0
+        for _ in range(7):
+            assert "made before fork(): only its process gets to know" in answers.get()
+        assert answers.get() == "(False, 0)"
+        kafka.clear_faults()
+        assert one.result(SOON).offset == 1
+        assert many.result(SOON).records == 2
+    answers.close()
+    assert values(kafka) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e300, None])
+def test_a_wait_may_be_for_ever(kafka: FakeKafka, seconds: float | None) -> None:
+    """Found: OverflowError."""
+    with new(kafka) as producer:
+        assert producer.send("t", b"1").result(seconds).offset == 0
+        assert producer.send_many("t", [b"2"]).result(seconds).records == 1
+        producer.send("t", b"3")
+        producer.flush(seconds)
+        producer.send("t", b"4")
+        producer.close(seconds)
+    assert len(values(kafka)) == 4
+
+
+def test_a_wait_for_no_time_tells_at_once(kafka: FakeKafka) -> None:
+    stuck(kafka)
+    producer = new(kafka, delivery_timeout=2)
+    delivery = producer.send("t", b"1")
+    for seconds in (0, 0.0, -1, 0.01):
+        with pytest.raises(TimeoutError, match="the delivery goes on"):
+            delivery.result(seconds)
+    with pytest.raises(TimeoutError):
+        producer.flush(0.01)
+    with pytest.raises(NotDelivered):
+        producer.close(5)
 
 
 def test_rows_that_are_handed_in_while_the_producer_closes_are_refused(kafka: FakeKafka) -> None:

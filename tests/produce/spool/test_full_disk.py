@@ -12,49 +12,13 @@ from typing import Any
 
 import pytest
 
+from ottla import Batching, Producer, Spool
 from ottla.errors import SpoolFailed, SpoolFull
 from ottla.produce.spool import Store, Ticket, inspect
+from ottla.testing import FakeKafka
 
 from .batches import entry, numbers, whole
-
-_BLOCK = 4096
-
-
-class SmallDisk:
-    """Refuses what would take more blocks than it has, for the files below one folder."""
-
-    def __init__(self, folder: Path, blocks: int, patch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.blocks = blocks
-        self.tells_its_size = True
-        for name in ("pwritev", "pwrite", "posix_fallocate"):
-            patch.setattr(os, name, self._checked(name, getattr(os, name)))
-        patch.setattr(os, "statvfs", self._size)
-
-    @property
-    def used(self) -> int:
-        return sum(_blocks(file.stat().st_size) for file in self.folder.rglob("*") if file.is_file())
-
-    def _size(self, path: object) -> os.statvfs_result:
-        free = self.blocks - self.used if self.tells_its_size else 1 << 30
-        return os.statvfs_result((_BLOCK, _BLOCK, self.blocks, free, free, 0, 0, 0, 0, 255))
-
-    def _checked(self, name: str, real: Any) -> Any:
-        def call(fd: int, *args: Any) -> Any:
-            if name == "posix_fallocate":
-                stop = args[0] + args[1]
-            else:
-                stop = args[1] + (sum(map(len, args[0])) if name == "pwritev" else len(args[0]))
-            now = os.fstat(fd).st_size
-            if self.used + _blocks(max(stop, now)) - _blocks(now) > self.blocks:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real(fd, *args)
-
-        return call
-
-
-def _blocks(size_bytes: int) -> int:
-    return -(-size_bytes // _BLOCK)
+from .small_disk import BLOCK, SmallDisk
 
 
 @pytest.fixture
@@ -160,11 +124,24 @@ def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk
         assert [stored.header.base_sequence for stored in store.inherited] == sorted(stays)
 
 
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_sparse_segments_are_moved_together_however_little_room_is_left(disk: SmallDisk, blocks: int) -> None:
+    with Store.open(disk.folder / "s") as store:
+        tickets = fill(store)
+        disk.blocks = disk.used + blocks  # enough for the header of a segment, and not for an entry
+        stay = {ticket.segment: n for n, ticket in tickets.items()}  # the last one of each
+        assert len(stay) >= 3
+        store.done(ticket for n, ticket in tickets.items() if n not in stay.values())
+        store.put(entry(5000, size_bytes=7_000))
+    with Store.open(disk.folder / "s") as store:
+        assert numbers(store) == [*stay.values(), 5000]
+
+
 def test_a_disk_that_others_filled_costs_nothing_but_the_waiting(disk: SmallDisk) -> None:
     foreign = disk.folder / "foreign"
     with Store.open(disk.folder / "s") as store:
         first = [store.put(entry(n, size_bytes=7_000)) for n in range(10)]
-        foreign.write_bytes(bytes((disk.blocks - disk.used) * _BLOCK))
+        foreign.write_bytes(bytes((disk.blocks - disk.used) * BLOCK))
         with pytest.raises(SpoolFull):
             store.put(entry(10, size_bytes=7_000))
         store.done(first[:5])
@@ -205,3 +182,32 @@ def test_a_disk_that_fails_for_another_reason_is_not_called_full(disk: SmallDisk
         monkeypatch.setattr(os, "pwritev", refuse)
         with pytest.raises(SpoolFailed, match="Input/output error"):
             store.put(entry(2))
+
+
+@pytest.mark.parametrize("write_ahead", [False, True])
+def test_a_producer_delivers_all_it_took_and_goes_on_after_it_had_filled_its_disk(
+    disk: SmallDisk, write_ahead: bool
+) -> None:
+    path = disk.folder / "s"
+    heard: list[str] = []
+    with FakeKafka(topics={"t": 1}) as kafka:
+        spool = Spool(path, write_ahead=write_ahead, after=0.05)
+        batching = Batching(bytes=20_000, linger=0.001)
+        events = [lambda event: heard.append(event.kind)]
+        with Producer(kafka.bootstrap, spool=spool, batching=batching, events=events) as producer:
+            producer.send("t", b"first").result(30)
+            kafka.all_down()
+            for _ in range(1000):
+                producer.send("t", b"x" * 2000)
+            with pytest.raises(SpoolFull, match="No space left on device"):
+                producer.persist(1.0)
+            kafka.all_up()
+            producer.flush(60)
+            for _ in range(100):
+                producer.send("t", b"y" * 2000)
+            producer.persist(30)
+            producer.flush(60)
+        assert len(kafka.records("t", 0)) == 1101
+    assert "spool_full" in heard
+    assert "spool_failed" not in heard
+    assert sorted(os.listdir(path)) == ["owner", "topics.json"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -187,3 +188,27 @@ def test_a_directory_that_is_deleted_in_use_is_reported_at_the_next_put(tmp_path
         with pytest.raises(SpoolFailed, match="deleted"):
             store.put(entry(3))
         store.settle()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_directory_that_others_can_write_to_is_refused_with_what_to_do(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "s"
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(
+        SpoolFailed, match=rf"other users can write to it \(mode {mode:04o}\).*chmod 700 .*/s, else name"
+    ):
+        Store.open(path)
+    assert os.listdir(path) == []
+    with Store.open(path / "inside") as store:
+        assert stat.S_IMODE(store.path.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o711])
+def test_a_directory_that_others_can_read_is_for_its_owner_only_from_now_on(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "s"
+    path.mkdir()
+    path.chmod(mode)
+    with Store.open(path) as store:
+        store.put(entry(1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700

@@ -253,3 +253,19 @@ def test_what_is_no_spool_cannot_be_inspected(tmp_path: Path, kind: str) -> None
         path.write_text("")
     with pytest.raises(SpoolFailed, match="does not exist" if kind == "nothing" else "is not a directory"):
         inspect(path)
+
+
+def test_a_relative_path_is_that_of_the_directory_in_which_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Store.open("s", segment_bytes=4096) as store:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for n in range(10):
+            store.put(entry(n, size_bytes=1000))
+    monkeypatch.chdir(tmp_path)
+    batches = export("s")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert [stored.header.base_sequence for stored, _ in batches] == list(range(10))
+    assert os.listdir(tmp_path / "elsewhere") == []

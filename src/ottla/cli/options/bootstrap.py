@@ -9,14 +9,18 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from ottla.cli import CLUSTER_PACKAGES, Misuse
+from ottla.cli.wording import worded
 from ottla.config import parse_bootstrap
 from ottla.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ottla.cluster import ClusterStatus
 
 VARIABLE = "OTTLA_BOOTSTRAP"
 DIR_VARIABLE = "OTTLA_DIR"
@@ -44,7 +48,7 @@ def _resolved(context: click.Context, parameter: click.Parameter, value: str | N
         try:
             parse_bootstrap(value)
         except ConfigError as exc:
-            raise click.BadParameter(str(exc), context, parameter) from exc
+            raise click.BadParameter(worded(str(exc)), context, parameter) from exc
         if context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT:
             click.echo(f"using {VARIABLE}={value}", err=True)
         return value
@@ -52,12 +56,19 @@ def _resolved(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 def _running_cluster() -> str:
-    running = _local_clusters(os.environ.get(DIR_VARIABLE))
+    clusters = _local_clusters(os.environ.get(DIR_VARIABLE))
+    running = {one.name: one.bootstrap for one in clusters if one.bootstrap is not None}
     chosen = running.get("default") or (next(iter(running.values())) if len(running) == 1 else None)
     if chosen is None and running:
         raise Misuse(
             f"several local clusters run ({', '.join(running)}), none of them named 'default':"
             f" choose with --bootstrap or {VARIABLE}"
+        )
+    if chosen is None and clusters:
+        one = clusters[0]
+        raise Misuse(
+            f"the local cluster '{one.name}' lets nobody in without credentials ('ottla cluster status' shows them):"
+            f" give --bootstrap {one.secure_bootstrap} --ca-file {one.ca_file} --username {next(iter(one.users), '')}"
         )
     if chosen is None:
         raise Misuse(
@@ -68,10 +79,10 @@ def _running_cluster() -> str:
     return chosen
 
 
-def _local_clusters(directory: str | None) -> dict[str, str]:
-    """The bootstrap addresses of every local cluster that runs, by name."""
+def _local_clusters(directory: str | None) -> list[ClusterStatus]:
+    """Every local cluster that runs."""
     if any(importlib.util.find_spec(package) is None for package in CLUSTER_PACKAGES):
-        return {}
+        return []
     from ottla.cluster import LocalCluster
 
-    return {s.name: s.bootstrap for s in LocalCluster.all(directory) if s.up and s.bootstrap is not None}
+    return [one for one in LocalCluster.all(directory) if one.up]

@@ -10,7 +10,10 @@ from ottla.admin import Admin
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.general import timeout_option
 from ottla.cli.options.security import security_options
-from ottla.config import Security, Timeouts
+from ottla.config import Retry, Security, Timeouts
+
+SOON = Retry(first_contact=4)
+"""Where nothing listens, or nothing that speaks as it was told to, a command says so after a few tries."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -20,7 +23,7 @@ def with_admin(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def connected(*args: Any, bootstrap: str, security: Security, timeout: float, **given: Any) -> Any:
-        with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout)) as admin:
+        with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout), retry=SOON) as admin:
             return command(*args, admin=admin, **given)
 
     wrapped: Any = bootstrap_option(security_options(timeout_option(connected)))

@@ -20,10 +20,10 @@ def settings_option(text: str, *, example: str) -> Callable[[_Command], _Command
 
     def parse(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
         pairs = [value.partition("=") for value in values]
-        for key, separator, content in pairs:
+        for key, separator, _ in pairs:
             if not separator or not key.strip():
-                wrong = key + separator + content
-                raise click.BadParameter(f"{wrong!r} is not KEY=VALUE, for example {example}", context, parameter)
+                # Not shown: the values of some settings are secrets.
+                raise click.BadParameter(f"one of them is not KEY=VALUE, for example {example}", context, parameter)
         return {key.strip(): content.strip() for key, _, content in pairs}
 
     return click.option("--setting", "settings", multiple=True, callback=parse, metavar="KEY=VALUE", help=text)

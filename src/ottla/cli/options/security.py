@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 import click
 
 from ottla.cli import Misuse
-from ottla.config import Plain, Sasl, Scram, Security, Tls
+from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
+from ottla.net.tokens import ClientCredentials, TokenFile
 
 PASSWORD_VARIABLE = "OTTLA_PASSWORD"  # noqa: S105 - the name of a variable
 KEY_PASSWORD_VARIABLE = "OTTLA_KEY_PASSWORD"  # noqa: S105
+CLIENT_SECRET_VARIABLE = "OTTLA_OAUTH_CLIENT_SECRET"  # noqa: S105
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
@@ -34,13 +36,25 @@ _OPTIONS = (
     ),
     click.option(
         "--sasl-mechanism",
-        type=click.Choice(["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], case_sensitive=False),
+        type=click.Choice(["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"], case_sensitive=False),
         help="How to log in.  [default with --username: SCRAM-SHA-512]",
     ),
     click.option("--username", help=f"Who logs in; the password is read from {PASSWORD_VARIABLE} or --password-file."),
     click.option("--password-file", type=_FILE, help="A file whose first line is the password."),
+    click.option("--oauth-token-file", type=_FILE, help="OAUTHBEARER: a file whose first line is the token."),
+    click.option("--oauth-token-url", metavar="URL", help="OAUTHBEARER: the endpoint that gives tokens to clients."),
+    click.option(
+        "--oauth-client-id",
+        metavar="ID",
+        help=f"With --oauth-token-url; the secret is read from {CLIENT_SECRET_VARIABLE} or --oauth-client-secret-file.",
+    ),
+    click.option("--oauth-client-secret-file", type=_FILE, help="A file whose first line is the client's secret."),
+    click.option("--oauth-scope", metavar="SCOPE", help="With --oauth-token-url: what the token is for."),
+    click.option("--oauth-ca-file", type=_FILE, help="With --oauth-token-url: authorities to trust there (PEM)."),
 )
-_NAMES = ("tls", "ca_file", "cert_file", "key_file", "sasl_mechanism", "username", "password_file")
+_TLS = ("tls", "ca_file", "cert_file", "key_file")
+_LOGIN = ("sasl_mechanism", "username", "password_file")
+_ENDPOINT = ("oauth_token_url", "oauth_client_id", "oauth_client_secret_file", "oauth_scope", "oauth_ca_file")
 
 
 def security_options(command: _Command) -> _Command:
@@ -48,8 +62,11 @@ def security_options(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def secured(*args: Any, **given: Any) -> Any:
-        options = {name: given.pop(name) for name in _NAMES}
-        return command(*args, security=_security(**options), **given)
+        tls, login, endpoint = ({name: given.pop(name) for name in names} for names in (_TLS, _LOGIN, _ENDPOINT))
+        token_file = given.pop("oauth_token_file")
+        tokens = _tokens(token_file, endpoint)
+        security = Security(tls=_tls(**tls), sasl=_sasl(tokens=tokens, **login))
+        return command(*args, security=security, **given)
 
     wrapped: Any = secured
     for option in reversed(_OPTIONS):
@@ -58,45 +75,61 @@ def security_options(command: _Command) -> _Command:
     return found
 
 
-def _security(
-    *,
-    tls: bool,
-    ca_file: Path | None,
-    cert_file: Path | None,
-    key_file: Path | None,
-    sasl_mechanism: str | None,
-    username: str | None,
-    password_file: Path | None,
-) -> Security:
-    encrypted = tls or any((ca_file, cert_file, key_file))
-    chosen = None
-    if encrypted:
-        key_password = os.environ.get(KEY_PASSWORD_VARIABLE)
-        chosen = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file, key_password=key_password)
-    return Security(tls=chosen, sasl=_sasl(sasl_mechanism, username, password_file, encrypted=encrypted))
+def _tls(*, tls: bool, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Tls | None:
+    if not (tls or ca_file or cert_file or key_file):
+        return None
+    if key_file is not None and cert_file is None:
+        raise Misuse("--key-file needs --cert-file: the certificate that belongs to the key")
+    key_password = os.environ.get(KEY_PASSWORD_VARIABLE)
+    return Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file, key_password=key_password)
 
 
-def _sasl(mechanism: str | None, username: str | None, password_file: Path | None, *, encrypted: bool) -> Sasl | None:
+def _sasl(
+    *, sasl_mechanism: str | None, username: str | None, password_file: Path | None, tokens: OAuthBearer | None
+) -> Sasl | None:
+    if tokens is not None:
+        if sasl_mechanism not in (None, "OAUTHBEARER") or username is not None or password_file is not None:
+            raise Misuse("a token is for --sasl-mechanism OAUTHBEARER alone, without --username and --password-file")
+        return tokens
+    if sasl_mechanism == "OAUTHBEARER":
+        raise Misuse("OAUTHBEARER needs --oauth-token-file, or --oauth-token-url and --oauth-client-id")
     if username is None:
-        for option, value in (("--sasl-mechanism", mechanism), ("--password-file", password_file)):
+        for option, value in (("--sasl-mechanism", sasl_mechanism), ("--password-file", password_file)):
             if value is not None:
                 raise Misuse(f"{option} needs --username")
         return None
-    password = _password(password_file)
-    if mechanism == "PLAIN":
-        if not encrypted:
-            click.echo("warning: PLAIN without --tls sends the password readable for everybody on the way", err=True)
+    password = _secret(password_file, PASSWORD_VARIABLE, "--username needs a password", "--password-file")
+    if sasl_mechanism == "PLAIN":
         return Plain(username, password)
-    return Scram(username, password, "SCRAM-SHA-256" if mechanism == "SCRAM-SHA-256" else "SCRAM-SHA-512")
+    return Scram(username, password, "SCRAM-SHA-256" if sasl_mechanism == "SCRAM-SHA-256" else "SCRAM-SHA-512")
 
 
-def _password(file: Path | None) -> str:
+def _tokens(file: Path | None, endpoint: dict[str, Any]) -> OAuthBearer | None:
+    given = [f"--{name.replace('_', '-')}" for name, value in endpoint.items() if value is not None]
+    if file is not None:
+        if given:
+            raise Misuse(f"--oauth-token-file and {given[0]} exclude one another")
+        return OAuthBearer(TokenFile(file))
+    if not given:
+        return None
+    url, client = endpoint["oauth_token_url"], endpoint["oauth_client_id"]
+    if url is None or client is None:
+        raise Misuse(f"{given[0]} needs {'--oauth-token-url' if url is None else '--oauth-client-id'}")
+    secret_file = endpoint["oauth_client_secret_file"]
+    wanted = "--oauth-client-id needs its secret"
+    secret = _secret(secret_file, CLIENT_SECRET_VARIABLE, wanted, "--oauth-client-secret-file")
+    scope, ca_file = endpoint["oauth_scope"] or "", endpoint["oauth_ca_file"]
+    return OAuthBearer(ClientCredentials(url, client, secret, scope=scope, ca_file=ca_file))
+
+
+def _secret(file: Path | None, variable: str, wanted: str, option: str) -> str:
     if file is not None:
         try:
             return file.read_text().partition("\n")[0].rstrip("\r")
         except (OSError, UnicodeDecodeError) as error:
-            raise Misuse(f"the password file {file} cannot be read: {error}") from error
-    password = os.environ.get(PASSWORD_VARIABLE)
-    if password is None:
-        raise Misuse(f"--username needs a password: set {PASSWORD_VARIABLE}, or give --password-file")
-    return password
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise Misuse(f"the file {file} of {option} cannot be read: {reason}") from error
+    secret = os.environ.get(variable)
+    if secret is None:
+        raise Misuse(f"{wanted}: set {variable}, or give {option}")
+    return secret

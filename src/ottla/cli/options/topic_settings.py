@@ -7,6 +7,7 @@ values; None means to take a setting away. What can be found wrong without a bro
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -97,6 +98,24 @@ def _reading(read: Callable[[str], str]) -> Callable[[click.Context, click.Param
             raise click.BadParameter(str(exc), context, parameter) from exc
 
     return parse
+
+
+def keeps_less(name: str, before: str | None, after: str | None) -> bool:
+    """Whether a change may make the brokers delete records that they would have kept."""
+    if name == "cleanup.policy":
+        return not {*(after or "").split(",")} <= {*(before or "").split(",")}
+    if name not in ("retention.ms", "retention.bytes"):
+        return False
+    limits = [_limit(value) for value in (before, after)]
+    return limits[1] < limits[0]
+
+
+def _limit(value: str | None) -> float:
+    try:
+        number = int(value or "")
+    except ValueError:  # unknown: what the brokers say may be anything
+        return 0.0
+    return math.inf if number == _NO_LIMIT else number
 
 
 def show_value(name: str, value: str | None) -> str:

@@ -25,14 +25,15 @@ _CLEAR = "\r\x1b[K"
 class LiveLine:
     """A line that is drawn again and again while the block runs, if stderr is a terminal."""
 
-    def __init__(self, status: Callable[[], str]) -> None:
+    def __init__(self, status: Callable[[], str], *, is_shown: bool = True) -> None:
         self._status = status
+        self._is_shown = is_shown
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr is not None and sys.stderr.isatty():
+        if self._is_shown and sys.stderr is not None and sys.stderr.isatty():
             self._thread = threading.Thread(target=self._draw, name="ottla-progress", daemon=True)
             self._thread.start()
         return self

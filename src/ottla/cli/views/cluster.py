@@ -53,6 +53,7 @@ def announce_library(name: str) -> None:
     if not any(isinstance(handler, _Notices) for handler in logger.handlers):
         logger.addHandler(_Notices())
         logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 class _Notices(logging.Handler):

@@ -22,7 +22,7 @@ class JsonLinesSink:
     """Appends `{"time": ..., "event": kind, ...fields}` to the file at `path`; `time` is seconds since the epoch."""
 
     def __init__(self, path: Path) -> None:
-        self._path = os.fspath(path)
+        self._path = os.path.abspath(path)  # the program may go to another directory before the first event
         self._lock = threading.Lock()
         self._file: int | None = None
         self._torn = False

@@ -12,6 +12,8 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.events.values import (
+    ArchiveHeldUp,
+    ArchiveResumed,
     BatchDone,
     BufferFull,
     ConnectionDown,
@@ -41,6 +43,8 @@ from ottla.events.values import (
     TimeDown,
     TimesClamped,
     TopicReplaced,
+    TopicResumed,
+    TopicSuspended,
     UnitEnded,
     UnitReclaimed,
     UnitsPlanned,
@@ -80,6 +84,10 @@ LEVELS: Mapping[type[Event], int] = {
     StoreDown: logging.WARNING,
     StoreUp: logging.INFO,
     StoreWentBack: logging.ERROR,
+    TopicSuspended: logging.ERROR,
+    TopicResumed: logging.INFO,
+    ArchiveHeldUp: logging.WARNING,
+    ArchiveResumed: logging.INFO,
 }
 
 

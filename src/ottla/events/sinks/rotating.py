@@ -58,7 +58,7 @@ class RotatingFiles:
         for name, value in limits.items():
             if value is not None and not value > 0:
                 raise ConfigError(f"RotatingFiles({name}=...) must be above 0, got {value!r}")
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()  # the program may go to another directory
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
         self._keep = _Keep(keep_bytes, keep_seconds)

@@ -27,7 +27,7 @@ LOOKUP_PAUSE = 30.0
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_IN_PARTS = re.compile(r"[^A-Za-z0-9_-]")
-_NOT_IN_TAGS = re.compile(r"[\s|,#]")
+_NOT_IN_TAGS = re.compile(r"[\s|,#\x00-\x1f\x7f-\x9f]")
 
 
 class StatsdSink:

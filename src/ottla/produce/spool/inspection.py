@@ -25,13 +25,16 @@ logger = logging.getLogger(__name__)
 
 def inspect(path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
     """What is still to be sent, oldest first; what was lost; and who owns the spool at this moment, None for nobody."""
-    contents, owner = _look(Path(path))
+    contents, owner = _look(Path(path).absolute())
     return contents.live, contents.damage, owner
 
 
 def export(path: AnyPath) -> Iterator[tuple[Stored, Batch]]:
     """Every batch that is still to be sent, oldest first; damaged ones are left out (`inspect` names them)."""
-    directory = Path(path)
+    return _batches(Path(path).absolute())  # here, not where the first one is taken: the program may move
+
+
+def _batches(directory: Path) -> Iterator[tuple[Stored, Batch]]:
     contents, _ = _look(directory)
     for stored in contents.live:
         try:

@@ -16,15 +16,14 @@ from typing import Self, TypeVar
 
 from ottla.config import Path as AnyPath
 from ottla.errors import ConfigError, SpoolFailed, SpoolFull, UsedAfterFork
-from ottla.produce.spool import compaction, inspection
-from ottla.produce.spool.contents import Contents, log_path, survey
+from ottla.produce.spool import compaction, directories, inspection
+from ottla.produce.spool.contents import Contents, survey
 from ottla.produce.spool.durability import Durability
 from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import CONSECUTIVE, VERSION, SegmentHeader, frame_crc
 from ottla.produce.spool.ownership import Ownership
 from ottla.produce.spool.reserve import Reserve, is_full
-from ottla.produce.spool.scan import CUT_SHORT, Gap
-from ottla.produce.spool.segment import Held, Segment, sync_directory
+from ottla.produce.spool.segment import Held, Segment
 from ottla.produce.spool.shelf import Shelf
 from ottla.produce.spool.values import Damage, Entry, Owner, Stored, Ticket
 from ottla.wire.batch import Batch
@@ -34,9 +33,6 @@ T = TypeVar("T")
 
 SEGMENT_BYTES = 32 << 20
 """Large enough that making and removing files costs nothing, small enough that space comes back soon."""
-_SMALLEST_SEGMENT = 4096
-_SHARES = 8  # a limit, and a small disk, are shared out over this many segments, so that deleting one makes room
-_SMALLEST_SHARE_OF_DISK = 256 << 10  # a disk that others have filled for now must not lead to thousands of files
 
 
 class Store:
@@ -61,7 +57,7 @@ class Store:
         self._durability = Durability(self.path) if fsync else None
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
-        self._reserve = Reserve(self.path, most_bytes=None if max_bytes is None else max_bytes // _SHARES)
+        self._reserve = Reserve(self.path, most_bytes=None if max_bytes is None else max_bytes // directories.SHARES)
         self._is_short = False
         """The disk had no room for the last entry that was new."""
         self._pid = os.getpid()
@@ -75,20 +71,21 @@ class Store:
 
         Raises `SpoolInUse` when somebody owns it, `SpoolFailed` when it cannot be used.
         """
-        if segment_bytes < _SMALLEST_SEGMENT or (max_bytes is not None and max_bytes <= 0):
+        if segment_bytes < directories.SMALLEST_SEGMENT or (max_bytes is not None and max_bytes <= 0):
             raise ConfigError(
-                f"a spool needs segment_bytes >= {_SMALLEST_SEGMENT} and max_bytes > 0, or None,"
+                f"a spool needs segment_bytes >= {directories.SMALLEST_SEGMENT} and max_bytes > 0, or None,"
                 f" got {segment_bytes} and {max_bytes}"
             )
         directory = Path(os.path.abspath(path))
-        _make(directory)
+        directories.make(directory)
+        directories.shut_out_others(directory)
         ownership = Ownership.take(directory)
         try:
             if fsync:
-                _sync_names(directory)
+                directories.sync_names(directory)
             contents = survey(directory, ownership.before)
-            _tidy(directory, contents)
-            segment_bytes = _share(segment_bytes, contents, directory, max_bytes)
+            directories.tidy(directory, contents)
+            segment_bytes = directories.share(segment_bytes, contents, directory, max_bytes)
             store = cls(ownership, contents, fsync=fsync, max_bytes=max_bytes, segment_bytes=segment_bytes)
             ownership.write(contents.spool, next_id=contents.next_id, tail=store._shelf.tail())
         except OSError as exc:
@@ -134,7 +131,7 @@ class Store:
         if entry.supersedes:
             return self._in_any_case(lambda: self._write(entry, size), size)
         self._make_room(size)
-        ticket = self._if_there_is_room(lambda: self._write(entry, size), size)
+        ticket = self._with_space(lambda: self._write_new(entry, size), size)
         self._is_short = False
         return ticket
 
@@ -243,14 +240,17 @@ class Store:
         active = self._active
         if active is not None and not active.live and (self._is_short or active.size_bytes >= self._segment_bytes // 4):
             self._seal()
-        self._shelf.settle(self._active)
-        if self._shelf.lacks_space and self._reserve.release():
-            self._shelf.settle(self._active)
+        self._write_marks()
         if self._compacted_at != self._next_segment:  # files only pile up when new ones are made
             self._compacted_at = self._next_segment
             sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
             if sparse is not None:
                 self._compact(sparse)
+
+    def _write_marks(self) -> None:
+        self._shelf.settle(self._active)
+        if self._shelf.lacks_space and self._reserve.release():
+            self._shelf.settle(self._active)
 
     def _compact(self, sparse: Segment) -> bool:
         if sparse is self._active:
@@ -281,14 +281,10 @@ class Store:
 
     # A disk without room
 
-    def _if_there_is_room(self, write: Callable[[], T], size: int) -> T:
-        """Write something new: only beside the reserve, for which room must be left."""
-
-        def beside_the_reserve() -> T:
-            self._hold_reserve(size)
-            return write()
-
-        return self._with_space(beside_the_reserve, size)
+    def _write_new(self, entry: Entry, size: int) -> Ticket:
+        """Only beside the reserve, for which room must be left."""
+        self._hold_reserve(size)
+        return self._write(entry, size)
 
     def _in_any_case(self, write: Callable[[], T], size: int) -> T:
         """Write what lets other things go: into the reserve, if there is no other room."""
@@ -311,13 +307,13 @@ class Store:
                     raise SpoolFailed(self.path, f"cannot be written: {exc.strerror}") from exc
                 reason = exc.strerror or str(exc)
             self._is_short = True
-            self._give_back()
+            self._give_back(used)
             if self._shelf.used_bytes >= used:
                 raise SpoolFull(self.path, used_bytes=self.used_bytes, needed_bytes=size, reason=reason)
 
-    def _give_back(self) -> None:
-        """Delete what is finished; else copy what is left of a sparse segment, for which the reserve may be needed."""
-        used = self._shelf.used_bytes
+    def _give_back(self, used: int) -> None:
+        """Come below `used` bytes: delete what is finished, else copy what is left of a sparse segment, for which the
+        reserve may be needed."""
         self._let_finished_go()
         if self._shelf.used_bytes < used:
             return
@@ -374,7 +370,7 @@ class Store:
             self.durable()
         finally:
             self._active = None
-            self._shelf.settle(None)
+            self._write_marks()
             self._is_closed = True
             self._shelf.close()
             if not self._shelf.segments:
@@ -401,43 +397,3 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _make(directory: Path) -> None:
-    try:
-        os.makedirs(directory, 0o700, exist_ok=True)
-    except OSError as exc:
-        reason = "is not a directory" if os.path.exists(directory) else f"cannot be made: {exc.strerror}"
-        raise SpoolFailed(directory, reason) from exc
-
-
-def _share(segment_bytes: int, contents: Contents, directory: Path, max_bytes: int | None) -> int:
-    """The size of a segment: smaller than asked for where there is little room, so that deleting one gives some."""
-    if max_bytes is not None:
-        segment_bytes = min(segment_bytes, max(max_bytes // _SHARES, _SMALLEST_SEGMENT))
-    disk = os.statvfs(directory)
-    room = disk.f_bavail * disk.f_frsize + sum(known.scan.size_bytes for known in contents.segments.values())
-    return min(segment_bytes, max(room // _SHARES, _SMALLEST_SHARE_OF_DISK))
-
-
-def _sync_names(directory: Path) -> None:
-    """The directory itself may be new."""
-    try:
-        sync_directory(directory.parent)
-        sync_directory(directory)
-    except OSError as exc:
-        raise SpoolFailed(directory, f"fsync failed: {exc.strerror}") from exc
-
-
-def _tidy(directory: Path, contents: Contents) -> None:
-    """Remove what a kill left behind: marks without a segment, incomplete copies, the torn end of the last segment."""
-    last = contents.segments.get(max(contents.segments, default=0))
-    torn = last.scan.parts[-1] if last is not None and last.scan.parts else None
-    try:
-        for path in contents.leftovers:
-            os.unlink(path)
-        if last is not None and isinstance(torn, Gap) and torn.reason == CUT_SHORT:
-            os.truncate(log_path(directory, last.number), torn.start)
-            last.scan.size_bytes = torn.start
-    except OSError as exc:
-        logger.warning("spool %s cannot be tidied up: %s", directory, exc)

@@ -29,10 +29,15 @@ _TOPIC_IDS = uuid.UUID("5e1d4f5a-0d57-4b0e-9a57-3f1f0d6f0a01")
 
 @dataclass(frozen=True, slots=True)
 class AutoCreate:
-    """How a topic looks that is created because somebody asked for it; `replicas` None is the default."""
+    """How a topic looks that is created because somebody asked for it; `replicas` None is the default.
+
+    Real brokers create none for clients that say so in their request, as Ottla's do unless told otherwise. With
+    `for_all` the fake does for those, too.
+    """
 
     partitions: int = 1
     replicas: int | None = None
+    for_all: bool = False
 
 
 @dataclass(slots=True)

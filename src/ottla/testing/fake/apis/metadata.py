@@ -60,8 +60,9 @@ def _find(state: ClusterState, item: Any, *, may_create: bool) -> Topic:
     if isinstance(item, Topic):
         return item
     missing = item.name is not None and item.name not in state.topics
-    if missing and may_create and state.auto_create is not None:
-        return state.create_topic(item.name, state.auto_create.partitions, replicas=state.auto_create.replicas)
+    wanted = state.auto_create
+    if missing and wanted is not None and (may_create or wanted.for_all):
+        return state.create_topic(item.name, wanted.partitions, replicas=wanted.replicas)
     return state.topic(item)
 
 

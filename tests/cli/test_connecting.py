@@ -1,0 +1,175 @@
+"""How commands connect, and what they say when that does not work: in the words of the command line, and soon."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.wording import WORDS, worded
+from ottla.config import Plain, Security
+from ottla.errors import Advice, BrokerError, ErrorCode, OffsetsLost, RecordTooLarge
+from ottla.testing import FakeKafka
+
+from .commands import SECONDS, program, run, write
+
+API_NAMES = re.compile(r"\b(Security|Tls|Scram|Plain|OAuthBearer|Fetching|Retry|Timeouts)\(|on_lost=|max_record_bytes")
+COMMANDS = (
+    ("topics", "list"),
+    ("topics", "describe", "clicks"),
+    ("groups", "list"),
+    ("query", "clicks"),
+    ("query", "clicks", "--count"),
+    ("consume", "clicks"),
+    ("consume", "clicks", "--exit-at-end"),
+    ("produce", "clicks", "/etc/hostname"),
+)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(topics={"clicks": 1}, auto_create=None) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nothing listens."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_port_that_refuses_is_tried_a_few_times(command: tuple[str, ...], nobody: str) -> None:
+    ended = run(*command, "--bootstrap", nobody, "--timeout", "60")
+    assert ended.exit_code == 1
+    assert "connection refused" in ended.stderr
+    (tries,) = map(int, re.findall(r"tried (\d+) times", ended.stderr))
+    assert tries < 10
+    assert "nothing listens there: check the addresses and that the brokers are up" in ended.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_tls_on_a_port_without_it_is_told_soon(command: tuple[str, ...], fake: FakeKafka) -> None:
+    ended = run(*command, "--bootstrap", fake.bootstrap, "--tls", "--timeout", "60")
+    assert ended.exit_code == 1
+    assert "is this a listener without TLS? Then leave out --tls" in ended.stderr
+    assert not API_NAMES.search(ended.stderr)
+
+
+def test_every_advice_has_words_for_the_command_line() -> None:
+    assert set(WORDS) == set(Advice)
+    assert not [words for words in WORDS.values() if API_NAMES.search(words)]
+    errors = (
+        RecordTooLarge("it", size_bytes=2, limit_bytes=1),
+        OffsetsLost("clicks", 0, start=1, stop=2, resume=3, reason="deleted"),
+        BrokerError(ErrorCode.invalid_fetch_size, "Fetch"),
+    )
+    for error in errors:
+        assert not API_NAMES.search(worded(str(error))), worded(str(error))
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("localhost:99999", "'localhost:99999': a port is 1 to 65535"),
+        ("localhost:0", "'localhost:0': a port is 1 to 65535"),
+        ("alice:s3cret@kafka:9092", "'***@kafka:9092' has more than HOST:PORT: the user is given with --username"),
+        ("SASL_SSL://alice:s3cret@kafka:9092", "'SASL_SSL://***@kafka:9092' has more than HOST:PORT"),
+        ("kafka/9092", "'kafka/9092' is not HOST:PORT"),
+    ],
+)
+def test_an_address_that_is_none(address: str, said: str) -> None:
+    ended = run("topics", "list", "--bootstrap", address)
+    assert ended.exit_code == 2
+    assert said in " ".join(ended.stderr.split())
+    assert "s3cret" not in ended.output
+
+
+def test_a_group_has_no_end_and_the_option_that_was_given_is_named(nobody: str) -> None:
+    ended = run("consume", "clicks", "--group", "g", "--exit-at-end", "--bootstrap", nobody)
+    assert (ended.exit_code, ended.stderr) == (
+        2,
+        "error: --exit-at-end is not for --group: the group says what is read\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("consume", "clicks"), ("produce", "clicks", "/etc/hostname")])
+def test_an_interrupt_while_it_connects_ends_with_130(command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with program(*command, "--bootstrap", address, "--timeout", "100") as started:
+            silent.settimeout(SECONDS)
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)  # the first request: it waits for an answer now
+                started.send_signal(signal.SIGINT)
+                assert started.wait(SECONDS) == 130
+
+
+def test_a_password_without_tls_is_warned_of_once(fake: FakeKafka) -> None:
+    login = ("--username", "alice", "--sasl-mechanism", "PLAIN")
+    ended = run("topics", "list", *login, "--bootstrap", fake.bootstrap, env={"OTTLA_PASSWORD": "s3cret"})
+    said = "warning: the password goes out without TLS, readable for all on the way: give --tls, or log in with SCRAM"
+    assert ended.stderr.splitlines().count(said) == 1
+    assert "s3cret" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sasl-mechanism", "OAUTHBEARER"], "OAUTHBEARER needs --oauth-token-file, or --oauth-token-url and"),
+        (["--oauth-token-url", "https://idp/token"], "--oauth-token-url needs --oauth-client-id"),
+        (["--oauth-client-id", "me"], "--oauth-client-id needs --oauth-token-url"),
+        (["--oauth-token-file", __file__, "--oauth-scope", "s"], "--oauth-token-file and --oauth-scope exclude one"),
+        (["--oauth-token-file", __file__, "--username", "me"], "a token is for --sasl-mechanism OAUTHBEARER alone"),
+        (["--oauth-token-url", "https://idp/token", "--oauth-client-id", "me"], "set OTTLA_OAUTH_CLIENT_SECRET, or"),
+        (
+            [
+                "--oauth-token-url",
+                "http://idp/token",
+                "--oauth-client-id",
+                "me",
+                "--oauth-client-secret-file",
+                __file__,
+            ],
+            "'http://idp/token' is not https: the secret would be readable on the way",
+        ),
+    ],
+)
+def test_options_for_tokens_that_do_not_fit(options: list[str], said: str) -> None:
+    ended = run("topics", "list", *options, "--bootstrap", "127.0.0.1:1")
+    assert ended.exit_code == 2
+    assert said in " ".join(ended.stderr.split())
+
+
+def test_a_setting_that_is_none_is_not_shown(tmp_path: Path) -> None:
+    ended = run("topics", "create", "clicks", "--setting", "password s3cret", "--bootstrap", "127.0.0.1:1")
+    assert ended.exit_code == 2
+    assert "is not KEY=VALUE" in ended.stderr
+    assert "s3cret" not in ended.output
+
+
+def test_a_batch_that_decompresses_to_more_than_the_limit_names_the_option(fake: FakeKafka) -> None:
+    from ottla import Producer
+
+    with Producer(fake.bootstrap, compression="zstd") as producer:
+        producer.send("clicks", bytes(100_000))
+    read = ("consume", "clicks", "--exit-at-end", "--format", "{value_size}", "--bootstrap", fake.bootstrap)
+    ended = run(*read, "--max-batch-bytes", "50000")
+    assert ended.exit_code == 1
+    assert "decompresses to more than the limit of 50,000 bytes (--max-batch-bytes raises it)" in ended.stderr
+    assert run(*read, "--max-batch-bytes", "200000").stdout == "100000"
+
+
+def test_the_password_of_a_file_is_used(fake: FakeKafka, tmp_path: Path) -> None:
+    assert Security(sasl=Plain("u", "p")).exposed == "password"
+    file = write(tmp_path / "password", b"s3cret\n")
+    ended = run("topics", "list", "--username", "me", "--password-file", file, "--bootstrap", fake.bootstrap)
+    assert ended.exit_code == 1
+    assert "s3cret" not in ended.output

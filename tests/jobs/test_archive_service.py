@@ -1,0 +1,210 @@
+"""An archiver as a service: it outlives outages, and one topic does not stop the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from tests.waiting import eventually
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.config import Timeouts
+from ottla.engines import local
+from ottla.errors import ArchiveIncomplete, BrokerError, CorruptBatch, InputError, NoBrokerReachable
+from ottla.events import ArchiveHeldUp, ArchiveResumed, Event, TopicResumed, TopicSuspended
+from ottla.fetch.reader import Reader
+from ottla.jobs.archive_plan import Cutting
+from ottla.jobs.archive_range import Archived, ArchiveRange
+from ottla.jobs.archiving import Archiving, Wanted
+from ottla.jobs.brokers import Brokers
+from ottla.lake.lake import Lake
+from ottla.lake.layout import LakeSettings
+from ottla.lake.verifying import Checked, verify_brokers, verify_files
+from ottla.model import OffsetRange
+from ottla.produce.producer import Producer
+from ottla.testing import FakeKafka
+
+
+class Stand:
+    """An archiver of some topics, and what it has told."""
+
+    def __init__(self, bootstrap: str, path: Path, *topics: str, total: float = 60.0) -> None:
+        self.bootstrap = bootstrap
+        self.topics = topics
+        self.lake = Lake.create(path, LakeSettings())
+        self.told: list[Event] = []
+        self.brokers = Brokers(bootstrap=bootstrap, timeouts=Timeouts(total=total))
+
+    def send(self, *topics: str, count: int = 10) -> None:
+        with Producer(self.bootstrap) as producer:
+            for topic in topics:
+                producer.send_many(topic, [b"%s %d" % (topic.encode(), number) for number in range(count)])
+
+    def archiving(self, engine: Callable[..., Iterator[Archived]] = local.run) -> Archiving:
+        job = ArchiveRange(brokers=self.brokers, path=str(self.lake.path), settings=self.lake.settings)
+        return Archiving(
+            Lake.open(self.lake.path),
+            job,
+            Wanted(topics=self.topics),
+            engine=engine,  # type: ignore[arg-type]
+            cutting=Cutting(file_bytes=1 << 20, workers=2),
+            events=[self.told.append],
+        )
+
+    def count(self) -> dict[str, int]:
+        if not any(self.lake.path.glob("topic=*")):
+            return {}
+        found = ds.dataset(self.lake.path, format="parquet", partitioning="hive").to_table(columns=["topic"])
+        return {row["values"]: row["counts"] for row in found["topic"].combine_chunks().value_counts().to_pylist()}
+
+    def heard(self, kind: type[Event]) -> list[Event]:
+        return [one for one in self.told if isinstance(one, kind)]
+
+    @contextmanager
+    def following(self) -> Iterator[Callable[[], bool]]:
+        """Follows in a thread while the block runs; the function tells whether it still does."""
+        over = threading.Event()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            entries = self.archiving().follow(every=0.1)
+            try:
+                while not over.is_set():
+                    next(_stopping(entries, over))
+            except StopIteration:
+                pass
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield thread.is_alive
+        finally:
+            over.set()
+            self.send(self.topics[0], count=1)
+            thread.join(120)
+        assert failed == []
+
+
+def _stopping(entries: Iterator[object], over: threading.Event) -> Iterator[object]:
+    for entry in entries:
+        yield entry
+        if over.is_set():
+            return
+
+
+def test_following_outlives_an_outage_however_long(fake_kafka: FakeKafka, tmp_path: Path) -> None:
+    fake_kafka.create_topic("a")
+    stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", total=0.3)
+    stand.send("a")
+    with stand.following() as is_alive:
+        eventually(lambda: stand.count() == {"a": 10})
+        fake_kafka.all_down()
+        eventually(lambda: len(stand.heard(ArchiveHeldUp)) >= 2, seconds=60)
+        assert is_alive()
+        fake_kafka.all_up()
+        stand.send("a")
+        eventually(lambda: stand.count() == {"a": 20}, seconds=60)
+        eventually(lambda: stand.heard(ArchiveResumed), seconds=60)
+    held = stand.heard(ArchiveHeldUp)
+    assert all("no broker" in one.reason or "did not succeed" in one.reason for one in held)  # type: ignore[attr-defined]
+    assert list(verify_files(stand.lake, Checked(), deep=True)) == []
+
+
+def test_an_outage_at_the_beginning_is_an_error(fake_kafka: FakeKafka, tmp_path: Path) -> None:
+    fake_kafka.create_topic("a")
+    stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", total=0.3)
+    fake_kafka.all_down()
+    with pytest.raises(NoBrokerReachable):
+        next(stand.archiving().follow(every=0.1))
+
+
+def test_a_topic_that_cannot_be_read_does_not_stop_the_others(fake_kafka: FakeKafka, tmp_path: Path) -> None:
+    for topic in "abc":
+        fake_kafka.create_topic(topic)
+    stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", "b", "c")
+    stand.send("a", "b", "c")
+    is_broken = True
+
+    def engine(job: Callable[[OffsetRange], Archived], ranges: list[OffsetRange]) -> Iterator[Archived]:
+        if is_broken and any(one.topic == "b" for one in ranges):
+            raise CorruptBatch("damaged", base_offset=3, position=0, topic="b", partition=0)
+        return local.run(job, ranges)
+
+    with pytest.raises(ArchiveIncomplete, match=r"b: corrupt batch at offset 3") as failed:
+        list(stand.archiving(engine).until_now())
+    assert set(failed.value.troubles) == {"b"}
+    assert stand.count() == {"a": 10, "c": 10}
+    assert [one.topic for one in stand.heard(TopicSuspended)] == ["b"]  # type: ignore[attr-defined]
+    assert stand.lake.staged() == []
+    is_broken = False
+    list(stand.archiving(engine).until_now())
+    assert stand.count() == {"a": 10, "b": 10, "c": 10}
+
+
+@pytest.mark.broker
+def test_topics_that_are_deleted_and_created_again_do_not_stop_the_others(kafka: LocalCluster, tmp_path: Path) -> None:
+    names = [f"service-{name}" for name in "abc"]
+    stand = Stand(kafka.bootstrap, tmp_path / "lake", *names)
+    with Admin(kafka.bootstrap) as admin:
+        for name in names:
+            admin.create_topic(name, partitions=1)
+        stand.send(*names)
+        list(stand.archiving().until_now())
+        admin.delete_topics([names[1]])
+        stand.send(names[0], names[2])
+        with stand.following():
+            eventually(lambda: stand.count() == {names[0]: 20, names[1]: 10, names[2]: 20}, seconds=60)
+            eventually(lambda: stand.heard(TopicSuspended), seconds=60)
+        admin.create_topic(names[1], partitions=1)
+        stand.send(*names, count=100)
+    with pytest.raises(ArchiveIncomplete, match="created again"):
+        list(stand.archiving().until_now())
+    assert stand.count() == {names[0]: 121, names[1]: 10, names[2]: 120}
+    with Reader(kafka.bootstrap) as reader:
+        checked = Checked()
+        found = list(verify_brokers(stand.lake, reader, checked))
+    assert [(one.where, one.is_wrong) for one in found] == [(f"topic {names[1]}", False)]
+    assert "created again" in found[0].what
+    assert checked.records == sum(stand.count().values()) - 10
+
+
+@pytest.mark.broker
+def test_a_topic_that_is_created_again_while_it_is_read_is_not_recorded(kafka: LocalCluster, tmp_path: Path) -> None:
+    stand = Stand(kafka.bootstrap, tmp_path / "lake", "service-swapped")
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("service-swapped", partitions=1)
+        stand.send("service-swapped")
+
+        def engine(job: Callable[[OffsetRange], Archived], ranges: list[OffsetRange]) -> Iterator[Archived]:
+            admin.delete_topics(["service-swapped"])
+            admin.create_topic("service-swapped", partitions=1)
+            stand.send("service-swapped")
+            return local.run(job, ranges)
+
+        with pytest.raises((InputError, BrokerError)):
+            list(stand.archiving(engine).until_now())
+    assert stand.count() == {}
+    assert stand.lake.staged() == []
+
+
+def test_a_topic_that_is_in_order_again_goes_on(fake_kafka: FakeKafka, tmp_path: Path) -> None:
+    for topic in "ab":
+        fake_kafka.create_topic(topic)
+    stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", "b")
+    stand.send("a", "b")
+    state = fake_kafka._state.topics
+    hidden = state.pop("b")
+    fake_kafka._state.auto_create = None
+    with stand.following():
+        eventually(lambda: stand.count() == {"a": 10}, seconds=60)
+        eventually(lambda: stand.heard(TopicSuspended), seconds=60)
+        state["b"] = hidden
+        eventually(lambda: stand.count() == {"a": 10, "b": 10}, seconds=60)
+        eventually(lambda: stand.heard(TopicResumed), seconds=60)

@@ -1,0 +1,54 @@
+"""The token endpoint of an OAuth server, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
+
+
+@dataclass
+class Endpoint:
+    """What it answers next, and what it was asked."""
+
+    url: str = ""
+    status: int = 200
+    answer: object = None
+    headers: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[dict[str, str], dict[str, list[str]]]] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def token_endpoint() -> Iterator[Endpoint]:
+    """On 127.0.0.1; with a proxy in the environment, set `no_proxy`."""
+    found = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            found.asked.append((dict(self.headers), parse_qs(body)))
+            content = found.answer if isinstance(found.answer, bytes) else json.dumps(found.answer).encode()
+            self.send_response(found.status)
+            for name, value in found.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_address[1]}/token"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,57 @@
+"""Workers that Spark lets go end in silence."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """The path of a socket may have 107 characters, and pytest's folders have most of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(("module", "silent"), [("pyspark.daemon", False), ("ottla.spark.daemon", True)])
+def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(short_path: Path, module: str, silent: bool) -> None:
+    """Spark's side by hand, without a JVM. Spark's own daemon shows that there is something to be silent of."""
+    settings = {
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short_path),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    said = short_path / "stderr"
+    with (
+        said.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", module, "pyspark.worker"],
+            env={**os.environ, **settings},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        ) as daemon,
+    ):
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        (length,) = struct.unpack("!i", daemon.stdout.read(4))
+        path = daemon.stdout.read(length).decode()
+        with socket.socket(socket.AF_UNIX) as spark:
+            spark.connect(path)
+            (number,) = struct.unpack("!i", spark.recv(4, socket.MSG_WAITALL))
+            worker = psutil.Process(number)
+        eventually(lambda: not worker.is_running(), "the worker to end", seconds=60)
+        daemon.stdin.close()
+        daemon.wait(60)
+    assert ("BrokenPipeError" in said.read_text()) is not silent, said.read_text()
