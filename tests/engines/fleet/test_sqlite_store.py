@@ -87,8 +87,9 @@ def test_every_step_is_on_disk_before_it_is_answered(path: Path, store: Store) -
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.close()
-    with sqlite_file.SqliteFile(path, "x").reading() as own:
-        assert own.execute("PRAGMA synchronous").fetchone() == (2,)
+    file = sqlite_file.SqliteFile(path, "x")
+    assert file.read(lambda own: own.execute("PRAGMA synchronous").fetchone()) == (2,)
+    file.close()
 
 
 def test_a_folder_that_is_missing(tmp_path: Path, group: str) -> None:

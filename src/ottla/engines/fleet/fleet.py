@@ -19,13 +19,14 @@ from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.engines.fleet.goal import Goal
-from ottla.engines.fleet.handlers import call
+from ottla.engines.fleet.handling import ended, handle
 from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
 from ottla.engines.fleet.pausing import Pause
 from ottla.engines.fleet.planner import Planner, Policy, Start
 from ottla.engines.fleet.planning import Units
-from ottla.engines.fleet.singly import Singly, log_failure
+from ottla.engines.fleet.singly import Anew, Singly, log_failure
 from ottla.engines.fleet.steward import Steward
+from ottla.engines.fleet.stopping import Stop
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
@@ -36,14 +37,15 @@ from ottla.errors import (
     FleetError,
     InputError,
     LeaseLost,
+    OttlaError,
     StoreUnavailable,
     UsedAfterFork,
 )
-from ottla.events.values import Event, StoreWentBack, UnitEnded
+from ottla.events.values import Event, StoreWentBack
 from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader
-from ottla.model import Isolation, Record
+from ottla.model import Isolation, OffsetRange, Record
 from ottla.net.footing import Addresses, Footing, Sinks
 
 _log = logging.getLogger(__name__)
@@ -129,12 +131,12 @@ class Fleet:
         self._steward: Steward | None = None
         self._tally = Tally()
         self._pause = Pause()
-        self._taking = threading.Lock()
-        self._starting = threading.Lock()
-        self._stopped = threading.Event()
+        self._taking = threading.RLock()
+        self._starting = threading.RLock()
+        self._stopped = Stop()
         self._closed = False
         self._pid = os.getpid()
-        self._singly = Singly(self._looks(until_end=False), self._stopped.is_set)
+        self._singly = Singly(Anew(lambda: self._looks(until_end=False)), self._stopped.is_set)
 
     def __enter__(self) -> Self:
         return self
@@ -157,6 +159,7 @@ class Fleet:
         with self._starting:
             self._check_usable()
             if self._steward is not None:
+                self._steward.start()  # whoever did so before may have been interrupted
                 return
             self._found()
             if self._topics:
@@ -203,7 +206,11 @@ class Fleet:
         self._check_process()
         if not self._stopped.is_set():
             self.start()
-        return self._singly.next()
+        try:
+            return self._singly.next()
+        except BaseException:  # the record may be this thread's by now, and nobody has it
+            self._singly.put_back()
+            raise
 
     def run(self, handler: Callable[[Unit], object], *, threads: int = 1, until_end: bool = False) -> None:
         """Calls `handler` with unit after unit, in so many threads, until `stop` (or the end).
@@ -238,32 +245,40 @@ class Fleet:
             raise failures[0]
 
     def stop(self) -> None:
-        """No further units; those in hand can be finished. Any thread may call it, but no signal handler."""
+        """No further units; those in hand can be finished. Any thread may call it, and a signal handler as well."""
         self._holdings.hurry()
         self._stopped.set()
 
     def close(self) -> None:
         """Leaves the group: units that are in hand go back to it."""
-        self.stop()
         if os.getpid() != self._pid:
             return
+        self.stop()
         with self._starting:
             self._closed = True
-            steward, self._steward = self._steward, None
         try:
             with self._taking:  # whoever was about to take one has it by now, or will not
                 self._holdings.give_up()
+                self._give_back_astray()
         finally:
-            if steward is not None:
-                steward.stop()
+            if self._steward is not None:
+                self._steward.stop()
+                self._steward = None
             self._reader.close()
             self._footing.close()
             self._store.close()
+
+    def _give_back_astray(self) -> None:
+        try:
+            self._holdings.give_back_astray(self._store.pulse().out, at_once=True)
+        except OttlaError as error:
+            _log.debug("whether units went astray is not known: %s", error)
 
     # The group
 
     def look(self) -> Snapshot:
         """How the whole group stands."""
+        self._check_process()
         return self._store.look()
 
     def add_topics(self, *topics: str) -> None:
@@ -276,6 +291,7 @@ class Fleet:
 
     def remove_topics(self, *topics: str) -> None:
         """Nothing more of these is planned, by no node; what waits already is worked on, and its place is kept."""
+        self._check_process()
         self._store.remove_topics(topics)
 
     # Parts
@@ -300,7 +316,7 @@ class Fleet:
         try:
             for unit in self._looks(until_end):
                 if unit is not None:
-                    _handle(handler, unit)
+                    handle(handler, unit)
         except BaseException as error:
             failures.append(error)
             self.stop()
@@ -330,29 +346,13 @@ class Fleet:
             self._pause.failed(time.monotonic())
         elif ending is Ending.DONE:
             self._pause.went_well()
-        self._tell(self._event(unit, ending, error))
+        self._tell(ended(unit, ending, error, host=self.host, broker_id=self._leader(unit.range)))
         return ending
 
-    def _event(self, unit: Unit, ending: Ending, error: BaseException | None) -> UnitEnded:
-        one = unit.range
+    def _leader(self, one: OffsetRange) -> int:
         topic = self._footing.cluster.known.topics.get(one.topic)
         partition = None if topic is None else topic.partition(one.partition)
-        return UnitEnded(
-            one.topic,
-            one.partition,
-            start=one.start,
-            stop=one.stop,
-            reached=unit.reached,
-            status=ending.value,
-            attempt=unit.attempt,
-            records=unit.records_read,
-            payload_bytes=unit.bytes_read,
-            wasted_records=unit.records_wasted,
-            seconds=unit.seconds,
-            broker_id=-1 if partition is None else partition.leader,
-            host=self.host,
-            reason="" if error is None else reason_of(error),
-        )
+        return -1 if partition is None else partition.leader
 
     def _tell(self, event: Event) -> None:
         self.newest.append(event)
@@ -390,22 +390,6 @@ class Fleet:
         self._check_process()
         if self._closed:
             raise FleetError(f"node {self.node} of group {self.group} was closed: make another one")
-
-
-def _handle(handler: Callable[[Unit], object], unit: Unit) -> None:
-    """On a thread of ours, where no interrupt comes from outside: whatever a handler raises is its own failure."""
-    try:
-        try:
-            call(handler, unit)
-        except BaseException as error:
-            log_failure(unit, error)
-            if unit.ending is None:
-                unit.fail(error)
-        else:
-            if unit.ending is None:
-                unit.done()
-    except Exception as error:
-        log_failure(unit, error)
 
 
 def _contradiction(group: str, there: Charter, wanted: Charter) -> str:

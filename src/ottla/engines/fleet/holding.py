@@ -10,13 +10,15 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from ottla.engines.fleet.stopping import Stop
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import LEAP, Failure, Grant
+from ottla.engines.fleet.units import LEAP, Failure, Grant, Out, node_of
 from ottla.errors import OttlaError, StoreUnavailable
 from ottla.model import OffsetRange
 
@@ -42,9 +44,9 @@ class Ending(Enum):
     """The store stopped answering in the middle: the word came through, or the unit is done once more."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Held:
-    """A unit that this node holds."""
+    """A unit that this node holds, as long as somebody has this value."""
 
     grant: Grant
     since: float
@@ -74,18 +76,29 @@ class Holdings:
         self._host = host or node
         self._most_seconds = most_seconds
         self._numbers = itertools.count(1)
-        self._held: dict[Grant, Held] = {}
-        self._lock = threading.Lock()
-        self._given_up = threading.Event()
+        self._held: dict[Grant, weakref.ref[Held]] = {}
+        self._taking: set[str] = set()
+        """Holders for whom the store is asked at this moment."""
+        self._astray: set[Grant] = set()
+        self._lock = threading.RLock()  # a signal handler may say something of a unit, too
+        self._given_up = Stop()
         self._hurried_at: float | None = None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.all())
 
     def take(self, most: int) -> list[Held]:
         """Units that wait, at most so many."""
+        holder = f"{self._node}/{next(self._numbers)}"
+        self._taking.add(holder)
+        try:
+            return self._take(holder, most)
+        finally:
+            self._taking.discard(holder)
+
+    def _take(self, holder: str, most: int) -> list[Held]:
         known = self._highest  # before the store is asked: others take meanwhile
-        grants = self._store.take(f"{self._node}/{next(self._numbers)}", most)
+        grants = self._store.take(holder, most)
         if any(grant.lease.number <= known for grant in grants):
             self._refuse(grants, known)
             return []
@@ -93,7 +106,7 @@ class Holdings:
         now = time.monotonic()
         taken = [Held(grant, now) for grant in grants]
         with self._lock:
-            self._held.update((held.grant, held) for held in taken)
+            self._held.update((held.grant, weakref.ref(held)) for held in taken)
         return taken
 
     def saw(self, numbers: Iterable[int]) -> None:
@@ -103,8 +116,7 @@ class Holdings:
 
     def renew(self) -> list[Held]:
         """The beat of all leases; those that are lost come out. The ones held for too long are told as failed."""
-        with self._lock:
-            held = list(self._held.values())
+        held = self.all()
         late = [one for one in held if self._is_late(one)]
         for one in late:
             self._store.fail(one.grant.range, one.grant.lease, self._too_long(one))
@@ -134,7 +146,8 @@ class Holdings:
     def all(self) -> list[Held]:
         """Those that have not ended."""
         with self._lock:
-            return list(self._held.values())
+            found = [ref() for ref in self._held.values()]
+        return [held for held in found if held is not None]
 
     def insist(self, held: Held, ask: Callable[[], T]) -> T:
         """What the store answers as soon as it does, while the unit is held."""
@@ -154,13 +167,39 @@ class Holdings:
         self._given_up.set()
         for held in self.all():
             try:
-                self._store.finish(held.grant.range, held.grant.lease, held.grant.range.start)
+                self._give_back(held.grant)
             except OttlaError as error:
                 _log.warning("%s was not given back, and waits for its lease to end: %s", held.grant.range, error)
                 break
         for held in self.all():
             self.forget(held)
             held.lost.set()
+
+    def give_back_astray(self, out: Iterable[Out], *, at_once: bool = False) -> list[Out]:
+        """Units that the store thinks are here, and nobody has: they were dropped, or whoever took them was interrupted
+        before he had them. They go back, without an attempt being counted; those that were, come out.
+
+        What the store was seen to have may have ended since: such a unit is given time until the next look.
+        """
+        mine = {
+            Grant(one.range, one.seen.lease, one.attempt): one for one in out if self._is_ours(one.seen.lease.holder)
+        }
+        held = {one.grant for one in self.all()}
+        astray = {grant for grant in mine if grant not in held}
+        due = astray if at_once else astray & self._astray
+        self._astray = astray - due
+        gone = [mine[grant] for grant in due if self._give_back(grant)]
+        with self._lock:
+            for grant in due:
+                self._held.pop(grant, None)
+        return gone
+
+    def _is_ours(self, holder: str) -> bool:
+        """Whether it is a unit of this node, and not one that is being taken."""
+        return node_of(holder) == self._node and holder not in self._taking
+
+    def _give_back(self, grant: Grant) -> bool:
+        return self._store.finish(grant.range, grant.lease, grant.range.start)
 
     def _end(self, held: Held, word: Ending, say: Callable[[], bool], *, insists: bool = True) -> Ending:
         unheard = False
@@ -188,7 +227,7 @@ class Holdings:
         """A store that has forgotten numbers must not use them again: whoever has seen the largest would be refused."""
         self._store.raise_number(known + LEAP)
         for grant in grants:
-            self._store.finish(grant.range, grant.lease, grant.range.start)
+            self._give_back(grant)
         self._went_back(f"it gave out number {grants[0].lease.number} after number {known}")
 
     def _is_late(self, held: Held) -> bool:

@@ -6,9 +6,12 @@ process.
 
 from __future__ import annotations
 
+import _thread
+import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from ottla.engines.fleet.kept import not_founded
 from ottla.engines.fleet.rules import Rules
@@ -17,8 +20,60 @@ from ottla.errors import ConfigError
 from ottla.model import OffsetRange, TopicPartition
 
 _ADDRESS = "memory://"
-_lock = threading.Lock()
+T = TypeVar("T")
+_lock = threading.RLock()  # a `__del__` that comes in the middle of a step may do another one
 _groups: dict[str, Rules] = {}
+_MOMENT = 0.0005
+
+
+def _begin_anew() -> None:
+    """In a forked child: the groups are the parent's, and a thread that is not here may have had the lock."""
+    global _lock
+    _lock = threading.RLock()
+    _groups.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _whole(step: Callable[[], T]) -> T:
+    """Carries out a step as a whole or not at all. Signals are handled in the main thread, in the middle of anything:
+    for that one, another thread does it."""
+    if threading.get_ident() != threading.main_thread().ident:
+        with _lock:
+            return step()
+    done = threading.Lock()
+    done.acquire()
+    came = _Came[T]()
+
+    def work() -> None:
+        try:
+            with _lock:
+                came.result = step()
+        except BaseException as error:
+            came.error = error
+        finally:
+            came.is_over = True
+            done.release()
+
+    _thread.start_new_thread(work, ())
+    try:
+        done.acquire()
+    except BaseException:
+        while not came.is_over:  # a step takes no time, and what follows must not come before it
+            time.sleep(_MOMENT)
+        raise
+    if came.error is not None:
+        raise came.error
+    return came.result
+
+
+class _Came(Generic[T]):
+    """What came of a step."""
+
+    result: T
+    error: BaseException | None = None
+    is_over = False
 
 
 class MemoryStore:
@@ -46,131 +101,106 @@ class MemoryStore:
 
     def found(self, charter: Charter) -> Charter:
         """The group's charter: this one if the group is new."""
-        with _lock:
-            return _groups.setdefault(self._group, Rules(charter)).charter
+        return _whole(lambda: _groups.setdefault(self._group, Rules(charter)).charter)
 
     def forget(self) -> None:
         """Delete everything of the group."""
-        with _lock:
-            _groups.pop(self._group, None)
+        _whole(lambda: _groups.pop(self._group, None))
 
     def close(self) -> None:
         """Nothing is open; the group stays."""
 
     def add_topics(self, topics: Mapping[str, str]) -> None:
         """As in `Rules`."""
-        with _lock:
-            self._rules.add_topics(topics)
+        _whole(lambda: self._rules.add_topics(topics))
 
     def remove_topics(self, names: Iterable[str]) -> None:
         """As in `Rules`."""
-        with _lock:
-            self._seen.remove_topics(names)
+        _whole(lambda: self._seen.remove_topics(names))
 
     def lead(self, holder: str, over: Seen | None = None) -> Lease | None:
         """As in `Rules`."""
-        with _lock:
-            return self._rules.lead(holder, over)
+        return _whole(lambda: self._rules.lead(holder, over))
 
     def stay(self, lease: Lease) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.stay(lease)
+        return _whole(lambda: self._seen.stay(lease))
 
     def resign(self, lease: Lease) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.resign(lease)
+        return _whole(lambda: self._seen.resign(lease))
 
     def plan(self, lease: Lease, moves: Sequence[Move]) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.plan(lease, moves)
+        return _whole(lambda: self._seen.plan(lease, moves))
 
     def raise_number(self, least: int) -> None:
         """As in `Rules`."""
-        with _lock:
-            self._rules.raise_number(least)
+        _whole(lambda: self._rules.raise_number(least))
 
     def take(self, holder: str, most: int = 1) -> list[Grant]:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.take(holder, most)
+        return _whole(lambda: self._seen.take(holder, most))
 
     def renew(self, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.renew(held)
+        return _whole(lambda: self._seen.renew(held))
 
     def finish(self, unit: OffsetRange, lease: Lease, reached: int) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.finish(unit, lease, reached)
+        return _whole(lambda: self._seen.finish(unit, lease, reached))
 
     def fail(self, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.fail(unit, lease, failure)
+        return _whole(lambda: self._seen.fail(unit, lease, failure))
 
     def reclaim(self, unit: OffsetRange, seen: Seen, failure: Failure) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.reclaim(unit, seen, failure)
+        return _whole(lambda: self._seen.reclaim(unit, seen, failure))
 
     def retry(self, unit: OffsetRange) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.retry(unit)
+        return _whole(lambda: self._seen.retry(unit))
 
     def drop(self, unit: OffsetRange) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.drop(unit)
+        return _whole(lambda: self._seen.drop(unit))
 
     def reset(self, at: TopicPartition, offset: int | None) -> None:
         """As in `Rules`."""
-        with _lock:
-            self._rules.reset(at, offset)
+        _whole(lambda: self._rules.reset(at, offset))
 
     def hello(self, name: str, report: Mapping[str, Any]) -> None:
         """As in `Rules`."""
-        with _lock:
-            self._rules.hello(name, report)
+        _whole(lambda: self._rules.hello(name, report))
 
     def goodbye(self, name: str, beat: int | None = None) -> bool:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.goodbye(name, beat)
+        return _whole(lambda: self._seen.goodbye(name, beat))
 
     def note(self, key: str, value: bytes | None) -> None:
         """As in `Rules`."""
-        with _lock:
-            self._rules.note(key, value)
+        _whole(lambda: self._rules.note(key, value))
 
     def failures(self) -> list[Failure]:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.failures()
+        return _whole(lambda: self._seen.failures())
 
     def pulse(self) -> Pulse:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.pulse()
+        return _whole(lambda: self._seen.pulse())
 
     def look(self) -> Snapshot:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.look()
+        return _whole(lambda: self._seen.look())
 
     def waiting(self, at: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.waiting(at, most)
+        return _whole(lambda: self._seen.waiting(at, most))
 
     def notes(self, prefix: str = "") -> dict[str, bytes]:
         """As in `Rules`."""
-        with _lock:
-            return self._seen.notes(prefix)
+        return _whole(lambda: self._seen.notes(prefix))
 
     @property
     def _rules(self) -> Rules:

@@ -16,7 +16,7 @@ class Pause:
     """Grows with every failure and ends with the first success. Threads share it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._in_a_row = 0
         self._until = 0.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ottla.engines.fleet.handlers import came_from_outside
@@ -39,6 +39,16 @@ class _Share:
         return self.is_over and not was_over
 
 
+class Anew:
+    """Units, from wherever somebody begins to iterate."""
+
+    def __init__(self, looks: Callable[[], Iterator[Unit | None]]) -> None:
+        self._looks = looks
+
+    def __iter__(self) -> Iterator[Unit | None]:
+        return self._looks()
+
+
 class Singly:
     """Records of units, one by one, to several threads.
 
@@ -46,10 +56,12 @@ class Singly:
     one has ended instead, or when it cannot be read; what others have of it comes again, too.
     """
 
-    def __init__(self, units: Iterator[Unit | None], is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, units: Iterable[Unit | None], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """`units` blocks while there are none, and ends after a stop; with a None it lets threads that ended be noticed
-        while nothing else happens. Once `is_stopped`, the unit at hand is cut: it is done up to what was handed out, as
-        soon as that is handled, and the rest waits for somebody else. Without, it is handed out to its end.
+        while nothing else happens. It is iterated over anew for each unit: an interrupt ends a generator.
+
+        Once `is_stopped`, the unit at hand is cut: it is done up to what was handed out, as soon as that is handled,
+        and the rest waits for somebody else. Without, it is handed out to its end.
         """
         self._units = units
         self._is_stopped = is_stopped
@@ -75,6 +87,17 @@ class Singly:
                 raise
             self._leave(None)
         return None
+
+    def put_back(self) -> None:
+        """What this thread was given, it has not got: it was interrupted. The rest of the unit goes back with it."""
+        with self._books:
+            share, _ = self._hands.pop(threading.current_thread(), (None, 0))
+            if share is None:
+                return
+            share.hands -= 1
+            is_end = share.ends(GeneratorExit())
+        if is_end:
+            _tell(share, GeneratorExit())
 
     def _settle(self, asking: threading.Thread | None) -> None:
         """Takes the records from those who are ready, and from those who are gone."""

@@ -12,12 +12,13 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from ottla.errors import ConfigError, InputError, OttlaError, StoreIncompatible, StoreUnavailable
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 BUSY_SECONDS = 5.0
 """How long a transaction waits for another process."""
@@ -65,17 +66,13 @@ class SqliteFile:
         self._address = address
         self._session = _Session()
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of one writer at a time. It is undone if the block raises."""
-        with self._transaction("BEGIN IMMEDIATE") as db:
-            yield db
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """A transaction of one writer at a time. It is undone if the work raises."""
+        return self._transact("BEGIN IMMEDIATE", work)
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """A transaction that sees one moment, and holds nobody up."""
-        with self._transaction("BEGIN") as db:
-            yield db
+        return self._transact("BEGIN", work)
 
     def close(self) -> None:
         """A later transaction opens the file again."""
@@ -83,14 +80,17 @@ class SqliteFile:
         with session.lock:
             session.close()
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _transact(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
         session = self._own_session()
-        if not session.lock.acquire(timeout=2 * BUSY_SECONDS):
-            raise StoreUnavailable(self._address, f"other threads have used it for {2 * BUSY_SECONDS:.0f} s")
+        is_mine = False
+        # Not with blocks of our own: an interrupt on the way in or out of one would leave the lock to nobody.
         try:
-            with _undone(db := self._opened(session), begin):
-                yield db
+            if not session.lock.acquire(timeout=2 * BUSY_SECONDS):
+                raise StoreUnavailable(self._address, f"other threads have used it for {2 * BUSY_SECONDS:.0f} s")
+            if session.is_busy:
+                raise StoreUnavailable(self._address, "it is in the middle of a step of this very thread")
+            is_mine = session.is_busy = True
+            return _undone(self._opened(session), begin, work)
         except sqlite3.Error as error:
             if _primary(error) not in _HARMLESS:
                 session.close()
@@ -98,7 +98,12 @@ class SqliteFile:
         except OverflowError as error:
             raise InputError(f"offsets and numbers of leases must be below 2**63: {error}") from error
         finally:
-            session.lock.release()
+            if is_mine:
+                session.is_busy = False
+            try:
+                session.lock.release()
+            except RuntimeError:
+                pass  # this thread did not get it
 
     def _own_session(self) -> _Session:
         if self._session.pid != os.getpid():
@@ -176,20 +181,20 @@ class SqliteFile:
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Look before anything is written: the file may be somebody else's."""
-        with _undone(db, "BEGIN"):  # as it is at one moment: another process may be making its tables
-            is_new = self._is_new(db)
+        is_new = _undone(db, "BEGIN", self._is_new)  # at one moment: another process may be making its tables
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreIncompatible(
                 f"the fleet's store {self._address}: its file system cannot do what SQLite's WAL needs"
             )
         db.execute("PRAGMA synchronous = FULL")
-        if not is_new:
-            return
-        with _undone(db, "BEGIN IMMEDIATE"):
-            if self._is_new(db):
-                for statement in _TABLES:
-                    db.execute(statement)
+        if is_new:
+            _undone(db, "BEGIN IMMEDIATE", self._make_tables)
+
+    def _make_tables(self, db: sqlite3.Connection) -> None:
+        if self._is_new(db):
+            for statement in _TABLES:
+                db.execute(statement)
 
     def _is_new(self, db: sqlite3.Connection) -> bool:
         (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -227,7 +232,9 @@ class _Session:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.is_busy = False
+        """Whether a transaction is open. The thread that has one may be asked for another, by a signal handler."""
         self.db: sqlite3.Connection | None = None
         self.file: tuple[int, int] | None = None
 
@@ -237,13 +244,13 @@ class _Session:
         self.db = None
 
 
-@contextmanager
-def _undone(db: sqlite3.Connection, begin: str) -> Iterator[None]:
+def _undone(db: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
     """A transaction that is undone when something goes wrong."""
-    db.execute(begin)
     try:
-        yield
+        db.execute(begin)
+        result = work(db)
         db.execute("COMMIT")
+        return result
     except BaseException:
         try:
             if db.in_transaction:

@@ -8,10 +8,9 @@ locks do not hold there.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.engines.fleet import sqlite_steps as steps
 from ottla.engines.fleet.kept import (
@@ -44,6 +43,8 @@ from ottla.engines.fleet.units import (
 from ottla.errors import ConfigError
 from ottla.model import OffsetRange, TopicPartition
 
+T = TypeVar("T")
+
 
 class SqliteStore:
     """One group in a file. Threads may share it, and a forked child has a connection of its own."""
@@ -74,18 +75,19 @@ class SqliteStore:
 
     def found(self, charter: Charter) -> Charter:
         """The group's charter: this one if the group is new."""
-        with self._file.writing() as db:
+
+        def insert(db: sqlite3.Connection) -> Team | None:
             sql = "INSERT OR IGNORE INTO teams (name, charter) VALUES (?, ?)"
             db.execute(sql, (self._group, charter_text(charter)))
-            found = self._team(db)
+            return self._team(db)
+
+        found = self._file.write(insert)
         assert found is not None, "it was inserted just now"
         return found.charter
 
     def forget(self) -> None:
         """Delete everything of the group."""
-        with self._word() as team:
-            if team is not None:
-                steps.forget(team)
+        self._word(lambda team: None if team is None else steps.forget(team))
 
     def close(self) -> None:
         """The file is closed; the group stays."""
@@ -95,160 +97,153 @@ class SqliteStore:
 
     def add_topics(self, topics: Mapping[str, str]) -> None:
         """As in `Rules`."""
-        with self._step() as team:
-            steps.add_topics(team, topics)
+        self._step(lambda team: steps.add_topics(team, topics))
 
     def remove_topics(self, names: Iterable[str]) -> None:
         """As in `Rules`."""
-        with self._word() as team:
-            if team is not None:
-                steps.remove_topics(team, names)
+        self._word(lambda team: None if team is None else steps.remove_topics(team, names))
 
     # Planning
 
     def lead(self, holder: str, over: Seen | None = None) -> Lease | None:
         """As in `Rules`."""
-        with self._step() as team:
-            return steps.lead(team, holder, over)
+        return self._step(lambda team: steps.lead(team, holder, over))
 
     def stay(self, lease: Lease) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.stay(team, lease)
+        return self._word(lambda team: team is not None and steps.stay(team, lease))
 
     def resign(self, lease: Lease) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.resign(team, lease)
+        return self._word(lambda team: team is not None and steps.resign(team, lease))
 
     def plan(self, lease: Lease, moves: Sequence[Move]) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.plan(team, lease, moves)
+        return self._word(lambda team: team is not None and steps.plan(team, lease, moves))
 
     def raise_number(self, least: int) -> None:
         """As in `Rules`."""
-        with self._step() as team:
-            steps.raise_number(team, checked(max(0, least), "the number of a lease"))
+        self._step(lambda team: steps.raise_number(team, checked(max(0, least), "the number of a lease")))
 
     # Working
 
     def take(self, holder: str, most: int = 1) -> list[Grant]:
         """As in `Rules`."""
-        with self._word() as team:
-            return [] if team is None else steps.take(team, holder, most)
+        return self._word(lambda team: [] if team is None else steps.take(team, holder, most))
 
     def renew(self, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
         """As in `Rules`."""
-        with self._word() as team:
-            return [False] * len(held) if team is None else steps.renew(team, held)
+        return self._word(lambda team: [False] * len(held) if team is None else steps.renew(team, held))
 
     def finish(self, unit: OffsetRange, lease: Lease, reached: int) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.finish(team, unit, lease, reached)
+        return self._word(lambda team: team is not None and steps.finish(team, unit, lease, reached))
 
     def fail(self, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.fail(team, unit, lease, failure)
+        return self._word(lambda team: team is not None and steps.fail(team, unit, lease, failure))
 
     def reclaim(self, unit: OffsetRange, seen: Seen, failure: Failure) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.reclaim(team, unit, seen, failure)
+        return self._word(lambda team: team is not None and steps.reclaim(team, unit, seen, failure))
 
     # The error list, and beginning anew
 
     def failures(self) -> list[Failure]:
         """As in `Rules`."""
         sql = "SELECT topic, partition, start, stop, attempts, failure FROM failures WHERE team = ?"
-        with self._sight() as team:
+
+        def look(team: Team | None) -> list[Failure]:
             rows = [] if team is None else team.db.execute(sql, (team.id,)).fetchall()
             return sorted((failure_of(OffsetRange(*row[:4]), *row[4:]) for row in rows), key=lambda one: one.range)
 
+        return self._sight(look)
+
     def retry(self, unit: OffsetRange) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.retry(team, unit)
+        return self._word(lambda team: team is not None and steps.retry(team, unit))
 
     def drop(self, unit: OffsetRange) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.drop(team, unit)
+        return self._word(lambda team: team is not None and steps.drop(team, unit))
 
     def reset(self, at: TopicPartition, offset: int | None) -> None:
         """As in `Rules`."""
-        with self._step() as team:
-            steps.reset(team, at, offset)
+        self._step(lambda team: steps.reset(team, at, offset))
 
     # Nodes, and looking
 
     def hello(self, name: str, report: Mapping[str, Any]) -> None:
         """As in `Rules`."""
-        with self._step() as team:
-            steps.hello(team, name, report_text(report))
+        self._step(lambda team: steps.hello(team, name, report_text(report)))
 
     def goodbye(self, name: str, beat: int | None = None) -> bool:
         """As in `Rules`."""
-        with self._word() as team:
-            return team is not None and steps.goodbye(team, name, beat)
+        return self._word(lambda team: team is not None and steps.goodbye(team, name, beat))
 
     def pulse(self) -> Pulse:
         """As in `Rules`."""
-        with self._sight() as team:
-            return Pulse(None, ()) if team is None else Pulse(steps.planner(team.db, team.id), _outs(team))
+        return self._sight(lambda team: Pulse(None, ()) if team is None else _pulse(team))
 
     def look(self) -> Snapshot:
         """As in `Rules`."""
-        with self._sight() as team:
-            return Rules(Charter()).look() if team is None else _snapshot(team)
+        return self._sight(lambda team: Rules(Charter()).look() if team is None else _snapshot(team))
 
     def waiting(self, at: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
         """As in `Rules`."""
         which = "team = ?" if at is None else steps.THIS_LANE
         sql = f"SELECT topic, partition, start, stop FROM waiting WHERE {which} ORDER BY 1, 2, 3, 4 LIMIT ?"
-        with self._sight() as team:
+
+        def look(team: Team | None) -> list[OffsetRange]:
             rows = [] if team is None else team.db.execute(sql, (team.id, *(at or ()), max(0, most))).fetchall()
             return [OffsetRange(*row) for row in rows]
 
+        return self._sight(look)
+
     def note(self, key: str, value: bytes | None) -> None:
         """As in `Rules`."""
-        with self._step() as team:
-            steps.note(team, key, value)
+        self._step(lambda team: steps.note(team, key, value))
 
     def notes(self, prefix: str = "") -> dict[str, bytes]:
         """As in `Rules`."""
-        with self._sight() as team:
+
+        def look(team: Team | None) -> dict[str, bytes]:
             rows = [] if team is None else team.db.execute("SELECT key, value FROM notes WHERE team = ?", (team.id,))
             return {key: value for key, value in rows if key.startswith(prefix)}
 
+        return self._sight(look)
+
     # Parts of steps
 
-    @contextmanager
-    def _step(self) -> Iterator[Team]:
+    def _step(self, work: Callable[[Team], T]) -> T:
         """For what begins something, and needs a group for it."""
-        with self._word() as team:
+
+        def with_group(team: Team | None) -> T:
             if team is None:
                 raise not_founded(self._group, self._address)
-            yield team
+            return work(team)
 
-    @contextmanager
-    def _word(self) -> Iterator[Team | None]:
-        with self._file.writing() as db:
-            yield self._team(db)
+        return self._word(with_group)
 
-    @contextmanager
-    def _sight(self) -> Iterator[Team | None]:
-        with self._file.reading() as db:
+    def _word(self, work: Callable[[Team | None], T]) -> T:
+        return self._file.write(lambda db: work(self._team(db)))
+
+    def _sight(self, work: Callable[[Team | None], T]) -> T:
+        def look(db: sqlite3.Connection) -> T:
             try:
-                yield self._team(db)
+                return work(self._team(db))
             except (ValueError, TypeError) as error:
                 raise damaged(self._group, self._address, str(error)) from error
+
+        return self._file.read(look)
 
     def _team(self, db: sqlite3.Connection) -> Team | None:
         row = db.execute("SELECT id, charter FROM teams WHERE name = ?", (self._group,)).fetchone()
         return None if row is None else Team(db, row[0], charter_of(row[1], self._group, self._address))
+
+
+def _pulse(team: Team) -> Pulse:
+    return Pulse(steps.planner(team.db, team.id), _outs(team))
 
 
 def _outs(team: Team) -> tuple[Out, ...]:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ottla.engines.fleet.holding import Holdings, lost_by
@@ -104,9 +105,11 @@ class Steward:
         return self._lease is not None
 
     def start(self) -> None:
-        """Its threads run until `stop`."""
+        """Its threads run until `stop`. Those that run already go on."""
         for thread in self._threads:
-            thread.start()
+            if thread.ident is None:
+                with suppress(RuntimeError):  # it is about to run
+                    thread.start()
 
     def stop(self) -> None:
         """Ends the threads; another node may plan at once."""
@@ -146,6 +149,8 @@ class Steward:
             self._forget_nodes(now)
         pulse = self._store.pulse()
         self._holdings.saw(out.seen.lease.number for out in pulse.out)
+        for one in self._holdings.give_back_astray(pulse.out):
+            self._tell(_reclaimed(one))
         self._reclaim(pulse, now)
         if self._planner is not None:
             self._claim(pulse, now)

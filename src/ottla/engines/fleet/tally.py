@@ -17,7 +17,7 @@ class Tally:
     """Counts."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._endings: dict[str, int] = {}
         self._records = 0
         self._bytes = 0

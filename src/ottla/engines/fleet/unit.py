@@ -6,6 +6,7 @@ outside. Who takes it and whom it tells is not known here.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +18,7 @@ import pyarrow as pa
 from ottla.consume.singly import records_of
 from ottla.engines.fleet.handlers import came_from_outside
 from ottla.engines.fleet.holding import Ending, Held
-from ottla.errors import InputError, LeaseLost
+from ottla.errors import InputError, LeaseLost, UsedAfterFork
 from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, Record
 from ottla.wire.decode import COLUMNS, SCHEMA
@@ -30,6 +31,7 @@ class Unit:
     """A slice of one partition. One thread uses it at a time."""
 
     def __init__(self, held: Held, reader: Reader, tell: Told) -> None:
+        self._pid = os.getpid()
         self._held = held
         self._reader = reader
         self._tell = tell
@@ -104,8 +106,8 @@ class Unit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.ending is not None:
-            return
+        if self.ending is not None or os.getpid() != self._pid:
+            return  # what a forked child does is not what becomes of the parent's unit
         if error is None:
             self.done()
         elif came_from_outside(error):
@@ -114,6 +116,8 @@ class Unit:
             self.fail(error)
 
     def _end(self, reached: int, error: BaseException | None) -> Ending:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(f"{self.range} belongs to the process that took it: what becomes of it is said there")
         if self.ending is not None:
             raise InputError(f"{self.range} has ended already: {self.ending.value}")
         self.ending = self._tell(self, self._held, reached, error)
