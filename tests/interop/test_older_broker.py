@@ -10,6 +10,7 @@ import pytest
 from ottla import Consumer, Producer, Protocol, Reader
 from ottla.admin import Admin, OffsetSpec
 from ottla.cluster import LocalCluster
+from ottla.cluster.security import Mechanism
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 
@@ -75,3 +76,10 @@ def test_topics_come_and_go_over_a_secure_listener(older: LocalCluster) -> None:
         assert admin.describe_topics("fleeting")[0].partitions[1].leader == 1
         admin.delete_topics("fleeting")
         assert "fleeting" not in admin.topic_names()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"])
+def test_every_mechanism_is_let_in(older: LocalCluster, mechanism: Mechanism) -> None:
+    assert older.secure_bootstrap is not None
+    with Admin(older.secure_bootstrap, security=older.security("alice", mechanism=mechanism)) as admin:
+        assert "older" in admin.topic_names()
