@@ -83,7 +83,7 @@ USES: dict[str, Use] = {
 }
 HISTORY = (
     *("count", "offsets", "count", "no such topic", "+records", "whole", "union", "+records", "self-join", "view"),
-    *("cache", "+partition", "+records", "write", "a partition", "+records", "iterator", "shuffled", "count"),
+    *("cache", "+partition", "+records", "write", "iterator", "count"),
 )
 """Uses right after a change, and after a use that leaves something out."""
 

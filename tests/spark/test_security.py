@@ -5,10 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from ottla.cluster import LocalCluster
 from ottla.config import OAuthBearer
-from ottla.errors import AuthenticationFailed, ConfigError
+from ottla.errors import ConfigError
+from ottla.net.tokens import ClientCredentials
 from ottla.spark.options import Connection, connection
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {};"
@@ -118,74 +115,25 @@ def bearer(entry: str, **options: str) -> OAuthBearer:
     return sasl
 
 
-@contextmanager
-def endpoint(answer: bytes, code: int = 200) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """A token endpoint, and what it was asked."""
-    asked: list[tuple[str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append((self.headers["Authorization"], body))
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/token", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+@pytest.mark.parametrize("named", [False, True])
+def test_a_token_endpoint_is_asked_with_the_credentials_of_the_client(named: bool) -> None:
+    """In the entry, as Java has it, or in options of their own, as in Kafka 4."""
+    credentials = ClientCredentials("https://idp.example/token", "app", "s3cret", "kafka.write")
+    options = {"sasl_oauthbearer_token_endpoint_url": credentials.url}
+    if named:
+        start = "sasl_oauthbearer_client_credentials_client"
+        options |= {f"{start}_id": "app", f"{start}_secret": "s3cret", "sasl_oauthbearer_scope": "kafka.write"}
+    own = "" if named else 'clientId="app" clientSecret="s3cret" scope="kafka.write"'
+    handler = "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
+    sasl = bearer(f'{own} extension_logicalCluster="lkc"', **options, sasl_login_callback_handler_class=handler)
+    assert (sasl.token, sasl.extensions) == (credentials, (("logicalCluster", "lkc"),))
+    assert "s3cret" not in repr(sasl)
 
 
-def test_a_token_endpoint_is_asked_once_for_the_life_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("ottla.spark.tokens.time.monotonic", lambda: now[0])
-    with endpoint(json.dumps({"access_token": "abc", "expires_in": 100}).encode()) as (url, asked):
-        sasl = bearer(
-            'clientId="app" clientSecret="s3cret" scope="kafka.write" extension_logicalCluster="lkc-1"',
-            sasl_oauthbearer_token_endpoint_url=url,
-            sasl_login_callback_handler_class=(
-                "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
-            ),
-        )
-        assert "s3cret" not in repr(sasl)
-        assert [sasl.token(), sasl.token()] == ["abc", "abc"]
-        assert asked == [
-            (f"Basic {base64.b64encode(b'app:s3cret').decode()}", "grant_type=client_credentials&scope=kafka.write")
-        ]
-        now[0] += 81
-        assert sasl.token() == "abc"
-        assert len(asked) == 2
-    assert sasl.extensions == (("logicalCluster", "lkc-1"),)
-
-
-@pytest.mark.parametrize(
-    ("answer", "code", "error"), [(b"{}", 200, "no JSON with access_token"), (b"", 401, "HTTP 401")]
-)
-def test_an_endpoint_that_gives_no_token_is_named_without_the_secret(answer: bytes, code: int, error: str) -> None:
-    with endpoint(answer, code) as (url, _):
-        sasl = bearer('clientId="app" clientSecret="s3cret"', sasl_oauthbearer_token_endpoint_url=url)
-        with pytest.raises(AuthenticationFailed, match=f"{url}: no token for client app: .*{error}") as told:
-            sasl.token()
-    assert "s3cret" not in str(told.value)
-
-
-def test_a_file_has_the_token_of_the_moment(tmp_path: Path) -> None:
-    path = tmp_path / "a token"
-    sasl = bearer("", sasl_oauthbearer_token_endpoint_url=path.as_uri())
-    with pytest.raises(AuthenticationFailed, match="no token"):
-        sasl.token()
-    for token in ("one", "two"):
-        path.write_text(f"{token}\n")
-        assert sasl.token() == token
+def test_claims_that_nobody_signs() -> None:
+    head, claims, signature = bearer('unsecuredLoginStringClaim_sub="alice"').token().split(".")
+    assert [json.loads(base64.urlsafe_b64decode(f"{part}==")) for part in (head, claims)][1]["sub"] == "alice"
+    assert signature == ""
 
 
 @pytest.mark.parametrize(
@@ -196,7 +144,7 @@ def test_a_file_has_the_token_of_the_moment(tmp_path: Path) -> None:
         (
             'clientId="a" clientSecret="b"',
             {"sasl_oauthbearer_token_endpoint_url": "http://idp.example/token"},
-            "accepted are https: and file:",
+            "is not https: the secret would be readable",
         ),
         ("", {"sasl_login_callback_handler_class": "com.example.Mine"}, "Java classes cannot run here"),
     ],
@@ -207,15 +155,18 @@ def test_tokens_that_cannot_be_had_are_refused(entry: str, options: dict[str, st
 
 
 @pytest.mark.broker
-def test_a_broker_takes_a_token(kafka: LocalCluster) -> None:
-    tls: Any = kafka.security("alice").tls
+def test_a_broker_takes_the_token_in_a_file(kafka: LocalCluster, tmp_path: Path) -> None:
+    security: Any = kafka.security("alice", mechanism="OAUTHBEARER")
+    path = tmp_path / "a token"
+    path.write_text(security.sasl.token())
     found = given(
         bootstrap_servers=kafka.secure_bootstrap or "",
         security_protocol="SASL_SSL",
         ssl_truststore_type="PEM",
-        ssl_truststore_location=str(tls.ca_file),
+        ssl_truststore_location=str(security.tls.ca_file),
         sasl_mechanism="OAUTHBEARER",
-        sasl_jaas_config=MODULE.format('unsecuredLoginStringClaim_sub="alice"'),
+        sasl_jaas_config=MODULE.format(""),
+        sasl_oauthbearer_token_endpoint_url=path.as_uri(),
     )
     with found.cluster() as cluster:
         assert cluster.metadata().brokers

@@ -7,17 +7,20 @@ to a disk.
 
 from __future__ import annotations
 
+import base64
 import functools
+import json
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
 from ottla.errors import ConfigError
+from ottla.net.tokens import ClientCredentials, TokenFile
 from ottla.spark.stores import key_pem, trust_pem
-from ottla.spark.tokens import FromEndpoint, FromFile, Unsecured
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -86,6 +89,20 @@ class Protection:
     def security(self) -> Security:
         """For a client in this process."""
         return Security(tls=None if self.stores is None else self.stores.tls(), sasl=self.sasl)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsecured:
+    """A token that nobody has signed, for brokers in tests that take any (`unsecuredLoginStringClaim_sub`)."""
+
+    subject: str
+
+    def __call__(self) -> str:
+        """The token."""
+        now = int(time.time())
+        parts = ({"alg": "none"}, {"sub": self.subject, "iat": now, "exp": now + 3600})
+        texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+        return f"{'.'.join(texts)}."
 
 
 @functools.cache
@@ -213,7 +230,7 @@ def _bearer(settings: Mapping[str, str], found: Mapping[str, str]) -> OAuthBeare
     )
     url = settings.get("sasl.oauthbearer.token.endpoint.url", "").strip()
     if url.startswith("file:"):
-        return OAuthBearer(FromFile(unquote(urlsplit(url).path)), extensions)
+        return OAuthBearer(TokenFile(unquote(urlsplit(url).path)), extensions)
     if url:
         client = settings.get("sasl.oauthbearer.client.credentials.client.id") or found.get("clientId")
         secret = settings.get("sasl.oauthbearer.client.credentials.client.secret") or found.get("clientSecret")
@@ -222,8 +239,8 @@ def _bearer(settings: Mapping[str, str], found: Mapping[str, str]) -> OAuthBeare
                 "kafka.sasl.oauthbearer.token.endpoint.url needs clientId and clientSecret, in kafka.sasl.jaas.config"
                 " or as kafka.sasl.oauthbearer.client.credentials.client.id and .secret"
             )
-        scope = settings.get("sasl.oauthbearer.scope") or found.get("scope")
-        return OAuthBearer(FromEndpoint(url, client, secret, scope), extensions)
+        scope = settings.get("sasl.oauthbearer.scope") or found.get("scope", "")
+        return OAuthBearer(ClientCredentials(url, client, secret, scope), extensions)
     subject = found.get("unsecuredLoginStringClaim_sub")
     if subject is None:
         raise ConfigError(
