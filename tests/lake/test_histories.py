@@ -108,8 +108,9 @@ class History:
         what, target, deleted, entries = self.dice.choice(self._kept)
         shutil.rmtree(self.lake.path / what)
         shutil.copytree(target, self.lake.path / what)
-        if not what:
+        if not what:  # other copies than those of that time are of another past
             self.deleted = deleted
+            self._kept = [one for one in self._kept if int(one[1].name) <= int(target.name)]
         self._forget(entries)
 
     def _forget(self, last: int) -> None:
@@ -226,12 +227,12 @@ def play(path: Path, form: Format, seed: int, monkeypatch: pytest.MonkeyPatch, *
     history.check(deep=True)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("form", list(Format), ids=lambda one: one.value)
 def test_readers_see_what_was_in_the_topic_once(
     tmp_path: Path, form: Format, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play(tmp_path, form, seed, monkeypatch, steps=25)
+    play(tmp_path, form, seed, monkeypatch, steps=20)
 
 
 @pytest.mark.long

@@ -217,3 +217,26 @@ def test_what_retention_took_during_the_query_becomes_a_gap(
     entries = stand.stream(on_lost=OnLost.EARLIEST)
     assert records(entries) == 900 - 15
     assert sum(len(gap.range) for entry in entries for gap in entry.gaps) == 15
+
+
+@pytest.mark.long
+def test_a_topic_that_was_deleted_does_not_stop_the_others(
+    kafka: LocalCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    stand = Stand(kafka, spark, "spark-archive-stays", tmp_path / "a")
+    gone = "spark-archive-goes"
+    stand.produce(0, 300)
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(gone, partitions=1)
+        with Producer(kafka.bootstrap) as producer:
+            producer.send_many(gone, [b"soon gone"] * 20)
+        wanted = Wanted(topics=(stand.topic, gone))
+        query = archive_stream(spark, stand.lake, stand.job, wanted, cutting=_CUTTING)
+        assert query.wait(_SECONDS)
+        admin.delete_topics([gone])
+    stand.produce(300, 200)
+    query = archive_stream(spark, stand.lake, stand.job, wanted, cutting=_CUTTING)
+    assert query.wait(_SECONDS)
+    assert sum(offset for at, offset in stand.lake.positions().items() if at.topic == stand.topic) == 500
+    assert set(query.troubles) == {gone}
+    assert list(verify_files(stand.lake, Checked(), deep=True)) == []

@@ -6,7 +6,8 @@ are not. When none is in order, that is an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable
 
 from ottla.errors import (
     ArchiveIncomplete,
@@ -23,6 +24,9 @@ from ottla.events import Events, TopicResumed, TopicSuspended
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import Logs, Survey, faults, joined
 from ottla.lake.lake import Lake
+
+_AGAIN_SECONDS = 10.0
+"""Between looks at a topic that was not in order: a broker is asked for seconds before a topic counts as gone."""
 
 
 def is_outage(error: BaseException) -> bool:
@@ -44,20 +48,26 @@ class Topics:
         self.troubles: dict[str, OttlaError] = {}
         """Why topics are not archived."""
         self._told: dict[str, str] = {}
+        self._unread: set[str] = set()
+        """Topics whose records could not be read: that their logs can be looked at says little."""
+        self._looked = float("-inf")
         self._survey = survey
         self._lake = lake
         self._topics = topics
         self._on_lost = on_lost
         self._events = events
 
-    def look(self, *, again: bool = True) -> Logs:
-        """The logs of the topics that are in order; `again` looks once more at those that were not.
+    def look(self) -> Logs:
+        """The logs of the topics that are in order. Now and then, those that were not are looked at again.
 
         Raises what is wrong if that is so with all of them, or if no broker answers.
         """
         last = self._lake.ledger.last()  # before the logs, which only grow
         positions, ids = ({}, {}) if last is None else (last.positions, last.topics)
         before = self.troubles
+        again = time.monotonic() >= self._looked + _AGAIN_SECONDS or len(before) == len(self._topics)
+        if again:
+            self._looked = time.monotonic()
         self.troubles = {} if again else dict(before)
         try:
             logs = joined([self._jointly(before), *(self._single(topic) for topic in before if again)])
@@ -73,12 +83,18 @@ class Topics:
     def suspend(self, topic: str, error: OttlaError) -> None:
         """Leaves the topic out until another look finds it in order; raises if no topic is left."""
         self.troubles[topic] = error
+        self._unread.add(topic)
         self._tell()
         if len(self.troubles) == len(self._topics):
             self.require_none()
 
+    def archived(self, topics: Iterable[str]) -> None:
+        """Something of the topics has come into the archive."""
+        self._unread.difference_update(topics)
+        self._tell()
+
     def _tell(self) -> None:
-        for topic in [topic for topic in self._told if topic not in self.troubles]:
+        for topic in [topic for topic in self._told if topic not in self.troubles and topic not in self._unread]:
             del self._told[topic]
             self._events.emit(TopicResumed(topic))
         for topic, error in self.troubles.items():

@@ -203,7 +203,7 @@ class Archiving:
         return self._topics
 
     def _is_enough(self, topics: Topics) -> bool:
-        logs = self._waiting(lambda: topics.look(again=False))
+        logs = self._waiting(topics.look)
         whole = due(self.lake.positions(), logs, on_lost=self._wanted.on_lost)
         self.progress.expected = self.progress.passed + whole.records
         return limited(whole, self._cutting.round_bytes, logs.record_bytes) != whole
@@ -226,7 +226,7 @@ class Archiving:
                 entry = self._round(chosen, logs)
             except (LakeConflict, OffsetsLost) as error:
                 # Another archiver was faster, or retention was: how things stand now says what is left to do.
-                fresh = self._waiting(lambda: topics.look(again=False))
+                fresh = self._waiting(topics.look)
                 self.progress.passed = passed
                 races += 1
                 if races > _LOST_RACES or (self.lake.positions() == positions and _begin_as(fresh, logs)):
@@ -246,6 +246,7 @@ class Archiving:
                 is_alone = True  # from now on one topic at a time: that tells which one it is
                 continue
             races = 0
+            topics.archived(chosen.topics)
             if entry is not None:
                 self.progress.recorded(entry)
                 report(self.lake, cluster, self._wanted)

@@ -97,7 +97,7 @@ class Ledger:
         """Notes for good that the entry was published."""
         try:
             self.marks.mkdir(exist_ok=True)
-            os.close(os.open(self._mark(number), os.O_CREAT | os.O_WRONLY, 0o666))
+            os.close(os.open(self._mark(number), os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
             sync(self.marks)
             for older in _numbers(self.marks, ""):
                 if older < number:

@@ -128,7 +128,8 @@ class _Verification:
                 yield from self._file(entry, file, state)
                 states.append(state)
             if gone:
-                self._rewritten.add(receipt, entry.fingerprint(receipt), [self._lake.locate(file) for file in live])
+                there = [self._lake.locate(file) for file, state in zip(live, states, strict=True) if state.is_there]
+                self._rewritten.add(receipt, entry.fingerprint(receipt), there)
             elif self._deep and rows == receipt.count and all(state.is_there for state in states):
                 yield from self._content(entry, receipt, files, all(state.is_as_written for state in states))
         for one in of_range:
