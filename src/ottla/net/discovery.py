@@ -54,9 +54,15 @@ class Question:
 class _Flight:
     """One look that others may wait for."""
 
+    deadline: Deadline
+    thread: int = field(default_factory=threading.get_ident)
     done: Flag = field(default_factory=Flag)
     found: Metadata | None = None
     error: OttlaError | None = None
+
+    def is_abandoned(self) -> bool:
+        """Whether waiting for it is pointless: an interrupt ended it, or it is this thread that runs it, below us."""
+        return self.thread == threading.get_ident() or self.deadline.expired()
 
 
 class Discovery:
@@ -90,10 +96,12 @@ class Discovery:
         while True:
             with self._lock:
                 flight = self._flights.get(question)
-                if flight is None:
-                    mine = self._flights[question] = _Flight()
+                if flight is None or flight.is_abandoned():
+                    mine = self._flights[question] = _Flight(deadline)
                     break
-            if not flight.done.wait(deadline.remaining()):
+            if not flight.done.wait(flight.deadline.sooner(deadline.remaining()).remaining()):
+                if not deadline.expired():
+                    continue
                 raise NoBrokerReachable((), deadline.elapsed(), "another thread is still asking for the metadata")
             if counts and flight.found is not None:
                 return flight.found
@@ -108,7 +116,8 @@ class Discovery:
             raise
         finally:
             with self._lock:
-                del self._flights[question]
+                if self._flights.get(question) is mine:
+                    del self._flights[question]
             mine.done.set()
 
     def any_connection(self, deadline: Deadline) -> Connection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -142,6 +143,9 @@ class Producer:
         """Nothing is taken any more."""
         self._ended = False
         """Nothing runs any more."""
+        self._ending = threading.Lock()
+        self._enders: set[int] = set()
+        """The threads that are ending it, one after the other."""
         self._pid = os.getpid()
         lifetimes.begins(self)
         if self._keeper is not None and self._keeper.inherited():
@@ -307,8 +311,6 @@ class Producer:
                 self._drain(deadline)
         finally:
             self._end(deadline)
-        self._ended = True
-        lifetimes.ends(self)
         self._outcomes.raise_failures()
 
     def hurry(self) -> None:
@@ -323,6 +325,22 @@ class Producer:
             pass  # what is left is given up, and raised
 
     def _end(self, deadline: Deadline) -> None:
+        me = threading.get_ident()
+        if me in self._enders:
+            return  # a signal handler in the middle of it
+        try:
+            try:
+                self._enders.add(me)
+                with self._ending:
+                    self._end_all(deadline)
+            finally:
+                self._enders.discard(me)
+        finally:
+            self._enders.discard(me)  # again: Ctrl-C may have ended the first
+
+    def _end_all(self, deadline: Deadline) -> None:
+        if self._ended:
+            return
         with ExitStack() as everything:  # all of it, also when a second Ctrl-C comes
             everything.callback(self._footing.close)
             if self._keeper is not None:
@@ -331,6 +349,8 @@ class Producer:
             self._sender.stop(deadline)  # also one that was not started: then it cannot be any more
         if self._keeper is not None and self._outcomes.kept:
             _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._outcomes.kept)
+        self._ended = True
+        lifetimes.ends(self)
 
     # The long way of a record
 

@@ -365,6 +365,8 @@ class Store:
         """Settle, sync if that was asked for, and give up the directory. Of an empty spool only `owner` stays."""
         if self._is_closed or os.getpid() != self._pid:
             self._shelf.close()
+            if self._is_closed:
+                self._ownership.close()  # Ctrl-C may have come in the middle of the first time
             return
         try:
             self.durable()
