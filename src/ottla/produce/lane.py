@@ -90,6 +90,8 @@ class Lane:
         self.checking = False
         self.is_stale = False
         """It has to be read because much time has passed, not because the broker said that numbers cannot go on."""
+        self.stored: Outgoing | None = None
+        """The batch that is on disk, as it must be before it is sent; its owner's."""
         self._is_checked = False
         """Since something was sent."""
         self._most_in_flight = in_flight
@@ -186,6 +188,7 @@ class Lane:
         batch.attempts += 1
         batch.sent_at = now if batch.sent_at is None else batch.sent_at
         self.flying += 1
+        self.stored = None
         if now - self._sent_at > FORGOTTEN_AFTER:
             self._known_id = -1
         self._sent_at = now

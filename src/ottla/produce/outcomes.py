@@ -1,4 +1,4 @@
-"""What becomes of batches: they are decided once, their memory is given back, and failures are kept for whoever asks.
+"""What becomes of records: their deliveries are settled, once, and failures are kept for whoever asks.
 
 Batches and how they ended come in; deliveries are settled, events go out, and the failures since the last time somebody
 asked are counted, so that a program that looks at no delivery still hears of them.
@@ -11,15 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.events import Events, FlushAcknowledged, FlushFailed
 from ottla.net.waiting import Total
-from ottla.produce.budget import Budget
-from ottla.produce.delivery import Outcome, fresh
+from ottla.produce.delivery import Outcome, Placement, Refusal, fresh
 from ottla.produce.hook import decoded
+from ottla.produce.intake import Handover
 from ottla.produce.outgoing import Outgoing
+from ottla.produce.packing import RefuseRows
 from ottla.wire.batch import BatchHeader
 
 _log = logging.getLogger(__name__)
@@ -48,12 +50,9 @@ class FailedBatch:
 
 
 class Outcomes:
-    """Decides batches."""
+    """Settles deliveries, on the sender's thread."""
 
-    def __init__(
-        self, budget: Budget, *, events: Events, on_failed: Callable[[FailedBatch], None] | None = None
-    ) -> None:
-        self._budget = budget
+    def __init__(self, *, events: Events, on_failed: Callable[[FailedBatch], None] | None = None) -> None:
         self._events = events
         self._on_failed = on_failed
         self._failed_records = Total()
@@ -62,41 +61,55 @@ class Outcomes:
         """Why the first record failed since somebody asked. Whoever takes it out tells of all."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
+        self.failure: OttlaError | None = None
+        """Why a record failed, whoever was told; set back by the transaction that looks at it."""
 
-    def hold(self, batch: Outgoing, more_bytes: int) -> None:
-        """The batch takes so many more bytes of the producer's memory; negative for less."""
-        batch.held_bytes += more_bytes
-        self._budget.add(more_bytes)
-
-    def acknowledged(self, batch: Outgoing, base_offset: int, append_time: int, now: float) -> None:
-        """The broker has it."""
-        if self._events.active:
+    def settle(self, batch: Outgoing, outcome: Outcome, now: float) -> None:
+        """The batch is in the log, or will not be delivered, or a hook has left nothing of it."""
+        if outcome.error is not None:
+            self._failed(batch, outcome.error)
+        elif self._events.active and batch.header is not None:
             seconds = now - (now if batch.sent_at is None else batch.sent_at)
-            self._events.emit(
-                FlushAcknowledged(
-                    batch.topic, batch.partition, batch.count, batch.size_bytes, base_offset, seconds, batch.attempts
-                )
-            )
-        self._release(batch)
-        batch.decide(Outcome(0, base_offset, append_time))
-
-    def failed(self, batch: Outgoing, error: OttlaError) -> None:
-        """It will not be delivered."""
-        self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
-        handed = self._hand_out(batch, error)
-        if not handed:
-            self.count(batch.count, error)
-        self._release(batch)
-        batch.decide(Outcome(0, -1, -1, error))
+            at = batch.topic, batch.partition
+            sizes = batch.count, batch.size_bytes
+            self._events.emit(FlushAcknowledged(*at, *sizes, outcome.base_offset, seconds, batch.attempts))
+        batch.decide(outcome)
 
     def left(self, batch: Outgoing, error: KeptInSpool) -> None:
         """The producer ends, and the batch stays on disk: no failure, and no delivery either."""
         self.kept += batch.count
-        self._release(batch)
         batch.decide(Outcome(0, -1, -1, error))
+
+    def refuse(self, handover: Handover, error: OttlaError) -> None:
+        """None of the rows that are in no batch yet gets into one."""
+        shipment = handover.shipment
+        count = handover.columns.count
+        is_open = np.ones(count, np.bool_)
+        for placement in shipment.placements:
+            is_open[np.asarray(placement.rows)] = False
+        rows = np.flatnonzero(is_open)
+        if len(rows) == count:
+            shipment.unsettled = count
+        if len(rows):
+            self.refuse_rows(RefuseRows(shipment, -1, rows, error))
+
+    def refuse_rows(self, refused: RefuseRows) -> None:
+        """These rows get into no batch."""
+        shipment, partition, rows, error = refused
+        shipment.placements.append(Placement(Refusal(shipment.topic, partition, error), rows, 0))
+        self.count(len(rows), error)
+        shipment.settle(len(rows))
+
+    def _failed(self, batch: Outgoing, error: OttlaError) -> None:
+        self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
+        if self._hand_out(batch, error):
+            self.failure = self.failure or error
+        else:
+            self.count(batch.count, error)
 
     def count(self, records: int, error: OttlaError) -> None:
         """So many records failed, and nobody was told yet."""
+        self.failure = self.failure or error
         self._failed_records.add(records)
         if not self._first:  # looked at afterwards: who takes it out then counts these as well
             self._first.append(error)
@@ -134,7 +147,3 @@ class Outcomes:
             _log.exception("on_failed raised for %d records of %s-%d", batch.count, batch.topic, batch.partition)
             return False
         return True
-
-    def _release(self, batch: Outgoing) -> None:
-        self._budget.add(-batch.held_bytes)
-        batch.held_bytes = 0

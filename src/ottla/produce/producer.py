@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
-from ottla.net.bell import Bell
 from ottla.net.deadline import Deadline
 from ottla.net.footing import Footing, Sinks
 from ottla.produce import lifetimes
@@ -31,7 +30,6 @@ from ottla.produce.budget import Budget
 from ottla.produce.bytopic import ByTopic
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
 from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
-from ottla.produce.keeper import Keeper
 from ottla.produce.options import (
     Buffering,
     Oversize,
@@ -44,9 +42,9 @@ from ottla.produce.options import (
     settings_from,
 )
 from ottla.produce.outcomes import FailedBatch, Outcomes
-from ottla.produce.parts import Parts
+from ottla.produce.participants import Gate
 from ottla.produce.route import Partitions
-from ottla.produce.sender import Sender
+from ottla.produce.sender import Sender, Surroundings, new_loop
 from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
 from ottla.produce.transaction import Transaction
@@ -103,40 +101,37 @@ class Producer:
         )
         self._cluster, self._events = self._footing.cluster, self._footing.events
         store = None if spool is None else Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
-        self._bell = Bell()
+        loop = new_loop(self._cluster, name=client_id, events=self._events)
+        self._bell = loop.bell
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
-        self._outcomes = Outcomes(self._budget, events=self._events, on_failed=on_failed)
-        self._intake = Intake(self._budget, wake=self._bell.ring, short_way=self._topics.takes_any_small_record)
+        self._outcomes = Outcomes(events=self._events, on_failed=on_failed)
+        self._intake = Intake(self._budget, wake=loop.bell.ring, short_way=self._topics.takes_any_small_record)
         self._open = self._intake.open
-        self._spool = spool
-        self._keeper: Keeper | None = None
-        if spool is not None and store is not None:
-            self._keeper = Keeper(spool, store, outcomes=self._outcomes, events=self._events)
+        gate = None if transactional_id is None else Gate()
         self._sender = Sender(
-            Parts(
+            Surroundings(
                 cluster=self._cluster,
                 intake=self._intake,
                 budget=self._budget,
                 outcomes=self._outcomes,
                 events=self._events,
-                bell=self._bell,
-                settings_of=self._topics.settings,
-                router_of=self._topics.router,
-                forget_router=self._topics.forget,
-                keeper=self._keeper,
-                retry=self._cluster.retry,
+                topics=self._topics,
+                spool=None if spool is None or store is None else (spool, store),
+                gate=gate,
                 transactional_id=transactional_id,
             ),
-            name=client_id,
+            loop,
         )
+        self._keeper = self._sender.keeper
         self._transactions: Transactions | None = None
-        if transactional_id is not None:
+        if transactional_id is not None and gate is not None:
             self._transactions = Transactions(
                 transactional_id,
                 timeout=transaction_timeout,
                 cluster=self._cluster,
                 sender=self._sender,
                 outcomes=self._outcomes,
+                gate=gate,
             )
         self._started = False
         self._closed = False
@@ -316,7 +311,7 @@ class Producer:
     def hurry(self) -> None:
         """Sends everything now, and waits for nothing: what comes before many are closed at once."""
         if self._started:
-            self._sender.ask(self._sender.reception.hurry)
+            self._sender.hurry()
 
     def _drain(self, deadline: Deadline) -> None:
         try:

@@ -149,7 +149,7 @@ def test_a_broker_that_goes_and_comes_back(one: FakeKafka, heard: Heard, monkeyp
 def test_addresses_at_which_no_broker_was_ever_found(
     one: FakeKafka, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.produce.scout.STILL_DOWN_EVERY", 0.1)
+    monkeypatch.setattr("ottla.net.lookups.STILL_DOWN_EVERY", 0.1)
     one.all_down()
     with new(one, events=[heard]) as producer:
         sent = producer.send("t", b"x")

@@ -18,7 +18,7 @@ from .stand import SOON, new, values
 
 
 def test_an_unknown_topic_is_refused_with_its_name(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.produce.scout._UNKNOWN_PATIENCE", 0.2)
+    monkeypatch.setattr("ottla.produce.topics._UNKNOWN_PATIENCE", 0.2)
     producer = new(kafka)
     delivery = producer.send("typo", b"1")
     with pytest.raises(OttlaError, match=r"topic typo: UNKNOWN_TOPIC_OR_PARTITION .*\n.*does not exist"):
