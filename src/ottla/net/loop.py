@@ -104,6 +104,7 @@ class Loop(Generic[R]):
         if self._may_enter():
             actor.end(None)
             self._over.set()
+            self.bell.close()
         elif self.is_elsewhere and self._over.wait(deadline.remaining()) and self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
 
@@ -223,6 +224,7 @@ class Loop(Generic[R]):
             actor.end(error)
         finally:
             self._over.set()
+            self.bell.close()
 
     def _turn(self, actor: Actor) -> None:
         self.bell.listen()

@@ -54,6 +54,8 @@ class Watch:
         self._look_at = 0.0
         self._refresh_at = math.inf
         self._failures = 0
+        self._earlier = 0
+        """Failures before the last lookup: all that was wrong with its answer counts once."""
         self._failed_at = -math.inf
         """When the last lookup failed; long ago when one has succeeded since."""
         self._silent_since = 0.0
@@ -104,12 +106,12 @@ class Watch:
         return self._refresh_at if self._doubted.isdisjoint(in_use) else self._look_at
 
     def learned(self, now: float) -> None:
-        """A lookup has succeeded."""
+        """A lookup has succeeded; `look_again` follows if its answer was not good enough."""
         self._under_way = False
         self.error = None
         self._failed_at = -math.inf
         self._was_dark = False
-        self._failures = 0
+        self._earlier, self._failures = self._failures, 0
         self._look_at = now + self._retry.initial
         self.refresh(now)
 
@@ -120,13 +122,14 @@ class Watch:
         if lookup.asked_at - self._failed_at > _SILENCE_PATIENCE:  # what was before that is another story
             self._silent_since = lookup.asked_at
         self._failed_at = now
+        self._earlier = self._failures
         silent = now - self._silent_since
         self._was_dark = isinstance(error, FINAL) or _nobody_listens(error) or silent >= _SILENCE_PATIENCE
         self.look_again(lookup.topics, now)
 
     def look_again(self, topics: Collection[str], now: float) -> None:
         """The answer was not good enough: these are asked for again, later each time."""
-        self._failures += 1
+        self._failures = self._earlier + 1
         self._look_at = now + self._retry.wait(self._failures, self._chance.random())
         self._doubted.update(topics)
 
