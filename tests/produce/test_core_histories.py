@@ -14,6 +14,7 @@ import pytest
 
 from ottla.errors import NotDelivered, OttlaError
 from ottla.produce import core as core_module
+from ottla.produce import hook
 from ottla.produce.core import Core
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Outgoing
@@ -196,14 +197,14 @@ def _parts_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _keeps_the_memory_of_what_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splitting: the whole is still counted."""
-    real = core_module.cut
+    real = hook.cut
 
     def cut(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
         parts = real(batch, level=level)
         batch.held_bytes = 0
         return parts
 
-    monkeypatch.setattr(core_module, "cut", cut)
+    monkeypatch.setattr("ottla.produce.core.cut", cut)
 
 
 def _forgets_what_waits_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:

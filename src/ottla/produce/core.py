@@ -36,6 +36,15 @@ _DISK_SECONDS = 0.1
 """How long a lane waits before it tries a disk again that refused."""
 _OPEN_SECONDS = 1.0
 """How long a batch that cannot be sent stays open: all its records have the deadline of the first one."""
+_ABSENT = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""Errors after which a batch is certainly not in the log."""
 _NEVER = math.inf
 
 
@@ -448,7 +457,7 @@ class Core:
     def _again(self, carried: Carried, error: OttlaError, now: float) -> None:
         _, lane, batch = carried
         batch.error = error
-        batch.is_doubtful = True
+        batch.is_doubtful = batch.is_doubtful or not _is_surely_absent(error)
         if batch.decided:
             lane.forgotten(batch)
             return
@@ -615,6 +624,11 @@ class Core:
             for batch in lane.line:
                 lane.number(batch, transactional=self.is_transactional)
         return list(lane.line)
+
+
+def _is_surely_absent(error: OttlaError) -> bool:
+    """Whether a broker that answers so has not put the batch into its log."""
+    return isinstance(error, BrokerError) and error.code in _ABSENT
 
 
 def _when(lane: Lane) -> float:

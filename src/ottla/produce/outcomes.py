@@ -103,13 +103,13 @@ class Outcomes:
     def _failed(self, batch: Outgoing, error: OttlaError) -> None:
         self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
         if self._hand_out(batch, error):
-            self.failure = self.failure or error
+            self.failure = self.failure or fresh(error)
         else:
             self.count(batch.count, error)
 
     def count(self, records: int, error: OttlaError) -> None:
         """So many records failed, and nobody was told yet."""
-        self.failure = self.failure or error
+        self.failure = self.failure or fresh(error)
         self._failed_records.add(records)
         if not self._first:  # looked at afterwards: who takes it out then counts these as well
             self._first.append(error)

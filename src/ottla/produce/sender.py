@@ -497,8 +497,10 @@ class Sender:
         keeper, budget = self.keeper, self._around.budget
         assert keeper is not None
         self._keep(self._core.to_be_kept(older_than=now - keeper.spool.after, now=now), stop_at_refusal=False)
+        self._carry_out(now)
         if keeper.is_full and keeper.spool.when_full is WhenFull.DROP_OLDEST:
             self._core.drop_stored(budget.used)
+            self._carry_out(now)
         if budget.used > budget.buffering.bytes // 2:
             keeper.make_durable()
             for _, lane in self._core.topics.lanes:
