@@ -176,6 +176,29 @@ class Loop(Generic[R]):
         except OttlaError as error:
             self._done.append((request, link, connection, error))
 
+    def request_beside(
+        self,
+        request: R,
+        link: Link,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        body: Sequence[Buffer],
+        *,
+        seconds: float,
+    ) -> None:
+        """Sends it from any thread, while the loop sleeps. The actor counts it (`link.requests`) when it wakes up."""
+
+        def answered(pending: Pending) -> None:
+            self._done.append((request, link, connection, pending))
+
+        connection.start(api_key, version, body, deadline=Deadline.after(seconds), answered=answered)
+
+    def failed_beside(self, request: R, link: Link, connection: Connection, error: OttlaError) -> None:
+        """A request that `request_beside` could not send; any thread."""
+        self._done.append((request, link, connection, error))
+        self.bell.ring()
+
     def answers(self) -> Iterator[Answer[R]]:
         """What became of requests since the last time."""
         while self._done:

@@ -365,6 +365,20 @@ class Core:
         self._peers[send.broker].requests += 1
         self.effects.append(send)
 
+    def sent_by_caller(self, send: Send, now: float) -> None:
+        """A caller has sent a record himself: one batch, of a lane that was idle, under its next number."""
+        for topic, lane, batch in send.carried.values():
+            topic.used_at = now
+            self.topics.active[lane.at] = topic, lane
+            self.account.hold(batch, batch.size_bytes)
+            if self.is_reporting:
+                self.effects.append(Report(_sending(batch)))
+            lane.add_numbered(batch)
+            lane.sent(batch, now)
+        peer = self._peer(send.broker)
+        assert peer is not None
+        peer.requests += 1
+
     def stored(self, lane: Lane, batch: Outgoing) -> None:
         """It is on disk, and in memory: it may be sent."""
         lane.stored = batch

@@ -182,6 +182,17 @@ class Lane:
         batch.stamp(identity, transactional=transactional)
         return identity
 
+    @property
+    def next_identity(self) -> Identity | None:
+        """Under which the next batch is sent, if nothing else happens."""
+        return Identity(self._producer_id, self._epoch, self._next_sequence) if self._numbered else None
+
+    def add_numbered(self, batch: Outgoing) -> None:
+        """A sealed batch that has `next_identity` already goes to the end of the line."""
+        self.line.append(batch)
+        if batch.identity is not None:
+            self._next_sequence = (batch.identity.sequence + batch.count) % _SEQUENCES
+
     def sent(self, batch: Outgoing, now: float) -> None:
         """The batch is under way."""
         batch.flying = True

@@ -87,6 +87,14 @@ class Topic:
         self.limits = settings.limits
         """Shrinks when a broker finds batches too large."""
         self.unknown_since: float | None = None
+        self.is_express = (
+            settings.batching.linger == 0
+            and settings.acks != 0
+            and settings.batch_hook is None
+            and settings.partitioner is None
+            and not callable(settings.strategy)
+        )
+        """Whether a single record need not wait for anything, nor ask anybody."""
 
     @property
     def numbered(self) -> bool:

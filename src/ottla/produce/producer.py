@@ -29,6 +29,7 @@ from ottla.produce import records as checks
 from ottla.produce.budget import Budget
 from ottla.produce.bytopic import ByTopic
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
+from ottla.produce.express import MOST_BYTES
 from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
 from ottla.produce.options import (
     Buffering,
@@ -123,6 +124,7 @@ class Producer:
             loop,
         )
         self._keeper = self._sender.keeper
+        self._express = self._sender.expressway
         self._transactions: Transactions | None = None
         if transactional_id is not None and gate is not None:
             self._transactions = Transactions(
@@ -203,7 +205,9 @@ class Producer:
                 chunk.busy = False
                 if index < chunk.limit:
                     return Delivery(chunk.shipment, index)
-                return self._intake.settle_append(chunk, index, value, self._check_open)
+                if self._express is None or not chunk.received or chunk.successors:
+                    return self._intake.settle_append(chunk, index, value, self._check_open)
+                self._open.chunks.pop(topic, None)  # it is closed: the next one need not find it
         return self._send(topic, value, key, headers, partition, timestamp)
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
@@ -370,6 +374,10 @@ class Producer:
             partitions = self._partitions(topic, self._budget.buffering.wait)
             where = self._topics.router(topic).custom_one(name, body, partitions.count)
         when = checks.milliseconds(timestamp)
+        if self._express is not None and listed is None and when < 0 and where < 0 and size <= MOST_BYTES:
+            delivery = self._express.send(topic, body, name)
+            if delivery is not None:
+                return delivery
         extras = None if listed is None and when < 0 and where < 0 else Extras(listed, when, where)
         return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_open)
 

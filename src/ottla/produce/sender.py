@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.config import LONGEST
-from ottla.errors import KeptInSpool, NotDelivered, OttlaError, WireError
+from ottla.errors import ConnectionLost, KeptInSpool, NotDelivered, OttlaError, WireError
 from ottla.events import Events
 from ottla.model import TopicPartition
 from ottla.net import Cluster
@@ -37,6 +37,7 @@ from ottla.produce.core import (
     Store,
 )
 from ottla.produce.delivery import SENDER_THREAD, Placement, Shipment
+from ottla.produce.express import Express, Expressway, Offer
 from ottla.produce.identity import new_producer_id
 from ottla.produce.intake import Handover, Intake
 from ottla.produce.keeper import Keeper
@@ -49,6 +50,7 @@ from ottla.produce.participants import Gate, Join
 from ottla.produce.spool import Store as SpoolStore
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
 from ottla.wire import produce as wire
+from ottla.wire.columns import NO_KEYS
 
 _log = logging.getLogger(__name__)
 _LANE = "produce"
@@ -57,6 +59,8 @@ _SWEEP_SECONDS = 0.1
 _SHORT_NAP = 0.005
 _FORGET_SECONDS = 1.0
 _FEW_SHIPMENTS = 64
+_UNSTARTED_SECONDS = 0.5
+"""How long a caller may take to send a record himself: it is some microseconds, unless he was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,14 @@ class Sender:
         """Those without an outcome, and some that have theirs."""
         self._charged_bytes = 0
         """What the budget knows of the core's account."""
+        self.expressway: Expressway | None = None
+        if around.spool is None and around.gate is None:
+            seconds = cluster.timeouts.request
+            self.expressway = Expressway(self._core, loop, around.intake, request_seconds=seconds)
+        self._unstarted: list[tuple[Express, float]] = []
+        """Sent by callers who had not finished when they were last looked at."""
+        self._given_up: dict[int, Send] = {}
+        """Those whose callers never will, by `id`."""
         self._swept_at = 0.0
         self._forgot_at = 0.0
         self._stray_bytes = 0
@@ -202,6 +214,7 @@ class Sender:
         """Everything that can be done now; when to be called again."""
         core = self._core
         core.is_reporting = self._around.events.active
+        self._adopt(now)
         for answer in self._loop.answers():
             self._heard(answer, now)
         for link in self._loop.links.changed():
@@ -219,6 +232,8 @@ class Sender:
         if self.keeper is not None:
             self.keeper.settle()
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
+        if self.expressway is not None:
+            self.expressway.offer = Offer()
         return until if core.is_idle else min(until, self._swept_at + _SWEEP_SECONDS)
 
     def end(self, error: OttlaError | None) -> None:
@@ -226,6 +241,7 @@ class Sender:
         self._around.intake.shut(error or OttlaError("this producer was closed"))
         try:
             now = time.monotonic()
+            self._adopt(now)
             handed, _ = self._around.intake.take(math.inf, lambda _: 0.0)
             reason = str(error or f"the producer was closed before they could be sent{self._why_unknown()}")
             for handover in handed:
@@ -261,6 +277,38 @@ class Sender:
             self._carry_out(now)
         return next_due
 
+    def _adopt(self, now: float) -> None:
+        """Takes back what was offered to callers; if one has sent a record meanwhile, it is one of ours from now on."""
+        way = self.expressway
+        if way is None or way.offer is None:
+            return
+        offer, way.offer = way.offer, None
+        express = None if offer.claim(None) else offer.claims[0]
+        if express is None:
+            return
+        self._shipments.append(express.shipment)
+        express.link.requests += 1
+        topic = express.topic
+        if not express.has_key and topic.partitions is not None:
+            topic.router.route(NO_KEYS, 1, partitions=topic.partitions)  # it counts for the strategy
+        self._core.sent_by_caller(express.send, now)
+        if not express.is_started:
+            self._unstarted.append((express, now))
+        self._carry_out(now)
+
+    def _give_up_unstarted(self, now: float) -> None:
+        """A caller was interrupted in the middle of sending: the connection is in doubt, the batch goes again."""
+        waiting = [(express, since) for express, since in self._unstarted if not express.is_started]
+        self._unstarted = [entry for entry in waiting if now < entry[1] + _UNSTARTED_SECONDS]
+        for express, since in waiting:
+            if now >= since + _UNSTARTED_SECONDS:
+                send, link = express.send, express.link
+                error = ConnectionLost(link.broker.address, "interrupted in the middle of sending")
+                self._given_up[id(send)] = send
+                link.requests -= 1
+                self._loop.distrust(link, error)
+                self._core.lost(send, error, now)
+
     def _nothing(self, handover: Handover) -> None:
         handover.shipment.unsettled = 0
         handover.shipment.settle(0)  # no batch will do it
@@ -269,6 +317,7 @@ class Sender:
 
     def _hurry(self) -> None:
         now = time.monotonic()
+        self._adopt(now)
         self._around.intake.take_all()
         self._take(now)
         self._core.topics.hurry(now)
@@ -371,7 +420,9 @@ class Sender:
 
     def _heard(self, answer: Answer[Send], now: float) -> None:
         send = answer.request
-        if answer.error is not None:
+        if self._given_up.pop(id(send), None) is not None:
+            answer.link.requests += 1  # it was counted when it was given up
+        elif answer.error is not None:
             self._core.lost(send, answer.error, now)
         elif send.acks == 0:
             self._core.posted(send)
@@ -516,6 +567,7 @@ class Sender:
         core, budget = self._core, self._around.budget
         self._let_go()
         self._forget_settled(now)
+        self._give_up_unstarted(now)
         core.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._loop.links):
             if link.is_away and core.topics.leads(link.broker.id):
