@@ -6,14 +6,17 @@ function that runs a job over ranges: this module knows none. What it holds in m
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
+from uuid import UUID
 
 from ottla.admin.committed import Committed, commit
+from ottla.admin.identity import TopicCreatedAgain
 from ottla.errors import InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
 from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
 from ottla.fetch.options import OnLost
@@ -25,6 +28,7 @@ from ottla.lake.values import Entry, WrittenBy
 from ottla.model import GroupMember, OffsetRange
 from ottla.net import Cluster
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 _LOST_RACES = 20
 _LOOK_SECONDS = 0.5
@@ -295,8 +299,19 @@ def begin(lake: Lake, survey: Survey, wanted: Wanted, by: WrittenBy) -> None:
 
 
 def report(lake: Lake, cluster: Cluster, wanted: Wanted) -> None:
-    """Tells the group how far the archive is, for tools that look at its lag."""
-    if wanted.group is None:
+    """Tells the group how far the archive is, for tools that look at its lag. Not of a topic that is gone, nor of one
+    that was created again: the archive's offsets are of the one before."""
+    last = lake.ledger.last()
+    if wanted.group is None or last is None:
         return
-    offsets = {at: Committed(offset) for at, offset in lake.positions().items() if at.topic in wanted.topics}
-    commit(cluster, GroupMember(wanted.group), offsets)
+    now = cluster.metadata(wanted.topics).topics
+    ids = {name: last.topics.get(name, "") for name, topic in now.items() if topic.partitions}
+    offsets = {
+        at: Committed(offset, topic_id=UUID(ids[at.topic]) if ids[at.topic] else None)
+        for at, offset in last.positions.items()
+        if at.topic in ids and ids[at.topic] in ("", str(now[at.topic].id))
+    }
+    try:
+        commit(cluster, GroupMember(wanted.group), offsets)
+    except TopicCreatedAgain as error:  # just now: the next round leaves it out
+        _log.info("group %s was not told how far the archive is: %s", wanted.group, error)
