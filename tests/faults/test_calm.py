@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.waiting import eventually
 
-from ottla import Producer, Reader, Retry, Timeouts
+from ottla import Consumer, GroupOptions, Producer, Protocol, Reader, Retry, Timeouts
 from ottla.errors import ErrorCode, OttlaError
 from ottla.testing import FakeKafka
 
@@ -55,3 +55,29 @@ def test_a_reader_is_calm_and_gives_up(code: ErrorCode) -> None:
         with reader, pytest.raises(OttlaError, match=code.name.upper()):
             list(reader.read("t"))
         assert 3 <= fault.hits <= BEGINNING + (time.monotonic() - begun) / WAIT
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        ("JoinGroup", ErrorCode.member_id_required),
+        ("JoinGroup", ErrorCode.illegal_generation),
+        ("JoinGroup", ErrorCode.rebalance_in_progress),
+        ("SyncGroup", ErrorCode.illegal_generation),
+        ("SyncGroup", ErrorCode.rebalance_in_progress),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_member_is_calm(api: str, code: ErrorCode) -> None:
+    """Found: a coordinator was asked 3,900 times in a second."""
+    options = GroupOptions(protocol=Protocol.CLASSIC)
+    with (
+        FakeKafka(topics={"t": 1}) as kafka,
+        Consumer(kafka.bootstrap, group="g", topics="t", options=options, retry=RETRY) as consumer,
+    ):
+        fault = kafka.fail(api, int(code), times=1_000_000)
+        begun = time.monotonic()
+        eventually(lambda: consumer.poll(0.01) or fault.hits >= BEGINNING + 5)
+        assert fault.hits <= BEGINNING + (time.monotonic() - begun) / WAIT
+        kafka.clear_faults()
+        eventually(lambda: consumer.poll(0.01) or consumer.assignment)
