@@ -41,8 +41,8 @@ warm: $(STAMP)
 demo: java $(STAMP) warm
 	@$(BIN)/ottla demo
 
-# Most tests wait for brokers: three at a time even on two cores, by file, each worker with brokers of its own.
-WORKERS ?= 3
+# Most tests wait for brokers: four at a time even on two cores, by file; the workers share the brokers.
+WORKERS ?= 4
 TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: java $(STAMP) warm
