@@ -13,6 +13,8 @@ STAMP := $(VENV)/.synced
 UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_PYTHON_DOWNLOADS := never
+# Where the environment says not to keep compiled modules, each of hundreds of programs would compile all of them again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test check bench soak warm java clean
 .DEFAULT_GOAL := help

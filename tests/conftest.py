@@ -41,7 +41,6 @@ _TOGETHER = {
 
 # Tests that take long and say little more than shorter ones beside them: `make soak` runs them.
 _ONLY_IN_SOAKS = (
-    "fuzz/test_fuzz_wire.py::test_every_way_of_running_the_kernels_gives_the_same_answer",
     "fuzz/test_fuzz_wire.py::test_a_planted_read_of_one_byte_too_far_dies_at_the_wall",
     "consume/test_consumer_groups.py::test_a_killed_member_loses_nothing_and_repeats_only_its_own[eager]",
     "fuzz/test_fuzz_wire.py::test_the_long_run_ends_by_itself_and_says_that_it_found_nothing",
