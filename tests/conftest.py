@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ottla")
 
-# Files that keep processors busy for long, and files that wait for brokers for long: they come first, in turns.
+# The longest, which would be the last to end if they were not the first to begin.
+_LONGEST = (
+    *("spark/test_archive.py", "spooling/test_doubts.py", "spark/test_archive_kills.py", "demo/", "fuzz/"),
+    *("consume/test_consumer_groups.py", "cli/test_consume_process.py", "produce/producer/test_lives.py"),
+)
+# Files that keep processors busy for long, and files that wait for brokers for long: they come next, in turns.
 _BUSY = ("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/")
 _WAITING = (
     *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "interop/"),
@@ -80,7 +85,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = list(dict.fromkeys(_file(item) for item in items))
     busy, waiting = _in_order(files, _BUSY), _in_order(files, _WAITING)
     turns = [file for pair in zip_longest(busy, waiting) for file in pair if file is not None]
-    place = {file: at for at, file in enumerate([*turns, *(file for file in files if file not in {*turns})])}
+    order = dict.fromkeys([*_in_order(files, _LONGEST), *turns, *files])
+    place = {file: at for at, file in enumerate(order)}
     items.sort(key=lambda item: place[_file(item)])
 
 
