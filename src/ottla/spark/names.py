@@ -70,6 +70,7 @@ READING = frozenset(
         "minPartitions",
         "maxRecordsPerPartition",
         "maxBytesPerPartition",
+        "maxBatchBytes",
         "includeHeaders",
         "failOnDataLoss",
         "groupIdPrefix",
