@@ -37,7 +37,8 @@ def main(infile, outfile):
     [
         ("pyspark.daemon", "", False),
         ("ottla.spark.daemon", "", True),
-        ("pyspark.daemon", "import ottla.spark", True),  # those that plan queries
+        ("pyspark.daemon", "import ottla.spark.source", True),  # those that plan queries
+        ("pyspark.daemon", "import ottla.spark.sink", True),  # those that commit
     ],
 )
 def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(

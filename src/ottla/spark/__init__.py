@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla._lazy import lazy
-from ottla.spark.idle_workers import silence_this
 
 if TYPE_CHECKING:
     from ottla.spark.lag import LagListener
@@ -29,5 +28,3 @@ __all__ = ["LagListener", "OttlaSource", "Rollup", "register", "rollup", "sessio
 
 if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
     __getattr__, __dir__ = lazy(__name__, _HOMES)
-
-silence_this()

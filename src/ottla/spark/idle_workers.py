@@ -5,7 +5,7 @@ for the next task, try to say so, and with Unix sockets, which `ottla.spark.sess
 once: a traceback for each of them in the middle of a good run.
 
 Workers of tasks come from `ottla.spark.daemon`. Those that plan queries come from Spark's own daemon whatever its
-settings say, so `ottla.spark` silences the worker that it is loaded in.
+settings say, so the source and the sink silence the worker that they are loaded in.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from ottla.model import Fingerprint
 from ottla.net import Cluster
 from ottla.net.cluster import Refresh
 from ottla.spark import twophase
+from ottla.spark.idle_workers import silence_this
 from ottla.spark.rows import Shape, fingerprint, shape_of
 from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record, Standing, check_target
 from ottla.spark.sink_options import (
@@ -38,6 +39,8 @@ from ottla.spark.wording import in_options
 from ottla.spark.write_runs import naming
 
 _log = logging.getLogger(__name__)
+
+silence_this()
 
 
 @dataclass(frozen=True, slots=True)

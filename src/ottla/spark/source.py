@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ottla.spark.batch_source import BatchReader
+from ottla.spark.idle_workers import silence_this
 from ottla.spark.reading import check_schema, full_schema
 from ottla.spark.stream_source import StreamReader
 from ottla.spark.wanted import for_batch, for_stream, general, with_headers
@@ -20,6 +21,8 @@ from ottla.spark.wording import in_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+silence_this()
 
 
 class OttlaSource(DataSource):
