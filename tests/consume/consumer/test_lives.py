@@ -259,7 +259,7 @@ BAD: list[tuple[dict[str, Any], type[OttlaError], str]] = [
     ({"topics": [["t"]]}, InputError, "accepted are a name"),
     ({"topics": re.compile(b"t")}, InputError, "pattern of bytes"),
     ({"topics": "t", "group": None}, ConfigError, "without a group cannot subscribe"),
-    ({"start": "lately"}, InputError, "start is 'lately'"),
+    ({"start": "lately"}, InputError, "start is 'lately'; accepted are 'earliest', 'latest', 'error' and a datetime"),
     ({"start": 5}, InputError, "accepted are 'earliest', 'latest', 'error' and a datetime"),
     ({"start": datetime(2026, 1, 1)}, InputError, "time zone"),
     ({"commit_every": 0}, ConfigError, "commit_every"),
