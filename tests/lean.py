@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-GENERATING = frozenset({"wire", "fuzz"})
-"""Folders whose tests start programs that make examples."""
+GENERATING = frozenset({"consume", "fetch", "fuzz", "wire"})
+"""Folders with programs that import helpers which make examples."""
 
 
 @contextmanager
