@@ -90,6 +90,8 @@ class Sender:
         )
         self.gate: Callable[[Lane], bool] | None = None
         """Asked whether a lane may send now; None when all may."""
+        self.over: OttlaError | None = None
+        """Why nothing will ever be sent again: also what callers hand in who have not heard of it yet is given up."""
         self._commands: deque[Callable[[], None]] = deque()
         self._swept_at = 0.0
         self._stray_bytes = 0
@@ -259,6 +261,8 @@ class Sender:
         while self._commands:
             self._commands.popleft()()
         next_due = self.reception.take(now)
+        if self.over is not None:
+            self.fail_all(self.over)
         next_due = min(next_due, self._courier.dispatch(now))
         self._scout.look(now)
         if self.gate is None:  # a transactional producer is told its identity

@@ -401,7 +401,7 @@ class Transactions:
     def _fence(self, error: Fenced) -> Fenced:
         """This producer is done for good; the error to raise."""
         if self._fenced is None:
-            self._fenced = fenced = copied(coordinator.taken_over(self.transactional_id, error))
+            self._fenced = self._sender.over = fenced = copied(coordinator.taken_over(self.transactional_id, error))
             self._participants.sending = False
             if is_sender_thread():
                 self._sender.ask(lambda: self._sender.fail_all(fenced))  # not in the middle of whatever it does
