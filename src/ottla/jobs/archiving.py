@@ -312,7 +312,7 @@ def report(lake: Lake, cluster: Cluster, wanted: Wanted, *, left_out: Collection
     for topic in wanted.topics:
         known = last.topics.get(topic)
         offsets = {
-            at: Committed(offset, topic_id=None if known is None else UUID(known))
+            at: Committed(offset, topic_id=UUID(known) if known else None)
             for at, offset in last.positions.items()
             if at.topic == topic and topic not in left_out
         }

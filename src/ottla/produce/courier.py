@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -121,6 +122,9 @@ class Courier:
                 self._lanes.retire(lane)
                 continue
             if lane.ready_to_check:
+                if lane.resume_at > now:
+                    look_again = min(look_again, lane.resume_at)
+                    continue
                 self._check(topic, lane)
             when = self._when(lane)
             if when > now:
@@ -283,9 +287,9 @@ class Courier:
                 carried.lane.acknowledged(carried.batch, answer.base_offset)
                 self._ends.succeed(carried.batch, answer.base_offset, answer.append_time, now)
             else:
-                self._refused(carried, answer, now)
+                self._refused(carried, answer, now, asked=request.link.broker.id)
 
-    def _refused(self, carried: Carried, answer: wire.Produced, now: float) -> None:
+    def _refused(self, carried: Carried, answer: wire.Produced, now: float, *, asked: int) -> None:
         topic, lane, batch = carried
         reasons = [answer.message, *(f"record {i}: {why}" for i, why in answer.record_errors[:3])]
         error = BrokerError(answer.error_code, "the broker answered", "; ".join(filter(None, reasons)) or None)
@@ -293,9 +297,9 @@ class Courier:
         verdict = verdict_on(answer.error_code, records=batch.count)
         if verdict is Verdict.RETRY:
             self._again(carried, error, now)
-            self._look_up(carried, answer)
+            self._look_up(carried, answer, asked)
         elif verdict is Verdict.CHECK and topic.numbered and self._may_check(lane, batch, error):
-            lane.misnumbered(batch)
+            lane.misnumbered(batch, resume_at=now + self._wait(lane))
             if error.code is ErrorCode.invalid_producer_epoch:
                 lane.disown()
         elif verdict is Verdict.SPLIT:
@@ -321,12 +325,14 @@ class Courier:
     def _is_fenced(self, error: BrokerError) -> bool:
         return self._transactional_id is not None and error.code is ErrorCode.invalid_producer_epoch
 
-    def _look_up(self, carried: Carried, answer: wire.Produced) -> None:
+    def _look_up(self, carried: Carried, answer: wire.Produced, asked: int) -> None:
         at = carried.lane.at
         leader = answer.leader
+        # Only another one than was asked: that one would be asked again at once, for ever.
         if (
             leader is not None
             and leader.id >= 0
+            and leader.id != asked
             and self._tools.cluster.leader_moved(at.topic, at.partition, leader=leader.id, epoch=leader.epoch)
         ):
             carried.topic.leaders = {**carried.topic.leaders, at.partition: leader.id}
@@ -340,8 +346,11 @@ class Courier:
         if batch.decided:
             lane.forgotten(batch)
             return
-        wait = self._tools.retry.wait(lane.failures + 1, self._tools.chance.random())
-        lane.again(batch, resume_at=now + wait)
+        lane.again(batch, resume_at=now + self._wait(lane))
+
+    def _wait(self, lane: Lane) -> float:
+        """Seconds before the next attempt after one more failure."""
+        return self._tools.retry.wait(lane.failures + 1, self._tools.chance.random())
 
     def _lost(self, request: Request, error: OttlaError, now: float) -> None:
         """The connection ended before the answer came."""
@@ -387,7 +396,7 @@ class Courier:
         def failed(error: OttlaError) -> None:
             for batch in lane.line:
                 batch.error = error
-            lane.checking = False  # and it must still be checked: the errand itself was patient enough
+            lane.unchecked(resume_at=time.monotonic() + self._wait(lane))
 
         self._tools.errands.run(
             ("tail", lane.at),
