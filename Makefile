@@ -13,6 +13,8 @@ STAMP := $(VENV)/.synced
 UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_PYTHON_DOWNLOADS := never
+# Where the environment says not to keep compiled modules, each of hundreds of programs would compile all of them again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test check bench soak warm java clean
 .DEFAULT_GOAL := help
@@ -41,8 +43,8 @@ warm: $(STAMP)
 demo: java $(STAMP) warm
 	@$(BIN)/ottla demo
 
-# Most tests wait for brokers: three at a time even on two cores, by file, each worker with brokers of its own.
-WORKERS ?= 3
+# Most tests wait for brokers: four at a time even on two cores, by file; the workers share the brokers.
+WORKERS ?= 4
 TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: java $(STAMP) warm

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import quick_java
-from tests.lean import FOLDERS, lean_children
+from tests.brokers import BREAKING, own_brokers, remove_shared, shared_brokers
+from tests.lean import GENERATING, lean_children
 
 from ottla.cluster import LocalCluster
 
@@ -22,16 +23,22 @@ if TYPE_CHECKING:
 settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ottla")
 
-# Files that keep processors busy for long, and files that wait for brokers for long: they come first, in turns.
+# The longest, which would be the last to end if they were not the first to begin.
+_LONGEST = (
+    *("spark/test_archive.py", "spooling/test_doubts.py", "spark/test_archive_kills.py", "demo/", "fuzz/"),
+    *("consume/test_consumer_groups.py", "cli/test_consume_process.py", "produce/producer/test_lives.py"),
+)
+# Files that keep processors busy for long, and files that wait for brokers for long: they come next, in turns.
 _BUSY = ("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/")
 _WAITING = (
     *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "interop/"),
     *("topic_histories/", "testing/", "frame/", "net/test_real", "admin/", "produce/"),
 )
-# Files for one worker, because they share a broker of their own.
+_ONE_SESSION = ("archive", "matrix", "reuse", "rollup", "session", "sink", "source", "source_streaming", "work_report")
+# Files for one worker, because they share something that is dear to start.
 _TOGETHER = {
-    "tests/spooling/test_doubts.py": "a broker that forgets producers",
-    "tests/spooling/test_outage.py": "a broker that forgets producers",
+    **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], "brokers to break"),
+    **{f"tests/spark/test_{name}.py": "a Spark session" for name in _ONE_SESSION},
     "tests/consume/test_consumer_groups.py": "a broker for members in a hurry",
     "tests/consume/test_membership_real.py": "a broker for members in a hurry",
 }
@@ -39,7 +46,6 @@ _TOGETHER = {
 
 # Tests that take long and say little more than shorter ones beside them: `make soak` runs them.
 _ONLY_IN_SOAKS = (
-    "fuzz/test_fuzz_wire.py::test_every_way_of_running_the_kernels_gives_the_same_answer",
     "fuzz/test_fuzz_wire.py::test_a_planted_read_of_one_byte_too_far_dies_at_the_wall",
     "consume/test_consumer_groups.py::test_a_killed_member_loses_nothing_and_repeats_only_its_own[eager]",
     "fuzz/test_fuzz_wire.py::test_the_long_run_ends_by_itself_and_says_that_it_found_nothing",
@@ -79,7 +85,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = list(dict.fromkeys(_file(item) for item in items))
     busy, waiting = _in_order(files, _BUSY), _in_order(files, _WAITING)
     turns = [file for pair in zip_longest(busy, waiting) for file in pair if file is not None]
-    place = {file: at for at, file in enumerate([*turns, *(file for file in files if file not in {*turns})])}
+    order = dict.fromkeys([*_in_order(files, _LONGEST), *turns, *files])
+    place = {file: at for at, file in enumerate(order)}
     items.sort(key=lambda item: place[_file(item)])
 
 
@@ -117,9 +124,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return ByBroker(config, log)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The process that started the workers takes their brokers down."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        remove_shared(session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _lean_programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    if not FOLDERS.intersection(request.path.parts):
+    if GENERATING.intersection(request.path.parts):
         yield
         return
     with lean_children(tmp_path_factory.mktemp("lean")):
@@ -127,17 +141,27 @@ def _lean_programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three real brokers with plaintext and secure listeners, for all tests of the run.
-
-    A test that kills a broker restarts it. Some tests write records of years ago, which retention takes away half a
-    minute after a broker has started, and every five minutes: here it does not look for a day.
-    """
-    day = str(24 * 60 * 60 * 1000)
-    settings = {"log.retention.check.interval.ms": day, "log.initial.task.delay.ms": day}
-    folder = tmp_path_factory.mktemp("clusters")
-    with LocalCluster("tests", brokers=3, secure=True, plaintext=True, dir=folder, settings=settings) as cluster:
+def _shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with shared_brokers(tmp_path_factory.getbasetemp()) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def brokers_to_break(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three of this worker's own, for tests that kill, stop or freeze brokers and mend them."""
+    with own_brokers(tmp_path_factory.getbasetemp()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def kafka(request: pytest.FixtureRequest) -> LocalCluster:
+    """Three real brokers with plaintext and secure listeners, which all workers share.
+
+    Topics, groups and transactional ids have names that no other file uses. Files that break brokers have others.
+    """
+    breaks = request.node.nodeid in BREAKING
+    cluster: LocalCluster = request.getfixturevalue("brokers_to_break" if breaks else "_shared_brokers")
+    return cluster
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = frozenset({"cli", "cluster", "demo", "engines", "faults", "jobs", "net", "produce", "spark", "spooling"})
-"""Tests here start programs, and none of those needs hypothesis."""
+GENERATING = frozenset({"consume", "fetch", "fuzz", "wire"})
+"""Folders with programs that import helpers which make examples."""
 
 
 @contextmanager

@@ -284,6 +284,7 @@ def why_not_called(value: object, arguments: int) -> str | None:
     return None
 
 
+_LONGEST_TEXT = (1 << 15) - 1
 _LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function (async def)"),
     (inspect.isasyncgenfunction, "an asynchronous generator"),
@@ -301,3 +302,15 @@ def check_whole(name: str, value: object, *, lowest: int, highest: int) -> None:
     """A setting must be a whole number in this range."""
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
+
+
+def check_client_id(client_id: object) -> None:
+    """A name that fits into the header of a request: else every request would fail, one after the other."""
+    check_kind("client_id", client_id, str)
+    assert isinstance(client_id, str)
+    try:
+        size = len(client_id.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"client_id {client_id!r} cannot be encoded as UTF-8: {error.reason}") from error
+    if size > _LONGEST_TEXT:
+        raise ConfigError(f"client_id has {size:,} bytes, and Kafka takes {_LONGEST_TEXT:,} at most")

@@ -101,11 +101,12 @@ __all__ = [
     "WireError",
     "copied",
     "error_row",
+    "reworded",
 ]
 
 
 class Advice(StrEnum):
-    """What to change in a program. Commands have words of their own for each: `ottla.cli.wording`."""
+    """What to change in a program. Commands and Spark have words of their own: `cli.wording`, `spark.wording`."""
 
     USE_TLS = "set Security(tls=Tls(...))"
     NO_TLS = "is this a listener without TLS? Then leave out Security(tls=...)"
@@ -123,6 +124,13 @@ class Advice(StrEnum):
     )
     BATCH_SIZE = "Fetching(max_batch_bytes=...) raises it"
     FETCH_SIZE = "raise Fetching(request_bytes=...)"
+
+
+def reworded(text: str, words: Mapping[Advice, str]) -> str:
+    """The text with other words for each advice, where something else than a program is set."""
+    for advice in sorted(words, key=len, reverse=True):  # some begin as others do
+        text = text.replace(advice.value, words[advice])
+    return text
 
 
 class OttlaError(Exception):

@@ -7,12 +7,17 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ottla import Producer
+from ottla.cli.options import bootstrap as options
 from ottla.cli.wording import WORDS, worded
 from ottla.config import Plain, Security
 from ottla.errors import Advice, BrokerError, ErrorCode, OffsetsLost, RecordTooLarge
+from ottla.lake.lake import Lake
+from ottla.lake.layout import LakeSettings
 from ottla.testing import FakeKafka
 
 from .commands import SECONDS, program, run, write
@@ -28,6 +33,14 @@ COMMANDS = (
     ("consume", "clicks", "--exit-at-end"),
     ("produce", "clicks", "/etc/hostname"),
 )
+PATIENT = (
+    ("archive", "clicks", "--to", "archive", "--bootstrap"),
+    ("lake", "verify", "there", "--against"),
+    ("replay", "there", "--to", "clicks", "--bootstrap"),
+    ("rollup", "clicks", "--window", "1m", "--to", "/tmp", "--bootstrap"),
+    ("work", "run", "--handler", "builtins:print", "--topic", "clicks", "--store", "memory://", "--bootstrap"),
+)
+"""Commands that wait for brokers later on. There is an archive at `there`."""
 
 
 @pytest.fixture
@@ -52,6 +65,17 @@ def test_a_port_that_refuses_is_tried_a_few_times(command: tuple[str, ...], nobo
     (tries,) = map(int, re.findall(r"tried (\d+) times", ended.stderr))
     assert tries < 10
     assert "nothing listens there: check the addresses and that the brokers are up" in ended.stderr
+
+
+@pytest.mark.parametrize("command", PATIENT, ids=" ".join)
+def test_a_patient_command_says_soon_too_that_a_port_refuses(
+    command: tuple[str, ...], nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Lake.create("there", LakeSettings())
+    ended = run(*command, nobody)
+    assert ended.exit_code == 1
+    assert re.findall(r"connection refused .*tried (\d+) times", ended.stderr) == ["4"]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -167,9 +191,47 @@ def test_a_batch_that_decompresses_to_more_than_the_limit_names_the_option(fake:
     assert run(*read, "--max-batch-bytes", "200000").stdout == "100000"
 
 
+def test_the_limit_of_a_batch_is_that_of_an_archive_and_of_its_proof(fake: FakeKafka, tmp_path: Path) -> None:
+    with Producer(fake.bootstrap, compression="zstd") as producer:
+        producer.send("clicks", bytes(100_000))
+    path = str(tmp_path / "archive")
+    few, enough = ("--max-batch-bytes", "50000"), ("--max-batch-bytes", "200000")
+    said = "decompresses to more than the limit of 50,000 bytes (--max-batch-bytes raises it)"
+    ended = run("archive", "clicks", "--to", path, "--bootstrap", fake.bootstrap, *few)
+    assert ended.exit_code == 1
+    assert said in ended.stderr
+    assert run("archive", "clicks", "--to", path, "--bootstrap", fake.bootstrap, *enough).exit_code == 0
+    ended = run("lake", "verify", path, "--against", fake.bootstrap, *few)
+    assert ended.exit_code == 1
+    assert said in ended.output
+    assert run("lake", "verify", path, "--against", fake.bootstrap, *enough).exit_code == 0
+
+
+@pytest.mark.parametrize("limit", ["50000", "200000"])
+def test_the_limit_of_a_batch_is_that_of_a_fleet(fake: FakeKafka, tmp_path: Path, limit: str) -> None:
+    with Producer(fake.bootstrap, compression="zstd") as producer:
+        producer.send("clicks", bytes(100_000))
+    store = f"sqlite:///{tmp_path}/fleet.db"
+    work = ("work", "run", "--handler", "builtins:len", "--topic", "clicks", "--store", store, "--start", "earliest")
+    ended = run(*work, "--until-end", "--max-attempts", "1", "--bootstrap", fake.bootstrap, "--max-batch-bytes", limit)
+    assert ended.exit_code == (1 if limit == "50000" else 0), ended.output
+
+
 def test_the_password_of_a_file_is_used(fake: FakeKafka, tmp_path: Path) -> None:
     assert Security(sasl=Plain("u", "p")).exposed == "password"
     file = write(tmp_path / "password", b"s3cret\n")
     ended = run("topics", "list", "--username", "me", "--password-file", file, "--bootstrap", fake.bootstrap)
     assert ended.exit_code == 1
     assert "s3cret" not in ended.output
+
+
+def test_a_secure_local_cluster_says_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    secure = SimpleNamespace(
+        name="default", bootstrap=None, secure_bootstrap="127.0.0.1:1", ca_file="/ca.pem", users={"alice": "s3cret"}
+    )
+    monkeypatch.setattr(options, "_local_clusters", lambda directory: [secure])
+    ended = run("topics", "list")
+    assert ended.exit_code == 2
+    wanted = "set OTTLA_PASSWORD and give --bootstrap 127.0.0.1:1 --ca-file /ca.pem --username alice"
+    assert wanted in ended.stderr
+    assert "s3cret" not in ended.stderr

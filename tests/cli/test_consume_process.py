@@ -145,6 +145,18 @@ def test_head_ends_it_in_the_middle_of_much(fake: FakeKafka) -> None:
     assert (ended.stdout, ended.stderr) == (b"0141\n", b"")
 
 
+def test_a_connection_that_broke_is_not_taken_for_the_output(fake: FakeKafka) -> None:
+    """The system sends SIGPIPE for every connection that is written to after a broker has closed it."""
+    send(fake.bootstrap, b"a")
+    with program("consume", "clicks", "--bootstrap", fake.bootstrap) as started:
+        assert read_line(started) == b"a\n"
+        started.send_signal(signal.SIGPIPE)
+        send(fake.bootstrap, b"b")
+        assert read_line(started) == b"b\n"
+        started.send_signal(signal.SIGINT)
+        assert started.wait(SECONDS) == 130
+
+
 def test_a_second_interrupt_gives_up_a_reader_that_does_not_read(fake: FakeKafka) -> None:
     send(fake.bootstrap, *(b"x" * 1000 for _ in range(3000)))
     with program("consume", "clicks", "--bootstrap", fake.bootstrap) as started:

@@ -170,36 +170,38 @@ def test_what_is_wrong_is_said_once_and_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_away_is_said_and_spoils_nothing_else(kafka: LocalCluster, admin: Admin) -> None:
-    admin.create_topic("cli-away", assignments=[[3, 1], [1, 3]])
-    admin.create_topic("cli-lost", assignments=[[3]])
-    fill(kafka.bootstrap, "cli-away", {0: 10, 1: 10})
-    kafka.kill(3)
-    try:
-        eventually(lambda: 3 not in admin.cluster.metadata().brokers, "broker 3 is still listed")
-        eventually(lambda: admin.describe_topics("cli-away")[0].partitions[0].leader == 1, "no new leader")
-        away, lost = _json(kafka, "describe", "cli-away", "cli-lost")
-        shown = _run(kafka, "describe", "cli-away").stdout
-        overview = _run(kafka, "list", "--long").stdout.splitlines()
-        listed = run("groups", "list", "--bootstrap", kafka.bootstrap)
-    finally:
-        kafka.restart(3)
-    moved, kept = away["partitions"]
-    assert moved["leader"] == kept["leader"] == 1
-    assert moved["faults"][0] == "leader is not the preferred 3"
-    assert moved["faults"][-1] == "under-replicated: 3 not in sync"
-    assert kept["faults"] == ["under-replicated: 3 not in sync"]
-    assert (kept["stop"], [copy["broker"] for copy in kept["copies"]]) == (10, [1])
-    assert list(away["brokers_away"]) == list(lost["brokers_away"]) == ["3"]
-    [partition] = lost["partitions"]
-    assert (partition["leader"], partition["stop"], partition["size_bytes"]) == (None, None, None)
-    assert partition["faults"][0] == "no leader"
-    assert "broker 3 did not tell its sizes: not among the brokers of the cluster at the moment" in shown
-    assert [line for line in overview if line.startswith("cli-away ") and line.endswith("2 under-replicated")]
-    assert [line for line in overview if line.startswith("cli-lost ") and "1 without leader" in line]
-    assert listed.exit_code == 0, listed.stderr
-    eventually(lambda: len(admin.describe_topics("cli-away")[0].partitions[0].isr) == 2, "broker 3 is not in sync")
-    admin.delete_topics(["cli-away", "cli-lost"])
+def test_a_broker_that_is_away_is_said_and_spoils_nothing_else(brokers_to_break: LocalCluster) -> None:
+    kafka = brokers_to_break
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("cli-away", assignments=[[3, 1], [1, 3]])
+        admin.create_topic("cli-lost", assignments=[[3]])
+        fill(kafka.bootstrap, "cli-away", {0: 10, 1: 10})
+        kafka.kill(3)
+        try:
+            eventually(lambda: 3 not in admin.cluster.metadata().brokers, "broker 3 is still listed")
+            eventually(lambda: admin.describe_topics("cli-away")[0].partitions[0].leader == 1, "no new leader")
+            away, lost = _json(kafka, "describe", "cli-away", "cli-lost")
+            shown = _run(kafka, "describe", "cli-away").stdout
+            overview = _run(kafka, "list", "--long").stdout.splitlines()
+            listed = run("groups", "list", "--bootstrap", kafka.bootstrap)
+        finally:
+            kafka.restart(3)
+        moved, kept = away["partitions"]
+        assert moved["leader"] == kept["leader"] == 1
+        assert moved["faults"][0] == "leader is not the preferred 3"
+        assert moved["faults"][-1] == "under-replicated: 3 not in sync"
+        assert kept["faults"] == ["under-replicated: 3 not in sync"]
+        assert (kept["stop"], [copy["broker"] for copy in kept["copies"]]) == (10, [1])
+        assert list(away["brokers_away"]) == list(lost["brokers_away"]) == ["3"]
+        [partition] = lost["partitions"]
+        assert (partition["leader"], partition["stop"], partition["size_bytes"]) == (None, None, None)
+        assert partition["faults"][0] == "no leader"
+        assert "broker 3 did not tell its sizes: not among the brokers of the cluster at the moment" in shown
+        assert [line for line in overview if line.startswith("cli-away ") and line.endswith("2 under-replicated")]
+        assert [line for line in overview if line.startswith("cli-lost ") and "1 without leader" in line]
+        assert listed.exit_code == 0, listed.stderr
+        eventually(lambda: len(admin.describe_topics("cli-away")[0].partitions[0].isr) == 2, "broker 3 is not in sync")
+        admin.delete_topics(["cli-away", "cli-lost"])
 
 
 def test_a_cluster_without_topics_says_so_and_is_no_error() -> None:

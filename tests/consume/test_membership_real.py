@@ -357,12 +357,12 @@ def test_a_group_that_has_another_assignor_is_told(stage: Stage, group: str, top
 
 
 @pytest.mark.slow
-def test_the_coordinator_is_killed_and_every_group_goes_on(kafka: LocalCluster, group: str) -> None:
+def test_the_coordinator_is_killed_and_every_group_goes_on(brokers_to_break: LocalCluster, group: str) -> None:
     topic = f"survives-{uuid.uuid4().hex[:8]}"
     whole = all_of(topic, PARTITIONS)
     patient = {"session_timeout": 45.0, "heartbeat_interval": 0.3}
     with ExitStack() as stack:
-        stage = Stage(kafka.bootstrap, stack)
+        stage = Stage(brokers_to_break.bootstrap, stack)
         client = stage.cluster()
         Admin(client).create_topic(topic, partitions=PARTITIONS, replicas=3)
         coordinator = client.coordinator(group, CoordinatorKind.GROUP).id
@@ -370,14 +370,14 @@ def test_the_coordinator_is_killed_and_every_group_goes_on(kafka: LocalCluster, 
         members = {way: stage.join(name, topic, name=way, **(WAYS[way] | patient)) for way, name in names}
         for member in members.values():
             settled([member], whole)
-        kafka.kill(coordinator)
+        brokers_to_break.kill(coordinator)
         try:
             others = {way: stage.join(name, topic, name=f"{way}-2", **(WAYS[way] | patient)) for way, name in names}
             for way, other in others.items():
                 settled([members[way], other], whole, seconds=60.0)
                 assert members[way].lost == other.lost == []
         finally:
-            kafka.restart(coordinator)
+            brokers_to_break.restart(coordinator)
 
 
 def coordinated_by(client: Cluster, broker: int, count: int) -> list[tuple[str, str]]:

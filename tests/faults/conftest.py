@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,20 +16,19 @@ from .breaking import mend
 NewTopic = Callable[..., str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
     """Ours, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> NewTopic:
     """Creates a topic and tells its name."""
-    numbers = itertools.count()
 
     def create(partitions: int = 6, replicas: int = 3) -> str:
-        name = f"faults-{next(numbers)}"
+        name = f"faults-{uuid.uuid4().hex[:8]}"
         Admin(cluster).create_topic(name, partitions=partitions, replicas=replicas)
         return name
 

@@ -56,12 +56,13 @@ def wait_until_leaderless(cluster: Cluster, topic: str, broker: int) -> None:
     eventually(lambda: broker not in leaders(cluster, topic).values(), f"no partition led by {broker}")
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_one_broker_after_another_is_killed_and_restarted(
-    broken: LocalCluster, cluster: Cluster, new_topic: NewTopic
+    broken: LocalCluster, cluster: Cluster, new_topic: NewTopic, kills: int
 ) -> None:
     topic = new_topic(PARTITIONS)
     with producing(broken, topic) as load:
-        for _ in range(2):
+        for _ in range(kills):
             led = leaders(cluster, topic)
             victim = max(BROKERS, key=list(led.values()).count)
             broken.kill(victim)

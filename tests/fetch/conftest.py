@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -29,20 +28,19 @@ def no_thread_is_left() -> Iterator[None]:
     assert not threads_of_reading()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
     """Ours, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> NewTopic:
     """Creates a topic and tells its name."""
-    numbers, run = itertools.count(), f"fetch-{os.getpid()}"
 
     def create(partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = 3) -> str:
-        name = f"{run}-{next(numbers)}"
+        name = f"fetch-{uuid.uuid4().hex[:8]}"
         Admin(cluster).create_topic(name, partitions=partitions, replicas=replicas, settings=settings)
         return name
 

@@ -28,7 +28,7 @@ def measured(bootstrap: str, topic: str, *options: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize(("count", "size", "codec"), [(600_000, 1000, "none"), (2_000_000, 100, "zstd")])
+@pytest.mark.parametrize(("count", "size", "codec"), [(300_000, 1000, "none"), (2_000_000, 100, "zstd")])
 def test_a_large_topic_is_read_in_bounded_memory(
     kafka: LocalCluster, new_topic: NewTopic, count: int, size: int, codec: str
 ) -> None:

@@ -1,7 +1,7 @@
-"""The wire under hostile bytes: over a hundred thousand inputs, each a clear error or a right answer.
+"""The wire under hostile bytes: tens of thousands of inputs, each a clear error or a right answer.
 
-The seeds are fixed, so that a failure here can be repeated; `python -m tests.fuzz` goes on with others. A failing
-input is written to `fuzz-findings`; move it to `tests/fuzz/cases` with the fix.
+The seeds are fixed, so that a failure here can be repeated; `python -m tests.fuzz` goes on with others, for millions. A
+failing input is written to `fuzz-findings`; move it to `tests/fuzz/cases` with the fix.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from .worker import SKIPPED
 
 SEED = 20260729
 # The three kernel layers see the same inputs from the first on; the walls are cheapest.
-INPUTS = {"walled": 75_000, "checked": 15_000, "python": 5_000, "surface": 12_000, "answers": 10_000}
-GUIDED_RUNS = 15_000
+INPUTS = {"walled": 15_000, "checked": 5_000, "python": 2_000, "surface": 4_000, "answers": 4_000}
+GUIDED_RUNS = 5_000
+ENOUGH_RUNS = 15_000
+"""In which the search finds the bug that is planted for it."""
 LIMIT_BYTES = 1 << 20
 
 needs_atheris = pytest.mark.skipif(not guided.available(), reason="atheris has no wheel for this platform")
@@ -108,11 +110,11 @@ def test_responses_are_read_before_anything_is_done_to_them() -> None:
     assert [data for data in by_hand if not surface.answer(data)] == []
 
 
-def test_at_least_a_hundred_thousand_different_inputs_were_run(
+def test_tens_of_thousands_of_different_inputs_were_run(
     reports: dict[str, Report], search: guided.Search | None
 ) -> None:
     guided_runs = 0 if search is None else search.runs
-    assert sum(len(reports[layer].codes) for layer in ("walled", "surface", "answers")) + guided_runs >= 100_000
+    assert sum(len(reports[layer].codes) for layer in ("walled", "surface", "answers")) + guided_runs >= 20_000
 
 
 @needs_atheris
@@ -210,7 +212,7 @@ def test_a_planted_read_of_one_byte_too_far_dies_at_the_wall(tmp_path: Path) -> 
 @needs_atheris
 def test_a_planted_bug_is_found_by_coverage(tmp_path: Path) -> None:
     source = layers.planted(tmp_path, *NEGATIVE_SIZE)
-    search = guided.search(tmp_path / "found", runs=GUIDED_RUNS, seed=1, source=source)
+    search = guided.search(tmp_path / "found", runs=ENOUGH_RUNS, seed=1, source=source)
     assert search.broken is not None
     assert "IndexError" in search.log
 

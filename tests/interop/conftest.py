@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -14,21 +14,20 @@ from ottla.net.cluster import Cluster
 MakeTopic = Callable[..., str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
     """Ours, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> MakeTopic:
     """Creates a topic and tells its name; `settings` are those of the topic."""
-    numbers = itertools.count()
     admin = Admin(cluster)
 
     def create(partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = 3) -> str:
-        name = f"interop-{next(numbers)}"
+        name = f"interop-{uuid.uuid4().hex[:8]}"
         admin.create_topic(name, partitions=partitions, replicas=replicas, settings=settings)
         return name
 

@@ -27,12 +27,13 @@ from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers, Stopped
-from ottla.jobs.archiving import Archiving, Wanted
+from ottla.jobs.archiving import Archiving, Wanted, report
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.verifying import Checked, verify_brokers, verify_files
 from ottla.lake.writing import FileOptions
 from ottla.model import OffsetRange, TopicPartition
+from ottla.net import Cluster
 from ottla.produce.producer import Producer
 from ottla.wire.decode import SCHEMA
 
@@ -275,6 +276,21 @@ def test_lag_tools_see_how_far_the_archive_is(kafka: LocalCluster, tmp_path: Pat
     with Admin(kafka.bootstrap) as admin:
         committed = admin.groups.committed("arch-group-watched")
     assert {at: one.offset for at, one in committed.items()} == stand.lake.positions()
+
+
+def test_lag_tools_are_told_nothing_of_a_topic_that_is_gone(kafka: LocalCluster, tmp_path: Path) -> None:
+    """Found: with a group, a deleted topic stopped the archive of the others; created again, it got the old offsets."""
+    stand = Stand(kafka, "arch-group-gone", tmp_path / "a")
+    other = Stand(kafka, "arch-group-stays", tmp_path / "b")
+    stand.produce(0, 400)
+    wanted = Wanted(topics=(stand.topic, other.topic), group="arch-group-gone")
+    stand.archive(group=wanted.group)
+    with Admin(kafka.bootstrap) as admin, Cluster(kafka.bootstrap) as cluster:
+        admin.delete_topics([stand.topic])
+        report(stand.lake, cluster, wanted)
+        admin.create_topic(stand.topic, partitions=3)
+        report(stand.lake, cluster, wanted)
+        assert stand.topic not in {at.topic for at in admin.groups.committed("arch-group-gone")}
 
 
 def test_a_job_that_is_asked_to_stop_does_so_and_leaves_nothing(kafka: LocalCluster, tmp_path: Path) -> None:

@@ -45,12 +45,14 @@ class Stand:
             for topic in topics:
                 producer.send_many(topic, [b"%s %d" % (topic.encode(), number) for number in range(count)])
 
-    def archiving(self, engine: Callable[..., Iterator[Archived]] = local.run) -> Archiving:
+    def archiving(
+        self, engine: Callable[..., Iterator[Archived]] = local.run, *, group: str | None = None
+    ) -> Archiving:
         job = ArchiveRange(brokers=self.brokers, path=str(self.lake.path), settings=self.lake.settings)
         return Archiving(
             Lake.open(self.lake.path),
             job,
-            Wanted(topics=self.topics),
+            Wanted(topics=self.topics, group=group),
             engine=engine,  # type: ignore[arg-type]
             cutting=Cutting(file_bytes=1 << 20, workers=2),
             events=[self.told.append],
@@ -237,3 +239,29 @@ def test_a_topic_that_is_in_order_again_goes_on(fake_kafka: FakeKafka, tmp_path:
         state["b"] = hidden
         eventually(lambda: stand.count() == {"a": 10, "b": 10}, seconds=60)
         eventually(lambda: stand.heard(TopicResumed), seconds=60)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_group_is_told_of_the_topics_that_were_archived_and_of_no_others(
+    fake_kafka: FakeKafka, tmp_path: Path, again: bool, hasty_about_unknown_topics: None
+) -> None:
+    """One that was deleted does not stop the others, and one that got its name has no offsets of it."""
+    fake_kafka._state.auto_create = None
+    with Admin(fake_kafka.bootstrap) as admin:
+        for topic in "abc":
+            admin.create_topic(topic, partitions=1)
+        stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", "b", "c")
+        stand.send("a", "b", "c")
+        list(stand.archiving(group="g").until_now())
+        told = admin.groups.committed("g")
+        assert {at.topic: one.offset for at, one in told.items()} == {"a": 10, "b": 10, "c": 10}
+        admin.delete_topics("b")
+        if again:
+            admin.create_topic("b", partitions=1)
+            stand.send("b", count=30)
+        stand.send("a", "c")
+        with pytest.raises(ArchiveIncomplete):
+            list(stand.archiving(group="g").until_now())
+        told = admin.groups.committed("g")
+        assert {at.topic: one.offset for at, one in told.items()} == {"a": 20, "c": 20}
+    assert stand.count() == {"a": 20, "b": 10, "c": 20}

@@ -192,9 +192,10 @@ def test_of_two_at_once_one_is_told_and_nothing_is_doubled(place: Place) -> None
     check(place.bootstrap, place.topic, target)
 
 
-def test_three_kills_leave_every_record_once(place: Place) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_kills_leave_every_record_once(place: Place, kills: int) -> None:
     target = place.target()
-    noted = kill_and_finish(place.bootstrap, place.path, target, kills=3, seed=uuid.uuid4().int, rate="2500/s")
+    noted = kill_and_finish(place.bootstrap, place.path, target, kills=kills, seed=uuid.uuid4().int, rate="2500/s")
     assert check(place.bootstrap, place.topic, target) == 12_000, noted
 
 

@@ -78,6 +78,16 @@ def test_files_with_several_partitions_and_no_order_are_sorted_out(tmp_path: Pat
     assert offsets_of(source, ("clicks", 1)) == [5, 7]
 
 
+def test_files_with_views_are_read_too(tmp_path: Path) -> None:
+    """Found: what was written from Polars' own types could not be sorted, nor told apart by topic."""
+    mixed = pa.concat_tables([table([3, 1, 2]), table([0], topic="users")])
+    for name, kind in (("topic", pa.string_view()), ("key", pa.binary_view()), ("value", pa.binary_view())):
+        mixed = mixed.set_column(mixed.schema.get_field_index(name), name, mixed.column(name).cast(kind))
+    source = open_source(str(write(tmp_path, mixed=mixed)))
+    assert offsets_of(source) == [1, 2, 3]
+    assert offsets_of(source, ("users", 0)) == [0]
+
+
 def test_columns_that_are_folders_and_headers_that_are_not_there(tmp_path: Path) -> None:
     content = table([1, 2], partition=4).drop_columns(["topic", "partition", "headers", "timestampType"])
     write(tmp_path / "topic=clicks" / "partition=4", a=content)

@@ -17,6 +17,7 @@ from ottla.cluster.process import wait_until
 from ottla.config import PLAINTEXT, Address, Retry, Timeouts, parse_address
 from ottla.errors import (
     BrokerError,
+    ConfigError,
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
@@ -41,6 +42,7 @@ from ottla.net import (
 from ottla.net import effort as effort_module
 from ottla.net.connection import Connection
 from ottla.net.pool import Pool
+from ottla.produce.producer import Producer
 from ottla.testing import FakeKafka
 from ottla.wire import messages
 
@@ -93,6 +95,15 @@ def ask_end(cluster: Cluster, partition: int = 0, seconds: float = 10) -> int:
     return cluster.call(
         target, end_of("t", partition), check=check_end, what="asking", deadline=Deadline.after(seconds)
     )
+
+
+@pytest.mark.parametrize("name", ["a\udcffb", "x" * 32_768, "ä" * 16_384, 5, None])
+def test_a_client_id_that_no_request_can_have_is_refused(name: str) -> None:
+    """Found: every request raised UnicodeEncodeError, on threads of the library."""
+    with pytest.raises(ConfigError, match="client_id"):
+        Cluster("localhost:1", client_id=name)
+    with pytest.raises(ConfigError, match="client_id"):
+        Producer("localhost:1", client_id=name)
 
 
 def test_constructing_connects_nothing() -> None:
@@ -236,14 +247,23 @@ def test_a_leader_that_a_broker_named_is_used_without_asking(kafka: FakeKafka, c
 @pytest.mark.parametrize(
     ("topic", "partition", "leader", "step", "is_known"),
     [
-        ("t", 0, 2, 0, True),
-        ("t", 0, 2, -1, True),
+        ("t", 0, 0, 0, True),
+        ("t", 0, 9, 0, False),
+        ("t", 0, 0, -1, False),
         ("t", 0, 9, 1, False),
         ("t", 17, 2, 1, False),
         ("other", 0, 2, 1, False),
         ("t", 0, 2, -1_000_000, False),
     ],
-    ids=["same epoch", "older", "unknown broker", "unknown partition", "unknown topic", "no epoch"],
+    ids=[
+        "known",
+        "another one of the same epoch",
+        "older",
+        "unknown broker",
+        "unknown partition",
+        "unknown topic",
+        "no epoch",
+    ],
 )
 def test_news_of_a_leader_that_are_old_or_of_no_use_change_nothing(
     cluster: Cluster, topic: str, partition: int, leader: int, step: int, is_known: bool
@@ -252,7 +272,7 @@ def test_news_of_a_leader_that_are_old_or_of_no_use_change_nothing(
     cluster.leader_moved("t", 0, leader=first.leader, epoch=first.leader_epoch + 5)
     before = cluster.known
     epoch = max(-1, first.leader_epoch + 5 + step)
-    assert cluster.leader_moved(topic, partition, leader=leader, epoch=epoch) is is_known
+    assert cluster.leader_moved(topic, partition, leader=leader or first.leader, epoch=epoch) is is_known
     assert cluster.known == before
 
 

@@ -135,8 +135,8 @@ def test_coordinators_of_groups_and_transactions_are_found(kafka: LocalCluster) 
             assert str(broker.address) in kafka.bootstrap
 
 
-def test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move(kafka: LocalCluster) -> None:
-    with Admin(kafka.bootstrap) as admin:
+def test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move(brokers_to_break: LocalCluster) -> None:
+    with Admin(brokers_to_break.bootstrap) as admin:
         admin.create_topic("net-kill", partitions=6, replicas=3)
         cluster = admin.cluster
         victim = cluster.leader("net-kill", 0).id
@@ -151,13 +151,13 @@ def test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move(kafka: L
         with ThreadPoolExecutor(4) as pool:
             asking = [pool.submit(keep_asking) for _ in range(4)]
             try:
-                kafka.kill(victim)
+                brokers_to_break.kill(victim)
                 killed_at = time.monotonic()
                 _await_new_leader(cluster, "net-kill", 0, victim)
                 assert admin.list_offsets("net-kill").keys() == {("net-kill", index) for index in range(6)}
             finally:
                 stop.set()
-                kafka.restart(victim)
+                brokers_to_break.restart(victim)
             for one in asking:
                 one.result(30)
         assert max(answered) > killed_at

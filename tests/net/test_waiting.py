@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.produce.interrupting import interrupted
+from tests.interrupting import interrupted
 from tests.waiting import eventually
 
 from ottla.net.waiting import Flag, Total, Waiters

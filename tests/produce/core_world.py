@@ -436,7 +436,7 @@ class World:
                     found = self.logs[lane.at].find(search.floor, set(wanted))
                     self.core.tail_read(topic, lane, found)
                 else:
-                    self.core.tail_not_read(lane, OttlaError("not read"))
+                    self.core.tail_not_read(lane, OttlaError("not read"), self.now)
             case Join():
                 assert self.gate is not None
                 if succeed:

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tests.interrupting import interrupted
 
 from ottla.errors import InputError, NotDelivered, OttlaError
 from ottla.model import OffsetRange
@@ -29,8 +30,6 @@ from ottla.produce.delivery import (
 )
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.records import diverted
-
-from .interrupting import interrupted
 
 SOON = 10.0
 Rows = range | np.ndarray[tuple[int], np.dtype[np.int64]]

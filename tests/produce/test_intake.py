@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.interrupting import interrupted
 
 from ottla.errors import NotDelivered
 from ottla.produce import records as checks
@@ -26,8 +27,6 @@ from ottla.produce.intake import FIRST_CHUNK_RECORDS, SMALL_BYTES, Handover
 from ottla.produce.producer import Producer
 from ottla.produce.sender import Sender
 from ottla.wire.columns import as_arrow
-
-from .interrupting import interrupted
 
 TOPICS = ("a", "b")
 

@@ -125,6 +125,18 @@ def test_what_is_in_doubt_for_long_is_looked_for_before_it_is_sent_again() -> No
     assert world.lane.epoch == 0
 
 
+def test_a_log_that_begins_again_takes_the_floor_back() -> None:
+    """Found: after a topic was created again, what may have been written was looked for behind the end of its log."""
+    world = _acknowledged_world(1)
+    world.lane.floor = 5_000
+    world.send()
+    world.process(0)
+    world.lose(0, 0)
+    world.heal()
+    world.check_promises()
+    assert world.lane.floor == world.broker.log[-1].offset + 1
+
+
 def test_a_disowned_producer_id_is_not_taken_again() -> None:
     lane = Lane(TopicPartition("t", 0))
     lane.adopt(7)

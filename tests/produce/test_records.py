@@ -274,6 +274,28 @@ def test_rows_are_split_by_topic_in_their_order() -> None:
     assert [(name, rows.column("value").to_pylist()) for name, rows in parts] == [("b", [b"1", b"3"]), ("a", [b"2"])]
 
 
+def test_rows_of_views_are_split_by_topic_too() -> None:
+    """Found: Arrow cannot choose rows of views, which is what a table from Polars has."""
+    given = pa.table(
+        {
+            "topic": pa.array(["b", "a", "b"], pa.string_view()),
+            "value": pa.array(["1", None, "3"], pa.string_view()),
+            "key": pa.array([b"x", b"y", None], pa.binary_view()),
+        }
+    )
+    entry = pa.struct([("key", pa.string_view()), ("value", pa.binary_view())])
+    for headers in (
+        pa.array([[{"key": "h", "value": b"v"}], None, []], pa.list_(entry)),
+        pa.array([[{"key": "h", "value": b"v"}], None, []], pa.large_list(entry)),
+        pa.array([[("h", b"v")], None, []], pa.map_(pa.string_view(), pa.binary_view())),
+    ):
+        found = given.append_column("headers", headers)
+        parts = {name: checks.columns(rows)[0] for name, rows in checks.by_topic(None, found)}
+        assert [checks.row(parts["b"], row) for row in range(2)] == [(b"x", b"1"), (None, b"3")]
+        assert checks.row(parts["a"], 0) == (b"y", None)
+        assert (parts["b"].header_count, parts["a"].header_count) == (1, 0)
+
+
 def test_a_topic_column_may_be_of_any_text_type() -> None:
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
         column = (

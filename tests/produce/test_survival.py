@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.interrupting import interrupted
 
 from ottla import Batching, BufferFull, Buffering, ConnectionLost, InputError, NotDelivered, Producer, TopicOptions
 from ottla.events import Events
@@ -18,8 +19,6 @@ from ottla.net.connection import Connection
 from ottla.produce.budget import Budget
 from ottla.produce.intake import Intake
 from ottla.testing import FakeKafka
-
-from .interrupting import interrupted
 
 SOON = 20.0
 

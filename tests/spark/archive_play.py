@@ -28,7 +28,7 @@ from ottla.model import OffsetRange
 from ottla.spark.archiving import archive_stream
 
 FILE_BYTES = 1 << 18
-COPIED_AT_ONCE = 2_000
+COPIED_AT_ONCE = 4_000
 _LINGER = 0.3
 """Seconds that a task takes before a file of it is done: long enough to be caught in the middle."""
 

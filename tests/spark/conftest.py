@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.lean import lean_children
 from tests.spark.connector import connector_jars
 
 import ottla.spark
@@ -28,7 +27,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
     }
-    with lean_children(folder):
-        session = ottla.spark.session("tests", master="local[2]", conf=conf)
+    session = ottla.spark.session("tests", master="local[2]", conf=conf)
     yield session
     session.stop()

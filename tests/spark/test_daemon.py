@@ -23,10 +23,31 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("module", "silent"), [("pyspark.daemon", False), ("ottla.spark.daemon", True)])
-def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(short_path: Path, module: str, silent: bool) -> None:
-    """Spark's side by hand, without a JVM. Spark's own daemon shows that there is something to be silent of."""
+# A worker without a JVM: at its second task the socket is closed, and it tries to say so, as Spark's does.
+WORKER = """
+{load}
+
+def main(infile, outfile):
+    outfile.write(b"done" if infile.read(1) else b"gone")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "load", "is_silent"),
+    [
+        ("pyspark.daemon", "", False),
+        ("ottla.spark.daemon", "", True),
+        ("pyspark.daemon", "import ottla.spark.source", True),  # those that plan queries
+        ("pyspark.daemon", "import ottla.spark.sink", True),  # those that commit
+    ],
+)
+def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(
+    short_path: Path, module: str, load: str, is_silent: bool
+) -> None:
+    """Spark's side by hand. Spark's own daemon shows that there is something to be silent of."""
+    (short_path / "pyspark_play.py").write_text(WORKER.format(load=load))
     settings = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(short_path), os.environ.get("PYTHONPATH")])),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
         "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short_path),
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
@@ -36,7 +57,7 @@ def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(short_path: Path,
     with (
         said.open("wb") as stderr,
         subprocess.Popen(
-            [sys.executable, "-m", module, "pyspark.worker"],
+            [sys.executable, "-m", module, "pyspark_play"],
             env={**os.environ, **settings},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -51,7 +72,9 @@ def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(short_path: Path,
             spark.connect(path)
             (number,) = struct.unpack("!i", spark.recv(4, socket.MSG_WAITALL))
             worker = psutil.Process(number)
+            spark.send(b"1")
+            assert spark.recv(4, socket.MSG_WAITALL) == b"done"
         eventually(lambda: not worker.is_running(), "the worker to end", seconds=60)
         daemon.stdin.close()
         daemon.wait(60)
-    assert ("BrokenPipeError" in said.read_text()) is not silent, said.read_text()
+    assert ("BrokenPipeError" in said.read_text()) is not is_silent, said.read_text()

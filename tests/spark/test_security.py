@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
 from ottla.cluster import LocalCluster
-from ottla.config import OAuthBearer
+from ottla.config import OAuthBearer, Plain
 from ottla.errors import ConfigError
 from ottla.net.tokens import ClientCredentials
 from ottla.spark.options import Connection, connection
@@ -170,3 +170,13 @@ def test_a_broker_takes_the_token_in_a_file(kafka: LocalCluster, tmp_path: Path)
     )
     with found.cluster() as cluster:
         assert cluster.metadata().brokers
+
+
+def test_a_login_module_as_databricks_names_it() -> None:
+    found = given(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_jaas_config="kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required"
+        ' username="me" password="mine";',
+    )
+    assert found.protection.sasl == Plain("me", "mine")

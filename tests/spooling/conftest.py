@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -16,12 +16,11 @@ from .stage import Nursery, Puppet
 
 NewTopic = Callable[..., str]
 NewPuppet = Callable[[], Puppet]
-_numbers = itertools.count()
 
 
 def create_topic(bootstrap: str, *, partitions: int = 1, replicas: int = 1) -> str:
     """A topic that no other test uses."""
-    name = f"spooling-{next(_numbers)}"
+    name = f"spooling-{uuid.uuid4().hex[:8]}"
     with Cluster(bootstrap) as cluster:
         Admin(cluster).create_topic(name, partitions=partitions, replicas=replicas)
     return name

@@ -22,6 +22,8 @@ from .world import World
 TIMES = Timeouts(connect=5.0, request=5.0, total=30.0, metadata_age=0.2)
 RETRY = Retry(initial=0.01, maximum=0.2)
 SMALL = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10, max_wait=0.05)
+ANY = -1
+"""Of every partition."""
 
 
 class Handed(NamedTuple):
@@ -42,6 +44,13 @@ class Lost(NamedTuple):
     reason: str
 
 
+class Again(NamedTuple):
+    """The follower said that records of a partition may come once more."""
+
+    partition: int
+    reason: str
+
+
 class Restarted(NamedTuple):
     """The follower ended as it should, and another one took over from it at this moment of the world."""
 
@@ -49,22 +58,32 @@ class Restarted(NamedTuple):
     began: int
 
 
-Entry = Handed | Lost | Restarted
+Entry = Handed | Lost | Again | Restarted
 
 
 class Follower(Protocol):
     """Follows the topic of a world, from its beginning on.
 
-    `story` is all that it handed out and said, in that order. It hands out a record twice only after it said `Lost`.
+    `story` is all that it handed out and said, in that order. It hands out a record twice only after it said `Lost` or
+    `Again`.
     """
 
-    story: list[Entry]
+    @property
+    def story(self) -> list[Entry]:
+        """All of it until now."""
+
+    follows_cuts: bool
+    """Whether it knows a log that was cut back and has grown again, by the epochs of its leaders: those who keep bare
+    offsets cannot."""
+
+    tells: bool
+    """Whether the judge hears all that it says."""
 
     def step(self) -> None:
         """Follows for a moment; returns soon, whether something came or not."""
 
     def position(self, partition: int) -> int | None:
-        """The offset of the next record, as it says itself; None when it does not know."""
+        """The offset of the next record, as it says itself; None when it does not say."""
 
     def restart(self, meanwhile: Any = None) -> None:
         """Ends as a program does that has done its work, calls `meanwhile`, and begins again."""
@@ -77,8 +96,11 @@ class Follower(Protocol):
         """What others will go on with, by partition, once it is closed; None if that is kept nowhere."""
 
 
-class _Story(list[Entry]):
-    def batch(self, records: pa.RecordBatch) -> None:
+class Story(list[Entry]):
+    """What was handed out and said."""
+
+    def batch(self, records: pa.RecordBatch | pa.Table) -> None:
+        """These were handed out."""
         self.extend(
             Handed(partition, offset, value)
             for partition, offset, value in zip(
@@ -95,8 +117,10 @@ class FollowsByReader:
 
     committed = None
 
+    follows_cuts = tells = True
+
     def __init__(self, world: World) -> None:
-        self.story: list[Entry] = _Story()
+        self.story: list[Entry] = Story()
         self._world = world
         self._queue: queue.SimpleQueue[pa.RecordBatch | Lost | BaseException] = queue.SimpleQueue()
         self._reached: dict[int, int] = {}
@@ -125,7 +149,7 @@ class FollowsByReader:
                 self.story.append(item)
                 self._reached[item.partition] = item.resume
             else:
-                assert isinstance(self.story, _Story)
+                assert isinstance(self.story, Story)
                 self.story.batch(item)
                 self._reached[item.column("partition")[0].as_py()] = item.column("offset")[-1].as_py() + 1
             try:
@@ -164,8 +188,10 @@ class FollowsByReader:
 class FollowsInGroup:
     """`Consumer` with automatic commits, by either protocol; with `on_lost="error"` it goes on where the error says."""
 
+    follows_cuts = tells = True
+
     def __init__(self, world: World, group: str, options: GroupOptions, *, on_lost: str = "earliest") -> None:
-        self.story: list[Entry] = _Story()
+        self.story: list[Entry] = Story()
         self._world = world
         self._group = group
         self._options = options
@@ -174,7 +200,7 @@ class FollowsInGroup:
 
     def step(self) -> None:
         """One poll."""
-        assert isinstance(self.story, _Story)
+        assert isinstance(self.story, Story)
         try:
             batch = self._consumer.poll(0.02)
         except OffsetsLost as error:

@@ -6,12 +6,12 @@ import random
 import time
 
 from .following import Follower
-from .judging import complaints
+from .judging import complaints, missing
 from .world import World
 
 _ALL = -1
 """So many steps as it takes to have everything."""
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds in which a follower must have everything, once nothing changes any more."""
 
 
@@ -72,18 +72,19 @@ def _recreate(world: World, chance: random.Random) -> None:
 
 def _catch_up(world: World, follower: Follower, seed: int) -> None:
     until = time.monotonic() + PATIENCE
-    while not all(_is_there(world, follower, partition) for partition in world.ends):
+    while missing(world, follower) or not all(_is_there(world, follower, partition) for partition in world.ends):
         follower.step()
         if time.monotonic() > until:
             where = {partition: follower.position(partition) for partition in world.ends}
-            raise AssertionError(_told(world, follower, seed, [f"it is at {where}, and not at {world.ends}"]))
+            wrong = [f"it is at {where}, and not at {world.ends}", *missing(world, follower)]
+            raise AssertionError(_told(world, follower, seed, wrong))
     for _ in range(3):
         follower.step()
 
 
 def _is_there(world: World, follower: Follower, partition: int) -> bool:
     log, position = world.logs[partition], follower.position(partition)
-    return position == log.end or (position is None and not log.records)
+    return position is None or position == log.end
 
 
 def _check(world: World, follower: Follower, seed: int) -> None:

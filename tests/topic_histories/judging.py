@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from .following import Entry, Follower, Handed, Lost, Restarted
+from .following import ANY, Again, Entry, Follower, Handed, Lost, Restarted
 from .world import Fate, World, Written
 
 
@@ -14,8 +14,8 @@ def complaints(world: World, follower: Follower) -> list[str]:
     story = list(follower.story)
     return [
         *_invented(world, story),
-        *_missing(world, story),
-        *_silently_skipped(world, story),
+        *missing(world, follower),
+        *(_silently_skipped(world, story) if follower.tells else ()),
         *_repeated(story),
     ]
 
@@ -29,12 +29,24 @@ def _invented(world: World, story: list[Entry]) -> Iterator[str]:
                 yield f"{entry} was never there: {written}"
 
 
-def _missing(world: World, story: list[Entry]) -> Iterator[str]:
+def missing(world: World, follower: Follower) -> list[str]:
     """Records that are there, and were not handed out."""
-    handed = {entry.value for entry in story if isinstance(entry, Handed)}
-    for written in world.present:
-        if written.value not in handed:
-            yield f"{written} is there and was not handed out"
+    handed = {entry.value for entry in list(follower.story) if isinstance(entry, Handed)}
+    excused = set() if follower.follows_cuts else _places_of_the_cut(world)
+    return [
+        f"{written} is there and was not handed out"
+        for written in world.present
+        if written.value not in handed and _place(written) not in excused
+    ]
+
+
+def _places_of_the_cut(world: World) -> set[tuple[int, int, int]]:
+    """Places that had another record once, before the log was cut back."""
+    return {_place(one) for one in world.ever.values() if one.fate is Fate.CUT}
+
+
+def _place(written: Written) -> tuple[int, int, int]:
+    return written.incarnation, written.partition, written.offset
 
 
 def _silently_skipped(world: World, story: list[Entry]) -> Iterator[str]:
@@ -57,7 +69,7 @@ def _silently_skipped(world: World, story: list[Entry]) -> Iterator[str]:
 
 
 def _may_be_unread(written: Written, lost: list[Lost], away: list[Restarted]) -> bool:
-    said = [one for one in lost if one.partition == written.partition]
+    said = [one for one in lost if one.partition in (written.partition, ANY)]
     match written.fate:
         case Fate.EXPIRED:
             return any(one.start <= written.offset < one.stop for one in said) or bool(
@@ -69,13 +81,13 @@ def _may_be_unread(written: Written, lost: list[Lost], away: list[Restarted]) ->
         case Fate.CUT | Fate.COMPACTED:
             return True
         case Fate.PRESENT:
-            return True  # `_missing` has it
+            return True  # `missing` has it
 
 
 def _repeated(story: list[Entry]) -> Iterator[str]:
-    """Records that came more often than something of their partition was lost."""
+    """Records that came more often than something was said of their partition."""
     times = Counter(entry for entry in story if isinstance(entry, Handed))
-    losses = Counter(entry.partition for entry in story if isinstance(entry, Lost))
+    said = Counter(entry.partition for entry in story if isinstance(entry, Lost | Again))
     for entry, count in times.items():
-        if count > 1 + losses[entry.partition]:
+        if count > 1 + said[entry.partition] + said[ANY]:
             yield f"{entry} came {count} times"

@@ -6,16 +6,21 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from tests.consume.ways import COOPERATIVE, EAGER, MODERN, SETTINGS
 
 from ottla.cluster import LocalCluster
 from ottla.consume.options import GroupOptions
+from ottla.engines.fleet import steward
+from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
 from ottla.testing import FakeKafka
 
-from .following import FollowsByReader, FollowsInGroup
+from .following import Follower, FollowsByReader, FollowsInGroup
+from .following_archive import FollowsByArchive
+from .following_fleet import FollowsInFleet
 from .history import change, live
 from .worlds import FakeWorld, RealWorld
 
@@ -28,6 +33,14 @@ _CLASSIC = GroupOptions(**EAGER | {"heartbeat_interval": 0.05})
 def fake() -> Iterator[FakeKafka]:
     with FakeKafka(auto_create=None) as kafka:
         yield kafka
+
+
+@pytest.fixture
+def quick_steward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plans often."""
+    monkeypatch.setattr(steward, "_MOST_TICK", 0.02)
+    monkeypatch.setattr(steward, "_PLAN_SECONDS", 0.05)
+    monkeypatch.setattr(steward, "_IDLE_PLAN_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +83,25 @@ def test_what_is_sold_as_proof_is_exact_after_every_change(fake: FakeKafka, seed
             assert {one.partition: one.stop for one in reader.ranges(world.topic)} == world.ends
 
 
+@pytest.mark.parametrize("seed", range(HISTORIES or 2))
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_fleet_follows_through_everything(
+    fake: FakeKafka, tmp_path: Path, store: str, seed: int, quick_steward: None
+) -> None:
+    world = FakeWorld(fake)
+    world.create(2)
+    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path}/fleet.db"
+    live(world, FollowsInFleet(world, f"fleet-{store}-{seed}", url), seed=seed, changes=20)
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES or 2))
+@pytest.mark.parametrize("on_lost", [OnLost.EARLIEST, OnLost.ERROR])
+def test_an_archive_follows_through_everything(fake: FakeKafka, tmp_path: Path, on_lost: OnLost, seed: int) -> None:
+    world = FakeWorld(fake)
+    world.create(2)
+    live(world, FollowsByArchive(world, tmp_path, on_lost=on_lost), seed=seed, changes=20)
+
+
 # On real brokers
 
 
@@ -95,6 +127,23 @@ def test_a_consumer_follows_a_real_topic(broker: LocalCluster, way: str, seed: i
 @pytest.mark.parametrize("way", ["eager", "cooperative", "modern"])
 def test_consumers_follow_real_topics_for_long(broker: LocalCluster, way: str, on_lost: str, seed: int) -> None:
     _follow_in_group(broker, way, seed, on_lost)
+
+
+@pytest.mark.long
+@pytest.mark.broker
+@pytest.mark.parametrize("seed", range(100, 100 + (HISTORIES or 5)))
+@pytest.mark.parametrize("who", ["fleet", "archive"])
+def test_fleets_and_archives_follow_real_topics_for_long(
+    broker: LocalCluster, tmp_path: Path, who: str, seed: int
+) -> None:
+    with closing(RealWorld(broker.bootstrap)) as world:
+        world.create(2)
+        follower: Follower = (
+            FollowsInFleet(world, f"fleet-{world.topic}", f"sqlite:///{tmp_path}/fleet.db")
+            if who == "fleet"
+            else FollowsByArchive(world, tmp_path)
+        )
+        live(world, follower, seed=seed, changes=12)
 
 
 def _follow_in_group(broker: LocalCluster, way: str, seed: int, on_lost: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,27 +21,26 @@ NewTopic = Callable[..., str]
 NewProducer = Callable[..., Producer]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
     """Ours, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> NewTopic:
     """Creates a topic and tells its name."""
-    numbers, run = itertools.count(), f"transactions-{uuid.uuid4().hex[:6]}"
 
     def create(partitions: int = 1, **settings: str) -> str:
-        name = f"{run}-{next(numbers)}"
+        name = f"transactions-{uuid.uuid4().hex[:8]}"
         Admin(cluster).create_topic(name, partitions=partitions, replicas=3, settings=settings)
         return name
 
     return create
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def log(kafka: LocalCluster) -> Iterator[Log]:
     """Readers that are not ours."""
     with Log(kafka.bootstrap) as readers:

@@ -17,9 +17,10 @@ import click
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import meet
 from ottla.cli.options.fleet import STORE_VARIABLE, find_store
 from ottla.cli.options.general import json_option
-from ottla.cli.options.reading import isolation_option, parsed, topics_argument
+from ottla.cli.options.reading import isolation_option, max_batch_bytes_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
@@ -32,7 +33,7 @@ from ottla.engines.fleet.jobs import JOBS
 from ottla.engines.fleet.store import open_store
 from ottla.errors import ArchiveIncomplete
 from ottla.events import Event
-from ottla.fetch.options import OnLost, parse_isolation
+from ottla.fetch.options import Fetching, OnLost, parse_isolation
 from ottla.jobs import event_time
 from ottla.jobs.archive_kind import ArchiveKind
 from ottla.jobs.archive_plan import Cutting
@@ -162,6 +163,7 @@ def _start(text: str) -> str | datetime:
     " the running local cluster.",
 )
 @isolation_option
+@max_batch_bytes_option
 @bootstrap_option
 @security_options
 @click.option(
@@ -194,6 +196,7 @@ def archive(
     checkpoint: str | None,
     store: str | None,
     isolation: str,
+    max_batch_bytes: int,
     bootstrap: str,
     security: Security,
     timeout: float,
@@ -224,7 +227,11 @@ def archive(
         store = store or find_store()
     nodes = None if store is None else open_store(store, JOBS)
     brokers = Brokers(
-        bootstrap=bootstrap, security=security, timeouts=Timeouts(total=timeout), isolation=parse_isolation(isolation)
+        bootstrap=bootstrap,
+        security=security,
+        timeouts=Timeouts(total=timeout),
+        isolation=parse_isolation(isolation),
+        fetching=Fetching(max_batch_bytes=max_batch_bytes),
     )
     wanted = Wanted(topics=topics, start=start, on_lost=OnLost(on_lost), group=group)
     with Interruption() as interruption:
@@ -232,6 +239,7 @@ def archive(
         task: Task | None = None
         progress = Progress()
         with suppress(Interrupted, ArchiveIncomplete):
+            interruption.wait(lambda: meet(bootstrap, security, timeout=timeout))
             lake = prepared(path, topics, brokers, interruption, **layout)
             job = ArchiveRange(
                 brokers=brokers,

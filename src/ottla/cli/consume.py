@@ -20,6 +20,7 @@ from ottla.cli.options.connecting import SOON
 from ottla.cli.options.reading import (
     from_option,
     isolation_option,
+    max_batch_bytes_option,
     parsed,
     partition_option,
     topics_argument,
@@ -74,14 +75,7 @@ def _output(text: str) -> Path:
     show_default=True,
     help="When records that were to be read are gone: fail, or go on there.",
 )
-@click.option(
-    "--max-batch-bytes",
-    type=click.IntRange(1 << 10, (1 << 31) - 1),
-    default=Fetching().max_batch_bytes,
-    show_default=True,
-    metavar="N",
-    help="What one batch may take when it is decompressed; a larger one counts as damaged.",
-)
+@max_batch_bytes_option
 @click.option("--key", metavar="TEXT", callback=parsed(literal), help="Only records with this key; also base64:....")
 @click.option("--key-pattern", metavar="RE", callback=parsed(pattern), help="Only where RE is found in the key.")
 @click.option("--value-pattern", metavar="RE", callback=parsed(pattern), help="Only where RE is found in the value.")

@@ -12,14 +12,16 @@ from typing import Any
 import click
 
 from ottla.cli import Failure
+from ottla.cli.options.connecting import meet
 from ottla.cli.options.general import json_option
-from ottla.cli.options.reading import isolation_option
+from ottla.cli.options.reading import isolation_option, max_batch_bytes_option
 from ottla.cli.options.security import security_options
 from ottla.cli.reading.texts import show_time
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
 from ottla.config import Security, Timeouts
+from ottla.fetch.options import Fetching
 from ottla.fetch.reader import Reader
 from ottla.lake import repairing
 from ottla.lake.lake import Lake
@@ -73,6 +75,7 @@ def status(path: str, *, as_json: bool) -> None:
 @click.option("--against", "bootstrap", metavar="HOST:PORT,...", help="Brokers: read every range again and compare.")
 @click.option("--deep", is_flag=True, help="Read every record of the files, not only their footers.")
 @isolation_option
+@max_batch_bytes_option
 @security_options
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, help="Seconds that brokers may be away.")
 @json_option
@@ -85,6 +88,7 @@ def verify(
     bootstrap: str | None,
     deep: bool,
     isolation: str,
+    max_batch_bytes: int,
     security: Security,
     timeout: float,
     as_json: bool,
@@ -97,10 +101,16 @@ def verify(
     found = Lake.open(path)
     files, logs = Checked(), Checked()
     findings: list[Finding] = []
+    reading = {
+        "security": security,
+        "timeouts": Timeouts(total=timeout),
+        "isolation": isolation,
+        "fetching": Fetching(max_batch_bytes=max_batch_bytes),
+    }
+    if bootstrap is not None:
+        meet(bootstrap, security, timeout=timeout)
     with LiveLine(lambda: f"{files.files:,} files, {files.records + logs.records:,} records compared") as live:
-        for finding in _findings(
-            found, files, logs, bootstrap=bootstrap, deep=deep, isolation=isolation, security=security, timeout=timeout
-        ):
+        for finding in _findings(found, files, logs, bootstrap=bootstrap, deep=deep, **reading):
             findings.append(finding)
             if not as_json:
                 live.say(("" if finding.is_wrong else "not compared: ") + str(finding))
@@ -165,19 +175,11 @@ def _findings(
     *,
     bootstrap: str | None,
     deep: bool,
-    isolation: str,
-    security: Security,
-    timeout: float,
+    **reading: Any,
 ) -> Iterator[Finding]:
     yield from verify_files(found, files, deep=deep)
     if bootstrap is not None:
-        with Reader(
-            bootstrap,
-            security=security,
-            client_id="ottla-lake",
-            timeouts=Timeouts(total=timeout),
-            isolation=isolation,
-        ) as reader:
+        with Reader(bootstrap, client_id="ottla-lake", **reading) as reader:
             yield from verify_brokers(found, reader, logs)
 
 

@@ -15,6 +15,7 @@ import click
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import meet
 from ottla.cli.options.general import json_option
 from ottla.cli.options.reading import parsed
 from ottla.cli.options.security import security_options
@@ -151,8 +152,10 @@ def replay(
       ottla replay /data/clicks --to clicks-copy --keep-partitions --rate 10MB/s
     """
     _check_use(engine=engine, master=master, workers=workers, name=name, again=again, span=(start, stop))
+    source = open_source(path)
+    meet(bootstrap, security, timeout=timeout)
     planned = plan(
-        open_source(path),
+        source,
         Selection(topics=tuple(dict.fromkeys(topics)), start=start, stop=stop, where=where),
         Target(
             bootstrap=bootstrap,

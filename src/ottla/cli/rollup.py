@@ -18,8 +18,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import SOON
 from ottla.cli.options.general import json_option
-from ottla.cli.options.reading import isolation_option, parsed, topics_argument
+from ottla.cli.options.reading import isolation_option, max_batch_bytes_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
@@ -97,6 +98,7 @@ _TIME = {"metavar": "DURATION", "callback": _checked(lambda text: interval("it",
     help="Into how many parts the groups are divided. It stays as it is in the first run of a checkpoint.",
 )
 @isolation_option
+@max_batch_bytes_option
 @bootstrap_option
 @security_options
 @json_option
@@ -115,6 +117,7 @@ def rollup(
     master: str | None,
     tasks: int,
     isolation: str,
+    max_batch_bytes: int,
     bootstrap: str,
     security: Security,
     as_json: bool,
@@ -139,7 +142,11 @@ def rollup(
     place = checkpoint or _beside(to)
     if is_folder(to) and mode == "update":
         raise Misuse("--mode update is for topics: files cannot be changed afterwards")
-    options = {**kafka_options(bootstrap, security), "kafka.isolation.level": isolation.replace("-", "_")}
+    options = {
+        **kafka_options(bootstrap, security),
+        "kafka.isolation.level": isolation.replace("-", "_"),
+        "maxBatchBytes": str(max_batch_bytes),
+    }
     _check_topics((*topics,) if is_folder(to) else (*topics, to), bootstrap, security)
     total = _Total()
     with Interruption() as interruption:
@@ -208,7 +215,7 @@ def _beside(to: str) -> str:
 
 def _check_topics(names: tuple[str, ...], bootstrap: str, security: Security) -> None:
     timeouts = Timeouts(total=_FIND_SECONDS)
-    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts) as cluster:
+    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=SOON) as cluster:
         for name in names:
             cluster.topic(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.errors import Advice
+from ottla.errors import Advice, reworded
 
 WORDS: Mapping[Advice, str] = {
     Advice.USE_TLS: "give --tls, or --ca-file with the authority that signed its certificate",
@@ -25,6 +25,4 @@ WORDS: Mapping[Advice, str] = {
 
 def worded(text: str) -> str:
     """The text of an error or a warning for people at a command line."""
-    for advice in sorted(WORDS, key=len, reverse=True):  # some begin as others do
-        text = text.replace(advice.value, WORDS[advice])
-    return text
+    return reworded(text, WORDS)

@@ -20,9 +20,10 @@ import click
 from ottla.admin import Admin
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
+from ottla.cli.options.connecting import SOON
 from ottla.cli.options.fleet import group_option, parse_start, store_option
 from ottla.cli.options.general import json_option
-from ottla.cli.options.reading import isolation_option, parsed
+from ottla.cli.options.reading import isolation_option, max_batch_bytes_option, parsed
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
@@ -41,7 +42,7 @@ from ottla.config import Timeouts
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.units import Charter
-from ottla.fetch.options import OnLost
+from ottla.fetch.options import Fetching, OnLost
 from ottla.produce.records import topic as check_topic
 
 _UNITS = Units()
@@ -174,6 +175,7 @@ for _command in (status, units, errors, reset, topics, report, serve):
     help="Write what happens to files in it, for 'ottla work report'.",
 )
 @isolation_option
+@max_batch_bytes_option
 @bootstrap_option
 @security_options
 @json_option
@@ -194,6 +196,7 @@ def run(
     lease: float | None,
     timeout: float | None,
     start: str | datetime,
+    max_batch_bytes: int,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -220,6 +223,7 @@ def run(
         settings={name: value for name, value in insisted.items() if value is not None},
         most_seconds=timeout,
         threads=threads,
+        fetching=Fetching(max_batch_bytes=max_batch_bytes),
         **given,
     )
     load(task.handler, task.takes)
@@ -241,7 +245,7 @@ class _Progress:
 
     def __init__(self, task: Task) -> None:
         self.store: Store = open_store(task.store, task.group)
-        self.admin = Admin(task.bootstrap, security=task.security, timeouts=Timeouts(total=_ASK_SECONDS))
+        self.admin = Admin(task.bootstrap, security=task.security, timeouts=Timeouts(total=_ASK_SECONDS), retry=SOON)
         self.count: Any = Counting()
         """Has a `tally`."""
         self.live = LiveLine(self._line)

@@ -9,6 +9,7 @@ import click
 
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.fleet import named_store_option
+from ottla.cli.options.reading import max_batch_bytes_option
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.stopping import Stopping
 from ottla.config import Security
@@ -16,6 +17,7 @@ from ottla.engines import local
 from ottla.engines.fleet import jobs
 from ottla.engines.fleet.jobs import JOBS
 from ottla.engines.fleet.store import open_store
+from ottla.fetch.options import Fetching
 from ottla.jobs.archive_kind import ArchiveKind
 from ottla.jobs.brokers import Brokers
 
@@ -34,10 +36,18 @@ from ottla.jobs.brokers import Brokers
     help="Only for archives in this folder. Repeatable.  [default: any archive that is there]",
 )
 @click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Ranges at a time.  [default: processors]")
+@max_batch_bytes_option
 @bootstrap_option
 @security_options
 def serve(
-    store: str, group: str, folders: tuple[Path, ...], threads: int | None, bootstrap: str, security: Security
+    *,
+    store: str,
+    group: str,
+    folders: tuple[Path, ...],
+    threads: int | None,
+    max_batch_bytes: int,
+    bootstrap: str,
+    security: Security,
 ) -> None:
     """Work on the jobs of a store, until Ctrl-C; ranges that are begun are finished.
 
@@ -50,7 +60,8 @@ def serve(
       ottla archive clicks --to /shared/clicks --engine fleet --store redis://host        elsewhere
     """
     number = threads or local.default_workers()
-    kinds = [ArchiveKind(Brokers(bootstrap=bootstrap, security=security), folders=folders)]
+    fetching = Fetching(max_batch_bytes=max_batch_bytes)
+    kinds = [ArchiveKind(Brokers(bootstrap=bootstrap, security=security, fetching=fetching), folders=folders)]
     click.echo(f"working on jobs of {group}, {number} at a time; Ctrl-C ends it", err=True)
     with (
         Stopping("finishing what is begun; once more to leave it") as stopping,

@@ -18,10 +18,13 @@ def check_settings(group: object, start: object, commit_every: object) -> None:
     """Of a consumer."""
     if group is not None and (not isinstance(group, str) or not group):
         raise ConfigError(f"group must be a name, got {group!r}")
-    if start != "error":
-        if not isinstance(start, str | datetime):
-            raise InputError(f"start is {start!r}; accepted are 'earliest', 'latest', 'error' and a datetime")
+    if isinstance(start, datetime):
         places.check(start, "start")
+    elif start not in ("earliest", "latest", "error"):
+        raise InputError(
+            f"start is {start!r}; accepted are 'earliest', 'latest', 'error' and a datetime with a time zone:"
+            " it is for partitions of which the group has committed nothing; seek goes to an offset"
+        )
     if commit_every is not None:
         check_seconds("Consumer", "commit_every", commit_every, lowest=0.001)
 

@@ -272,13 +272,15 @@ class Classic:
     def _refused(self, ask: Ask, error: BrokerError, response: Any, now: float) -> None:
         match error.code:
             case ErrorCode.member_id_required:
+                if self.member_id or not response.member_id:  # it has a name, or gets none: for ever, maybe
+                    self._pace.stumbled(now)
                 self.member_id = response.member_id  # KIP-394: come again with this name
             case ErrorCode.rebalance_in_progress:
                 self._pace.succeeded(now)
                 self._due = now + self._options.heartbeat_interval
                 if self._phase is not _Phase.JOIN:
                     self._join_again("the group is changing")
-                if ask.api == JOIN:
+                if ask.api in (JOIN, SYNC):
                     self._pace.stumbled(now)
             case ErrorCode.unknown_member_id:
                 self.member_id = ""
@@ -286,5 +288,7 @@ class Classic:
                 self._pace.stumbled(now)
             case ErrorCode.illegal_generation:
                 self._lose("the group went on without this member")
+                if ask.api in (JOIN, SYNC):
+                    self._pace.stumbled(now)
             case _:
                 self.failed(ask, error, now)

@@ -424,11 +424,11 @@ class Consumer:
             self._handing.positions.came_back()
             if self._subscription.is_there:
                 self._begin()
-                self._subscription.join()
             elif not self._share.held:
                 raise InputError("this consumer has nothing to read: subscribe to topics, or assign partitions")
             while not (self._stopped or self._hurried):
                 self._tend()
+                self._subscription.join()
                 portion = self._handing.next(deadline.sooner(_NAP))
                 if portion is not None:
                     return portion

@@ -43,6 +43,10 @@ class Subscription:
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._match_at = math.inf
+        self._checked: frozenset[str] | None = None
+        """Topics that are known to exist."""
+        self._unknown: OttlaError | None = None
+        """Why it is not known whether they do; the program has not heard of it yet."""
         self.membership: Membership | None = None
         """There from the first time on that records were asked for."""
 
@@ -71,10 +75,18 @@ class Subscription:
         self._pattern, self._topics = None, topics
 
     def join(self) -> None:
-        """Becomes a member, unless it is one, or nothing is subscribed to."""
+        """Becomes a member, unless it is one, or nothing is subscribed to, or it is not known yet whether that exists.
+
+        Raises once when that cannot be found out, or one does not; the next time it is looked for again.
+        """
         if self.membership is not None or not self.is_there:
             return
-        self._check(self._topics)
+        if self._unknown is not None:
+            error, self._unknown = self._unknown, None
+            raise error
+        if self._topics and self._topics != self._checked:
+            self._look_up(self._topics)
+            return
         membership = Membership(self._cluster, self._group or "", options=self._options, changed=self._changed)
         try:
             self.membership = membership
@@ -104,6 +116,18 @@ class Subscription:
     def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
         topics = self._cluster.metadata(None).topics.values()
         return frozenset(topic.name for topic in topics if not topic.internal and pattern.fullmatch(topic.name))
+
+    def _look_up(self, names: frozenset[str]) -> None:
+        """Beside the program, whose call may have less time than brokers need that are away."""
+
+        def done(_: None) -> None:
+            self._checked = names
+
+        def failed(error: OttlaError) -> None:
+            if names == self._topics:
+                self._unknown = error
+
+        self._errands.run(("topics", names), lambda: self._check(names), done=done, failed=failed)
 
     def _check(self, names: frozenset[str]) -> None:
         for name in names:

@@ -353,8 +353,12 @@ class Fetcher:
 
     def _refused(self, course: Course, fetched: fetch.Fetched, error: BrokerError, now: float) -> Failed | None:
         leader = fetched.leader
-        known = leader is not None and self._cluster.leader_moved(*course.at, leader=leader.id, epoch=leader.epoch)
-        if known and leader is not None:
+        # Only what is news: a broker that names the leader that was asked would be asked again at once, for ever.
+        if (
+            leader is not None
+            and (leader.id, leader.epoch) != (course.leader, course.leader_epoch)
+            and self._cluster.leader_moved(*course.at, leader=leader.id, epoch=leader.epoch)
+        ):
             course.leader, course.leader_epoch = leader.id, leader.epoch
             return None
         if error.row.refresh or error.code in _UNKNOWN_TOPIC:

@@ -157,10 +157,14 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
         fingerprint: bool = True,
+        check: Callable[[], None] | None = None,
     ) -> Generator[Decoded, None, None]:
-        """As `read`, and with each stretch of records their number and fingerprint: what a receipt is made of."""
+        """As `read`, and with each stretch of records their number and fingerprint: what a receipt is made of.
+
+        `check` is called now and then while nothing comes: what it raises ends the wait.
+        """
         decoder = self._decoder(columns, fingerprint=fingerprint)
-        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoder)
+        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoder, check)
 
     def batches(
         self,
@@ -285,8 +289,10 @@ class Reader:
             yield decoded.records
             del decoded  # its memory is free before the next one is waited for
 
-    def _stretches(self, plan: Plan, decoder: Decoder) -> Generator[Decoded, None, None]:
-        for piece in self._pieces(plan):
+    def _stretches(
+        self, plan: Plan, decoder: Decoder, check: Callable[[], None] | None = None
+    ) -> Generator[Decoded, None, None]:
+        for piece in self._pieces(plan, check):
             yield from self._decoded(decoder, piece)
             del piece
 
@@ -311,14 +317,14 @@ class Reader:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
                     yield RawBatch(*piece.course.at, batch)
 
-    def _pieces(self, plan: Plan) -> Iterator[Piece]:
-        for item in self._items(plan):
+    def _pieces(self, plan: Plan, check: Callable[[], None] | None = None) -> Iterator[Piece]:
+        for item in self._items(plan, check):
             if isinstance(item, Failed):
                 raise item.error
             yield item
             del item
 
-    def _items(self, plan: Plan) -> Iterator[Piece | Failed]:
+    def _items(self, plan: Plan, check: Callable[[], None] | None = None) -> Iterator[Piece | Failed]:
         """What comes of the courses, until all are over; a failure ends its course."""
         ahead = {course for course in plan.courses if not course.is_over}
         if not ahead:
@@ -332,6 +338,8 @@ class Reader:
                 item = fetcher.shelf.take(Deadline.after(_NAP))
                 if item is None:
                     fetcher.check()
+                    if check is not None:
+                        check()
                     continue
                 yield item
                 if isinstance(item, Piece):

@@ -6,15 +6,18 @@ function that runs a job over ranges: this module knows none. What it holds in m
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
+from uuid import UUID
 
 from ottla.admin.committed import Committed, commit
-from ottla.errors import InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
+from ottla.admin.identity import TopicCreatedAgain
+from ottla.errors import BrokerError, ErrorCode, InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
 from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import Cutting, Logs, Round, Start, Survey, beginnings, due, limited, require_same_id
@@ -26,6 +29,8 @@ from ottla.model import GroupMember, OffsetRange
 from ottla.net import Cluster
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_GONE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _LOST_RACES = 20
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 2.0
@@ -155,7 +160,9 @@ class Archiving:
         """
         with self._swept(), self._job.brokers.cluster() as cluster:
             topics = self._begin(cluster)
-            yield from self._up_to(cluster, topics, self._waiting(topics.look))
+            logs = self._waiting(topics.look)
+            report(self.lake, cluster, self._wanted, left_out=topics.troubles)
+            yield from self._up_to(cluster, topics, logs)
             topics.require_none()
 
     def follow(self, *, every: float = 60.0) -> Generator[Entry, None, None]:
@@ -167,6 +174,7 @@ class Archiving:
         with self._swept(), self._job.brokers.cluster() as cluster:
             topics = self._begin(cluster)
             logs: Logs | None = self._waiting(topics.look)
+            report(self.lake, cluster, self._wanted, left_out=topics.troubles)
             held_up: float | None = None
             while True:
                 began = time.monotonic()
@@ -198,7 +206,6 @@ class Archiving:
         self.lake.sweep()
         self._survey = survey = Survey(cluster, self._wanted.topics, self._job.brokers.isolation)
         self._waiting(lambda: begin(self.lake, survey, self._wanted, self._by))
-        report(self.lake, cluster, self._wanted)
         self._topics = Topics(survey, self.lake, self._wanted.topics, on_lost=self._wanted.on_lost, events=self._events)
         return self._topics
 
@@ -249,7 +256,7 @@ class Archiving:
             topics.archived(chosen.topics)
             if entry is not None:
                 self.progress.recorded(entry)
-                report(self.lake, cluster, self._wanted)
+                report(self.lake, cluster, self._wanted, left_out=topics.troubles)
                 yield entry
 
     def _round(self, chosen: Round, logs: Logs) -> Entry | None:
@@ -294,9 +301,26 @@ def begin(lake: Lake, survey: Survey, wanted: Wanted, by: WrittenBy) -> None:
         lake.append([], by=by, starts=starts, topics=survey.ids(fresh))
 
 
-def report(lake: Lake, cluster: Cluster, wanted: Wanted) -> None:
-    """Tells the group how far the archive is, for tools that look at its lag."""
-    if wanted.group is None:
+def report(lake: Lake, cluster: Cluster, wanted: Wanted, *, left_out: Collection[str] = ()) -> None:
+    """Tells the group how far the archive is, for tools that look at its lag.
+
+    Offsets are those of the topics that were archived: one that is gone, or is another one by now, has none.
+    """
+    last = lake.ledger.last()
+    if wanted.group is None or last is None:
         return
-    offsets = {at: Committed(offset) for at, offset in lake.positions().items() if at.topic in wanted.topics}
-    commit(cluster, GroupMember(wanted.group), offsets)
+    for topic in wanted.topics:
+        known = last.topics.get(topic)
+        offsets = {
+            at: Committed(offset, topic_id=UUID(known) if known else None)
+            for at, offset in last.positions.items()
+            if at.topic == topic and topic not in left_out
+        }
+        try:
+            commit(cluster, GroupMember(wanted.group), offsets)
+        except TopicCreatedAgain as error:
+            _log.warning("group %s is not told how far the archive is: %s", wanted.group, error)
+        except BrokerError as error:
+            if error.code not in _GONE:
+                raise
+            _log.warning("group %s is not told how far the archive is: %s", wanted.group, error)

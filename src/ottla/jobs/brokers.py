@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.config import PLAINTEXT, Security, Timeouts
-from ottla.fetch.options import parse_isolation
+from ottla.fetch.options import Fetching, parse_isolation
 from ottla.model import Isolation
 from ottla.net import Cluster
 
@@ -26,6 +26,7 @@ class Brokers:
     client_id: str = "ottla-archive"
     timeouts: Timeouts = field(default_factory=Timeouts)
     isolation: Isolation = Isolation.READ_COMMITTED
+    fetching: Fetching = field(default_factory=Fetching)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "isolation", parse_isolation(self.isolation))
@@ -44,4 +45,5 @@ class Brokers:
             client_id=self.client_id,
             timeouts=self.timeouts,
             isolation=self.isolation,
+            fetching=self.fetching,
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,10 @@ from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
 from ottla.lake.paths import located, require_inside
 from ottla.model import OffsetRange, Receipt, TopicPartition
+from ottla.wire.columns import without_views
 from ottla.wire.decode import SCHEMA
 
+T = TypeVar("T", pa.Table, pa.RecordBatch)
 _READ = ("key", "value", "offset", "timestamp", "headers")
 _NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp")
 _BATCH_BYTES = 8 << 20
@@ -355,7 +357,7 @@ def _read(
             )
         with pq.ParquetFile(path) as parquet:
             for piece in _pieces(parquet, file, start, share):
-                rows = _complete(piece, file, at)
+                rows = _complete(_plain(piece), file, at)
                 rows = selection.of(rows.filter(pc.greater_equal(rows.column("offset"), start)))
                 if rows.num_rows:
                     yield rows
@@ -368,7 +370,7 @@ def _pieces(parquet: Any, file: SourceFile, start: int, share: int) -> Iterator[
     columns = [name for name in (*_READ, *(("topic", "partition") if file.is_mixed else ())) if name in names]
     if not file.is_sorted:
         # Somebody else's file: there is no other way than to have all of it.
-        yield from parquet.read(columns=columns).sort_by("offset").combine_chunks().to_batches()
+        yield from _plain(parquet.read(columns=columns)).sort_by("offset").combine_chunks().to_batches()
         return
     known = {number: parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)}
     groups = [number for number, group in known.items() if _may_follow(group, start)]
@@ -378,6 +380,11 @@ def _pieces(parquet: Any, file: SourceFile, start: int, share: int) -> Iterator[
     count = sum(known[number].num_rows for number in groups)
     at_once = max(1, min(_MOST_ROWS, _BATCH_BYTES // share * count // max(1, size)))
     yield from parquet.iter_batches(batch_size=at_once, row_groups=groups, columns=columns)
+
+
+def _plain(rows: T) -> T:
+    """Of types that rows can be chosen from."""
+    return type(rows).from_arrays(list(map(without_views, rows.columns)), names=rows.schema.names)
 
 
 def _may_follow(group: Any, start: int) -> bool:

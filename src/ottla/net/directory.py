@@ -51,14 +51,14 @@ class Directory:
             return replace(self._known, topics=MappingProxyType(topics))
 
     def leader_moved(self, name: str, index: int, *, leader: int, epoch: int) -> bool:
-        """Takes in a new leader that a broker named (KIP-951); whether the memory now is at least that new."""
+        """Takes in a new leader that a broker named (KIP-951); whether it is the one that is known now."""
         with self._lock:
             topic = self._known.topics.get(name)
             partition = None if topic is None else topic.partition(index)
             if topic is None or partition is None or epoch < 0:
                 return False
             if epoch <= partition.leader_epoch:
-                return True
+                return (leader, epoch) == (partition.leader, partition.leader_epoch)
             if leader not in self._known.brokers:
                 return False
             moved = replace(partition, leader=leader, leader_epoch=epoch, error=ErrorCode.none)

@@ -49,7 +49,7 @@ class Outbox:
     def next(self) -> list[memoryview]:
         """What to hand to the socket now, of as many frames as one call takes; empty when all is out."""
         views: list[memoryview] = []
-        for frame in self._frames:
+        for frame in tuple(self._frames):  # a signal handler may come in between, and end the line
             views += frame.views[: MOST_BUFFERS - len(views)]
             if len(views) == MOST_BUFFERS:
                 break
@@ -60,11 +60,11 @@ class Outbox:
         everything = count == self.unsent_bytes
         self.unsent_bytes -= count
         if everything:  # nearly always: no need to walk through the views
-            done = [frame.pending for frame in self._frames]
+            done = [frame.pending for frame in tuple(self._frames)]
             self._frames.clear()
             return done
         done = []
-        while count:
+        while count and self._frames:
             frame = self._frames[0]
             count = frame.took(count)
             if not frame.views:

@@ -134,8 +134,9 @@ class InFlight:
                 f"an answer with correlation id {correlation_id} came where"
                 f" {pending.correlation_id} ({pending.name}) was due"
             )
-        self._queue.popleft()
-        pending.finish(body, None)
+        if self._queue and self._queue[0] is pending:  # else a signal handler came in between, and ended the line
+            self._queue.popleft()
+            pending.finish(body, None)
         return pending
 
     def drain(self) -> list[Pending]:

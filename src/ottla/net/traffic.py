@@ -21,15 +21,18 @@ from ottla.net.waiting import Waiters
 
 _log = logging.getLogger(__name__)
 _NOTHING = memoryview(b"")
+_INTERRUPTED = "interrupted in the middle of a request"
 
 
 class Role:
     """One of the two jobs on a line that a thread takes and leaves again."""
 
-    __slots__ = ("taken",)
+    __slots__ = ("holder", "taken")
 
     def __init__(self) -> None:
         self.taken = False
+        self.holder = 0
+        """The thread that has it, or had it last."""
 
 
 class Traffic:
@@ -49,6 +52,8 @@ class Traffic:
         # Guards everything here; never held while sending, polling, waiting or calling back. A signal handler may come
         # in the middle of a call of its thread.
         self._lock = threading.RLock()
+        self._midway = False
+        """A request is being queued."""
         self._waiters = Waiters()
 
     @property
@@ -66,6 +71,7 @@ class Traffic:
         with self._lock:
             if role.taken or self.lost is not None:
                 return False
+            role.holder = threading.get_ident()
             role.taken = self._transport.enter()
             return role.taken
 
@@ -77,7 +83,14 @@ class Traffic:
         self._transport.leave()
 
     def wait_beside(self, role: Role, deadline: Deadline, *, unless: Callable[[], bool]) -> None:
-        """Waits for a change while another thread has the role; not if `unless` is true already."""
+        """Waits for a change while another thread has the role; not if `unless` is true already.
+
+        Where this thread itself has it, a signal handler came in the middle of a request, or Ctrl-C before a role could
+        be given back: to wait would be in vain, and the line ends. Whoever asks tries again on another one.
+        """
+        if role.taken and role.holder == threading.get_ident():
+            self.lose(_INTERRUPTED)
+            return
         self._waiters.wait(deadline.remaining(), unless=lambda: not role.taken or unless())
 
     def queue(self, pending: Pending, frame: Sequence[memoryview]) -> None:
@@ -105,6 +118,8 @@ class Traffic:
             if self.lost is not None:
                 return []
             out = self._outbox.took(count)
+            if self._is_lost():
+                return []
             now = time.monotonic() if out else 0.0
             for pending in out:
                 pending.sent = now
@@ -125,6 +140,8 @@ class Traffic:
             if self.lost is not None:
                 return
             pending = self._in_flight.meet(frame)
+            if self._is_lost():
+                return
             self.completed += 1
             self.suspicion = ""
             self._notify()
@@ -158,16 +175,24 @@ class Traffic:
         for pending in failed:
             _call_back(pending)
 
+    def _is_lost(self) -> bool:
+        """By now: a signal handler that uses the line in the middle of a request of its thread ends it."""
+        return self.lost is not None
+
     def _notify(self) -> None:
         if self._waiters:
             self._waiters.notify_all()
 
     def _queue(self, pending: Pending, frame: Sequence[memoryview]) -> None:
+        if self._midway:  # what is in flight and what is to be sent are not the same: see `wait_beside`
+            self.lose(_INTERRUPTED)
         if self.lost is not None:
             raise ConnectionLost(self.address, self.lost)
+        self._midway = True
         if pending.reply is Reply.DUE:
             self._in_flight.add(pending)
         self._outbox.add(pending, frame)
+        self._midway = False
 
     def _waiting(self) -> Iterator[Pending]:
         return itertools.chain(self._in_flight, self._outbox.unanswered())

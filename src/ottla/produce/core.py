@@ -78,7 +78,8 @@ class Identify(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where in a log to look: from `floor` on, or, if that is -1, from the first record as old as the batches."""
+    """Where in a log to look: from `floor` on, or, if that is -1 or not in the log, from the first record that is as
+    old as the batches."""
 
     at: TopicPartition
     floor: int
@@ -275,6 +276,9 @@ class Core:
                 del self.topics.active[lane.at]
                 continue
             if lane.ready_to_check:
+                if lane.resume_at > now:
+                    self._next_at = min(self._next_at, lane.resume_at)
+                    continue
                 self._check(topic, lane)
             if not self._may_go(lane):
                 continue
@@ -322,8 +326,9 @@ class Core:
     def _ask_to_join(self) -> None:
         if self._gate is None:
             return
-        if self._gate.refusal is not None and self._gate.sending:
-            self.fail_all(self._gate.refusal)  # also what was handed in after the refusal
+        why = self._gate.over or (self._gate.refusal if self._gate.sending else None)
+        if why is not None:
+            self.fail_all(why)  # also what was handed in after that was known
         join = self._gate.next_join()
         if join is not None:
             self.effects.append(join)
@@ -397,7 +402,7 @@ class Core:
     def answered(
         self, send: Send, answers: Mapping[TopicPartition, Produced], now: float, *, moved: Collection[TopicPartition]
     ) -> None:
-        """The broker has answered; `moved` are partitions whose answer names a leader that is new."""
+        """The broker has answered; `moved` are partitions for which it has named another leader."""
         self._peers[send.broker].requests -= 1
         for at, carried in send.carried.items():
             answer = answers.get(at)
@@ -435,14 +440,14 @@ class Core:
             self._again(carried, error, now)
             self._find_leader(carried, answer, has_moved=has_moved)
         elif verdict is Verdict.CHECK and topic.numbered and self._may_check(lane, batch, error):
-            lane.misnumbered(batch)
+            lane.misnumbered(batch, resume_at=now + self._wait(lane))
             if error.code is ErrorCode.invalid_producer_epoch:
                 lane.disown()
         elif verdict is Verdict.SPLIT and not batch.is_doubtful:
             self._split(carried, error)
         elif verdict is Verdict.SPLIT and topic.numbered and not self.is_transactional:
             # The limit was higher before: what is in the log must not come again in parts.
-            lane.misnumbered(batch)
+            lane.misnumbered(batch, resume_at=now + self._wait(lane))
         else:
             lane.refused(batch)
             kind = Fenced if verdict is Verdict.FENCED or self._is_fenced(error) else NotDelivered
@@ -475,8 +480,11 @@ class Core:
         if batch.decided:
             lane.forgotten(batch)
             return
-        wait = self._retry.wait(lane.failures + 1, self._chance.random())
-        lane.again(batch, resume_at=now + wait)
+        lane.again(batch, resume_at=now + self._wait(lane))
+
+    def _wait(self, lane: Lane) -> float:
+        """Seconds before the next attempt after one more failure."""
+        return self._retry.wait(lane.failures + 1, self._chance.random())
 
     def _split(self, carried: Carried, error: OttlaError) -> None:
         topic, lane, batch = carried
@@ -523,11 +531,11 @@ class Core:
             reason = "numbers could not go on"
             self.effects.append(Report(EpochBumped(topic.name, at.partition, lane.producer_id, lane.epoch, reason)))
 
-    def tail_not_read(self, lane: Lane, error: OttlaError) -> None:
-        """It must still be searched: the attempt itself was patient enough."""
+    def tail_not_read(self, lane: Lane, error: OttlaError, now: float) -> None:
+        """It must still be searched, after a while."""
         for batch in lane.line:
             batch.error = error
-        lane.checking = False
+        lane.unchecked(resume_at=now + self._wait(lane))
 
     # Ends
 

@@ -218,8 +218,9 @@ class Lane:
         if batch.identity is not None:
             self._known_id = batch.identity.producer_id
         # With one before it that has no answer, the floor stays: that one may be in the log before this.
+        # It may go back: a topic that was deleted and created again begins at 0.
         if base_offset >= 0 and self.line and self.line[0] is batch:
-            self.floor = max(self.floor, base_offset + batch.count)
+            self.floor = base_offset + batch.count
         self._remove(batch)
 
     def again(self, batch: Outgoing, *, resume_at: float) -> None:
@@ -230,12 +231,16 @@ class Lane:
             self.failures += 1
             self.resume_at = resume_at
 
-    def misnumbered(self, batch: Outgoing) -> None:
-        """The broker says that this number cannot come next."""
+    def misnumbered(self, batch: Outgoing, *, resume_at: float = 0.0) -> None:
+        """The broker says that this number cannot come next. What to do about it waits if that was in vain before."""
         self._landed(batch)
         self._resending = self.flying > 0
-        # Behind one that is still open that is no news: its turn comes again.
-        self.must_check = self.must_check or (bool(self.line) and self.line[0] is batch)
+        if not self.line or self.line[0] is not batch:
+            return  # behind one that is still open that is no news: its turn comes again
+        self.must_check = True
+        if self.failures:
+            self.resume_at = max(self.resume_at, resume_at)
+        self.failures += 1
 
     def refused(self, batch: Outgoing) -> None:
         """The broker will never take it. Its number is left out; the next batch will hear of that."""
@@ -288,8 +293,14 @@ class Lane:
         written = [(b, found[b.identity]) for b in self.line if b.identity is not None and b.identity in found]
         for batch, offset in written:
             self._remove(batch)
-            self.floor = max(self.floor, offset + batch.count)
+            self.floor = offset + batch.count
         return written
+
+    def unchecked(self, *, resume_at: float) -> None:
+        """The log could not be read, and must be: but not at once, since it may be refused at once, for ever."""
+        self.checking = False
+        self.failures += 1
+        self.resume_at = max(self.resume_at, resume_at)
 
     def number_again(self) -> None:
         """The line loses its numbers, and is numbered from 0 under the next epoch, which shuts out the old ones.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.errors import InputError, OttlaError
 from ottla.produce.delivery import Delivery, Placement, Refusal, Shipment
-from ottla.wire.columns import Columns, from_arrow, take
+from ottla.wire.columns import Columns, from_arrow, take, without_views
 from ottla.wire.kernels.encoding import BinaryIn
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -155,6 +155,7 @@ def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa
     if column.null_count:
         raise InputError(f"column topic has {column.null_count} nulls")
     rows = table.drop_columns(["topic"])
+    rows = pa.table({name: without_views(rows.column(name)) for name in rows.column_names})
     topics = pc.unique(column).to_pylist()
     for one in topics:
         topic(one)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.errors import ConfigError, InputError
+from ottla.wire.columns import without_views
 from ottla.wire.kernels.encoding import BinaryIn
 from ottla.wire.partitioning import OPEN, hash_partitions, partition_of_key
 
@@ -121,7 +122,9 @@ class Router:
         if len(rows) == 0:
             return chosen
         if len(rows) < len(chosen):
-            keys, values = (None if keys is None else keys.take(pa.array(rows))), values.take(pa.array(rows))
+            keys, values = (
+                None if column is None else without_views(column).take(pa.array(rows)) for column in (keys, values)
+            )
         if isinstance(self.partitioner, ByColumn):
             chosen[rows] = self._ask_for_column(self.partitioner, keys, values, partitions, rows)
         else:

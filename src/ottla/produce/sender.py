@@ -433,16 +433,16 @@ class Sender:
                 self._loop.distrust(answer.link, error)
                 self._core.lost(send, error, now)
             else:
-                self._core.answered(send, answers, now, moved=self._moved(answers.values()))
+                self._core.answered(send, answers, now, moved=self._moved(answers.values(), send.broker))
         self._carry_out(now)
 
-    def _moved(self, answers: Iterable[wire.Produced]) -> set[TopicPartition]:
-        """The partitions that have another leader by now, as answers say (KIP-951)."""
+    def _moved(self, answers: Iterable[wire.Produced], asked: int) -> set[TopicPartition]:
+        """The partitions that have another leader by now than was asked, as answers say (KIP-951)."""
         return {
             TopicPartition(answer.topic, answer.partition)
             for answer in answers
             if (leader := answer.leader) is not None
-            and leader.id >= 0
+            and leader.id not in (-1, asked)  # that one would be asked again at once, for ever
             and self._cluster.leader_moved(answer.topic, answer.partition, leader=leader.id, epoch=leader.epoch)
         }
 
@@ -460,7 +460,7 @@ class Sender:
             ("tail", lane.at),
             lambda: tail.find(self._cluster, search, wanted),
             done=lambda found: self._core.tail_read(topic, lane, found),
-            failed=lambda error: self._core.tail_not_read(lane, error),
+            failed=lambda error: self._core.tail_not_read(lane, error, time.monotonic()),
         )
 
     def _join(self, join: Join) -> None:

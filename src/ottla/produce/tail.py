@@ -38,8 +38,9 @@ def find(cluster: Cluster, search: Search, wanted: Mapping[Identity, int]) -> di
 
 
 def _start(admin: Admin, search: Search, end: int) -> int:
-    if search.floor >= 0:
+    if 0 <= search.floor <= end:
         return search.floor
+    # No floor, or one that the log has not reached: then the topic was created again, or its log was cut.
     # The first record of a batch is as old as its header says, or as the broker's clock was.
     oldest = min(search.timestamp_ms, int((search.created - _CLOCKS_DIFFER) * 1000))
     offset = admin.list_offsets([search.at], max(0, oldest))[search.at].offset

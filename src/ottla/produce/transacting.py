@@ -412,7 +412,7 @@ class Transactions:
     def _fence(self, error: Fenced) -> Fenced:
         """This producer is done for good; the error to raise."""
         if self._fenced is None:
-            self._fenced = fenced = copied(coordinator.taken_over(self.transactional_id, error))
+            self._fenced = self._gate.over = fenced = copied(coordinator.taken_over(self.transactional_id, error))
             self._gate.sending = False
             if is_sender_thread():
                 self._sender.fail_all(fenced)  # not in the middle of whatever it does

@@ -23,10 +23,10 @@ from ottla.spark.offsets import Logs, Offsets
 from ottla.spark.open_ends import OpenEnd, find_later, open_ends
 from ottla.spark.reading import Slice, Task
 from ottla.spark.wanted import End, Portions, Wanted
+from ottla.spark.wording import in_options
 
 _WORTH_CUTTING = 50_000
 """Offsets: with fewer, a second task costs more than it saves, and nobody is asked how large records are."""
-_HINT = "option failOnDataLoss=false leaves them out"
 _AGAIN = "a DataFrame is planned at its first use: if that was before they were gone, load() it again"
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, wanted: Wanted, schema: StructType) -> None:
         self._task = Task(wanted, schema)
 
+    @in_options()
     def partitions(self) -> list[InputPartition]:
         """One slice for each task, and some for what comes after the planning."""
         wanted = self._task.wanted
@@ -51,16 +52,12 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice."""
         try:
-            for one in self._ranges(partition):
-                yield from self._task.read(Slice(one))
+            with in_options():
+                for one in self._ranges(partition):
+                    yield from self._task.read(Slice(one))
         except OffsetsLost as lost:
-            raise OffsetsLost(
-                *(lost.topic, lost.partition),
-                start=lost.start,
-                stop=lost.stop,
-                resume=lost.resume,
-                reason=f"{lost.reason} ({_HINT}; {_AGAIN})",
-            ) from lost
+            lost.args = (f"{lost}; {_AGAIN}",)
+            raise
 
     def _ranges(self, partition: InputPartition) -> list[OffsetRange]:
         match partition:
@@ -124,7 +121,7 @@ def _present(logs: Logs, wanted: Wanted, ranges: list[OffsetRange]) -> list[Offs
             present.append(one)
             continue
         if wanted.on_lost is OnLost.ERROR:
-            raise OffsetsLost(*at, start=lost[0], stop=lost[1], resume=first[at], reason=f"{reason} ({_HINT})")
+            raise OffsetsLost(*at, start=lost[0], stop=lost[1], resume=first[at], reason=reason)
         _log.warning("%s: offsets [%d, %d) are left out: %s", at, *lost, reason)
         start = min(max(one.start, first[at]), one.stop)
         present.append(OffsetRange(*at, start, max(start, min(one.stop, last[at]))))

@@ -222,8 +222,7 @@ class Follower:
 
     def _lose(self, at: TopicPartition, start: int, stop: int, resume: int, reason: str) -> None:
         if self._wanted.on_lost is OnLost.ERROR:
-            told = f"{reason} (option failOnDataLoss=false goes on with what there is)"
-            raise OffsetsLost(*at, start=start, stop=stop, resume=resume, reason=told)
+            raise OffsetsLost(*at, start=start, stop=stop, resume=resume, reason=reason)
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", at, start, stop, reason, resume)
 
 

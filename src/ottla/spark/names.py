@@ -70,6 +70,7 @@ READING = frozenset(
         "minPartitions",
         "maxRecordsPerPartition",
         "maxBytesPerPartition",
+        "maxBatchBytes",
         "includeHeaders",
         "failOnDataLoss",
         "groupIdPrefix",
@@ -140,6 +141,7 @@ _JAVA = "it is about the inside of a Java client"
 _AS_IT_IS = "it is always so"
 
 IGNORED: Mapping[str, str] = {
+    "checkpointLocation": "it is for writeStream",
     "kafka.allow.auto.create.topics": "a topic is never created by reading or writing",
     "kafka.auto.commit.interval.ms": "offsets are published after each batch where commitGroup names a group",
     "kafka.auto.include.jmx.reporter": _JAVA,
@@ -196,6 +198,7 @@ _NO_TABLES = (
     "Spark 4.2 does not hand the options of a table (CREATE TABLE ... USING ottla) to sources that are written in"
     " Python: use CREATE TEMPORARY VIEW name USING ottla OPTIONS (...), or a DataFrame"
 )
+_WHICH = ("subscribe", "subscribePattern", "assign")
 _told: set[str] = set()
 
 
@@ -228,8 +231,11 @@ def check_names(
 
 
 def of_the_other(names: Collection[str], use: str) -> dict[str, str]:
-    """Options that programs share between reading and writing, and that have no meaning for one of the two."""
-    return {name: f"it is for {use}" for name in names if name.startswith(PREFIX)}
+    """Options that programs share between reading and writing, and that have no meaning for one of the two.
+
+    Not which topic: to write where one reads, or the other way round, is a mistake.
+    """
+    return {name: f"it is for {use}" for name in names if name not in _WHICH}
 
 
 def _meant(key: str, known: Mapping[str, str], advice: Mapping[str, tuple[str, str]]) -> str:

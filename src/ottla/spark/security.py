@@ -31,6 +31,8 @@ _MODULES = {
     "org.apache.kafka.common.security.scram.ScramLoginModule": _SCRAM,
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": (_OAUTH,),
 }
+_SHADED = "kafkashaded."
+"""What Databricks puts before the names of Kafka's classes."""
 _HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -254,7 +256,7 @@ def _login(config: str, mechanism: str) -> dict[str, str]:
     match = _JAAS.fullmatch(config)
     if match is None:
         raise ConfigError(f"kafka.sasl.jaas.config is not of the form {_EXAMPLE}")
-    fitting = _MODULES.get(match["module"])
+    fitting = _MODULES.get(match["module"].removeprefix(_SHADED))
     if fitting is None:
         raise ConfigError(f"kafka.sasl.jaas.config names {match['module']}; accepted are {', '.join(_MODULES)}")
     if mechanism not in fitting:

@@ -22,6 +22,7 @@ from ottla.model import Fingerprint
 from ottla.net import Cluster
 from ottla.net.cluster import Refresh
 from ottla.spark import twophase
+from ottla.spark.idle_workers import silence_this
 from ottla.spark.rows import Shape, fingerprint, shape_of
 from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record, Standing, check_target
 from ottla.spark.sink_options import (
@@ -34,9 +35,12 @@ from ottla.spark.sink_options import (
 )
 from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, setting, streaming_place, write_rows
 from ottla.spark.twophase import Fate, Share
+from ottla.spark.wording import in_options
 from ottla.spark.write_runs import naming
 
 _log = logging.getLogger(__name__)
+
+silence_this()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,12 @@ class BatchWriter(DataSourceArrowWriter):
         self._shape = shape
         self._prefix = prefix
 
+    @in_options()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
         return Written(write_rows(Output(self._settings, self._shape, own_id(self._prefix)), iterator))
 
+    @in_options()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when every task is through."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
@@ -140,6 +146,7 @@ class BatchWriter(DataSourceArrowWriter):
                 " are in the topic; raise kafka.transaction.timeout.ms"
             )
 
+    @in_options()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task has failed for good."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
@@ -157,6 +164,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._shape = shape
         self._standings = standings
 
+    @in_options()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task. What a driver before this one has recorded is not written again."""
         query, batch = streaming_place()
@@ -186,6 +194,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         except AlreadyRecorded:  # by another task of the batch
             return placed, log.standing()
 
+    @in_options()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """On the driver, when every task is through: records the list, ends it, marks the batch as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
@@ -206,6 +215,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 " another run took over: restart the query, it writes again what is missing"
             )
 
+    @in_options()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """On the driver, after a failure. A list that is on disk stays: the batch counts as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE or not any(messages):

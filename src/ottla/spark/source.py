@@ -13,12 +13,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ottla.spark.batch_source import BatchReader
+from ottla.spark.idle_workers import silence_this
 from ottla.spark.reading import check_schema, full_schema
 from ottla.spark.stream_source import StreamReader
 from ottla.spark.wanted import for_batch, for_stream, general, with_headers
+from ottla.spark.wording import in_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+silence_this()
 
 
 class OttlaSource(DataSource):
@@ -29,27 +33,32 @@ class OttlaSource(DataSource):
         """The name for `format`."""
         return "ottla"
 
+    @in_options()
     def schema(self) -> StructType:
         """The columns, where the user asks for no others."""
         general(self.options)
         return full_schema(headers=with_headers(self.options))
 
+    @in_options()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         check_schema(schema)
         return BatchReader(for_batch(self.options), schema)
 
+    @in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
         check_schema(schema)
         return StreamReader(for_stream(self.options), schema)
 
+    @in_options()
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """For `df.write`."""
         from ottla.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
+    @in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """For `df.writeStream`."""
         from ottla.spark.sink import stream_writer

@@ -28,6 +28,7 @@ from ottla.spark.marks import Mark
 from ottla.spark.offsets import Logs
 from ottla.spark.reading import Slice, Task
 from ottla.spark.wanted import Wanted
+from ottla.spark.wording import in_options
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -41,6 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {"_task": self._task, "_cluster": None, "_opened": None}
 
+    @in_options()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins. Brokers that are not there are told sooner than to a query that runs."""
         with self._task.wanted.connection.cluster() as cluster:
@@ -58,11 +60,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(portions.min_records)
         return ReadAllAvailable()
 
+    @in_options()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends."""
         everything = isinstance(limit, ReadAllAvailable)
         return self._follower.latest(Mark.from_json(start), everything=everything).to_json()
 
+    @in_options()
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends at what there is at its first look."""
         self._follower.stop_at_present()
@@ -72,14 +76,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = self._follower.seen
         return Mark(seen).to_json() if seen else None
 
+    @in_options()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """One slice for each task of a batch."""
         return [Slice(one) for one in self._follower.ranges(Mark.from_json(start), Mark.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, on an executor."""
-        return self._task.read(partition)
+        with in_options():
+            yield from self._task.read(partition)
 
+    @in_options()
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is done: Spark says so when the next one begins."""
         self._follower.publish(Mark.from_json(end))

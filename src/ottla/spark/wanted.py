@@ -315,6 +315,7 @@ def _fetching(given: Mapping[str, str]) -> Fetching:
         request_bytes=_request_bytes(given) or usual.request_bytes,
         min_bytes=texts.whole(given, "kafka.fetch.min.bytes") or usual.min_bytes,
         max_wait=texts.seconds_ms(given, "kafka.fetch.max.wait.ms", usual.max_wait),
+        max_batch_bytes=texts.size(given, "maxBatchBytes") or usual.max_batch_bytes,
     )
 
 

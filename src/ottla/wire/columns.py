@@ -122,6 +122,28 @@ def as_arrow(columns: Columns, *, now_ms: int) -> pa.RecordBatch:
     )
 
 
+def without_views(column: Any) -> Any:
+    """An Arrow array or chunked array of a type that rows can be chosen from: Arrow cannot do that with views, which is
+    what Polars has."""
+    kind = _without_views(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    return kind
+
+
 def take(columns: Columns, start: int, stop: int) -> Columns:
     """The rows `[start, stop)`, without a copy."""
     key, value = _cut(columns.key, start, stop), _cut(columns.value, start, stop)

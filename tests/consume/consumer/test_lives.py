@@ -44,6 +44,30 @@ def test_a_pattern_takes_in_topics_that_appear(kafka: FakeKafka) -> None:
         joined(consumer, 1)
 
 
+def test_the_first_poll_waits_no_longer_than_it_may(kafka: FakeKafka) -> None:
+    """Found: with brokers away, it waited for up to a minute, whatever its timeout."""
+    filled(kafka, "t", 1)
+    kafka.all_down()
+    times = Timeouts(connect=20.0, request=20.0, total=1000.0)
+    with new_consumer(kafka.bootstrap, topics="t", timeouts=times) as consumer:
+        assert consumer.poll(0) is None
+        assert consumer.poll(0.01) is None
+        kafka.all_up()
+        joined(consumer, 1)
+
+
+def test_what_is_wrong_with_a_topic_is_told_by_some_poll_and_then_looked_at_again(kafka: FakeKafka) -> None:
+    denied = kafka.fail("Metadata", int(ErrorCode.topic_authorization_failed), times=1_000_000)
+    with new_consumer(kafka.bootstrap, topics="t") as consumer:
+        for _ in range(2):
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+                eventually(lambda: consumer.poll(0.01))
+        assert denied.hits >= 2
+        kafka.clear_faults()
+        filled(kafka, "t", 1)
+        joined(consumer, 1)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_another_subscription_takes_the_place_of_the_first(kafka: FakeKafka) -> None:
     told = Told()
@@ -235,7 +259,7 @@ BAD: list[tuple[dict[str, Any], type[OttlaError], str]] = [
     ({"topics": [["t"]]}, InputError, "accepted are a name"),
     ({"topics": re.compile(b"t")}, InputError, "pattern of bytes"),
     ({"topics": "t", "group": None}, ConfigError, "without a group cannot subscribe"),
-    ({"start": "lately"}, InputError, "start is 'lately'"),
+    ({"start": "lately"}, InputError, "start is 'lately'; accepted are 'earliest', 'latest', 'error' and a datetime"),
     ({"start": 5}, InputError, "accepted are 'earliest', 'latest', 'error' and a datetime"),
     ({"start": datetime(2026, 1, 1)}, InputError, "time zone"),
     ({"commit_every": 0}, ConfigError, "commit_every"),

@@ -269,8 +269,8 @@ def burn(
 def test_nothing_is_lost_and_nothing_is_repeated_without_a_reason(
     broken: LocalCluster, client: Cluster, durable_redis: RedisServer, tmp_path: Path, ordered: bool
 ) -> None:
-    records = 400_000 if ordered else 1_000_000
-    burn(broken, client, durable_redis, tmp_path, ordered=ordered, records=records, seconds=10)
+    """Each kind of fault once."""
+    burn(broken, client, durable_redis, tmp_path, ordered=ordered, records=200_000, seconds=0)
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.interrupting import Interrupter, ctrl_c, in_time
 from tests.waiting import eventually
 
 from ottla import Charter, Fleet, Producer, Reader, Record, Unit, Units
@@ -18,10 +19,9 @@ from ottla.engines.fleet.holding import Ending
 from ottla.errors import StoreUnavailable, UsedAfterFork
 from ottla.testing.fake.kafka import FakeKafka
 
-from .interrupts import Interrupter, ctrl_c
-
 TOPIC = "clicks"
 RECORDS = 400
+OURS = "ottla/engines/fleet/"
 both_stores = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
@@ -72,15 +72,6 @@ def make(brokers: str, kind: str, group: str, tmp_path: Path) -> Iterator[Make]:
         in_time(fleet.close)
 
 
-def in_time(work: Callable[[], object]) -> None:
-    """In another thread, which would wait for a lock that nobody gives back."""
-    done: list[object] = []
-    thread = threading.Thread(target=lambda: done.append(work()), daemon=True)
-    thread.start()
-    thread.join(60)
-    assert done, f"{work} hangs, or has failed"
-
-
 def is_clean(fleet: Fleet) -> bool:
     """Nobody has a unit, and none is blamed on anybody."""
     seen = fleet.look()
@@ -100,7 +91,7 @@ def rest(fleet: Fleet, handled: set[int]) -> None:
 @both_stores
 def test_ctrl_c_in_a_block_and_around_it_loses_nothing_and_blames_nobody(make: Make) -> None:
     handled: set[int] = set()
-    fleet, interrupter, place = make(), Interrupter(ctrl_c), 0
+    fleet, interrupter, place = make(), Interrupter(ctrl_c, OURS), 0
 
     def work() -> None:
         for unit in fleet.units():
@@ -141,7 +132,7 @@ def _begin_again(fleet: Fleet, handled: set[int]) -> None:
 @pytest.mark.parametrize("way", ["record", "records"])
 def test_ctrl_c_in_the_middle_of_records_loses_none(make: Make, way: str) -> None:
     handled: set[int] = set()
-    fleet, interrupter, place = make(), Interrupter(ctrl_c), 0
+    fleet, interrupter, place = make(), Interrupter(ctrl_c, OURS), 0
     records: list[Iterator[Record]] = []
 
     def following() -> Record | None:
@@ -188,7 +179,7 @@ def test_ctrl_c_in_the_middle_of_records_loses_none(make: Make, way: str) -> Non
 def test_ctrl_c_while_something_is_said_of_a_unit_leaves_nobody_with_it(
     make: Make, say: Callable[[Unit], object]
 ) -> None:
-    fleet, interrupter, place = make(), Interrupter(ctrl_c), 0
+    fleet, interrupter, place = make(), Interrupter(ctrl_c, OURS), 0
     while place <= interrupter.seen or not place:
         place += 1
         unit = next(fleet.units())
@@ -210,7 +201,7 @@ def test_ctrl_c_while_something_is_said_of_a_unit_leaves_nobody_with_it(
 def test_ctrl_c_in_any_call_leaves_a_node_that_can_be_used_and_closed(
     make: Make, call: Callable[[Fleet], object]
 ) -> None:
-    interrupter, is_close = Interrupter(ctrl_c), call is Fleet.close
+    interrupter, is_close = Interrupter(ctrl_c, OURS), call is Fleet.close
     fleet = make()
     if is_close:
         fleet.start()
@@ -245,7 +236,7 @@ def test_a_handler_of_a_signal_may_stop_and_look_at_any_place(make: Make) -> Non
             unit.table()
 
     fleet.start()
-    interrupter, place = Interrupter(look), 0
+    interrupter, place = Interrupter(look, OURS), 0
     while place <= interrupter.seen or not place:
         place += 2
         interrupter.during(work, place)
@@ -254,7 +245,7 @@ def test_a_handler_of_a_signal_may_stop_and_look_at_any_place(make: Make) -> Non
     assert len(looks) > 30
     for place in range(1, interrupter.seen, max(1, interrupter.seen // 20)):
         fleet = make()
-        stopper = Interrupter(fleet.stop)
+        stopper = Interrupter(fleet.stop, OURS)
         if stopper.during(lambda one=fleet: next(one.units(), None), place):  # type: ignore[misc]
             assert list(fleet.units()) == []
         in_time(fleet.close)
@@ -263,7 +254,7 @@ def test_a_handler_of_a_signal_may_stop_and_look_at_any_place(make: Make) -> Non
 @both_stores
 def test_leaving_the_program_in_a_call_is_like_ctrl_c(make: Make) -> None:
     """`sys.exit` in a handler of a signal, at some of the places of the loop."""
-    fleet, interrupter = make(), Interrupter(sys.exit)
+    fleet, interrupter = make(), Interrupter(sys.exit, OURS)
 
     def work() -> None:
         with next(fleet.units()) as unit:
@@ -397,7 +388,7 @@ def test_a_fork_at_any_place_leaves_a_child_that_can_make_a_node_of_its_own(make
             unit.table()
 
     fleet.start()
-    interrupter = Interrupter(lambda: codes.append(in_child(own)))
+    interrupter = Interrupter(lambda: codes.append(in_child(own)), OURS)
     interrupter.during(work, 10**9)
     for place in range(1, interrupter.seen, max(1, interrupter.seen // 10)):
         interrupter.during(work, place)

@@ -18,7 +18,7 @@ from ottla.cluster.ports import HOST
 from ottla.engines.fleet import redis_link, redis_scripts
 from ottla.engines.fleet.redis_scripts import KEYS
 from ottla.engines.fleet.store import Store, open_store
-from ottla.engines.fleet.units import Charter, Lease, Move
+from ottla.engines.fleet.units import Charter, Failure, Lease, Move, Seen
 from ottla.errors import ConfigError, OttlaError, StoreIncompatible, StoreUnavailable
 from ottla.model import OffsetRange, TopicPartition
 
@@ -360,6 +360,28 @@ def test_a_server_whose_memory_is_full(server: RedisServer, open_at: OpenAt) -> 
     server.ask("CONFIG", "SET", "maxmemory", "1")
     refused(open_at(at(server.port)), StoreUnavailable, "its memory is full")
     server.ask("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_a_server_whose_memory_is_full_lets_the_work_go_on(server: RedisServer, open_at: OpenAt) -> None:
+    """Found: what waited could not be taken, so that a memory that was full of it stayed full."""
+    store = open_at(at(server.port))
+    planned(store, 6)
+    kept, failed, lost = store.take("a", 3)
+    failure = Failure(failed.range, failed.attempt, "reason", "", "host", 0.0)
+    server.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="its memory is full"):
+            store.hello("a", {})
+        taken = store.take("b", 3)
+        assert len(taken) == 3
+        assert store.renew([(kept.range, kept.lease)]) == [True]
+        assert store.fail(failed.range, failed.lease, failure)
+        assert store.reclaim(lost.range, Seen(lost.lease, 0), failure)
+        assert not store.finish(lost.range, lost.lease, lost.range.stop)
+        assert all(store.finish(one.range, one.lease, one.range.stop) for one in (kept, *taken))
+        assert store.waiting() == [failed.range, lost.range]
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_a_server_that_throws_data_away(server: RedisServer, open_at: OpenAt) -> None:

@@ -170,6 +170,32 @@ def test_a_disk_that_is_full_undoes_the_step_and_later_steps_work(store: Store) 
     assert len(store.take("a")) == 1
 
 
+def test_the_log_beside_the_file_stays_small(path: Path, store: Store) -> None:
+    """Found: it grew to 4 MB before it was emptied, and on a disk with less room it was never emptied at all."""
+    store.found(Charter())
+    for number in range(300):
+        store.hello("node", {"told": f"{number} {'x' * 4000}"})
+    assert path.with_name("fleet.db-wal").stat().st_size < 1_000_000
+
+
+def test_a_disk_that_is_full_of_the_log_empties_it(path: Path, group: str) -> None:
+    file = sqlite_file.SqliteFile(path, f"sqlite:///{path}")
+    log = path.with_name("fleet.db-wal")
+
+    def step(db: sqlite3.Connection) -> int:
+        if log.stat().st_size:
+            full = sqlite3.OperationalError("database or disk is full")
+            full.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise full
+        return 1
+
+    file.write(lambda db: db.execute("INSERT INTO notes VALUES (1, 'key', ?)", (bytes(100_000),)))
+    assert log.stat().st_size > 100_000
+    assert file.write(step) == 1
+    assert file.read(lambda db: db.execute("SELECT length(value) FROM notes").fetchone()) == (100_000,)
+    file.close()
+
+
 def test_a_file_that_was_deleted_is_a_new_store(path: Path, store: Store) -> None:
     planned(store, 3)
     for one in path.parent.glob("fleet.db*"):

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.fetch.watching import QUICK, TIMES, by_partition, names, new_reader, open_sockets, threads_of_reading, values
-from tests.produce.interrupting import interrupted
+from tests.interrupting import interrupted
 from tests.waiting import eventually
 
 from ottla.errors import ConnectionLost, OttlaError, UsedAfterFork

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
 import random
 import threading
 import time
@@ -15,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.forking import WAYS
 from tests.waiting import eventually
 
 from ottla import Batching, Buffering, Delivery, Producer, Spool
@@ -61,37 +59,6 @@ def _in_child(producer: Producer, delivery: Delivery | None) -> dict[str, str]:
         pass
     repr(producer)
     return told
-
-
-def _by_fork(work: Callable[[], dict[str, str]]) -> dict[str, str]:
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writing, pickle.dumps(work()))
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
-    os.waitpid(pid, 0)
-    answers: dict[str, str] = pickle.loads(told)
-    return answers
-
-
-def _by_multiprocessing(work: Callable[[], dict[str, str]]) -> dict[str, str]:
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=lambda: queue.put(work()))
-    child.start()
-    told: dict[str, str] = queue.get()
-    child.join(SOON)
-    assert child.exitcode == 0
-    queue.close()
-    return told
-
-
-WAYS = [_by_fork, _by_multiprocessing]
 
 
 # The states: each hands out a producer in it, and what was sent so far

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.produce.interrupting import exits
+from tests.interrupting import ctrl_c, exits, signals
 
 from ottla import Batching, BulkDelivery, Delivery, Producer, Spool
 from ottla.errors import NotDelivered, OttlaError
@@ -198,12 +197,8 @@ def _traced(at: int, interruption: Callable[[], None]) -> Iterator[None]:
         sys.settrace(before)
 
 
-def _ctrl_c() -> None:
-    raise KeyboardInterrupt
-
-
 def ctrl_c_at_an_instruction(world: World, call: Callable[[], None]) -> None:
-    with contextlib.suppress(KeyboardInterrupt), _traced(int(10 ** world.chance.uniform(0, 3.7)), _ctrl_c):
+    with contextlib.suppress(KeyboardInterrupt), _traced(int(10 ** world.chance.uniform(0, 3.7)), ctrl_c):
         call()
 
 
@@ -220,27 +215,13 @@ def _handler(world: World) -> None:
             world.send()
 
 
-@contextlib.contextmanager
-def _signals(seconds: float, interval: float, handler: Callable[[], None]) -> Iterator[None]:
-    def called(_number: int, _frame: FrameType | None) -> None:
-        handler()
-
-    before = signal.signal(signal.SIGALRM, called)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, interval)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def ctrl_c_by_signal(world: World, call: Callable[[], None]) -> None:
-    with contextlib.suppress(KeyboardInterrupt), _signals(world.chance.uniform(1e-5, 0.003), 0.0, _ctrl_c):
+    with contextlib.suppress(KeyboardInterrupt), signals(world.chance.uniform(1e-5, 0.003), 0.0, ctrl_c):
         call()
 
 
 def handler_by_signal(world: World, call: Callable[[], None]) -> None:
-    with _signals(world.chance.uniform(1e-5, 0.003), 0.0005, lambda: _handler(world)):
+    with signals(world.chance.uniform(1e-5, 0.003), 0.0005, lambda: _handler(world)):
         call()
 
 

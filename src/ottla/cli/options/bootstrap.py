@@ -68,7 +68,8 @@ def _running_cluster() -> str:
         one = clusters[0]
         raise Misuse(
             f"the local cluster '{one.name}' lets nobody in without credentials ('ottla cluster status' shows them):"
-            f" give --bootstrap {one.secure_bootstrap} --ca-file {one.ca_file} --username {next(iter(one.users), '')}"
+            f" set OTTLA_PASSWORD and give --bootstrap {one.secure_bootstrap} --ca-file {one.ca_file}"
+            f" --username {next(iter(one.users), '')}"
         )
     if chosen is None:
         raise Misuse(

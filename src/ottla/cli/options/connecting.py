@@ -11,9 +11,17 @@ from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.general import timeout_option
 from ottla.cli.options.security import security_options
 from ottla.config import Retry, Security, Timeouts
+from ottla.net import Cluster
 
 SOON = Retry(first_contact=4)
 """Where nothing listens, or nothing that speaks as it was told to, a command says so after a few tries."""
+
+
+def meet(bootstrap: str, security: Security, *, timeout: float) -> None:
+    """Connects once, so that a wrong address is said soon by a command that is patient with brokers later."""
+    with Cluster(bootstrap, security=security, timeouts=Timeouts(total=timeout), retry=SOON) as cluster:
+        cluster.metadata([])
+
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

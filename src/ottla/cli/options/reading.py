@@ -13,6 +13,7 @@ import click
 
 from ottla.cli.values import places
 from ottla.cli.values.places import Fixed, LastRecords, Place
+from ottla.fetch.options import Fetching
 from ottla.produce import records as checks
 
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -74,6 +75,14 @@ isolation_option = click.option(
     default="read_committed",
     show_default=True,
     help="Whether to leave out records of transactions that are open or were aborted.",
+)
+max_batch_bytes_option = click.option(
+    "--max-batch-bytes",
+    type=click.IntRange(1 << 10, (1 << 31) - 1),
+    default=Fetching().max_batch_bytes,
+    show_default=True,
+    metavar="N",
+    help="What one batch may take when it is decompressed; a larger one counts as damaged.",
 )
 
 

@@ -71,6 +71,9 @@ class Interruption:
             raise Interrupted from error
 
     def _came(self, number: int, frame: FrameType | None) -> None:
+        # Connections send SIGPIPE, too, when a broker has closed them; only that of the watch is about the output.
+        if number == signal.SIGPIPE and not self._watch.is_broken:
+            return
         # A second Ctrl-C ends work, too; a broken pipe says so by itself there.
         is_impatient = bool(self.asked) and number != signal.SIGPIPE
         self.asked = self.asked or number
@@ -82,6 +85,7 @@ class _PipeWatch:
     """Sends this process SIGPIPE as soon as nobody reads the pipe any more."""
 
     def __init__(self, pipe: int | None) -> None:
+        self.is_broken = False
         self._pipe = pipe
         self._thread: threading.Thread | None = None
         self._ends: tuple[int, int] | None = None
@@ -91,7 +95,7 @@ class _PipeWatch:
             return
         self._ends = os.pipe()
         self._thread = threading.Thread(
-            target=_watch, args=(self._pipe, self._ends[0]), name="ottla-pipe-watch", daemon=True
+            target=self._run, args=(self._pipe, self._ends[0]), name="ottla-pipe-watch", daemon=True
         )
         self._thread.start()
 
@@ -100,6 +104,14 @@ class _PipeWatch:
             os.close(self._ends[1])
             self._thread.join()
             os.close(self._ends[0])
+
+    def _run(self, pipe: int, end: int) -> None:
+        poll = select.poll()
+        poll.register(pipe, 0)  # errors alone, and those are always reported
+        poll.register(end, select.POLLIN)
+        if end not in dict(poll.poll()):
+            self.is_broken = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
 
 
 def output_pipe() -> int | None:
@@ -110,11 +122,3 @@ def output_pipe() -> int | None:
     except (AttributeError, OSError, ValueError):
         return None
     return output if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
-
-
-def _watch(pipe: int, end: int) -> None:
-    poll = select.poll()
-    poll.register(pipe, 0)  # errors alone, and those are always reported
-    poll.register(end, select.POLLIN)
-    if end not in dict(poll.poll()):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)

@@ -24,6 +24,7 @@ from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import Charter
 from ottla.events import Event, RotatingFiles, Sink, UnitEnded
+from ottla.fetch.options import Fetching
 
 _RATE_SECONDS = 5.0
 """Over how long a rate is taken."""
@@ -48,6 +49,7 @@ class Task:
     commit_group: str | None
     most_seconds: float | None
     isolation: str
+    fetching: Fetching
     threads: int
     until_end: bool
     events: Path | None
@@ -138,6 +140,7 @@ class Running:
             commit_group=task.commit_group,
             most_seconds=task.most_seconds,
             isolation=task.isolation,
+            fetching=task.fetching,
             security=task.security,
             client_id="ottla-work",
             events=[*sinks, *files],

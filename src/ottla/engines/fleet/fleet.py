@@ -32,7 +32,9 @@ from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
 from ottla.engines.fleet.units import Charter, Snapshot
 from ottla.errors import (
+    BrokerError,
     ConfigError,
+    ErrorCode,
     FleetConflict,
     FleetError,
     InputError,
@@ -45,7 +47,7 @@ from ottla.events.values import Event, StoreWentBack
 from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader
-from ottla.model import Isolation, OffsetRange, Record
+from ottla.model import Isolation, OffsetRange, Record, TopicPartition
 from ottla.net.footing import Addresses, Footing, Sinks
 
 _log = logging.getLogger(__name__)
@@ -373,8 +375,17 @@ class Fleet:
         }
 
     def _goal(self) -> Goal:
-        wanted = {*self._store.look().topics, *self._topics}
-        ends = {at: end for topic in sorted(wanted) for at, end in self._reader.offsets(topic, "latest").items()}
+        seen = self._store.look()
+        planned = {lane.at.topic for lane in seen.lanes}
+        ends: dict[TopicPartition, int] = {}
+        for topic in sorted({*seen.topics, *self._topics}):
+            try:
+                ends |= self._reader.offsets(topic, "latest")
+            except BrokerError as error:
+                is_misspelled = topic in self._topics and topic not in planned
+                if error.code is not ErrorCode.unknown_topic_or_partition or is_misspelled:
+                    raise
+                _log.warning("topic %s of group %s is gone; the others are worked on", topic, self.group)
         return Goal(self._store, self.group, ends, ordered=self._charter.ordered)
 
     def _found(self) -> None:

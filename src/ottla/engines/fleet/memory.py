@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.admin.committed import Committed, commit, fetch_committed
 from ottla.engines.fleet.units import Lane, Snapshot
@@ -52,10 +53,11 @@ def _read(committed: Committed) -> Remembered:
 
 
 def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane], seen: Snapshot) -> None:
-    """Keeps how these partitions stand."""
+    """Keeps how these partitions stand, of the topics that they are of: another one may have a name by now."""
     offsets = {
         at: Committed(
             lane.done,
+            topic_id=_topic_id(at, seen),
             metadata=f"planned={lane.planned} number={seen.number}{'' if at.topic in seen.topics else ' removed'}",
         )
         for at, lane in lanes.items()
@@ -64,8 +66,13 @@ def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane],
         commit(cluster, GroupMember(memory_group(group)), offsets, deadline=Deadline.after(_SECONDS))
 
 
-def publish(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane]) -> None:
+def publish(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, Lane], seen: Snapshot) -> None:
     """Tells an ordinary consumer group how far everything is done, for tools that look at its lag."""
-    offsets = {at: Committed(lane.done) for at, lane in lanes.items()}
+    offsets = {at: Committed(lane.done, topic_id=_topic_id(at, seen)) for at, lane in lanes.items()}
     if offsets:
         commit(cluster, GroupMember(group), offsets, deadline=Deadline.after(_SECONDS))
+
+
+def _topic_id(at: TopicPartition, seen: Snapshot) -> UUID | None:
+    known = seen.topics.get(at.topic)
+    return UUID(known) if known else None

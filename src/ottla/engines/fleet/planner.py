@@ -282,7 +282,7 @@ class Planner:
             with suppress(BrokerError):  # of a topic that was deleted, Kafka remembers nothing
                 memory.remember(self._cluster, self._policy.group, removed, seen)
             if self._policy.commit_group is not None:
-                memory.publish(self._cluster, self._policy.commit_group, kept)
+                memory.publish(self._cluster, self._policy.commit_group, kept, seen)
         except OttlaError as error:
             # Work goes on without: the next round tries again.
             if self._is_news("memory", str(error)):

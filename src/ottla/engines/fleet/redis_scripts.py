@@ -46,7 +46,11 @@ _PRELUDE = f"local {', '.join(KEYS)} = unpack(KEYS)\nlocal call, leap_by = redis
 _PARTS = """
 local function count(name, by) call('HINCRBY', meta, name, by or 1) end
 
-local function refuse() count('refused') return 0 end
+-- A server whose memory is full refuses a script whose first change needs some, even if it lets more go afterwards. One
+-- that begins with a deletion, if only of nothing, is carried out: so the work goes on, and what waits gets less.
+local function although_full() call('HDEL', out, '') end
+
+local function refuse() although_full() count('refused') return 0 end
 
 -- A server that was started again, or another one that took over, may have forgotten the last numbers that were given
 -- out. Who is asked without being allowed to tell is taken for the same server.
@@ -207,6 +211,7 @@ TAKE = _in_group(
     "{}",
     """
 local grants = {}
+although_full()
 for _ = 1, tonumber(ARGV[2]) do
   local head = call('ZRANGE', ready, 0, 0)[1]
   if not head then break end
@@ -232,6 +237,7 @@ RENEW = _script(
     _PARTS
     + """
 local kept = {}
+although_full()
 for i = 1, #ARGV, 3 do
   local beat, attempt = held(ARGV[i], ARGV[i + 1], ARGV[i + 2])
   if beat then
@@ -270,6 +276,7 @@ return 1
 FAIL = _word("""
 local beat, attempt = held(ARGV[1], ARGV[2], ARGV[3])
 if not beat then return refuse() end
+although_full()
 count('failed')
 lose(ARGV[1], attempt, ARGV[4])
 return 1
@@ -279,6 +286,7 @@ return 1
 RECLAIM = _word("""
 local beat, attempt = held(ARGV[1], ARGV[2], ARGV[3])
 if beat ~= ARGV[4] then return 0 end
+although_full()
 count('reclaimed')
 lose(ARGV[1], attempt, ARGV[5])
 return 1

@@ -29,6 +29,8 @@ _VERSION = 1
 _PRIVATE, _OTHERS = 0o600, 0o077
 """The mode of the file, and of it what others would have."""
 _BESIDE = ("-wal", "-shm", "-journal")
+_LOG_PAGES = 100
+"""Of 4 KB, after which the log beside the file is emptied into it: the least room that a store needs on its disk."""
 _RANGE = "team INTEGER, topic TEXT, partition INTEGER, start INTEGER, stop INTEGER"
 _RANGE_KEY = "PRIMARY KEY (team, topic, partition, start, stop)) WITHOUT ROWID"
 _TABLES = (
@@ -90,7 +92,7 @@ class SqliteFile:
             if session.is_busy:
                 raise StoreUnavailable(self._address, "it is in the middle of a step of this very thread")
             is_mine = session.is_busy = True
-            return _undone(self._opened(session), begin, work)
+            return _carried_out(self._opened(session), begin, work)
         except sqlite3.Error as error:
             if _primary(error) not in _HARMLESS:
                 session.close()
@@ -188,8 +190,10 @@ class SqliteFile:
                 f"the fleet's store {self._address}: its file system cannot do what SQLite's WAL needs"
             )
         db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         if is_new:
             _undone(db, "BEGIN IMMEDIATE", self._make_tables)
+            _empty_log(db)  # the tables have their room in the file from now on
 
     def _make_tables(self, db: sqlite3.Connection) -> None:
         if self._is_new(db):
@@ -242,6 +246,26 @@ class _Session:
         if self.db is not None:
             self.db.close()
         self.db = None
+
+
+def _carried_out(db: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+    """A transaction that makes room for itself where the log beside the file has filled the disk: SQLite empties the
+    log after a step that succeeded, and none would any more."""
+    try:
+        return _undone(db, begin, work)
+    except sqlite3.Error as error:
+        if _primary(error) != sqlite3.SQLITE_FULL or not _empty_log(db):
+            raise
+    return _undone(db, begin, work)
+
+
+def _empty_log(db: sqlite3.Connection) -> bool:
+    """Whether all of the log is in the file now, and its room is free."""
+    try:
+        (is_busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error:
+        return False  # others read it, or there is no room to grow into
+    return not is_busy
 
 
 def _undone(db: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:

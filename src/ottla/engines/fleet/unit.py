@@ -65,9 +65,9 @@ class Unit:
 
     def read(self, columns: Collection[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
         """Its records as Arrow. Raises `LeaseLost` when the unit is somebody else's by now."""
-        for stretch in self._reader.decoded(self.range, columns=columns, fingerprint=False):
-            if self.is_lost:
-                raise LeaseLost(f"{self.range} was given to another node while it was read")
+        # Also while nothing comes: a log that was replaced or cut may never have the offsets.
+        for stretch in self._reader.decoded(self.range, columns=columns, fingerprint=False, check=self._require_lease):
+            self._require_lease()
             self.records_read += stretch.rows
             self.records_wasted += stretch.left_out
             self.bytes_read += stretch.records.nbytes
@@ -114,6 +114,10 @@ class Unit:
             self.give_back()
         else:
             self.fail(error)
+
+    def _require_lease(self) -> None:
+        if self.is_lost:
+            raise LeaseLost(f"{self.range} was given to another node while it was read")
 
     def _end(self, reached: int, error: BaseException | None) -> Ending:
         if os.getpid() != self._pid:

@@ -10,6 +10,7 @@ import pytest
 from tests.engines.fleet.crew import missing, settled, write
 from tests.waiting import eventually
 
+from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.engines.fleet.holding import Ending
 from ottla.engines.fleet.planning import Units
@@ -282,6 +283,18 @@ def test_whoever_has_lost_the_lease_is_refused(fleet: NewFleet, new_topic: NewTo
     assert unit.done() is Ending.LOST
     assert [(one.range, one.attempt) for one in diary.handled] == [(out.range, 2)]
     assert diary.handled[0].fence > unit.fence
+
+
+def test_a_unit_that_is_lost_is_not_waited_for(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
+    """The log that has its topic's name by now may never have its offsets, and the node has other work."""
+    topic = new_topic(100)
+    node = fleet(topic, on_lost="earliest")
+    unit = first_unit(node)
+    with Admin(kafka.bootstrap) as admin:
+        admin.delete_topics(topic)
+        admin.create_topic(topic, partitions=1)
+    with pytest.raises(LeaseLost, match="was given to another node while it was read"):
+        unit.table()
 
 
 def test_records_go_on_after_a_unit_was_lost(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:

@@ -24,6 +24,7 @@ from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.unit import Unit
 from ottla.errors import (
+    BrokerError,
     ConfigError,
     ErrorCode,
     FleetConflict,
@@ -160,6 +161,20 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     node.stop()
     thread.join(SECONDS)
     assert sum(one.records for one in diary.handled) == 50
+
+
+def test_a_topic_that_is_gone_does_not_keep_the_others_from_being_worked_to_their_end(
+    client: Cluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    """Found: with a deleted topic in the group, `until_end` raised before anything was done."""
+    gone, there, later = new_topic(200), new_topic(200), new_topic(200)
+    fleet(gone, there).run(Diary(), until_end=True)
+    Admin(client).delete_topics(gone)
+    diary = Diary()
+    fleet(gone, there, later).run(diary, until_end=True)
+    assert {one.range.topic for one in diary.handled} == {later}
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        fleet("misspelled").run(diary, until_end=True)
 
 
 def test_an_unknown_topic_halts_only_itself(fleet: NewFleet, new_topic: NewTopic) -> None:

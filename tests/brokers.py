@@ -1,0 +1,76 @@
+"""The real brokers of a run: one cluster for all workers, and one for the tests that break brokers.
+
+In comes the folder of the run; out goes a cluster that ends with the run, also when the run is killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from ottla.cluster import LocalCluster
+from ottla.cluster.process import ProcessId
+
+BREAKING = frozenset(
+    {
+        "tests/cluster/test_local.py",
+        "tests/consume/test_consumer_deaths.py",
+        "tests/engines/fleet/nodes/test_fleet_group.py",
+        "tests/engines/fleet/test_fleet_fire.py",
+        "tests/faults/test_brokers.py",
+        "tests/fetch/test_broken_brokers.py",
+        "tests/jobs/test_archive_real.py",
+        "tests/spooling/test_doubts.py",
+        "tests/transactions/test_deaths.py",
+    }
+)
+"""Files with tests that kill, stop or freeze brokers: they run in one worker, on brokers of their own."""
+_NAME = "tests"
+_DAY = str(24 * 60 * 60 * 1000)
+# Some tests write records of years ago, which retention takes away half a minute after a broker has started, and every
+# five minutes: here it does not look for a day.
+_SETTINGS = {"log.retention.check.interval.ms": _DAY, "log.initial.task.delay.ms": _DAY}
+
+
+class SharedCluster(LocalCluster):
+    """Brokers that tests of other workers use at the same time: no test may take them away."""
+
+    def _refuse(self, *ids: int) -> NoReturn:
+        raise AssertionError("other tests use these brokers: name the file in tests.brokers.BREAKING")
+
+    kill = stop = freeze = thaw = restart = add = _refuse
+
+
+@contextmanager
+def shared_brokers(base: Path) -> Iterator[LocalCluster]:
+    """The cluster of the run, whose temporary folder is `base`: the first worker that needs it starts it.
+
+    It belongs to the process that started the workers, and goes when that one ends.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        with _cluster(SharedCluster, base / "clusters") as cluster:
+            yield cluster
+        return
+    shared = _cluster(SharedCluster, base.parent / "clusters")
+    shared._up(owner=ProcessId.of(os.getppid()))
+    yield shared
+
+
+@contextmanager
+def own_brokers(base: Path) -> Iterator[LocalCluster]:
+    """A cluster of this worker alone. A test that breaks it mends it."""
+    with _cluster(LocalCluster, base / "breaking") as cluster:
+        yield cluster
+
+
+def remove_shared(base: Path) -> None:
+    """At the end of a run with workers."""
+    if (base / "clusters").exists():
+        LocalCluster(_NAME, dir=base / "clusters").down()
+
+
+def _cluster(kind: type[LocalCluster], folder: Path) -> LocalCluster:
+    return kind(_NAME, brokers=3, secure=True, plaintext=True, dir=folder, settings=_SETTINGS)
