@@ -27,10 +27,11 @@ from ottla.net.watch import Looked, Lookup, Watch
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.core import Connect, Core, Effect, Identify, ReadTail, Replace, Send, Store
 from ottla.produce.delivery import Delivery, Shipment
+from ottla.produce.express import Expressway, Offer
+from ottla.produce.failures import Failures
 from ottla.produce.intake import Handover
 from ottla.produce.lane import Lane
 from ottla.produce.options import Batching, Settings
-from ottla.produce.outcomes import Outcomes
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
@@ -82,8 +83,54 @@ class Disk:
     tickets: Any = field(default_factory=lambda: numbers(1))
 
 
+class _Beside:
+    """What a caller finds of the loop while it sleeps: links to brokers, and a way to send on them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.links = self
+        self.bell = self
+        self.is_interrupted = False
+        """The caller does not get to send what it has claimed."""
+        self.wakes: Offer | None = None
+        """The loop takes this offer back while a caller looks at it."""
+
+    def find(self, broker: int) -> _Beside | None:
+        if self.wakes is not None:
+            assert self.wakes.claim(None)
+        line = self.world.lines.get(broker)
+        self.broker = self.world.brokers.get(broker)
+        return None if line is None or len(line.sends) >= 5 else self
+
+    has_room = True
+    unsent_bytes = 0
+
+    @property
+    def connection(self) -> _Beside:
+        return self
+
+    def version(self, *_: object, **__: object) -> int:
+        return 9
+
+    def ring(self) -> None:
+        pass
+
+    def idle(self) -> bool:
+        return True
+
+    def request_beside(self, send: Send, *_: object, **__: object) -> None:
+        (carried,) = send.carried.values()
+        self.world.name(carried.batch.shipments[0][0])
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        self.world.send(send)
+
+
 class World:
-    """Core, brokers and everything between them. Each method is something that may happen."""
+    """Core, brokers and everything between them. Each method is something that may happen.
+
+    Between two of them the loop sleeps, and callers may send a record themselves.
+    """
 
     def __init__(self, seed: int, *, spooling: bool = False, transactional: bool = False) -> None:
         self.chance = random.Random(seed)
@@ -92,7 +139,7 @@ class World:
         retry = Retry(initial=0.05, maximum=1.0)
         watch = Watch(retry, self.chance, longest=10.0, refresh_seconds=300.0)
         self.core = Core(watch, retry=retry, chance=self.chance, spooling=spooling, gate=self.gate)
-        self.outcomes = Outcomes(events=Events())
+        self.failures = Failures(events=Events())
         self.disk = Disk() if spooling else None
         self.brokers = {number: Broker(number, f"b{number}", 9092) for number in (1, 2)}
         self.partitions = {"a": 2, "b": 1}
@@ -119,6 +166,10 @@ class World:
         self._rows: dict[Outgoing, tuple[Row, ...]] = {}
         self.reports: Counter[str] = Counter()
         self.sent: Counter[Row] = Counter()
+        self._beside = _Beside(self)
+        beside: Any = self._beside
+        self._way = Expressway(self.core, beside, beside, request_seconds=1.0)
+        self.expressed = 0
         if transactional:
             self.begin_transaction()
 
@@ -129,6 +180,36 @@ class World:
             self.logs[at] = SimulatedBroker()
 
     # The program
+
+    def express(self, topic: str, *, key: bytes | None, is_interrupted: bool, wakes_in_between: bool) -> None:
+        """A caller sends a record himself, if he can; an interrupt, or the loop, may come in the middle of it."""
+        self._way.offer = offer = Offer()
+        self._beside.is_interrupted = is_interrupted
+        self._beside.wakes = offer if wakes_in_between else None
+        delivery = None
+        try:
+            delivery = self._way.send(topic, b"value", key)
+        except KeyboardInterrupt:
+            pass
+        assert delivery is None or not wakes_in_between, "the loop is awake, and does as if nothing was sent"
+        express = offer.claims[0] if offer.claims else None
+        self._way.offer = None
+        if express is None:
+            assert delivery is None
+            return
+        self.expressed += 1
+        # The loop wakes up.
+        self.core.sent_by_caller(express.send, self.now)
+        self.carry_out()
+        if not express.is_started:
+            self.core.lost(express.send, ConnectionLost(Address("b", 1), "interrupted"), self.now)
+            self.carry_out()
+
+    def name(self, shipment: Shipment) -> None:
+        """A record that its caller sends himself gets its number, as handovers do."""
+        number = next(self._handovers)
+        self.shipments[number], self.numbers[shipment], self.opened[number] = shipment, number, self.now
+        self.asked[number, 0] = None
 
     def hand_over(self, topic: str, count: int, *, key: bytes | None = None, partition: int | None = None) -> None:
         number = next(self._handovers)
@@ -148,7 +229,9 @@ class World:
 
     def _use(self, topic: str) -> None:
         if self.core.topics.get(topic) is None:
-            settings = Settings(delivery_timeout=DELIVERY_SECONDS, batching=Batching(records=MOST_RECORDS, linger=0.01))
+            linger = 0.0 if topic == "b" else 0.01
+            batching = Batching(records=MOST_RECORDS, linger=linger)
+            settings = Settings(delivery_timeout=DELIVERY_SECONDS, batching=batching)
             self.core.topics.use(Topic(topic, settings), self.now)
             self.carry_out()
 
@@ -221,7 +304,7 @@ class World:
     def _do(self, effect: Effect) -> None:
         match effect:
             case Send():
-                self._send(effect)
+                self.send(effect)
             case Connect(broker):
                 if self.lines[broker] is None:
                     self.connecting.add(broker)
@@ -239,11 +322,13 @@ class World:
             case Settle(batch, outcome):
                 self._rows_of(batch)
                 assert batch.held_bytes == 0
-                self.outcomes.settle(batch, outcome, self.now)
+                if outcome.error is not None:
+                    self.failures.failed(batch, outcome.error)
+                batch.decide(outcome)
             case Refuse(handover, error):
-                self.outcomes.refuse(handover, error)
+                self.failures.refuse(handover, error)
             case RefuseRows():
-                self.outcomes.refuse_rows(effect)
+                self.failures.refuse_rows(effect)
             case Recall():
                 self.core.topics.recalled(effect, 0, self.now)
             case Report(event):
@@ -251,7 +336,7 @@ class World:
             case Remember() | Forget():
                 pass
 
-    def _send(self, send: Send) -> None:
+    def send(self, send: Send) -> None:
         line = self.lines[send.broker]
         sendings = []
         for at, (_, _, batch) in send.carried.items():
@@ -481,7 +566,9 @@ class World:
     def _check_in_time(self, rows: list[Row]) -> None:
         """What was handed over a moment before everything was well again has not run out of time."""
         for number, row in rows:
-            error = Delivery(self.shipments[number], row).exception(0)
+            delivery = Delivery(self.shipments[number], row)
+            assert delivery.done, f"{number, row} was forgotten"
+            error = delivery.exception(0)
             assert error is None or " within " not in str(error), f"{number, row} was stuck: {error}"
 
     def check_promises(self) -> None:
@@ -508,7 +595,11 @@ class World:
             elif not error.maybe_written:
                 assert found is None, f"{number, row} was told as not written: {error}"
 
+    def _is_delivered(self, row: Row) -> bool:
+        delivery = Delivery(self.shipments[row[0]], row[1])
+        return delivery.done and delivery.exception(0) is None
+
     def _check_order(self, at: TopicPartition, in_log: list[Row]) -> None:
         """What was acknowledged is in the order in which it was handed over."""
-        told = [row for row in in_log if Delivery(self.shipments[row[0]], row[1]).exception(0) is None]
+        told = [row for row in in_log if self._is_delivered(row)]
         assert all(before < after for before, after in pairwise(told)), f"out of order in {at}: {told}"

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ottla.errors import NotDelivered
 from ottla.events import Events
 from ottla.produce.delivery import BulkDelivery, Delivery, Outcome, Shipment
+from ottla.produce.failures import Failures
 from ottla.produce.hook import decoded
 from ottla.produce.intake import Handover
 from ottla.produce.options import Batching, Settings
-from ottla.produce.outcomes import Outcomes
 from ottla.produce.outgoing import Account, Outgoing
 from ottla.produce.packing import Packing, Settle, Topic, pack, seal, shrink
 from ottla.produce.route import Partitions, RoundRobin
@@ -52,7 +52,7 @@ class Packed:
                 self.account.release(effect.batch)
                 effect.batch.decide(effect.outcome)
             else:
-                Outcomes(events=Events()).refuse_rows(effect)
+                Failures(events=Events()).refuse_rows(effect)
 
     def seal_all(self) -> None:
         for lane in self.topic.lanes.values():

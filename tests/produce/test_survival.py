@@ -16,8 +16,7 @@ from tests.interrupting import interrupted
 from ottla import Batching, BufferFull, Buffering, ConnectionLost, InputError, NotDelivered, Producer, TopicOptions
 from ottla.events import Events
 from ottla.net.connection import Connection
-from ottla.produce.budget import Budget
-from ottla.produce.intake import Intake
+from ottla.produce.intake import Budget, Intake
 from ottla.testing import FakeKafka
 
 SOON = 20.0

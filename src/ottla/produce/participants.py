@@ -34,7 +34,7 @@ class Gate:
         self.refusal: OttlaError | None = None
         """Why the coordinator let one not take part."""
         self.over: OttlaError | None = None
-        """Why nothing will ever be sent again: also what is handed in by callers who have not heard of it is given up."""
+        """Why nothing will ever be sent again, nor what is handed in by callers who have not heard of it."""
         self._number = 0
         self._who: PreparedTransaction | None = None
         self._added: set[TopicPartition] = set()

@@ -26,13 +26,14 @@ from ottla.net.deadline import Deadline
 from ottla.net.footing import Footing, Sinks
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
-from ottla.produce.budget import Budget
-from ottla.produce.bytopic import ByTopic
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
 from ottla.produce.express import MOST_BYTES
-from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
+from ottla.produce.failures import FailedBatch, Failures
+from ottla.produce.intake import Budget, Extras, Handover, Intake
 from ottla.produce.options import (
+    SMALL_BYTES,
     Buffering,
+    ByTopic,
     Oversize,
     Settings,
     Spool,
@@ -42,7 +43,6 @@ from ottla.produce.options import (
     check_kinds,
     settings_from,
 )
-from ottla.produce.outcomes import FailedBatch, Outcomes
 from ottla.produce.participants import Gate
 from ottla.produce.route import Partitions
 from ottla.produce.sender import Sender, Surroundings, new_loop
@@ -105,7 +105,7 @@ class Producer:
         loop = new_loop(self._cluster, name=client_id, events=self._events)
         self._bell = loop.bell
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
-        self._outcomes = Outcomes(events=self._events, on_failed=on_failed)
+        self._failures = Failures(events=self._events, on_failed=on_failed)
         self._intake = Intake(self._budget, wake=loop.bell.ring, short_way=self._topics.takes_any_small_record)
         self._open = self._intake.open
         gate = None if transactional_id is None else Gate()
@@ -114,7 +114,7 @@ class Producer:
                 cluster=self._cluster,
                 intake=self._intake,
                 budget=self._budget,
-                outcomes=self._outcomes,
+                failures=self._failures,
                 events=self._events,
                 topics=self._topics,
                 spool=None if spool is None or store is None else (spool, store),
@@ -132,7 +132,7 @@ class Producer:
                 timeout=transaction_timeout,
                 cluster=self._cluster,
                 sender=self._sender,
-                outcomes=self._outcomes,
+                failures=self._failures,
                 gate=gate,
             )
         self._started = False
@@ -261,7 +261,7 @@ class Producer:
             return
         deadline = Deadline.after(_seconds(timeout))
         BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
-        self._outcomes.raise_failures()
+        self._failures.raise_failures()
 
     def persist(self, timeout: float | None = None) -> None:
         """Returns once everything sent so far is on disk or acknowledged: a kill -9 cannot take it away any more.
@@ -310,7 +310,7 @@ class Producer:
                 self._drain(deadline)
         finally:
             self._end(deadline)
-        self._outcomes.raise_failures()
+        self._failures.raise_failures()
 
     def hurry(self) -> None:
         """Sends everything now, and waits for nothing: what comes before many are closed at once."""
@@ -346,8 +346,8 @@ class Producer:
                 everything.callback(self._keeper.close)
             everything.callback(self._bell.close)
             self._sender.stop(deadline)  # also one that was not started: then it cannot be any more
-        if self._keeper is not None and self._outcomes.kept:
-            _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._outcomes.kept)
+        if self._keeper is not None and self._failures.kept:
+            _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._failures.kept)
         self._ended = True
         lifetimes.ends(self)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ottla.config import LONGEST
 from ottla.errors import ConnectionLost, KeptInSpool, NotDelivered, OttlaError, WireError
-from ottla.events import Events
+from ottla.events import Events, FlushAcknowledged
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
@@ -23,8 +23,6 @@ from ottla.net.loop import Answer, Loop
 from ottla.net.pending import Reply
 from ottla.net.watch import Lookup, Watch
 from ottla.produce import coordinator, tail
-from ottla.produce.budget import Budget
-from ottla.produce.bytopic import ByTopic
 from ottla.produce.core import (
     MOST_REQUESTS,
     Connect,
@@ -36,14 +34,14 @@ from ottla.produce.core import (
     Send,
     Store,
 )
-from ottla.produce.delivery import SENDER_THREAD, Placement, Shipment
+from ottla.produce.delivery import SENDER_THREAD, Outcome, Placement, Shipment
 from ottla.produce.express import Express, Expressway, Offer
+from ottla.produce.failures import Failures
 from ottla.produce.identity import new_producer_id
-from ottla.produce.intake import Handover, Intake
+from ottla.produce.intake import Budget, Handover, Intake
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
-from ottla.produce.options import Spool, WhenFull
-from ottla.produce.outcomes import Outcomes
+from ottla.produce.options import ByTopic, Spool, WhenFull
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
@@ -70,7 +68,7 @@ class Surroundings:
     cluster: Cluster
     intake: Intake
     budget: Budget
-    outcomes: Outcomes
+    failures: Failures
     events: Events
     topics: ByTopic
     spool: tuple[Spool, SpoolStore] | None = None
@@ -358,8 +356,7 @@ class Sender:
     def _do(self, effect: Effect, now: float) -> None:
         match effect:
             case Settle(batch, outcome):
-                self._around.outcomes.settle(batch, outcome, now)
-                self._done(batch, is_delivered=outcome.error is None)
+                self._settle(batch, outcome, now)
             case Send():
                 self._send(effect)
             case Report(event):
@@ -373,9 +370,9 @@ class Sender:
             case Lookup():
                 self._loop.lookups.run(effect)
             case Refuse(handover, error):
-                self._around.outcomes.refuse(handover, error)
+                self._around.failures.refuse(handover, error)
             case RefuseRows():
-                self._around.outcomes.refuse_rows(effect)
+                self._around.failures.refuse_rows(effect)
             case _:
                 self._do_rarely(effect, now)
 
@@ -398,6 +395,19 @@ class Sender:
                     self.keeper.remember(topic_name, partitions)
             case Forget(topic_name, is_unknown):
                 self._forget(topic_name, is_unknown=is_unknown)
+
+    def _settle(self, batch: Outgoing, outcome: Outcome, now: float) -> None:
+        """The batch is in the log, or will not be delivered, or a hook has left nothing of it."""
+        events = self._around.events
+        if outcome.error is not None:
+            self._around.failures.failed(batch, outcome.error)
+        elif events.active and batch.header is not None:
+            seconds = now - (now if batch.sent_at is None else batch.sent_at)
+            sizes = batch.count, batch.size_bytes
+            at = batch.topic, batch.partition
+            events.emit(FlushAcknowledged(*at, *sizes, outcome.base_offset, seconds, batch.attempts))
+        batch.decide(outcome)
+        self._done(batch, is_delivered=outcome.error is None)
 
     def _send(self, send: Send) -> None:
         link = self._loop.links.get(send.broker)
@@ -465,7 +475,7 @@ class Sender:
 
     def _join(self, join: Join) -> None:
         def failed(error: OttlaError) -> None:
-            self._around.outcomes.failure = self._around.outcomes.failure or error
+            self._around.failures.failure = self._around.failures.failure or error
             self._core.not_joined(join, error)
 
         self._loop.errands.run(
@@ -534,7 +544,7 @@ class Sender:
         at, maybe = lane.at, batch.attempts > 0 or batch.inherited
         kept = KeptInSpool(reason, topic=at.topic, partition=at.partition, records=batch.count, maybe_written=maybe)
         self._core.account.release(batch)
-        self._around.outcomes.left(batch, kept)
+        self._around.failures.left(batch, kept)
         return True
 
     def _partition_count(self, topic: str) -> int:

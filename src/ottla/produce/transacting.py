@@ -31,8 +31,8 @@ from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction, fencing
 from ottla.produce.delivery import BulkDelivery, Shipment, is_sender_thread
+from ottla.produce.failures import Failures
 from ottla.produce.identity import Identified, transactional_producer_id
-from ottla.produce.outcomes import Outcomes
 from ottla.produce.participants import Gate
 from ottla.produce.sender import Sender
 
@@ -80,7 +80,7 @@ class Transactions:
         timeout: float,
         cluster: Cluster,
         sender: Sender,
-        outcomes: Outcomes,
+        failures: Failures,
         gate: Gate,
     ) -> None:
         self.transactional_id = transactional_id
@@ -88,7 +88,7 @@ class Transactions:
         self._timeout = timeout
         self._cluster = cluster
         self._sender = sender
-        self._outcomes = outcomes
+        self._failures = failures
         self._who: PreparedTransaction | None = None
         self._fenced: Fenced | None = None
         self._number = 0
@@ -115,7 +115,7 @@ class Transactions:
     @property
     def _reason(self) -> OttlaError | None:
         """Why this transaction cannot be committed: a record that failed takes it along, whoever else was told."""
-        return self._own_reason or self._outcomes.failure
+        return self._own_reason or self._failures.failure
 
     def check_open(self) -> None:
         """Raises unless records may be sent."""
@@ -187,11 +187,11 @@ class Transactions:
         stray = self._take_reason()
         if stray is not None:
             _log.error("records were dropped: %s", stray)
-        self._outcomes.forget_failures()
+        self._failures.forget_failures()
 
     def _take_reason(self) -> OttlaError | None:
         reason = self._reason
-        self._own_reason = self._outcomes.failure = None
+        self._own_reason = self._failures.failure = None
         return reason
 
     def _settle_the_last(self) -> None:
@@ -311,7 +311,7 @@ class Transactions:
             return
         if self.state is State.ENDING and this.number == self._number:
             self._gate.sending = False
-            self._outcomes.forget_failures()
+            self._failures.forget_failures()
             self.state = after
         this.ender = None
 
@@ -418,7 +418,7 @@ class Transactions:
                 self._sender.fail_all(fenced)  # not in the middle of whatever it does
             else:
                 self._sender.drop_all(fenced)
-            self._outcomes.forget_failures()
+            self._failures.forget_failures()
             self.state = State.IDLE
         return copied(self._fenced)
 

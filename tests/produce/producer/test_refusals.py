@@ -10,8 +10,8 @@ import pytest
 from ottla import ByColumn
 from ottla.errors import ConfigError, InputError, NotDelivered, OttlaError, RecordTooLarge
 from ottla.model import OffsetRange
+from ottla.produce.failures import FailedBatch
 from ottla.produce.options import Oversize
-from ottla.produce.outcomes import FailedBatch
 from ottla.testing import FakeKafka
 
 from .stand import SOON, new, values

@@ -1,7 +1,7 @@
-"""What becomes of records: their deliveries are settled, once, and failures are kept for whoever asks.
+"""Records that are not delivered: they are counted and reported, and kept for whoever asks.
 
-Batches and how they ended come in; deliveries are settled, events go out, and the failures since the last time somebody
-asked are counted, so that a program that looks at no delivery still hears of them.
+Batches and rows with the reason why come in; their deliveries are settled, events go out, and the failures since the
+last time somebody asked are counted, so that a program that looks at no delivery still hears of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
-from ottla.events import Events, FlushAcknowledged, FlushFailed
+from ottla.events import Events, FlushFailed
 from ottla.net.waiting import Total
 from ottla.produce.delivery import Outcome, Placement, Refusal, fresh
 from ottla.produce.hook import decoded
@@ -49,8 +49,8 @@ class FailedBatch:
         return decoded(self.header, self.data, topic=self.topic, partition=self.partition)
 
 
-class Outcomes:
-    """Settles deliveries, on the sender's thread."""
+class Failures:
+    """Records that were not delivered, as the sender's thread finds out and any thread may ask."""
 
     def __init__(self, *, events: Events, on_failed: Callable[[FailedBatch], None] | None = None) -> None:
         self._events = events
@@ -63,17 +63,6 @@ class Outcomes:
         """Records that stay in the spool when the producer ends."""
         self.failure: OttlaError | None = None
         """Why a record failed, whoever was told; set back by the transaction that looks at it."""
-
-    def settle(self, batch: Outgoing, outcome: Outcome, now: float) -> None:
-        """The batch is in the log, or will not be delivered, or a hook has left nothing of it."""
-        if outcome.error is not None:
-            self._failed(batch, outcome.error)
-        elif self._events.active and batch.header is not None:
-            seconds = now - (now if batch.sent_at is None else batch.sent_at)
-            at = batch.topic, batch.partition
-            sizes = batch.count, batch.size_bytes
-            self._events.emit(FlushAcknowledged(*at, *sizes, outcome.base_offset, seconds, batch.attempts))
-        batch.decide(outcome)
 
     def left(self, batch: Outgoing, error: KeptInSpool) -> None:
         """The producer ends, and the batch stays on disk: no failure, and no delivery either."""
@@ -100,7 +89,8 @@ class Outcomes:
         self.count(len(rows), error)
         shipment.settle(len(rows))
 
-    def _failed(self, batch: Outgoing, error: OttlaError) -> None:
+    def failed(self, batch: Outgoing, error: OttlaError) -> None:
+        """The batch will not be delivered."""
         self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
         if self._hand_out(batch, error):
             self.failure = self.failure or fresh(error)
