@@ -111,7 +111,7 @@ class Connection:
         return self._traffic.unsent_bytes
 
     def use_buffers(self, buffers: Buffers) -> None:
-        """The memory that large answers are received into, which other connections of this thread may use as well."""
+        """The memory that large answers are received into, which other connections may use as well."""
         self._frames.buffers = buffers
 
     def fileno(self) -> int:
@@ -204,6 +204,10 @@ class Connection:
     def close(self) -> None:
         """Ends the connection; requests still waiting fail with ConnectionLost."""
         self._line.close()
+
+    def discard(self) -> None:
+        """Like `close`, after an interrupt in the middle of anything; no other thread may be using it."""
+        self._line.discard()
 
     def _pending(
         self,

@@ -105,6 +105,12 @@ class Line:
         else:
             self.traffic.lose("closed by this side")
 
+    def discard(self) -> None:
+        """Ends the line of a thread that was interrupted while it sent or read, and may have left its role behind. No
+        other thread may be using it."""
+        self.close()
+        self._transport.abandon()
+
     # Sending
 
     def _send_some(self) -> None:
