@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ class Asking:
         self.wanted: list[Any] = []
         self.answers: list[Answer[Any]] = []
         self.turns = 0
-        self.began = self.ended = 0
+        self.began = self.ended = self.recovered = 0
         self.error: OttlaError | None = None
         self.until = float("inf")
         self.change: Callable[[], object] = lambda: None
@@ -78,6 +79,9 @@ class Asking:
         while self.wanted and link.has_room:
             self.loop.request(self.wanted.pop(0), link, API_VERSIONS, VERSION, question(), seconds=self.seconds)
         return self.until
+
+    def recover(self) -> None:
+        self.recovered += 1
 
     def end(self, error: OttlaError | None) -> None:
         self.ended += 1
@@ -218,3 +222,159 @@ def test_stop_from_within_returns_at_once(asking: Asking) -> None:
     asking.loop.call(lambda: asking.loop.stop(asking, Deadline.after(60.0)))
     eventually(lambda: asking.loop.has_stopped, seconds=10)
     assert asking.ended == 1
+
+
+# Two drivers
+
+
+class Driven(Asking):
+    """Notes which thread takes its turns, and does something in the middle of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.drivers: list[int] = []
+        self.is_turning = False
+
+    def turn(self, now: float) -> float:
+        assert not self.is_turning, "two turns at once"
+        self.is_turning = True
+        self.drivers.append(threading.get_ident())
+        until = super().turn(now)
+        self.is_turning = False
+        return until
+
+    def recover(self) -> None:
+        super().recover()
+        self.is_turning = False
+
+    def drive(self, is_done: Callable[[], bool], seconds: float = 10.0) -> None:
+        self.loop.drive(self, is_done, Deadline.after(seconds))
+
+    def mine(self) -> int:
+        return self.drivers.count(threading.get_ident())
+
+
+@pytest.fixture
+def driven(cluster: Cluster) -> Iterator[Driven]:
+    actor = Driven(cluster)
+    actor.loop.start(actor)
+    yield actor
+    actor.loop.stop(actor, Deadline.after(5.0))
+    assert actor.loop.has_stopped
+
+
+def test_a_program_that_waits_drives_and_the_other_thread_keeps_away(driven: Driven) -> None:
+    driven.ask("first")
+    driven.drive(lambda: driven.got() == ["first"])
+    for number in range(200):
+        driven.ask(number)
+        driven.drive(lambda wanted=number: wanted in driven.got())  # type: ignore[misc]
+    others = len(driven.drivers) - driven.mine()
+    assert driven.got() == ["first", *range(200)]
+    assert driven.mine() >= 400
+    assert others < 100, "the other thread did the work"
+
+
+def test_the_other_thread_steps_in_when_the_program_is_away(driven: Driven) -> None:
+    for number in range(5):
+        driven.drive(lambda: True)
+        driven.ask(number)
+        eventually(lambda: len(driven.answers) == number + 1)  # noqa: B023
+    assert driven.got() == list(range(5))
+
+
+def test_a_program_that_hands_over_is_relieved(driven: Driven) -> None:
+    driven.drive(lambda: False, seconds=0.05)
+    driven.loop.hand_over()
+    before = len(driven.drivers)
+    eventually(lambda: len(driven.drivers) > before)
+    assert driven.drivers[-1] != threading.get_ident()
+
+
+def test_a_call_of_another_thread_wakes_the_program_that_drives(driven: Driven) -> None:
+    calls: list[int] = []
+    caller = threading.Timer(0.05, lambda: driven.loop.call(lambda: calls.append(threading.get_ident())))
+    caller.start()
+    driven.drive(lambda: bool(calls))
+    caller.join()
+    assert calls == [threading.get_ident()]
+
+
+def test_a_wait_ends_at_its_deadline_and_with_the_loop(driven: Driven) -> None:
+    driven.drive(lambda: False, seconds=0.01)
+    stopper = threading.Timer(0.05, driven.loop.stop, args=(driven, Deadline.after(5.0)))
+    stopper.start()
+    driven.drive(lambda: False, seconds=60.0)
+    stopper.join()
+    assert driven.ended == 1
+    driven.drive(lambda: False, seconds=60.0)
+
+
+@pytest.mark.parametrize("comes_back", [True, False], ids=["the-program", "the-other-thread"])
+def test_after_an_interrupt_the_next_turn_begins_with_recovering(
+    kafka: FakeKafka, driven: Driven, comes_back: bool
+) -> None:
+    driven.ask("first")
+    driven.drive(lambda: driven.got() == ["first"])
+    kafka.silence("ApiVersions", times=1)
+    driven.ask("void")
+    link = driven.loop.links.find(1)
+    assert link is not None
+    driven.drive(lambda: link.requests == 1)
+    commands: list[str] = []
+
+    def interrupted() -> None:
+        commands.append("again")
+        if len(commands) == 1:
+            raise KeyboardInterrupt
+
+    caller = threading.Timer(0.05, driven.loop.call, args=(interrupted,))
+    caller.start()
+    with pytest.raises(KeyboardInterrupt):
+        driven.drive(lambda: False)
+    caller.join()
+    if comes_back:
+        driven.drive(lambda: len(commands) == 2)
+    eventually(lambda: len(commands) == 2, "what was interrupted is done again")
+    assert driven.recovered == 1
+    assert link.requests == 0
+    driven.ask("last")
+    eventually(lambda: driven.got() == ["first", "last"], "requests that were under way are void")
+
+
+def test_a_signal_handler_that_waits_in_the_middle_of_a_turn_gets_an_error(driven: Driven) -> None:
+    errors: list[str] = []
+
+    def handler() -> None:
+        try:
+            driven.drive(lambda: False)
+        except OttlaError as error:
+            errors.append(str(error))
+        assert not driven.loop.is_elsewhere
+        driven.loop.stop(driven, Deadline.after(60.0))
+
+    def in_a_turn() -> None:
+        if threading.current_thread() is threading.main_thread() and not errors:
+            handler()
+
+    driven.change = in_a_turn
+    driven.drive(lambda: bool(errors))
+    assert "set a flag in the handler" in errors[0]
+    eventually(lambda: driven.loop.has_stopped, seconds=10)
+
+
+def test_a_signal_handler_that_comes_while_the_program_polls_may_wait_as_well(driven: Driven) -> None:
+    came: list[int] = []
+
+    def handler(*_: object) -> None:
+        driven.drive(lambda: True)
+        came.append(driven.mine())
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        driven.drive(lambda: bool(came))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert came

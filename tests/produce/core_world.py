@@ -104,6 +104,7 @@ class _Beside:
 
     has_room = True
     unsent_bytes = 0
+    is_encrypted = False
 
     @property
     def connection(self) -> _Beside:

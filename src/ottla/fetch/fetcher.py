@@ -36,6 +36,8 @@ _DECODING_BYTES = 24 << 20
 """Of the memory, what the columns of the piece that is being handed out take, and those that the program still has."""
 _GROWTH_SECONDS = 30.0
 """How often new partitions are looked for."""
+_BULK_BYTES = 1 << 16
+"""Of an answer, from which on decoding is worth another thread."""
 _STOP_SECONDS = 5.0
 _ERRAND_SECONDS = 0.5
 """What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
@@ -73,16 +75,11 @@ class Fetcher:
         self._turns: deque[Course] = deque()
         """The courses in the order in which they are asked for: those that got records go to the end."""
         self._troubles = Troubles(cluster, manner, errands=self._loop.errands, events=events, chance=self._loop.chance)
-        self._leaders = Leaders(
-            Watch(
-                cluster.retry,
-                self._loop.chance,
-                longest=cluster.timeouts.request,
-                refresh_seconds=min(_GROWTH_SECONDS, cluster.timeouts.metadata_age),
-            )
-        )
+        self._leaders = Leaders(self._new_watch())
         self._held_since = math.inf
         """Since when the shelf is full, so that nobody is asked."""
+        self._is_bulk = False
+        """Whether the last piece that was taken was large: then fetching and decoding overlap, in two threads."""
 
     # Any thread
 
@@ -115,8 +112,37 @@ class Fetcher:
     def resume(self, course: Course) -> None:
         """It is read on."""
         course.paused = False
-        self._loop.bell.ring()
+        self.ring()
+
+    def ring(self) -> None:
+        """A reader that waits looks at other things. Signal handlers may ring."""
         self.shelf.ring()
+        self._loop.bell.ring()
+
+    def wait(self, deadline: Deadline) -> None:
+        """Until `take` has something, somebody rang, or the deadline. One thread at a time.
+
+        The thread that waits does the work of the loop meanwhile: a record that comes wakes no other.
+        """
+        while not (self.shelf.has_news() or deadline.expired()):
+            if self._is_bulk or self._loop.is_stopping:
+                self.shelf.wait(deadline)
+            else:
+                self._loop.drive(self, self.shelf.has_news, deadline)
+
+    def take(self) -> Piece | Failed | None:
+        """The first item of the shelf; None when there is none, or somebody rang."""
+        item = self.shelf.take()
+        if isinstance(item, Piece):
+            self._is_bulk = item.parcel.size_bytes >= _BULK_BYTES
+            if self._is_bulk:
+                self._loop.hand_over()
+        return item
+
+    def abandon(self) -> None:
+        """The reader was interrupted, and has none of the pieces that it took."""
+        self.shelf.abandon()
+        self._loop.call(self.shelf.recount)
 
     def check(self) -> None:
         """Raises when the loop has ended by itself, or its client was closed."""
@@ -155,6 +181,19 @@ class Fetcher:
         resumes = (course.resume_at for course in self._courses.values() if course.resume_at > now)
         return min((*resumes, self._loop.links.next_at(now), self._leaders.next_at(self._topics)))
 
+    def recover(self) -> None:
+        """As in `Actor`."""
+        self.shelf.recover()
+        self._troubles.forget()
+        self._leaders = Leaders(self._new_watch(), self._leaders.followed)
+        self._leaders.watch.refresh(time.monotonic())
+        self._turns = deque(self._courses.values())
+        self._topics = frozenset(at.topic for at in self._courses)
+        self._held_since = math.inf
+        for course in self._turns:
+            course.restart()
+            self._meet_leader(course)
+
     def end(self, error: OttlaError | None) -> None:
         """As in `Actor`."""
         if error is not None:
@@ -167,17 +206,23 @@ class Fetcher:
                     link.connection.close()
         self._loop.errands.join(Deadline.after(_ERRAND_SECONDS))
 
+    def _new_watch(self) -> Watch:
+        timeouts = self._cluster.timeouts
+        refresh_seconds = min(_GROWTH_SECONDS, timeouts.metadata_age)
+        return Watch(self._cluster.retry, self._loop.chance, longest=timeouts.request, refresh_seconds=refresh_seconds)
+
     # What the user wants
 
     def _add(self, courses: list[Course]) -> None:
         for course in courses:
             before = self._courses.get(course.at)
+            if before is course:
+                continue  # it was interrupted, and is done again
             if before is not None:
                 self._remove([before])
             self._courses[course.at] = course
             self._turns.append(course)
-            if self._leaders.learn(course, self._cluster.known).is_other:
-                self._troubles.suspect(course)
+            self._meet_leader(course)
         self._topics = frozenset(at.topic for at in self._courses)
 
     def _remove(self, courses: list[Course]) -> None:
@@ -190,6 +235,11 @@ class Fetcher:
         self._topics = frozenset(at.topic for at in self._courses)
 
     # Leaders
+
+    def _meet_leader(self, course: Course) -> None:
+        """The one that is known; if there is none, or another by now, that is looked up."""
+        if self._leaders.learn(course, self._cluster.known).is_other:
+            self._troubles.suspect(course)
 
     def _learn(self, metadata: Metadata, now: float) -> None:
         self._leaders.watch.learned(now)

@@ -28,13 +28,13 @@ class Learned(NamedTuple):
 class Leaders:
     """Of the courses of one loop. `watch` says when topics are looked up."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, followed: frozenset[str] = frozenset()) -> None:
         self.watch = watch
-        self._followed: frozenset[str] = frozenset()
+        self.followed = followed
 
     def follow(self, topics: Iterable[str], now: float) -> None:
         """Partitions that these topics get later are read, too, from their beginning."""
-        self._followed = frozenset(topics)
+        self.followed = frozenset(topics)
         self.watch.refresh(now)
 
     def doubt(self, course: Course) -> None:
@@ -44,17 +44,17 @@ class Leaders:
 
     def due(self, now: float, topics: frozenset[str]) -> Lookup | None:
         """What to look up now; `topics` are those that are being read."""
-        return self.watch.due(now, topics | self._followed, refreshed=self._followed)
+        return self.watch.due(now, topics | self.followed, refreshed=self.followed)
 
     def next_at(self, topics: frozenset[str]) -> float:
         """When `due` has something."""
-        return self.watch.next_at(topics | self._followed)
+        return self.watch.next_at(topics | self.followed)
 
     def newcomers(self, metadata: Metadata, read: Collection[TopicPartition]) -> list[Course]:
         """The partitions of followed topics that are not being read yet."""
         return [
             Course(TopicPartition(name, partition.index), 0)
-            for name in self._followed & metadata.topics.keys()
+            for name in self.followed & metadata.topics.keys()
             for partition in metadata.topics[name].partitions
             if TopicPartition(name, partition.index) not in read
         ]

@@ -142,6 +142,10 @@ class Troubles:
             if news is not None:
                 yield news
 
+    def forget(self) -> None:
+        """Nothing comes of what was being found out."""
+        self._answered.clear()
+
     def find_ends(self, course: Course) -> None:
         """The broker has no record at the offset that was asked for: look at what it has."""
         at, position, epoch = course.at, course.position, course.epoch

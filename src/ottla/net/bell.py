@@ -15,13 +15,16 @@ class Bell:
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._asleep = False
         self._rung = False
+        self._is_closed = False
 
     def fileno(self) -> int:
-        """To poll, before `may_sleep`."""
+        """To poll, before `may_sleep`; -1 when it is closed."""
         if self._sockets is None:
             self._sockets = socket.socketpair()
             for one in self._sockets:
                 one.setblocking(False)
+        if self._is_closed:  # also if another thread did it just now
+            self.close()
         return self._sockets[0].fileno()
 
     def ring(self) -> None:
@@ -55,5 +58,23 @@ class Bell:
 
     def close(self) -> None:
         """Nobody listens any more."""
+        self._is_closed = True
         for one in self._sockets or ():
             one.close()
+
+
+class Bells:
+    """Wakes whichever of two threads drives a loop: each listens to a bell of its own, callers ring both."""
+
+    def __init__(self, first: Bell, second: Bell) -> None:
+        self._both = first, second
+
+    def ring(self) -> None:
+        """The loop looks again."""
+        for bell in self._both:
+            bell.ring()
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        for bell in self._both:
+            bell.close()

@@ -57,6 +57,10 @@ class Lookups:
         while self._done:
             yield self._done.popleft()
 
+    def forget(self) -> None:
+        """Nothing comes of what was asked so far."""
+        self._done.clear()
+
     def _tell_unreachable(self, error: NoBrokerReachable) -> None:
         """Of addresses that no broker is known by yet; links tell of the others."""
         now = time.monotonic()

@@ -98,6 +98,13 @@ class Traffic:
         with self._lock:
             self._queue(pending, frame)
 
+    def expect(self, pending: Pending) -> None:
+        """An answer to it is due from now on; whoever says so sends the frame himself."""
+        with self._lock:
+            if self.lost is not None:
+                raise ConnectionLost(self.address, self.lost)
+            self._in_flight.add(pending)
+
     def queue_if_idle(self, pending: Pending, frame: Sequence[memoryview]) -> bool:
         """Queues it, unless other frames are still to go out; whether it did."""
         with self._lock:

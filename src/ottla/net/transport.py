@@ -66,6 +66,11 @@ class Transport:
             raise
         return cls(sock, address=address)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it uses TLS."""
+        return self._tls_lock is not None
+
     def fileno(self) -> int:
         """The file descriptor, for the owner of a select loop."""
         return self._socket.fileno()

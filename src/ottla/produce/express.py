@@ -30,7 +30,7 @@ from ottla.wire import produce as wire
 from ottla.wire.columns import from_bytes
 from ottla.wire.draft import Draft
 
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 14
 """Larger records are not worth it: a socket may not take them at once."""
 
 
@@ -107,8 +107,6 @@ class Expressway:
         except OttlaError as error:
             self._loop.failed_beside(express.send, express.link, express.connection, error)
         express.is_started = True
-        if express.connection.unsent_bytes:
-            self._loop.bell.ring()
         return Delivery(express.shipment, 0)
 
     def _way(self, name: str, key: bytes | None) -> _Way | None:
@@ -121,6 +119,9 @@ class Expressway:
             return None
         link = self._links.find(topic.leaders.get(partition, -1))
         if link is None or not link.has_room or link.connection is None:
+            return None
+        # Others could wait for a lock of OpenSSL's socket that an interrupted caller holds.
+        if link.connection.is_encrypted or link.connection.unsent_bytes:
             return None
         return _Way(topic, lane, link, link.connection)
 

@@ -213,6 +213,10 @@ class Chunk(list[Any]):
         extras = {row: extra for row, extra in list(self.extras.items()) if row < count}
         return _with_extras(values, keys, extras)
 
+    def trim(self) -> None:
+        """Lets go what was appended after it was closed. What counted stays: a later record must not get its index."""
+        del self[self.counts[0].records :]
+
     def forget(self) -> None:
         """Lets the values go: its thread may know the chunk until it sends again. It must not get shorter."""
         count = self.counts[0].records

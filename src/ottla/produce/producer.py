@@ -207,7 +207,7 @@ class Producer:
                     return Delivery(chunk.shipment, index)
                 if self._express is None or not chunk.received or chunk.successors:
                     return self._intake.settle_append(chunk, index, value, self._check_open)
-                self._open.chunks.pop(topic, None)  # it is closed: the next one need not find it
+                chunk.trim()
         return self._send(topic, value, key, headers, partition, timestamp)
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:

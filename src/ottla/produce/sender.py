@@ -57,7 +57,7 @@ _SWEEP_SECONDS = 0.1
 _SHORT_NAP = 0.005
 _FORGET_SECONDS = 1.0
 _FEW_SHIPMENTS = 64
-_UNSTARTED_SECONDS = 0.5
+_UNSTARTED_SECONDS = 0.1
 """How long a caller may take to send a record himself: it is some microseconds, unless he was interrupted."""
 
 
@@ -213,6 +213,8 @@ class Sender:
         core = self._core
         core.is_reporting = self._around.events.active
         self._adopt(now)
+        if self._unstarted:
+            self._give_up_unstarted(now)
         for answer in self._loop.answers():
             self._heard(answer, now)
         for link in self._loop.links.changed():
@@ -230,9 +232,15 @@ class Sender:
         if self.keeper is not None:
             self.keeper.settle()
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
+        if self._unstarted:
+            until = min(until, now + _UNSTARTED_SECONDS)
         if self.expressway is not None:
             self.expressway.offer = Offer()
         return until if core.is_idle else min(until, self._swept_at + _SWEEP_SECONDS)
+
+    def recover(self) -> None:
+        """Nobody but the loop's own thread, which is not interrupted, takes its turns."""
+        raise AssertionError("a sender's loop is driven by its own thread alone")
 
     def end(self, error: OttlaError | None) -> None:
         """The loop has ended: nothing is left without an outcome."""
@@ -577,7 +585,6 @@ class Sender:
         core, budget = self._core, self._around.budget
         self._let_go()
         self._forget_settled(now)
-        self._give_up_unstarted(now)
         core.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._loop.links):
             if link.is_away and core.topics.leads(link.broker.id):
