@@ -38,7 +38,7 @@ class Handing:
         self._taking = threading.Lock()
         """Held while a piece is waited for."""
         self._is_sure = True
-        """False while it is on its way from the fetcher to here; and afterwards, if that was interrupted."""
+        """False while records are on their way from the fetcher to `positions`, and after an interrupt of that."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -187,6 +187,7 @@ class Handing:
         if piece is None:
             return None
         at = piece.course.at
+        self._is_sure = False
         if self._courses.get(at) is piece.course:
             try:
                 decoded = next(self._chunks, None)
@@ -194,14 +195,17 @@ class Handing:
                 self._close_piece()
                 piece.course.is_over = True
                 self._failed[at] = error
+                self._is_sure = True
                 raise
             if decoded is not None:
                 start = self.positions.handed(at) or 0
                 portion = Portion(piece.course, decoded.records, start=start, stop=decoded.next_offset)
                 self.positions.hand_out(portion, epoch=_epoch_before(piece.batches, decoded.next_offset))
+                self._is_sure = True
                 return portion
             self.positions.pass_over(at, piece.next_offset)
         self._close_piece()
+        self._is_sure = True
         return None
 
     def _close_piece(self) -> None:
