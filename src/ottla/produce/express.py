@@ -27,8 +27,7 @@ from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import Topic
 from ottla.wire import produce as wire
-from ottla.wire.columns import from_bytes
-from ottla.wire.draft import Draft
+from ottla.wire.single import one_record
 
 MOST_BYTES = 1 << 14
 """Larger records are not worth it: a socket may not take them at once."""
@@ -130,16 +129,19 @@ class Expressway:
         opened, created = time.monotonic(), time.time()
         batch = Outgoing(topic.name, lane.at.partition, opened=opened, created=created)
         batch.deadline = opened + topic.settings.delivery_timeout
-        columns = from_bytes([value], keys=None if key is None else [key])
-        draft = Draft(topic.limits)
-        draft.append(columns, start=0, stop=1, now_ms=int(created * 1000))
-        batch.raw_bytes = draft.size_bytes
-        sealed = draft.seal(topic.settings.codec, topic.settings.level)
-        batch.seal(sealed.header, sealed.records)
-        batch.stamp(lane.next_identity)
+        now_ms = int(created * 1000)
+        identity = lane.next_identity
+        made = (
+            one_record(value, key, now_ms=now_ms)
+            if identity is None
+            else one_record(value, key, now_ms=now_ms, producer=identity)
+        )
+        batch.raw_bytes = len(made.records)
+        batch.identity = identity
+        batch.seal(made.header, made.records)
         shipment = Shipment(topic.name)
         shipment.count = shipment.unsettled = 1
-        shipment.now_ms = int(created * 1000)
+        shipment.now_ms = now_ms
         shipment.placements.append(Placement(batch, range(1), 0))
         batch.shipments.append((shipment, 1))
         carried = Carried(topic, lane, batch)

@@ -23,6 +23,7 @@ from ottla.produce.lane import MOST_IN_FLIGHT, Lane
 from ottla.produce.options import Settings
 from ottla.produce.outgoing import Account, Outgoing
 from ottla.produce.route import Partitions, Router, invalid, runs
+from ottla.wire.batch import Codec
 from ottla.wire.draft import Draft
 from ottla.wire.encode import ALL_ROWS, BatchLimits
 
@@ -89,6 +90,7 @@ class Topic:
         self.unknown_since: float | None = None
         self.is_express = (
             settings.batching.linger == 0
+            and settings.codec is Codec.NONE
             and settings.acks != 0
             and settings.batch_hook is None
             and settings.partitioner is None
