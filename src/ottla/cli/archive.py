@@ -239,8 +239,7 @@ def archive(
         task: Task | None = None
         progress = Progress()
         with suppress(Interrupted, ArchiveIncomplete):
-            interruption.wait(lambda: meet(bootstrap, security, timeout=timeout))
-            lake = prepared(path, topics, brokers, interruption, **layout)
+            lake = prepared(path, topics, brokers, interruption, timeout=timeout, **layout)
             job = ArchiveRange(
                 brokers=brokers,
                 path=str(lake.path),
@@ -271,6 +270,7 @@ def prepared(
     brokers: Brokers,
     interruption: Interruption,
     *,
+    timeout: float,
     form: str | None,
     partition_by: tuple[str, ...] | None,
     event_time: str | None,
@@ -283,6 +283,7 @@ def prepared(
         partition_by=base.partition_by if partition_by is None else partition_by,
         event_time=base.event_time if event_time is None else event_time,
     )
+    interruption.wait(lambda: meet(brokers.bootstrap, brokers.security, timeout=timeout))
     return open_archive(path, topics, brokers, layout=layout, ask=interruption.wait)
 
 
