@@ -304,13 +304,13 @@ def check_whole(name: str, value: object, *, lowest: int, highest: int) -> None:
         raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
 
 
-def check_client_id(client_id: object) -> None:
-    """A name that fits into the header of a request: else every request would fail, one after the other."""
-    check_kind("client_id", client_id, str)
-    assert isinstance(client_id, str)
+def check_name(what: str, name: object) -> None:
+    """A name that fits into a request, such as a client id: else every request would fail, one after the other."""
+    check_kind(what, name, str)
+    assert isinstance(name, str)
     try:
-        size = len(client_id.encode())
+        size = len(name.encode())
     except UnicodeEncodeError as error:
-        raise ConfigError(f"client_id {client_id!r} cannot be encoded as UTF-8: {error.reason}") from error
+        raise ConfigError(f"{what} {name!r} cannot be encoded as UTF-8: {error.reason}") from error
     if size > _LONGEST_TEXT:
-        raise ConfigError(f"client_id has {size:,} bytes, and Kafka takes {_LONGEST_TEXT:,} at most")
+        raise ConfigError(f"{what} has {size:,} bytes, and Kafka takes {_LONGEST_TEXT:,} at most")

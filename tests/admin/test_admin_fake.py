@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -93,6 +93,17 @@ def test_each_leader_gets_one_request(kafka: FakeKafka, admin: Admin) -> None:
     admin.list_offsets([TopicPartition("t", 1), TopicPartition("t", 4), TopicPartition("t", 4)], LATEST)
     asked = [seen for seen in kafka.requests if seen.api == "ListOffsets"]
     assert len({seen.broker for seen in asked}) == len(asked)
+
+
+def test_the_name_of_a_topic_stands_for_its_partitions(kafka: FakeKafka, admin: Admin) -> None:
+    kafka.create_topic("u", 2)
+    assert list(admin.log_ranges(["u", TopicPartition("t", 4), TopicPartition("u", 1)])) == [
+        TopicPartition("u", 0),
+        TopicPartition("u", 1),
+        TopicPartition("t", 4),
+    ]
+    with pytest.raises(InputError, match="4 is neither a TopicPartition nor the name of a topic"):
+        admin.list_offsets([cast("str", 4)])
 
 
 def test_many_topics_are_looked_up_by_one_question(kafka: FakeKafka, admin: Admin) -> None:

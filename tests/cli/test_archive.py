@@ -160,6 +160,7 @@ def test_it_follows_until_ctrl_c_and_ends_in_order(kafka: LocalCluster, tmp_path
         (("--start", "tomorrow"), "nowhere to begin", 2),
         (("--file-size", "1kB"), "too small", 2),
         (("--follow", "--until-now"), "exclude one another", 2),
+        (("--every", "5m"), "--every is for --follow", 2),
         (("--master", "local"), "is for --engine spark", 2),
         (("--to", "s3://bucket/x"), "s3:// is not supported", 1),
     ],

@@ -80,7 +80,7 @@ def test_verify_against_brokers_finds_what_differs(kafka: LocalCluster, tmp_path
         assert run("archive", name, "--to", path, "--bootstrap", kafka.bootstrap).exit_code == 0
         shown = run("lake", "verify", path, "--against", kafka.bootstrap)
         assert shown.exit_code == 0, shown.output
-        assert "1 ranges, 3 records equal to the log" in shown.stdout
+        assert "1 range, 3 records equal to the log" in shown.stdout
         admin.delete_topics([name])
         admin.create_topic(name)
         producer.send_many(name, [b"a", (b"key", b"b"), b"d"])

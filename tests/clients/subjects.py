@@ -87,10 +87,10 @@ class Reading:
 
     def _read_a_part(self) -> None:
         """An iterator that is left in the middle, and dropped later."""
-        iterator = self.client.read(TOPIC, stop=None)
+        iterator = self.client.read(TOPIC)
         self._left = [*self._left[-2:], iterator]
         for _ in range(self._chance.randrange(5)):
-            next(iterator)
+            next(iterator, None)
 
     def handler(self) -> None:
         assert self.client.offsets(TOPIC, "latest") == PLACES

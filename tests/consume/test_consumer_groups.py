@@ -266,7 +266,7 @@ def test_a_paused_partition_waits_and_the_others_flow(
 
 def test_a_program_goes_to_a_time(broker: LocalCluster, group: str, client: Cluster) -> None:
     topic = f"times-{next(_numbers)}"
-    Admin(client).create_topic(topic, partitions=1, replicas=1)
+    Admin(client).create_topic(topic, partitions=1, replicas=1, settings={"retention.ms": "-1"})
     with Producer(broker.bootstrap) as producer:
         for number in range(100):
             producer.send(topic, b"x", timestamp=1_700_000_000.0 + number)

@@ -69,7 +69,8 @@ def test_counting_and_raw_batches_touch_no_record(outcomes: list[dict[str, Any]]
 
 
 def test_no_hostile_batch_takes_long(outcomes: list[dict[str, Any]]) -> None:
-    assert max(one["seconds"] for one in outcomes) < 5
+    # What it costs on a machine that is busy; a bomb that is inflated, or a loop that is believed, takes far longer.
+    assert max(one["seconds"] for one in outcomes) < 60
 
 
 # Brokers that lie about offsets

@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 import ottla
 from ottla import errors
+from ottla.cli import cli
 from ottla.errors import ErrorCode
 
 HEAVY = ("numba", "pyspark", "redis", "pyarrow", "numpy", "kio", "click", "ssl")
@@ -32,6 +34,12 @@ def test_the_network_needs_no_kernels() -> None:
 def test_the_command_overview_needs_no_kernels() -> None:
     modules = _imported_by("from ottla.cli import cli; cli(['--help'], standalone_mode=False)")
     assert not modules.intersection({"numba", "pyarrow", "redis", "psutil"})
+
+
+def test_a_command_that_is_nearly_right_is_named() -> None:
+    ended = CliRunner().invoke(cli, ["produc"])
+    assert ended.exit_code == 2
+    assert "did you mean 'ottla produce'?" in ended.stderr
 
 
 def test_the_public_names_are_exactly_these() -> None:

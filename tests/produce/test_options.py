@@ -88,7 +88,7 @@ WRONG: list[tuple[str, Callable[[], object], str]] = [
     (
         "unknown option",
         of(settings_from, {"linger_ms": 5}),
-        "Producer has no option 'linger_ms': .*the options .* acks,",
+        r"Producer has no option 'linger_ms': it is batching=Batching\(linger=...\), in seconds; the options .* acks,",
     ),
     (
         "unknown topic option",
@@ -107,6 +107,7 @@ WRONG: list[tuple[str, Callable[[], object], str]] = [
     ("topics a list", of(Producer, "h", topics=["t"]), "topics must be a Mapping"),
     ("buffering", of(Producer, "h", buffering=1 << 20), "buffering must be a Buffering, got 1048576"),
     ("spool a path", of(Producer, "h", spool="dir"), "spool must be a Spool, got a str"),
+    ("long name", of(Producer, "h", transactional_id="é" * 16_384), "transactional_id has 32,768 bytes"),
     ("on_failed", of(Producer, "h", on_failed=1), "on_failed must be callable, got 1"),
     ("unknown producer option", of(Producer, "h", linger=1), "Producer has no option 'linger'"),
 ]

@@ -19,7 +19,7 @@ from ottla.admin.settings import Changes, Settings
 from ottla.admin.sizes import ReplicaSizes, find_sizes
 from ottla.admin.topics import BROKER_DEFAULT, Apply, NewTopic, TopicDescription
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
-from ottla.errors import BrokerError, ConnectionLost, ErrorCode, OttlaError, RequestTimedOut
+from ottla.errors import BrokerError, ConnectionLost, ErrorCode, InputError, OttlaError, RequestTimedOut
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, Refresh
 from ottla.net.deadline import Deadline
@@ -207,27 +207,27 @@ class Admin:
 
     def list_offsets(
         self,
-        partitions: str | Iterable[TopicPartition],
+        partitions: str | Iterable[str | TopicPartition],
         at: At = OffsetSpec.LATEST,
         *,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAt]:
-        """Where `at` is in each partition, or in all partitions of the topic that is named.
+        """Where `at` is in each partition; the name of a topic stands for all its partitions.
 
         Leaders are asked at the same time; partitions whose leader moved are asked again, the others not.
         """
         deadline = self._deadline(timeout)
         offsets.wire_timestamp(at)  # refuses a bad time before anything is sent
-        wanted = self._partitions([partitions], deadline) if isinstance(partitions, str) else list(partitions)
+        wanted = self._partitions(partitions, deadline)
         return find_offsets(self.cluster, wanted, at=at, isolation=isolation, deadline=deadline)
 
     def log_ranges(
-        self, partitions: str | Iterable[TopicPartition], *, timeout: float | None = None
+        self, partitions: str | Iterable[str | TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
         """Where each log begins and ends. Its length estimates the records: compaction and transactions leave holes."""
         deadline = self._deadline(timeout)
-        wanted = self._partitions([partitions], deadline) if isinstance(partitions, str) else list(partitions)
+        wanted = self._partitions(partitions, deadline)
         first = self.list_offsets(wanted, OffsetSpec.EARLIEST, timeout=deadline.remaining())
         last = self.list_offsets(wanted, OffsetSpec.LATEST, timeout=deadline.remaining())
         return {
@@ -285,12 +285,20 @@ class Admin:
         deadline = self._deadline(timeout)
         return find_sizes(self.cluster, self.describe_topics(names, timeout=deadline.remaining()), deadline=deadline)
 
-    def _partitions(self, names: Collection[str], deadline: Deadline) -> list[TopicPartition]:
-        return [
-            TopicPartition(name, partition.index)
-            for name, topic in self.cluster.topics(names, deadline=deadline).items()
-            for partition in topic.partitions
-        ]
+    def _partitions(self, given: str | Iterable[str | TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """The partitions that are meant, each once; a name stands for all partitions of that topic."""
+        wanted = [given] if isinstance(given, str) else list(given)
+        names = [one for one in wanted if isinstance(one, str)]
+        topics = self.cluster.topics(names, deadline=deadline) if names else {}
+        found: dict[TopicPartition, None] = {}
+        for one in wanted:
+            if isinstance(one, str):
+                found.update((TopicPartition(one, partition.index), None) for partition in topics[one].partitions)
+            elif isinstance(one, TopicPartition):
+                found[one] = None
+            else:
+                raise InputError(f"{one!r} is neither a TopicPartition nor the name of a topic")
+        return list(found)
 
     def _await_metadata(self, names: Collection[str], judge: topics.Judge, *, what: str, deadline: Deadline) -> None:
         """Waits until the metadata of every broker passes `judge`."""

@@ -6,6 +6,7 @@ wrongly.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import importlib.util
@@ -104,6 +105,7 @@ class LazyGroup(click.Group):
         """Import the command, or say which extra it needs."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
+            _suggest(cmd_name)
             return super().get_command(ctx, cmd_name)
         if entry.missing():
             raise Failure(f"'ottla {cmd_name}' needs the extra packages: pip install 'ottla[{entry.extra}]'")
@@ -135,6 +137,13 @@ class LazyGroup(click.Group):
             if exc.errno == errno.EPIPE:
                 raise  # whoever read our output has gone: click ends quietly
             raise Failure(str(exc)) from exc
+
+
+def _suggest(name: str) -> None:
+    """Raises an error that names the command which was probably meant, if there is one."""
+    close = difflib.get_close_matches(name, COMMANDS, 1)
+    if close:
+        raise Misuse(f"there is no command {name!r}: did you mean 'ottla {close[0]}'?")
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

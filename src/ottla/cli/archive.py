@@ -49,6 +49,8 @@ from ottla.model import OffsetRange
 T = TypeVar("T")
 _BAR = 24
 _SMALLEST_FILE = 1 << 16
+_EVERY = 60.0
+"""How often files are written, in seconds, unless something else is said."""
 
 
 def _partition_by(text: str) -> tuple[str, ...]:
@@ -100,11 +102,9 @@ def _start(text: str) -> str | datetime:
 @click.option("--until-now", is_flag=True, help="End where the topics end now. What is done without --follow.")
 @click.option(
     "--every",
-    default="60s",
-    show_default=True,
     metavar="DURATION",
     callback=parsed(parse_duration),
-    help=f"With --follow: how often files are written; {DURATIONS}.",
+    help=f"With --follow: how often files are written; {DURATIONS}.  [default: {_EVERY:.0f}s]",
 )
 @click.option(
     "--start",
@@ -183,7 +183,7 @@ def archive(
     path: str,
     follow: bool,
     until_now: bool,
-    every: float,
+    every: float | None,
     start: str | datetime,
     on_lost: str,
     group: str | None,
@@ -219,6 +219,9 @@ def archive(
     """
     if follow and until_now:
         raise Misuse("--follow and --until-now exclude one another")
+    if every is not None and not follow:
+        raise Misuse("--every is for --follow")
+    pace = (every or _EVERY) if follow else None
     if engine != "spark" and (master or checkpoint):
         raise Misuse(f"{'--master' if master else '--checkpoint'} is for --engine spark")
     if engine != "fleet" and store is not None:
@@ -239,8 +242,7 @@ def archive(
         task: Task | None = None
         progress = Progress()
         with suppress(Interrupted, ArchiveIncomplete):
-            interruption.wait(lambda: meet(bootstrap, security, timeout=timeout))
-            lake = prepared(path, topics, brokers, interruption, **layout)
+            lake = prepared(path, topics, brokers, interruption, timeout=timeout, **layout)
             job = ArchiveRange(
                 brokers=brokers,
                 path=str(lake.path),
@@ -252,13 +254,13 @@ def archive(
             )
             task = Task(lake, job, wanted, cutting, interruption, progress)
             if engine == "local":
-                task.run(_threads(cutting.workers), every=every if follow else None)
+                task.run(_threads(cutting.workers), every=pace)
             elif nodes is not None:
                 with closing(nodes):
                     by_fleet = partial(jobs.run, kind=ArchiveKind(brokers), store=nodes, threads=cutting.workers)
-                    task.run(by_fleet, name="fleet", every=every if follow else None)
+                    task.run(by_fleet, name="fleet", every=pace)
             else:
-                _spark_engine()(task, master=master, checkpoint=checkpoint, every=every if follow else None)
+                _spark_engine()(task, master=master, checkpoint=checkpoint, every=pace)
     troubles = {} if task is None else task.troubles
     if lake is not None:
         _report(lake, progress, topics, troubles, as_json=as_json, is_interrupted=bool(interruption.asked))
@@ -271,6 +273,7 @@ def prepared(
     brokers: Brokers,
     interruption: Interruption,
     *,
+    timeout: float,
     form: str | None,
     partition_by: tuple[str, ...] | None,
     event_time: str | None,
@@ -283,6 +286,7 @@ def prepared(
         partition_by=base.partition_by if partition_by is None else partition_by,
         event_time=base.event_time if event_time is None else event_time,
     )
+    interruption.wait(lambda: meet(brokers.bootstrap, brokers.security, timeout=timeout))
     return open_archive(path, topics, brokers, layout=layout, ask=interruption.wait)
 
 

@@ -58,7 +58,7 @@ def status(path: str, *, as_json: bool) -> None:
     settings = found.settings
     click.echo(
         f"{found.path}: {settings.format.value}, divided by {', '.join(settings.partition_by) or 'nothing'}"
-        f" (time: {settings.event_time}), {len(entries):,} entries"
+        f" (time: {settings.event_time}), {_counted(len(entries), 'entry', 'entries')}"
     )
     click.echo(table(_HEADINGS, [_cells(one) for one in partitions], width=terminal_width()))
     for one in partitions:
@@ -185,8 +185,18 @@ def _findings(
 
 def _summary(files: Checked, logs: Checked, *, deep: bool, bootstrap: str | None) -> str:
     read = f", {files.records:,} records read" if deep else ""
-    compared = f"; {logs.ranges:,} ranges, {logs.records:,} records equal to the log" if bootstrap else ""
-    return f"all is there: {files.entries:,} entries, {files.ranges:,} ranges, {files.files:,} files{read}{compared}"
+    ranges = _counted(logs.ranges, "range", "ranges")
+    compared = f"; {ranges}, {logs.records:,} records equal to the log" if bootstrap else ""
+    held = (
+        _counted(files.entries, "entry", "entries"),
+        _counted(files.ranges, "range", "ranges"),
+        _counted(files.files, "file", "files"),
+    )
+    return f"all is there: {', '.join(held)}{read}{compared}"
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _verified(found: Lake, files: Checked, logs: Checked, findings: list[Finding]) -> dict[str, Any]:

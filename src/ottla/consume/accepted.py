@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from ottla.config import LONGEST, check_seconds
+from ottla.config import LONGEST, check_name, check_seconds
 from ottla.errors import ConfigError, InputError
 from ottla.fetch import places
 from ottla.model import TopicPartition
@@ -18,6 +18,8 @@ def check_settings(group: object, start: object, commit_every: object) -> None:
     """Of a consumer."""
     if group is not None and (not isinstance(group, str) or not group):
         raise ConfigError(f"group must be a name, got {group!r}")
+    if group is not None:
+        check_name("group", group)
     if isinstance(start, datetime):
         places.check(start, "start")
     elif start not in ("earliest", "latest", "error"):

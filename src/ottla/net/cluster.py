@@ -15,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_client_id, parse_bootstrap
+from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_name, parse_bootstrap
 from ottla.errors import BrokerError, ConnectFailed, NetworkError, OttlaError, UsedAfterFork
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
@@ -58,7 +58,7 @@ class Cluster:
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
         self.security = accepted(security)
-        check_client_id(client_id)
+        check_name("client_id", client_id)
         self.client_id = client_id
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or Retry()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_client_id, check_kind
+from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind, check_name
 from ottla.errors import ConfigError
 from ottla.events import Events, Sink
 from ottla.net.cluster import Cluster
@@ -50,7 +50,7 @@ class Footing:
 
 def _check(*, security: object, client_id: object, timeouts: object, retry: object, events: object) -> None:
     check_kind("security", security, Security)
-    check_client_id(client_id)
+    check_name("client_id", client_id)
     for name, value, kind in (("timeouts", timeouts, Timeouts), ("retry", retry, Retry)):
         if value is not None:
             check_kind(name, value, kind)

@@ -251,7 +251,11 @@ _PRODUCERS_OWN = (
     "events",
     "on_failed",
 )
-_ELSEWHERE = {"linger": "it is batching=Batching(linger=...); ", "batch_size": "it is batching=Batching(bytes=...); "}
+_ELSEWHERE = {
+    "linger": "it is batching=Batching(linger=...), in seconds; ",
+    "linger_ms": "it is batching=Batching(linger=...), in seconds; ",
+    "batch_size": "it is batching=Batching(bytes=...); ",
+}
 
 
 def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -260,7 +264,7 @@ def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in options:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name, _PRODUCERS_OWN, 1)
-            hint = f"did you mean {close[0]}? " if close else _ELSEWHERE.get(name, "")
+            hint = _ELSEWHERE.get(name) or (f"did you mean {close[0]}? " if close else "")
             raise ConfigError(
                 f"{owner} has no option {name!r}: {hint}the options of a topic are {', '.join(sorted(known))}"
             )

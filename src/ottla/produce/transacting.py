@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from ottla.config import check_name
 from ottla.errors import (
     BrokerError,
     ConfigError,
@@ -455,6 +456,7 @@ def check_settings(transactional_id: object, timeout: object) -> None:
     """Raises ConfigError for a transactional id or timeout that no broker would take."""
     if not isinstance(transactional_id, str) or not transactional_id:
         raise ConfigError(f"transactional_id must be a text that is not empty, got {transactional_id!r}")
+    check_name("transactional_id", transactional_id)
     if not isinstance(timeout, int | float) or not 0.001 <= timeout <= coordinator.LONGEST_TIMEOUT:
         raise ConfigError(f"transaction_timeout must be positive seconds up to 2,147,483, got {timeout!r}")
 
