@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
@@ -172,12 +172,16 @@ class Fetcher:
             self._link_changed(link, now)
         if (lookup := self._leaders.due(now, self._topics)) is not None:
             self._loop.lookups.run(lookup)
-        news += self._ask(now)
+        is_handed_first = self._loop.is_mine and _is_small(news)
+        if not is_handed_first:
+            news += self._ask(now)
         if self._held_since == math.inf:
             news += self._troubles.give_up(self._courses.values(), now)
         # Only now: a reader that wakes up takes the interpreter away from the next request.
         for item in news:
             self.shelf.put(item)
+        if is_handed_first:
+            return now
         resumes = (course.resume_at for course in self._courses.values() if course.resume_at > now)
         return min((*resumes, self._loop.links.next_at(now), self._leaders.next_at(self._topics)))
 
@@ -422,6 +426,14 @@ class Fetcher:
                 course.is_asked = False
             if course.open:
                 self._troubles.stumble(course, error, now)
+
+
+def _is_small(news: Sequence[News]) -> bool:
+    """Whether a program that waits for it should have it before more is asked for, which takes as long as to decode it.
+
+    It asks when it comes back; if it takes its time, the loop's own thread does.
+    """
+    return bool(news) and all(isinstance(item, Piece) and item.parcel.size_bytes < _BULK_BYTES for item in news)
 
 
 _NOBODY = (Course(TopicPartition("", -1), 0), -1)

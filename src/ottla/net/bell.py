@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import socket
 
+_MANY = 1 << 12
+
 
 class Bell:
     """One loop listens, anybody rings. It opens its sockets when the loop first asks for one to poll."""
@@ -47,14 +49,14 @@ class Bell:
         self._asleep = True
         return not self._rung
 
-    def drain(self) -> None:
-        """Takes what made the descriptor readable."""
+    def awake(self, *, is_readable: bool) -> None:
+        """The poll is over; takes what has made the descriptor readable, if it was."""
         self._asleep = False
-        try:
-            while self._sockets is not None and self._sockets[0].recv(64):
+        if is_readable and self._sockets is not None:
+            try:
+                self._sockets[0].recv(_MANY)
+            except OSError:
                 pass
-        except OSError:
-            pass
 
     def close(self) -> None:
         """Nobody listens any more."""

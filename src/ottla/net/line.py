@@ -32,6 +32,8 @@ class Line:
         self.traffic = Traffic(transport)
         self._transport = transport
         self._frames = frames
+        self._offered = 0
+        """How many bytes the last call could have received."""
         self._pid = os.getpid()
 
     @property
@@ -220,14 +222,17 @@ class Line:
                 traffic.leave(traffic.reader)
 
     def _read_all(self) -> None:
-        # Until it would block: what OpenSSL has decrypted already does not make a socket readable.
-        while self._read_once():
+        # Until nothing is left: what OpenSSL has decrypted already does not make a socket readable. A plain one that
+        # did not fill the space has nothing more: asking would only give the interpreter to other threads.
+        while (count := self._read_once()) and (count == self._offered or self.is_encrypted):
             pass
 
     def _read_once(self) -> int:
         """Receives what one call gives; how many bytes that were. Whatever is wrong ends the line."""
         try:
-            count = self._transport.receive(self._frames.space())
+            space = self._frames.space()
+            self._offered = len(space)
+            count = self._transport.receive(space)
             if count == 0:
                 self.traffic.lose(self._end_reason())
             for frame in self._frames.received(count) if count else ():

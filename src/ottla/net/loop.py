@@ -157,10 +157,10 @@ class Loop(Generic[R]):
     @property
     def is_elsewhere(self) -> bool:
         """Whether it runs, or is about to, and this thread is not the one that is at it."""
-        return not (self._over.is_set() or threading.current_thread() is self._thread or self._is_mine)
+        return not (self._over.is_set() or threading.current_thread() is self._thread or self.is_mine)
 
     @property
-    def _is_mine(self) -> bool:
+    def is_mine(self) -> bool:
         """Whether this thread is in the middle of a turn, by `drive`."""
         return self._hands.locked() and self._visitor == threading.get_ident()
 
@@ -417,6 +417,7 @@ class Loop(Generic[R]):
                 poller.register(fd, _events(connection))
         until = min(until, time.monotonic() + _LONGEST_NAP)
         # A part of a request or an answer alone is no reason for a whole turn: a large one comes in many.
+        ready: list[tuple[int, int]] = []
         while bell.may_sleep():
             ready = poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))
             pump([links[fd] for fd, _ in ready if fd in links])
@@ -425,7 +426,7 @@ class Loop(Generic[R]):
             )
             if not is_partial or time.monotonic() >= until:
                 break
-        bell.drain()
+        bell.awake(is_readable=any(fd == own for fd, _ in ready))
         now = time.monotonic()
         if now >= self._checked_at + _OVERDUE_SECONDS:
             self._checked_at = now
