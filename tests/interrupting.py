@@ -7,7 +7,7 @@ import functools
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
@@ -96,6 +96,22 @@ class Interrupter:
 
     def _has(self, name: str) -> bool:
         return any(folder in name for folder in self._folders)
+
+
+class CtrlC(Interrupter):
+    """The same with Ctrl-C, for work that returns something."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        super().__init__(ctrl_c, *folders)
+
+    def ends(self, work: Callable[[], Any], at: int) -> tuple[Any, bool]:
+        """What the work returned, and whether it was ended before that."""
+        results: list[Any] = []
+        try:
+            self.during(lambda: results.append(work()), at)
+        except KeyboardInterrupt:
+            return None, True
+        return results[0], False
 
 
 @contextmanager

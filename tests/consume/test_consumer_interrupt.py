@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.fetch.ctrl_c import Interrupter
+from tests.interrupting import CtrlC
 
 from ottla.consume.consumer import Consumer
 from ottla.errors import OttlaError
@@ -68,13 +68,13 @@ def kafka() -> Iterator[FakeKafka]:
 
 def test_an_interrupted_poll_passes_nothing_over_and_commits_nothing_unseen(kafka: FakeKafka) -> None:
     """Every place at which Ctrl-C can come, one after the other; the program goes on each time."""
-    interrupter = Interrupter(FILES)
+    interrupter = CtrlC(FILES)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=0.001) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
         found, interruptions, place = list[int](), 0, 1
         while True:
-            batch, was_interrupted = interrupter.during(lambda: consumer.poll(0.2), place)
+            batch, was_interrupted = interrupter.ends(lambda: consumer.poll(0.2), place)
             assert committed(kafka).get(AT, 0) <= len(found)
             if batch is not None:
                 offsets = [offset for _, offset in rows(batch)]
@@ -95,13 +95,13 @@ def test_an_interrupted_poll_passes_nothing_over_and_commits_nothing_unseen(kafk
 def test_a_turn_of_the_loop_that_was_interrupted_passes_nothing_over(kafka: FakeKafka, seed: int) -> None:
     """Of the many places in the turns of a program that drives the loop, some; what is on its way then comes again."""
     chance = random.Random(seed)
-    interrupter = Interrupter(LOOP_FILES)
+    interrupter = CtrlC(LOOP_FILES)
     found, interruptions, most = list[int](), 0, 1
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
         while interruptions < 60:
-            batch, was_interrupted = interrupter.during(lambda: consumer.poll(1.0), chance.randint(1, most))
+            batch, was_interrupted = interrupter.ends(lambda: consumer.poll(1.0), chance.randint(1, most))
             interruptions += was_interrupted
             most = max(most, min(interrupter.seen * 2, 4000))
             if batch is not None:
@@ -116,14 +116,14 @@ def test_a_turn_of_the_loop_that_was_interrupted_passes_nothing_over(kafka: Fake
 
 
 def test_an_interrupted_iteration_of_records_passes_nothing_over(kafka: FakeKafka) -> None:
-    interrupter = Interrupter(FILES)
+    interrupter = CtrlC(FILES)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
         found = 0
         records = consumer.records()
         for place in range(1, 600):
-            record, was_interrupted = interrupter.during(lambda: next(records), place)  # noqa: B023
+            record, was_interrupted = interrupter.ends(lambda: next(records), place)  # noqa: B023
             if was_interrupted:
                 records = consumer.records()
             else:
@@ -214,12 +214,12 @@ def test_after_an_interruption_a_block_commits_only_what_was_done(kafka: FakeKaf
 
 def test_places_being_found_out_survive_an_interruption(kafka: FakeKafka) -> None:
     """An interrupt while partitions come in: they are read all the same."""
-    interrupter = Interrupter(FILES)
+    interrupter = CtrlC(FILES)
     for place in range(1, 200, 41):
         with new_consumer(kafka.bootstrap, f"g-{place}", topics="t") as consumer:
             interrupted = False
             while not interrupted and not consumer.positions():
-                _, interrupted = interrupter.during(lambda: consumer.poll(0.05), place)
+                _, interrupted = interrupter.ends(lambda: consumer.poll(0.05), place)
             consumer.poll(0.5)
             consumer.seek(AT, 390) if _has(consumer) else None
             assert read(consumer, 10)[-1] == (0, RECORDS - 1)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.fetch.ctrl_c import Interrupter
 from tests.fetch.logs import fill
 from tests.fetch.watching import QUICK, TIMES
+from tests.interrupting import CtrlC
 from tests.waiting import eventually
 
 from ottla.events import Events
@@ -76,7 +76,7 @@ class World:
         self.topic_id = cluster.topic("t").id
         self.courses = {at: Course(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
         self.fetcher.add(self.courses.values())
-        self.interrupter = Interrupter(FILES)
+        self.interrupter = CtrlC(FILES)
         self.most = 1
         self.written = dict.fromkeys(PARTITIONS, 0)
         self.reached = dict.fromkeys(PARTITIONS, 0)
@@ -89,7 +89,7 @@ class World:
 
     def read(self, seconds: float, *, is_interrupted: bool = False) -> None:
         place = self.chance.randint(1, self.most) if is_interrupted else 0
-        _, was_interrupted = self.interrupter.during(lambda: self.fetcher.wait(Deadline.after(seconds)), place)
+        _, was_interrupted = self.interrupter.ends(lambda: self.fetcher.wait(Deadline.after(seconds)), place)
         self.interruptions += was_interrupted
         self.most = max(self.most, min(2 * self.interrupter.seen, 1500))
         item = self.fetcher.take()
