@@ -62,6 +62,7 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench consume
 	@$(BIN)/python -m bench spark
 	@$(BIN)/python -m bench fleet
+	@$(BIN)/python -m bench start
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)
