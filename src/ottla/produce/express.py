@@ -129,6 +129,7 @@ class Expressway:
         opened, created = time.monotonic(), time.time()
         batch = Outgoing(topic.name, lane.at.partition, opened=opened, created=created)
         batch.deadline = opened + topic.settings.delivery_timeout
+        batch.sent_at = opened  # the loop may hear of it as late as of its answer
         now_ms = int(created * 1000)
         identity = lane.next_identity
         made = (
