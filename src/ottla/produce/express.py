@@ -95,17 +95,19 @@ class Expressway:
         if way is None:
             return None
         express = self._made(way, value, key)
+        body = self._body(express.send)  # before the claim: the loop may send the batch again, and have it acknowledged
         if not offer.claim(express):
             return None
         try:
             version = express.connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
-            body = self._body(express.send)
             self._loop.request_beside(
                 express.send, express.link, express.connection, wire.API_KEY, version, body, seconds=self._seconds
             )
         except OttlaError as error:
             self._loop.failed_beside(express.send, express.link, express.connection, error)
         express.is_started = True
+        if len(offer.claims) > 1:
+            self._loop.bell.ring()  # it has woken up meanwhile, and waits for us before it uses the connection
         return Delivery(express.shipment, 0)
 
     def _way(self, name: str, key: bytes | None) -> _Way | None:
