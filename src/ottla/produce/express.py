@@ -20,7 +20,7 @@ from ottla.model import TopicPartition
 from ottla.net.connection import Connection
 from ottla.net.links import Link, Links
 from ottla.net.loop import Loop
-from ottla.produce.core import Carried, Core, Send
+from ottla.produce.core import Caller, Carried, Core, Send
 from ottla.produce.delivery import Delivery, Placement, Shipment
 from ottla.produce.intake import Intake
 from ottla.produce.lane import Lane
@@ -148,7 +148,7 @@ class Expressway:
         shipment.placements.append(Placement(batch, range(1), 0))
         batch.shipments.append((shipment, 1))
         carried = Carried(topic, lane, batch)
-        send = Send(link.broker.id, topic.settings.acks_code, {lane.at: carried})
+        send = Send(link.broker.id, topic.settings.acks_code, {lane.at: carried}, Caller())
         return Express(send, carried, link, connection, shipment, has_key=key is not None)
 
     def _body(self, send: Send) -> list[bytes | memoryview]:

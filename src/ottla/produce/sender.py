@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from weakref import WeakSet
 
 from ottla.config import LONGEST
 from ottla.errors import ConnectionLost, KeptInSpool, NotDelivered, OttlaError, WireError
@@ -26,6 +27,7 @@ from ottla.net.watch import Lookup, Watch
 from ottla.produce import coordinator, tail
 from ottla.produce.core import (
     MOST_REQUESTS,
+    Caller,
     Connect,
     Core,
     Effect,
@@ -110,8 +112,8 @@ class Sender:
         """Sent by callers who had not finished when they were last looked at."""
         self._held: list[tuple[Send, Sequence[Buffer]]] = []
         """Requests to brokers on whose connection such a caller is about to send: the two must not get mixed up."""
-        self._given_up: dict[int, Send] = {}
-        """Those whose callers never will, by `id`."""
+        self._given_up: WeakSet[Caller] = WeakSet()
+        """Those who have not finished in time. One who does so later must not count twice; most never will."""
         self._swept_at = 0.0
         self._forgot_at = 0.0
         self._stray_bytes = 0
@@ -315,7 +317,8 @@ class Sender:
             if now >= since + _UNSTARTED_SECONDS:
                 send, link = express.send, express.link
                 error = ConnectionLost(link.broker.address, "interrupted in the middle of sending")
-                self._given_up[id(send)] = send
+                assert send.caller is not None
+                self._given_up.add(send.caller)
                 link.requests -= 1
                 self._loop.distrust(link, error)
                 self._core.lost(send, error, now)
@@ -460,7 +463,7 @@ class Sender:
 
     def _heard(self, answer: Answer[Send], now: float) -> None:
         send = answer.request
-        if self._given_up.pop(id(send), None) is not None:
+        if self._given_up and send.caller in self._given_up:
             answer.link.requests += 1  # it was counted when it was given up
         elif answer.error is not None:
             self._core.lost(send, answer.error, now)
@@ -523,8 +526,10 @@ class Sender:
             self._cluster.forget([topic])
 
     def _fail_all(self, error: OttlaError) -> None:
+        now = time.monotonic()
+        self._adopt(now)
         self._core.fail_all(error)
-        self._carry_out(time.monotonic())
+        self._carry_out(now)
 
     # The disk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -100,3 +101,24 @@ def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: p
         eventually(lambda: producer._express is not None and producer._express.offer is not None)
         producer.send("t", b"second", key=b"key").result(SOON)
     assert threads[0].name.startswith(SENDER_THREAD)
+
+
+def test_callers_who_never_come_back_leave_nothing_behind(
+    producer: Producer, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: the request of each of them was kept for ever."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    for number in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "start_at_once", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("t", b"%d" % number)
+        producer.flush(SOON)  # it goes again
+        eventually(lambda: producer._express is not None and producer._express.offer is not None)
+    assert values(kafka) == [b"first", b"0", b"1", b"2"]
+    gc.collect()
+    assert not producer._sender._given_up
+    producer.close()
