@@ -223,8 +223,11 @@ class Line:
 
     def _read_all(self) -> None:
         # Until nothing is left: what OpenSSL has decrypted already does not make a socket readable. A plain one that
-        # did not fill the space has nothing more: asking would only give the interpreter to other threads.
-        while (count := self._read_once()) and (count == self._offered or self.is_encrypted):
+        # did not fill the space has nothing more: asking would only give the interpreter to other threads. But the
+        # rest of an answer is on its way.
+        while (count := self._read_once()) and (
+            count == self._offered or self._frames.inside_frame or self.is_encrypted
+        ):
             pass
 
     def _read_once(self) -> int:
