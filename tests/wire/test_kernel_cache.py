@@ -183,6 +183,11 @@ def _foreign(file: Path) -> None:
     file.write_bytes(b"\x7fELF" + bytes(1000))
 
 
+def _a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file, 0o644)
+
+
 def _of_another_kernel(file: Path) -> None:
     assert isinstance(hash_key, Kernel)
     image = loading.stored(_kernel())
@@ -202,7 +207,7 @@ def _writable_by_a_group(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [_truncated, _empty, _flipped, _foreign, _of_another_kernel, _writable_by_all, _writable_by_a_group],
+    [_truncated, _empty, _flipped, _foreign, _a_pipe, _of_another_kernel, _writable_by_all, _writable_by_a_group],
     ids=lambda damage: damage.__name__.strip("_"),
 )
 def test_a_file_that_may_be_wrong_is_replaced(cache: Cache, damage: Callable[[Path], None]) -> None:

@@ -152,8 +152,9 @@ def _trusted_content(path: Path) -> bytes | None:
     try:
         if not _is_safe(path.parent.stat(), folder=True):
             return None
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES) if _is_safe(os.fstat(file.fileno())) else None
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not hold it up
+        with os.fdopen(handle, "rb") as file:
+            return file.read(_MOST_BYTES) if _is_safe(os.fstat(handle)) else None
     except OSError:
         return None
 
