@@ -266,10 +266,24 @@ def test_without_a_chosen_folder_or_a_home_it_lies_beside_the_source(monkeypatch
 
 
 def test_where_the_compiler_cannot_be_named_nothing_is_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    loading._made_of.cache_clear()
+    loading._compiler.cache_clear()
     monkeypatch.setattr(loading, "find_spec", lambda package: None)
     try:
         cache.use()
         assert not cache.folder.exists()
     finally:
-        loading._made_of.cache_clear()
+        loading._compiler.cache_clear()
+
+
+def test_sources_that_were_replaced_since_they_were_imported_are_not_taken_for_those(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an upgrade while a notebook is open: memory has the old ones, or some of both."""
+    cache.use()
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "sources", lambda: "others")
+        cache.use()
+        assert cache.compiled == 2
+    assert [*cache.folder.iterdir()] == [cache.file]
+    cache.use()
+    assert cache.compiled == 2

@@ -8,8 +8,10 @@ it made by `compiling` where there is none yet.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +27,19 @@ INTERPRETED = _is_set("NUMBA_DISABLE_JIT")
 """Whether kernels stay Python."""
 CHECKED = not INTERPRETED and _is_set("NUMBA_BOUNDSCHECK")
 """Whether they check bounds. Machine code from the cache cannot raise, so numba itself runs them then."""
+
+
+def sources() -> str:
+    """A digest of this folder, for a kernel is made of several files; nothing where they are in an archive."""
+    digest = hashlib.sha256()
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    for path in paths:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest() if paths else ""
+
+
+SOURCES = sources()
+"""As they were imported: they may be replaced while the process runs."""
 
 
 class Array(NamedTuple):

@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import register_jitable
 
 from ottla.wire.kernels import twins  # noqa: F401  # numba knows of them from here on
-from ottla.wire.kernels.calling import CHECKED, PARTS, Kernel
+from ottla.wire.kernels.calling import CHECKED, PARTS, SOURCES, Kernel
 from ottla.wire.kernels.entering import entering
 from ottla.wire.kernels.linking import Image, link
 
@@ -46,20 +46,20 @@ def compiled(kernel: Kernel) -> Image:
         return _images[kernel.name]
 
 
-def dispatcher(kernel: Kernel, key: str) -> Callable[..., Any]:
-    """The kernel as numba runs it, kept in numba's own cache under `key`."""
+class _KernelCache(FunctionCache):
+    """Numba's own, with a key that changes whenever any part of the kernels does, and for checked ones."""
 
-    class KernelCache(FunctionCache):
-        """With a key that changes whenever any part of the kernels does: numba looks at one file only."""
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), SOURCES, CHECKED)  # type: ignore[no-untyped-call]
 
-        def _index_key(self, sig: Any, codegen: Any) -> Any:
-            return (*super()._index_key(sig, codegen), key, CHECKED)  # type: ignore[no-untyped-call]
 
+def dispatcher(kernel: Kernel) -> Callable[..., Any]:
+    """The kernel as numba runs it, kept in numba's own cache."""
     with _lock:
         _prepare()
         made: Any = numba.njit(**_OPTIONS | {"nogil": not kernel.keeps_gil})(kernel.function)
         try:
-            made._cache = KernelCache(kernel.function)  # type: ignore[no-untyped-call]
+            made._cache = _KernelCache(kernel.function)  # type: ignore[no-untyped-call]
         except RuntimeError:  # no folder to write to, as in a read-only container: every process compiles for itself
             pass
     return made  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.wire.kernels import layout
-from ottla.wire.kernels.calling import CHECKED, INTERPRETED, Kernel
+from ottla.wire.kernels.calling import CHECKED, INTERPRETED, SOURCES, Kernel, sources
 from ottla.wire.kernels.linking import Image, NotLinkable
 
 _MAGIC = b"ottla kernel\n"
@@ -50,7 +50,7 @@ def entry(kernel: Kernel) -> Callable[..., Any]:
             return _function(kernel, image)
     from ottla.wire.kernels.compiling import dispatcher
 
-    return dispatcher(kernel, _sources())
+    return dispatcher(kernel)
 
 
 def is_possible() -> bool:
@@ -97,30 +97,22 @@ def _file_name(kernel: Kernel, key: str) -> str:
 
 
 def _key(kernel: Kernel) -> str:
-    """Tells this kernel from all others, on this processor; nothing if not all that matters can be found out."""
-    made_of = _made_of()
-    return hashlib.sha256(f"{kernel.name} {made_of}".encode()).hexdigest()[:32] if made_of else ""
+    """Tells this kernel from all others, on this processor; nothing if not all that matters is known."""
+    compiler = _compiler()
+    # Sources that are others by now: what is on disk is not what was imported, or not all of it.
+    if not compiler or not SOURCES or sources() != SOURCES:
+        return ""
+    return hashlib.sha256(f"{kernel.name} {SOURCES} {compiler}".encode()).hexdigest()[:32]
 
 
 @functools.cache
-def _made_of() -> str:
-    sources = _sources()
+def _compiler() -> str:
+    """What machine code depends on beside its source."""
     try:
-        parts = [sources, *map(_version, ("numba", "llvmlite")), _processor()]
+        parts = [*map(_version, ("numba", "llvmlite")), _processor()]
     except OSError:
         return ""
-    parts += [os.environ.get(name, "") for name in _SETTINGS]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest() if sources else ""
-
-
-@functools.cache
-def _sources() -> str:
-    """A digest of this folder, for a kernel is made of several files; nothing where they are in an archive."""
-    digest = hashlib.sha256()
-    paths = sorted(Path(__file__).parent.glob("*.py"))
-    for path in paths:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest() if paths else ""
+    return hashlib.sha256("\0".join([*parts, *(os.environ.get(name, "") for name in _SETTINGS)]).encode()).hexdigest()
 
 
 def _version(package: str) -> str:
