@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -13,6 +17,7 @@ from ottla.wire import decode
 from ottla.wire.batch import Batch, Codec
 from ottla.wire.decode import COLUMNS, Decoder
 from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
+from ottla.wire.room import Room
 
 plain = st.builds(Row, payloads, payloads, st.just(()), st.integers(NOW - 100_000, NOW + 100_000))
 
@@ -86,3 +91,22 @@ def test_a_fingerprint_is_made_all_the_same() -> None:
     (one,) = Decoder(fingerprint=True).decode(placed(encoded([Row(b"k", b"v")])))
     assert one.fingerprint is not None
     assert one.fingerprint.count == 1
+
+
+def test_the_first_few_have_the_kernels_loaded_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: the kernel was loaded for data that may be written to, which no record that is received is."""
+    kinds: set[bool] = set()
+
+    class Noted(Room):
+        def fill(self, data: npt.NDArray[np.uint8], *rest: Any) -> Any:
+            kinds.add(data.flags.writeable)
+            return super().fill(data, *rest)
+
+    monkeypatch.setattr(decode, "Room", Noted)
+    decode._load_kernel.__wrapped__()
+    loaded = set(kinds)
+    kinds.clear()
+    for codec in (Codec.NONE, Codec.LZ4):
+        read(placed(encoded([Row(b"k", b"v")] * (MOST_RECORDS + 1), codec=codec)))
+    assert kinds
+    assert kinds <= loaded

@@ -22,6 +22,7 @@ from ottla.errors import (
     CorruptBatch,
     DeadlineExceeded,
     ErrorCode,
+    NoBrokerReachable,
     OffsetsLost,
     OttlaError,
     WireError,
@@ -125,7 +126,7 @@ class Troubles:
             if course.is_over or not course.open or course.paused or now - since < patience:
                 continue
             if course.trouble is not None:
-                failed.append(self._run_out(course, now - since, str(course.trouble).partition("\n")[0]))
+                failed.append(self._run_out(course, now - since, *_causes(course.trouble)))
             elif (overdue := self._overdue(course, now - since)) is not None:
                 failed.append(overdue)
         return failed
@@ -291,6 +292,13 @@ class Troubles:
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
         course.move(resume)
         return moved(course)
+
+
+def _causes(trouble: OttlaError) -> tuple[str, ...]:
+    """One for each address where nobody is there, else what the trouble says first."""
+    if isinstance(trouble, NoBrokerReachable):
+        return tuple(map(str, trouble.attempts))
+    return (str(trouble).partition("\n")[0],)
 
 
 def _held_up_by(transaction: OpenTransaction) -> str:

@@ -115,11 +115,6 @@ class Links:
         """The link to a broker that was used already; any thread may ask."""
         return self._links.get(broker_id)
 
-    def is_away(self, broker_id: int) -> bool:
-        """Whether the broker could not be reached when it was last tried."""
-        link = self._links.get(broker_id)
-        return link is not None and link.is_away
-
     def connect(self, link: Link, now: float) -> None:
         """Begins to connect, unless that is under way or was tried a moment ago."""
         if link.is_up or now < link.resume_at:

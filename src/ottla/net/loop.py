@@ -388,10 +388,14 @@ class Loop(Generic[R]):
             self._commands[0]()
             self._commands.popleft()  # only now: what is interrupted is done again
         for link in self.links:
-            if link.connection is not None and link.connection.closed and not link.requests:
+            if link.connection is not None and link.connection.closed and not self._is_used(link):
                 self.links.idled(link)
         until = actor.turn(time.monotonic())
         return 0.0 if self._done else until
+
+    def _is_used(self, link: Link) -> bool:
+        """Whether a request was under way on it; one that was sent beside the loop may not be counted yet."""
+        return link.requests > 0 or any(link is asked for _, _, asked, _, _ in self._done)
 
     def _recover(self, actor: Actor) -> None:
         self._generation += 1

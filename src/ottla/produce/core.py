@@ -59,12 +59,19 @@ class Carried(NamedTuple):
     batch: Outgoing
 
 
+class Caller:
+    """Stands for a caller who sends a record himself, as long as his request is known to anybody."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Send(NamedTuple):
     """A request to a broker: one batch of each partition. `answered`, `posted` or `lost` must follow."""
 
     broker: int
     acks: int
     carried: Mapping[TopicPartition, Carried]
+    caller: Caller | None = None
 
 
 class Connect(NamedTuple):

@@ -20,7 +20,7 @@ from ottla.model import TopicPartition
 from ottla.net.connection import Connection
 from ottla.net.links import Link, Links
 from ottla.net.loop import Loop
-from ottla.produce.core import Carried, Core, Send
+from ottla.produce.core import Caller, Carried, Core, Send
 from ottla.produce.delivery import Delivery, Placement, Shipment
 from ottla.produce.intake import Intake
 from ottla.produce.lane import Lane
@@ -95,17 +95,19 @@ class Expressway:
         if way is None:
             return None
         express = self._made(way, value, key)
+        body = self._body(express.send)  # before the claim: the loop may send the batch again, and have it acknowledged
         if not offer.claim(express):
             return None
         try:
             version = express.connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
-            body = self._body(express.send)
             self._loop.request_beside(
                 express.send, express.link, express.connection, wire.API_KEY, version, body, seconds=self._seconds
             )
         except OttlaError as error:
             self._loop.failed_beside(express.send, express.link, express.connection, error)
         express.is_started = True
+        if len(offer.claims) > 1:
+            self._loop.bell.ring()  # it has woken up meanwhile, and waits for us before it uses the connection
         return Delivery(express.shipment, 0)
 
     def _way(self, name: str, key: bytes | None) -> _Way | None:
@@ -129,6 +131,7 @@ class Expressway:
         opened, created = time.monotonic(), time.time()
         batch = Outgoing(topic.name, lane.at.partition, opened=opened, created=created)
         batch.deadline = opened + topic.settings.delivery_timeout
+        batch.sent_at = opened  # the loop may hear of it as late as of its answer
         now_ms = int(created * 1000)
         identity = lane.next_identity
         made = (
@@ -145,7 +148,7 @@ class Expressway:
         shipment.placements.append(Placement(batch, range(1), 0))
         batch.shipments.append((shipment, 1))
         carried = Carried(topic, lane, batch)
-        send = Send(link.broker.id, topic.settings.acks_code, {lane.at: carried})
+        send = Send(link.broker.id, topic.settings.acks_code, {lane.at: carried}, Caller())
         return Express(send, carried, link, connection, shipment, has_key=key is not None)
 
     def _body(self, send: Send) -> list[bytes | memoryview]:

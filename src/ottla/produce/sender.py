@@ -10,14 +10,16 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from weakref import WeakSet
 
 from ottla.config import LONGEST
 from ottla.errors import ConnectionLost, KeptInSpool, NotDelivered, OttlaError, WireError
 from ottla.events import Events, FlushAcknowledged
 from ottla.model import TopicPartition
 from ottla.net import Cluster
+from ottla.net.connection import Buffer
 from ottla.net.deadline import Deadline
 from ottla.net.loop import Answer, Loop
 from ottla.net.pending import Reply
@@ -25,6 +27,7 @@ from ottla.net.watch import Lookup, Watch
 from ottla.produce import coordinator, tail
 from ottla.produce.core import (
     MOST_REQUESTS,
+    Caller,
     Connect,
     Core,
     Effect,
@@ -49,6 +52,7 @@ from ottla.produce.spool import Store as SpoolStore
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
 from ottla.wire import produce as wire
 from ottla.wire.columns import NO_KEYS
+from ottla.wire.partitioning import partition_of_key
 
 _log = logging.getLogger(__name__)
 _LANE = "produce"
@@ -106,8 +110,10 @@ class Sender:
             self.expressway = Expressway(self._core, loop, around.intake, request_seconds=seconds)
         self._unstarted: list[tuple[Express, float]] = []
         """Sent by callers who had not finished when they were last looked at."""
-        self._given_up: dict[int, Send] = {}
-        """Those whose callers never will, by `id`."""
+        self._held: list[tuple[Send, Sequence[Buffer]]] = []
+        """Requests to brokers on whose connection such a caller is about to send: the two must not get mixed up."""
+        self._given_up: WeakSet[Caller] = WeakSet()
+        """Those who have not finished in time. One who does so later must not count twice; most never will."""
         self._swept_at = 0.0
         self._forgot_at = 0.0
         self._stray_bytes = 0
@@ -215,6 +221,7 @@ class Sender:
         self._adopt(now)
         if self._unstarted:
             self._give_up_unstarted(now)
+        self._send_held()
         for answer in self._loop.answers():
             self._heard(answer, now)
         for link in self._loop.links.changed():
@@ -234,7 +241,7 @@ class Sender:
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
         if self._unstarted:
             until = min(until, now + _UNSTARTED_SECONDS)
-        if self.expressway is not None:
+        elif self.expressway is not None:
             self.expressway.offer = Offer()
         return until if core.is_idle else min(until, self._swept_at + _SWEEP_SECONDS)
 
@@ -310,7 +317,8 @@ class Sender:
             if now >= since + _UNSTARTED_SECONDS:
                 send, link = express.send, express.link
                 error = ConnectionLost(link.broker.address, "interrupted in the middle of sending")
-                self._given_up[id(send)] = send
+                assert send.caller is not None
+                self._given_up.add(send.caller)
                 link.requests -= 1
                 self._loop.distrust(link, error)
                 self._core.lost(send, error, now)
@@ -336,6 +344,9 @@ class Sender:
         if topic is None:
             topics = self._around.topics
             topic = Topic(name, topics.settings(name), router=topics.router(name))
+            if topic.is_express:
+                # Compiled here, before a caller needs it: Ctrl-C in the middle of that breaks it for the whole process.
+                partition_of_key(b"", 1)
             self._core.topics.use(topic, time.monotonic(), self._cluster.remembered(frozenset([name])))
             self._carry_out(time.monotonic())
         return topic
@@ -418,15 +429,28 @@ class Sender:
         self._done(batch, is_delivered=outcome.error is None)
 
     def _send(self, send: Send) -> None:
-        link = self._loop.links.get(send.broker)
-        assert link is not None
-        seconds = self._cluster.timeouts.request
         body = wire.produce_request(
             {at: carried.batch.parts() for at, carried in send.carried.items()},
             acks=send.acks,
-            timeout_ms=int(seconds * 800),  # so that a broker that waits for replicas answers before we give up
+            # So that a broker that waits for replicas answers before we give up.
+            timeout_ms=int(self._cluster.timeouts.request * 800),
             transactional_id=self._around.transactional_id,
         )
+        self._held.append((send, body))
+        self._send_held()
+
+    def _send_held(self) -> None:
+        in_use = {express.link.broker.id for express, _ in self._unstarted if not express.is_started}
+        held, self._held = self._held, []
+        for send, body in held:
+            if send.broker in in_use:
+                self._held.append((send, body))
+            else:
+                self._request(send, body)
+
+    def _request(self, send: Send, body: Sequence[Buffer]) -> None:
+        link = self._loop.links.get(send.broker)
+        assert link is not None
         connection = link.connection
         try:
             version = 0 if connection is None else connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
@@ -434,11 +458,12 @@ class Sender:
             self._core.lost(send, error, time.monotonic())
             return
         reply = Reply.NONE if send.acks == 0 else Reply.DUE
+        seconds = self._cluster.timeouts.request
         self._loop.request(send, link, wire.API_KEY, version, body, seconds=seconds, reply=reply)
 
     def _heard(self, answer: Answer[Send], now: float) -> None:
         send = answer.request
-        if self._given_up.pop(id(send), None) is not None:
+        if self._given_up and send.caller in self._given_up:
             answer.link.requests += 1  # it was counted when it was given up
         elif answer.error is not None:
             self._core.lost(send, answer.error, now)
@@ -501,8 +526,10 @@ class Sender:
             self._cluster.forget([topic])
 
     def _fail_all(self, error: OttlaError) -> None:
+        now = time.monotonic()
+        self._adopt(now)
         self._core.fail_all(error)
-        self._carry_out(time.monotonic())
+        self._carry_out(now)
 
     # The disk
 

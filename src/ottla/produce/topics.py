@@ -92,9 +92,6 @@ class Topics:
         self._hurried: set[str] = set()
         """Topics of which something is to be sent as soon as their partitions are known."""
 
-    def __getitem__(self, name: str) -> Topic:
-        return self._named[name]
-
     def get(self, name: str) -> Topic | None:
         """A topic, if it is in use; any thread may ask."""
         return self._named.get(name)

@@ -210,8 +210,12 @@ class Decoder:
 
 @cache
 def _load_kernel() -> None:
-    """With the first records: it takes a while, and later ones must not wait for it."""
-    Room(0, 0, 0).fill(np.empty(0, np.uint8), np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
+    """With the first records: it takes a while, and later ones must not wait for it; Ctrl-C in the middle of it breaks
+    it for the whole process."""
+    for is_decompressed in (False, True):  # what was received must not be written to: another type, another kernel
+        data = np.empty(0, np.uint8)
+        data.flags.writeable = is_decompressed
+        Room(0, 0, 0).fill(data, np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
 
 
 def _repeated(value: str | int, rows: int) -> pa.Array:

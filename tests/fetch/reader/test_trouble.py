@@ -322,6 +322,18 @@ def test_all_brokers_away_for_a_while_is_survived(kafka: FakeKafka) -> None:
     assert len(set(found)) == len(found) == 2000
 
 
+def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(kafka: FakeKafka) -> None:
+    times = Timeouts(connect=0.5, request=0.5, total=2.0)
+    with new_reader(kafka.bootstrap, fetching=SMALL, timeouts=times) as reader:
+        reading = names(reader.read("many"))
+        next(reading)
+        kafka.all_down()
+        with pytest.raises(DeadlineExceeded) as raised:
+            list(reading)
+    assert {cause.partition(": ")[0] for cause in raised.value.causes} <= set(map(str, kafka.addresses.values()))
+    assert all("connection refused" in cause for cause in raised.value.causes)
+
+
 def test_addresses_where_nobody_answers_are_told_as_a_producer_tells_them(kafka: FakeKafka) -> None:
     told = Told()
     with new_reader(f"{kafka.bootstrap},{closed_port()}", fetching=SMALL, events=[told]) as reader:
