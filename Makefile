@@ -69,7 +69,7 @@ soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.faults.soak --minutes 10
 	@$(BIN)/python -m tests.fetch.soak --gb 5
 	@OTTLA_TOPIC_HISTORIES=100 $(BIN)/pytest -q tests/topic_histories -k "through_everything or proof"
-	@OTTLA_HISTORIES=100000 $(BIN)/pytest -q tests/produce/test_lane_histories.py
+	@OTTLA_HISTORIES=100000 $(BIN)/pytest -q tests/produce/test_lane_histories.py tests/produce/test_core_histories.py
 	@$(BIN)/python -m tests.spark.archive_kills --kills 20
 	@$(BIN)/python -m tests.spark.sink_kills --kills 20
 	@$(BIN)/python -m tests.jobs.replay_kills --kills 20

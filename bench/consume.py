@@ -83,7 +83,13 @@ CONTENDERS = (
     Contender("java", "default fetches", None, tuple(cell for cell in QUOTED if cell.partitions == 1)),
     Contender("java", "large fetches", None),
 )
-PACED = (("ottla", "Consumer"), ("ottla", "Reader, following"), ("confluent", "poll"))
+PACED = (
+    ("ottla", "Consumer"),
+    ("ottla", "Reader, following"),
+    ("confluent", "poll"),
+    ("ottla", "Consumer, busy program"),
+    ("confluent", "poll, busy program"),
+)
 
 
 def run(effort: Effort) -> dict[str, Any]:

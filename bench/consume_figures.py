@@ -30,6 +30,7 @@ GOALS: Goals = {
     "count_rate_vs_read_rate_100": (">=", 2.0),
     "zstd_read_cpu_vs_confluent_100": ("<=", 0.5),
     "latency_p99_vs_confluent": ("<=", 1.0),
+    "latency_p50_vs_confluent": ("<=", 1.3),
 }
 
 LARGE_BATCH, SMALL_BATCH = 64_000, 16_000
@@ -122,13 +123,19 @@ def _of_both(rows: Sequence[Row], full: str, name: str, *, size: int, codec: str
 
 
 def _latency_ratios(latency: Sequence[Row]) -> dict[str, float]:
-    p99 = {(row["peer"], row["variant"]): row["p99_ms"] for row in latency}
-    theirs = p99.get(("confluent", "poll"))
-    ours = {
-        "latency_p99_vs_confluent": p99.get(("ottla", "Consumer")),
-        "latency_p99_following_vs_confluent": p99.get(("ottla", "Reader, following")),
-    }
-    return {name: round(value / theirs, 3) for name, value in ours.items() if value is not None and theirs}
+    found = {(row["peer"], row["variant"]): row for row in latency}
+    result: dict[str, float] = {}
+    for name, ours, theirs in (
+        ("", "Consumer", "poll"),
+        ("_following", "Reader, following", "poll"),
+        ("_busy", "Consumer, busy program", "poll, busy program"),
+    ):
+        mine, other = found.get(("ottla", ours)), found.get(("confluent", theirs))
+        if mine is not None and other is not None:
+            for figure in ("p99", "p50"):
+                ratio = mine[f"{figure}_ms"] / other[f"{figure}_ms"]
+                result[f"latency_{figure}{name}_vs_confluent"] = round(ratio, 3)
+    return result
 
 
 def ratios_by_cell(rows: Sequence[Row], cells: Iterable[Cell]) -> dict[str, dict[str, float]]:

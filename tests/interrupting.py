@@ -7,13 +7,17 @@ import functools
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
 # Where the interpreter looks for signals: at the start of functions, when it jumps back, and after calls.
 _LOOKS = {"RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "SEND"}
+
+# A call that raises ends here, and no signal is handled: an exception at this place would leave the thread with a
+# wrong idea of what is being handled, for good.
+_AFTER_RAISING = {"PUSH_EXC_INFO", "WITH_EXCEPT_START"}
 
 
 def ctrl_c() -> None:
@@ -80,12 +84,13 @@ class Interrupter:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
-            if self._looked:
-                self._looked = False
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if self._looked and name not in _AFTER_RAISING:
                 self.seen += 1
                 if self.seen == self._at:
+                    self._looked = False
                     self._interruption()
-            self._looked = dis.opname[frame.f_code.co_code[frame.f_lasti]] in _LOOKS
+            self._looked = name in _LOOKS
         return self._trace
 
     def _is_ours(self, frame: FrameType) -> bool:
@@ -96,6 +101,22 @@ class Interrupter:
 
     def _has(self, name: str) -> bool:
         return any(folder in name for folder in self._folders)
+
+
+class CtrlC(Interrupter):
+    """The same with Ctrl-C, for work that returns something."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        super().__init__(ctrl_c, *folders)
+
+    def ends(self, work: Callable[[], Any], at: int) -> tuple[Any, bool]:
+        """What the work returned, and whether it was ended before that."""
+        results: list[Any] = []
+        try:
+            self.during(lambda: results.append(work()), at)
+        except KeyboardInterrupt:
+            return None, True
+        return results[0], False
 
 
 @contextmanager

@@ -135,6 +135,9 @@ if TYPE_CHECKING:
         Sent,
         SentMany,
     )
+    from ottla.produce.failures import (
+        FailedBatch,
+    )
     from ottla.produce.options import (
         Batching,
         Buffering,
@@ -142,9 +145,6 @@ if TYPE_CHECKING:
         Spool,
         TopicOptions,
         WhenFull,
-    )
-    from ottla.produce.outcomes import (
-        FailedBatch,
     )
     from ottla.produce.partition import (
         PartitionAnswer,
@@ -191,7 +191,7 @@ _HOMES = {
     "Delivery": "ottla.produce.delivery",
     "EngineFailed": "ottla.errors",
     "Events": "ottla.events.hub",
-    "FailedBatch": "ottla.produce.outcomes",
+    "FailedBatch": "ottla.produce.failures",
     "Fenced": "ottla.errors",
     "Fetching": "ottla.fetch.options",
     "Fingerprint": "ottla.model",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from os import PathLike
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
 from ottla.errors import Advice, ConfigError, InputError
@@ -266,6 +267,8 @@ def check_callable(name: str, value: object, *, arguments: int) -> None:
 
 def why_not_called(value: object, arguments: int) -> str | None:
     """Why calling this with so many arguments would fail, or do nothing; None if it would not."""
+    if _is_plain(value, arguments):
+        return None
     if not callable(value):
         return f"is {type(value).__name__}, which cannot be called: a function is needed"
     for is_such, kind in _LATER:
@@ -284,6 +287,16 @@ def why_not_called(value: object, arguments: int) -> str | None:
     return None
 
 
+def _is_plain(value: object, arguments: int) -> bool:
+    """Whether it is clear at first sight that it can be called so: callbacks are checked for single records."""
+    if type(value) is not FunctionType or value.__dict__:
+        return False
+    code = value.__code__
+    least = code.co_argcount - len(value.__defaults__ or ())
+    return least <= arguments <= code.co_argcount and not code.co_kwonlyargcount and not code.co_flags & _NOT_PLAIN
+
+
+_NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _LONGEST_TEXT = (1 << 15) - 1
 _LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function (async def)"),

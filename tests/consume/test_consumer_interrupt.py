@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dis
+import random
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
+from tests.interrupting import CtrlC
 
 from ottla.consume.consumer import Consumer
+from ottla.errors import OttlaError
 from ottla.model import TopicPartition
 from ottla.testing import FakeKafka
 
@@ -30,10 +31,31 @@ FILES = tuple(
         "wire/decode",
     )
 )
+LOOP_FILES = tuple(
+    f"ottla/{name}.py"
+    for name in (
+        "fetch/course",
+        "fetch/fetcher",
+        "fetch/leaders",
+        "fetch/shelf",
+        "fetch/troubles",
+        "net/bell",
+        "net/connection",
+        "net/errands",
+        "net/frames",
+        "net/line",
+        "net/links",
+        "net/lookups",
+        "net/loop",
+        "net/outbox",
+        "net/pending",
+        "net/traffic",
+        "net/watch",
+    )
+)
+"""A program that waits drives the loop itself."""
 RECORDS = 400
 AT = TopicPartition("t", 0)
-# Where the interpreter looks for signals: at the start of functions, when it jumps back, and after calls.
-_LOOKS = {"RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "SEND"}
 
 
 @pytest.fixture
@@ -44,49 +66,15 @@ def kafka() -> Iterator[FakeKafka]:
         yield cluster
 
 
-class Interrupter:
-    """Raises KeyboardInterrupt where a signal could, at the `at`-th such place in our files since the last one."""
-
-    def __init__(self) -> None:
-        self.at = 0
-        self.seen = 0
-        self._looked = False
-
-    def during(self, work: Callable[[], Any], at: int) -> tuple[Any, bool]:
-        """What the work returned, and whether it was interrupted."""
-        self.at, self.seen, self._looked = at, 0, False
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            return work(), False
-        except KeyboardInterrupt:
-            return None, True
-        finally:
-            sys.settrace(before)
-
-    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.endswith(FILES):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            if self._looked:
-                self._looked = False
-                self.seen += 1
-                if self.seen == self.at:
-                    raise KeyboardInterrupt
-            self._looked = dis.opname[frame.f_code.co_code[frame.f_lasti]] in _LOOKS
-        return self._trace
-
-
 def test_an_interrupted_poll_passes_nothing_over_and_commits_nothing_unseen(kafka: FakeKafka) -> None:
     """Every place at which Ctrl-C can come, one after the other; the program goes on each time."""
-    interrupter = Interrupter()
+    interrupter = CtrlC(FILES)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=0.001) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
         found, interruptions, place = list[int](), 0, 1
         while True:
-            batch, was_interrupted = interrupter.during(lambda: consumer.poll(0.2), place)
+            batch, was_interrupted = interrupter.ends(lambda: consumer.poll(0.2), place)
             assert committed(kafka).get(AT, 0) <= len(found)
             if batch is not None:
                 offsets = [offset for _, offset in rows(batch)]
@@ -103,15 +91,39 @@ def test_an_interrupted_poll_passes_nothing_over_and_commits_nothing_unseen(kafk
     assert interruptions > 100
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_turn_of_the_loop_that_was_interrupted_passes_nothing_over(kafka: FakeKafka, seed: int) -> None:
+    """Of the many places in the turns of a program that drives the loop, some; what is on its way then comes again."""
+    chance = random.Random(seed)
+    interrupter = CtrlC(LOOP_FILES)
+    found, interruptions, most = list[int](), 0, 1
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
+        joined(consumer, 1)
+        consumer.seek(AT, 0)
+        while interruptions < 60:
+            batch, was_interrupted = interrupter.ends(lambda: consumer.poll(1.0), chance.randint(1, most))
+            interruptions += was_interrupted
+            most = max(most, min(interrupter.seen * 2, 4000))
+            if batch is not None:
+                offsets = [offset for _, offset in rows(batch)]
+                assert offsets == list(range(len(found), len(found) + len(offsets)))
+                found += offsets
+            if len(found) == RECORDS:
+                consumer.seek(AT, 0)
+                found.clear()
+        found += [offset for _, offset in read(consumer, RECORDS - len(found))]
+    assert found == list(range(RECORDS))
+
+
 def test_an_interrupted_iteration_of_records_passes_nothing_over(kafka: FakeKafka) -> None:
-    interrupter = Interrupter()
+    interrupter = CtrlC(FILES)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
         found = 0
         records = consumer.records()
         for place in range(1, 600):
-            record, was_interrupted = interrupter.during(lambda: next(records), place)  # noqa: B023
+            record, was_interrupted = interrupter.ends(lambda: next(records), place)  # noqa: B023
             if was_interrupted:
                 records = consumer.records()
             else:
@@ -123,27 +135,32 @@ def test_an_interrupted_iteration_of_records_passes_nothing_over(kafka: FakeKafk
     assert found > 100
 
 
-def test_real_signals_at_any_time_lose_nothing(kafka: FakeKafka) -> None:
+class Alarm(Exception):
+    """What a program raises in a signal handler of its own."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Alarm])
+def test_real_signals_at_any_time_lose_nothing(kafka: FakeKafka, kind: type[BaseException]) -> None:
     """A timer interrupts polls at random; the handler raises only inside of our files, as a program's own code cannot
     tell whether it got what was being returned to it, and other libraries do not expect it everywhere."""
 
     def alarm(_: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code.co_filename.endswith(FILES):
-            raise KeyboardInterrupt
+        if frame is not None and frame.f_code.co_filename.endswith((*FILES, *LOOP_FILES)):
+            raise kind
 
     before = signal.signal(signal.SIGALRM, alarm)
     found, interruptions = list[int](), 0
     try:
         with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=0.001) as consumer:
             joined(consumer, 1)
-            for _ in range(3):
+            while interruptions < 30:
                 consumer.seek(AT, 0)
                 found.clear()
-                signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0011)
+                signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.011)
                 while len(found) < RECORDS:
                     try:
                         batch = consumer.poll(0.2)
-                    except KeyboardInterrupt:
+                    except kind:
                         interruptions += 1
                         continue
                     except BaseException:
@@ -156,7 +173,29 @@ def test_real_signals_at_any_time_lose_nothing(kafka: FakeKafka) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert interruptions > 10
+
+
+def test_a_signal_handler_that_polls_in_the_middle_of_a_poll_gets_an_error(kafka: FakeKafka) -> None:
+    errors: list[OttlaError] = []
+
+    def handler(*_: object) -> None:
+        try:
+            consumer.poll(60.0)
+        except OttlaError as error:
+            errors.append(error)
+        consumer.stop()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+            joined(consumer, 1)
+            consumer.seek(AT, RECORDS)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            assert list(consumer) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert "waits for records already" in str(errors[0])
 
 
 def test_after_an_interruption_a_block_commits_only_what_was_done(kafka: FakeKafka) -> None:
@@ -175,12 +214,12 @@ def test_after_an_interruption_a_block_commits_only_what_was_done(kafka: FakeKaf
 
 def test_places_being_found_out_survive_an_interruption(kafka: FakeKafka) -> None:
     """An interrupt while partitions come in: they are read all the same."""
-    interrupter = Interrupter()
+    interrupter = CtrlC(FILES)
     for place in range(1, 200, 41):
         with new_consumer(kafka.bootstrap, f"g-{place}", topics="t") as consumer:
             interrupted = False
             while not interrupted and not consumer.positions():
-                _, interrupted = interrupter.during(lambda: consumer.poll(0.05), place)
+                _, interrupted = interrupter.ends(lambda: consumer.poll(0.05), place)
             consumer.poll(0.5)
             consumer.seek(AT, 390) if _has(consumer) else None
             assert read(consumer, 10)[-1] == (0, RECORDS - 1)

@@ -11,9 +11,8 @@ import pytest
 
 from ottla.errors import NotDelivered
 from ottla.events import Events
-from ottla.produce.budget import Budget
 from ottla.produce.delivery import BulkDelivery, Delivery, Placement, Refusal, Shipment
-from ottla.produce.intake import Chunk, Handover, Intake
+from ottla.produce.intake import Budget, Chunk, Handover, Intake
 from ottla.produce.options import Buffering
 from ottla.produce.producer import Producer
 from ottla.produce.sender import Sender

@@ -10,7 +10,7 @@ import pytest
 from ottla.errors import BufferFull, OttlaError
 from ottla.events import BufferFull as BufferFullEvent
 from ottla.events import Event, Events
-from ottla.produce.budget import Budget
+from ottla.produce.intake import Budget
 from ottla.produce.options import Buffering, WhenFull
 
 LIMIT = 1 << 20

@@ -114,21 +114,18 @@ def test_a_hook_that_fails_fails_its_records_and_says_why(hook: BatchHook, text:
     assert told.value.__cause__ is not None
 
 
-def test_the_producer_is_told_of_a_hook_that_fails_and_no_memory_stays_counted() -> None:
-    told: list[tuple[Outgoing, OttlaError]] = []
+def test_what_a_hook_fails_on_is_settled_and_no_memory_stays_counted() -> None:
+    errors: list[OttlaError | None] = []
     for hook in (lambda t, p, rows: 1 / 0, lambda t, p, rows: rows.slice(0, 0), lambda t, p, rows: rows):
         packed = Packed(1, batch_hook=hook)
-
-        def failed(batch: Outgoing, error: OttlaError, packed: Packed = packed) -> None:
-            told.append((batch, error))
-            packed.hold(batch, -batch.held_bytes)
-
-        packed.topic.failed = failed
         packed.pack(from_list([b"1", b"2"]))
         packed.seal_all()
         line = packed.topic.lane(0).line
-        assert sum(packed.held.values()) == sum(batch.size_bytes for batch in line)
-    assert len(told) == 1
+        assert packed.account.held_bytes == sum(batch.size_bytes for batch in line)
+        errors += [effect.outcome.error for effect in packed.settled]
+    failed, filtered = errors
+    assert failed is not None
+    assert filtered is None
 
 
 def test_a_hooked_draft_takes_rows_until_it_is_full() -> None:

@@ -23,7 +23,8 @@ from tests.interrupting import interrupted
 from ottla.errors import NotDelivered
 from ottla.produce import records as checks
 from ottla.produce.delivery import Delivery
-from ottla.produce.intake import FIRST_CHUNK_RECORDS, SMALL_BYTES, Handover
+from ottla.produce.intake import FIRST_CHUNK_RECORDS, Handover
+from ottla.produce.options import SMALL_BYTES
 from ottla.produce.producer import Producer
 from ottla.produce.sender import Sender
 from ottla.wire.columns import as_arrow
@@ -166,7 +167,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-_FILES = ("produce/intake.py", "produce/producer.py", "produce/budget.py", "net/waiting.py", "net/bell.py")
+_FILES = ("produce/intake.py", "produce/producer.py", "net/waiting.py", "net/bell.py")
 
 
 def _check(producer: Producer, expected: list[tuple[bytes, Delivery]], collected: list[Handover]) -> None:

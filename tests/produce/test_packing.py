@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.errors import NotDelivered
+from ottla.events import Events
 from ottla.produce.delivery import BulkDelivery, Delivery, Outcome, Shipment
+from ottla.produce.failures import Failures
 from ottla.produce.hook import decoded
 from ottla.produce.intake import Handover
-from ottla.produce.lane import Lane
 from ottla.produce.options import Batching, Settings
-from ottla.produce.outgoing import Outgoing
-from ottla.produce.packing import Topic, pack, seal, shrink
+from ottla.produce.outgoing import Account, Outgoing
+from ottla.produce.packing import Packing, Settle, Topic, pack, seal, shrink
 from ottla.produce.route import Partitions, RoundRobin
 from ottla.wire.columns import from_arrow, from_list
 
@@ -31,25 +31,34 @@ class Packed:
         options.setdefault("strategy", RoundRobin())
         self.topic = Topic("t", Settings(**options))
         self.topic.partitions = Partitions(partitions, tuple(range(partitions)))
-        self.held: dict[Outgoing, int] = defaultdict(int)
-        self.touched: list[Lane] = []
-
-    def hold(self, batch: Outgoing, more: int) -> None:
-        batch.held_bytes += more
-        self.held[batch] += more
+        self.account = Account()
+        self.into = Packing(self.account)
+        self.settled: list[Settle] = []
 
     def pack(self, columns: Any, partitions: list[int] | None = None, *, opened: float = 100.0) -> Shipment:
         shipment = Shipment("t")
         shipment.count = columns.count
         chosen = None if partitions is None else np.array(partitions, np.int32)
         handover = Handover("t", shipment, columns, chosen, opened, 1.5)
-        pack(self.topic, handover, held=self.hold, touched=self.touched.append)
+        pack(self.topic, handover, self.into)
+        self._settle()
         return shipment
+
+    def _settle(self) -> None:
+        settled, self.into.settled = self.into.settled, []
+        for effect in settled:
+            if isinstance(effect, Settle):
+                self.settled.append(effect)
+                self.account.release(effect.batch)
+                effect.batch.decide(effect.outcome)
+            else:
+                Failures(events=Events()).refuse_rows(effect)
 
     def seal_all(self) -> None:
         for lane in self.topic.lanes.values():
             if lane.open is not None:
-                seal(self.topic, lane, self.hold)
+                seal(self.topic, lane, self.into)
+        self._settle()
 
     def values(self, partition: int) -> list[bytes | None]:
         return [value for batch in self.topic.lane(partition).line for value in _values(batch)]
@@ -91,7 +100,7 @@ def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
         for batch in list(lane.line):
             assert batch.count <= most_records
             assert batch.count == 1 or batch.raw_bytes + 61 <= most_bytes
-            assert packed.held[batch] == batch.size_bytes
+            assert batch.held_bytes == batch.size_bytes
             content |= {(partition, offset + i): value for i, value in enumerate(_values(batch))}
             batch.decide(Outcome(0, offset, -1))
             offset += batch.count
@@ -139,7 +148,7 @@ def test_rows_of_partitions_that_do_not_exist_are_refused_alone() -> None:
 def test_every_lane_that_got_something_is_told() -> None:
     packed = Packed(4)
     packed.pack(from_list([b"1", b"2"]), [3, 1])
-    assert sorted(lane.at.partition for lane in packed.touched) == [1, 3]
+    assert sorted(lane.at.partition for lane in packed.into.touched) == [1, 3]
 
 
 def test_lanes_have_as_many_batches_under_way_as_keep_their_order() -> None:

@@ -16,8 +16,7 @@ from tests.interrupting import interrupted
 from ottla import Batching, BufferFull, Buffering, ConnectionLost, InputError, NotDelivered, Producer, TopicOptions
 from ottla.events import Events
 from ottla.net.connection import Connection
-from ottla.produce.budget import Budget
-from ottla.produce.intake import Intake
+from ottla.produce.intake import Budget, Intake
 from ottla.testing import FakeKafka
 
 SOON = 20.0
@@ -105,7 +104,7 @@ def test_what_is_delivered_is_not_remembered_behind_a_record_that_is_stuck() -> 
         producer.send("fine", b"last").result(SOON)
         kept: list[int] = []
         for _ in range(100):
-            producer._sender._do(lambda: kept.append(len(producer._sender.reception._shipments)))
+            kept.append(len(producer._sender._shipments))
             if kept[-1] < 200:
                 break
             threading.Event().wait(0.05)
@@ -186,6 +185,6 @@ def test_a_connection_lost_between_two_requests_of_one_turn_costs_nothing(monkey
             producer.send(topic, b"before").result(SOON)
         armed.set()
         deliveries = [producer.send(topic, b"after") for topic in ("safe", "quick")]
-        producer._sender._do(producer._sender.reception.hurry)  # both are due in the same turn
+        producer._sender.hurry()  # both are due in the same turn
         assert [delivery.result(SOON).offset for delivery in deliveries] == [1, 1]
     assert refused

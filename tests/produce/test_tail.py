@@ -11,6 +11,7 @@ import ottla
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.produce import tail
+from ottla.produce.core import Search
 from ottla.produce.outgoing import Identity
 from ottla.testing import FakeKafka
 from ottla.wire.batch import split
@@ -30,9 +31,9 @@ def test_a_floor_that_the_log_has_not_reached_is_none() -> None:
         assert len(wanted) == 3
         with Cluster(kafka.bootstrap) as cluster:
             for floor in (-1, 0, 4, 5_000):
-                search = tail.Search(AT, floor=floor, created=begun, timestamp_ms=headers[0].base_timestamp)
+                search = Search(AT, floor=floor, created=begun, timestamp_ms=headers[0].base_timestamp)
                 assert sorted(tail.find(cluster, search, wanted).values()) == [0, 1, 2], floor
-            search = tail.Search(AT, floor=2, created=begun, timestamp_ms=headers[0].base_timestamp)
+            search = Search(AT, floor=2, created=begun, timestamp_ms=headers[0].base_timestamp)
             assert list(tail.find(cluster, search, wanted).values()) == [2]
 
 

@@ -20,8 +20,8 @@ from ottla.errors import (
     TransactionFailed,
 )
 from ottla.produce.delivery import Delivery
+from ottla.produce.failures import FailedBatch
 from ottla.produce.options import Spool, TopicOptions
-from ottla.produce.outcomes import FailedBatch
 from ottla.produce.producer import Producer
 from ottla.produce.transaction import end_transaction
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -99,6 +100,34 @@ class Ages:
     def note(self, now: int, values: Iterable[bytes]) -> None:
         """These came at `now`, by `time.monotonic_ns`."""
         self.seconds += [(now - int(value[:_STAMP_DIGITS])) / 1e9 for value in values]
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Within the block another thread of this process computes, in Python."""
+    is_over = threading.Event()
+
+    def compute() -> None:
+        while not is_over.is_set():
+            sum(number * number for number in range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def beside(latency: Callable[[Job], list[float]]) -> Callable[[Job], list[float]]:
+    """The same with a thread that computes beside it."""
+
+    def run(job: Job) -> list[float]:
+        with busy():
+            return latency(job)
+
+    return run
 
 
 @contextmanager

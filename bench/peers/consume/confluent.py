@@ -10,7 +10,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.harness import Stopwatch
-from bench.peers.consume import AT_ONCE, WAIT_SECONDS, Ages, Job, Received, counted, pacing, warmed
+from bench.peers.consume import AT_ONCE, WAIT_SECONDS, Ages, Job, Received, beside, counted, pacing, warmed
 
 _MANY = 10_000
 
@@ -76,4 +76,4 @@ def _latency(job: Job) -> list[float]:
 
 
 VARIANTS = {"consume": warmed(_consume(AT_ONCE)), "consume, 10,000 at once": warmed(_consume(_MANY))}
-PACED = {"poll": _latency}
+PACED = {"poll": _latency, "poll, busy program": beside(_latency)}

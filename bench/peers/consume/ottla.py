@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import ottla
 from bench.harness import Stopwatch
-from bench.peers.consume import WAIT_SECONDS, Ages, Job, Received, counted, pacing, warmed
+from bench.peers.consume import WAIT_SECONDS, Ages, Job, Received, beside, counted, pacing, warmed
 
 _VALUE = ("value",)
 
@@ -117,4 +117,8 @@ VARIANTS = {
     "Consumer": warmed(_consume(_batches)),
     "Consumer.records": warmed(_consume(_one_by_one)),
 }
-PACED = {"Consumer": _latency_of_consumer, "Reader, following": _latency_of_reader}
+PACED = {
+    "Consumer": _latency_of_consumer,
+    "Consumer, busy program": beside(_latency_of_consumer),
+    "Reader, following": _latency_of_reader,
+}

@@ -16,11 +16,12 @@ from uuid import UUID
 
 from ottla.admin.committed import GROUP_MOVED_ON, Committed, fetch_committed
 from ottla.consume.handing import Handing
-from ottla.errors import BrokerError, DeadlineExceeded, InputError, NetworkError, NoBrokerReachable, OttlaError
+from ottla.errors import BrokerError, InputError, OttlaError
 from ottla.fetch import places
 from ottla.model import GroupMember, Isolation, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
+from ottla.net.effort import worth_repeating
 from ottla.net.errands import Errands
 
 _log = logging.getLogger(__name__)
@@ -151,6 +152,5 @@ class Beginnings:
 
 
 def _may_go_by(error: OttlaError) -> bool:
-    if isinstance(error, BrokerError):
-        return error.retriable or error.code in GROUP_MOVED_ON
-    return isinstance(error, NetworkError | NoBrokerReachable | DeadlineExceeded)
+    # A group that moves on is asked again as the member that this consumer is by then.
+    return worth_repeating(error) or (isinstance(error, BrokerError) and error.code in GROUP_MOVED_ON)

@@ -106,7 +106,7 @@ class Consumer:
         self._cluster = self._footing.cluster
         self._fetcher = Fetcher(self._cluster, manner, lane="consume", events=self._footing.events)
         self._handing = Handing(self._fetcher, decoder, self._footing.events)
-        self._wake = self._fetcher.shelf.ring
+        self._wake = self._fetcher.ring
         self._errands = Errands(wake=self._wake, name=client_id)
         self._subscription = Subscription(
             self._cluster, group, options=options, errands=self._errands, changed=self._wake

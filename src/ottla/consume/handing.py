@@ -6,6 +6,7 @@ of a partition is handed out after `stop`. It knows nothing of groups.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
@@ -34,6 +35,10 @@ class Handing:
         self._failed: dict[TopicPartition, OttlaError] = {}
         self._piece: Piece | None = None
         self._chunks: Iterator[Decoded] = iter(())
+        self._taking = threading.Lock()
+        """Held while a piece is waited for."""
+        self._is_sure = True
+        """False while records are on their way from the fetcher to `positions`, and after an interrupt of that."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -71,9 +76,12 @@ class Handing:
 
     def begin_again(self) -> None:
         """Ctrl-C may have come between any two steps: what was fetched and is not with the program is fetched anew."""
-        self._close_piece()
+        self._piece = None
+        self._chunks = iter(())
+        self._fetcher.abandon()
         for at in self.positions:
             self._restart(at)
+        self._is_sure = True
 
     def fail(self, at: TopicPartition, error: OttlaError) -> None:
         """It cannot be read, and says so every time, until it is begun anew or let go."""
@@ -115,6 +123,13 @@ class Handing:
 
         A partition that cannot be read raises its error, now and every time, until it is begun anew or let go.
         """
+        if self._taking.locked():
+            raise OttlaError(
+                "this consumer waits for records already, in the call that a signal handler has interrupted;"
+                " set a flag in the handler, or call stop()"
+            )
+        if not self._is_sure:
+            self.begin_again()
         portion = self._still_underway()
         if portion is not None:
             return portion
@@ -125,11 +140,17 @@ class Handing:
             portion = self._next_chunk()
             if portion is not None:
                 return portion
-            item = self._fetcher.shelf.take(deadline)
+            with self._taking:
+                self._fetcher.wait(deadline)
+                self._is_sure = False
+                item = self._fetcher.take()
+                failure = None if item is None else self._open(item)
+                self._is_sure = True
             if item is None:
                 self._fetcher.check()
                 return None
-            self._open(item)
+            if failure is not None:
+                raise failure
 
     def _restart(self, at: TopicPartition) -> None:
         self.stop([at])
@@ -146,22 +167,27 @@ class Handing:
             portion = self.positions.underway = None
         return portion
 
-    def _open(self, item: Piece | Failed) -> None:
+    def _open(self, item: Piece | Failed) -> OttlaError | None:
+        """Begins with the piece; the error if there is none."""
         at = item.course.at
         if self._courses.get(at) is not item.course:
-            return
+            if isinstance(item, Piece):
+                self._fetcher.shelf.used_up(item)
+            return None
         if isinstance(item, Failed):
             self._failed[at] = item.error
-            raise item.error
+            return item.error
         self.positions.reach(at, item.start, topic_id=item.topic_id)
         self._piece = item
         self._chunks = decode(self._decoder, item, events=self._events)
+        return None
 
     def _next_chunk(self) -> Portion | None:
         piece = self._piece
         if piece is None:
             return None
         at = piece.course.at
+        self._is_sure = False
         if self._courses.get(at) is piece.course:
             try:
                 decoded = next(self._chunks, None)
@@ -169,14 +195,17 @@ class Handing:
                 self._close_piece()
                 piece.course.is_over = True
                 self._failed[at] = error
+                self._is_sure = True
                 raise
             if decoded is not None:
                 start = self.positions.handed(at) or 0
                 portion = Portion(piece.course, decoded.records, start=start, stop=decoded.next_offset)
                 self.positions.hand_out(portion, epoch=_epoch_before(piece.batches, decoded.next_offset))
+                self._is_sure = True
                 return portion
             self.positions.pass_over(at, piece.next_offset)
         self._close_piece()
+        self._is_sure = True
         return None
 
     def _close_piece(self) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
-from ottla.errors import BrokerError, DeadlineExceeded, ErrorCode, NetworkError, NoBrokerReachable, OttlaError
+from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.net import Refresh, Topic
-from ottla.net.effort import FINAL
+from ottla.net.effort import worth_repeating
 
 Waits = Callable[[int], float]
 """Seconds to wait after so many failures in a row."""
@@ -108,7 +108,7 @@ class Pace:
 
     def failed(self, error: OttlaError, now: float) -> None:
         """Raises the error if another attempt would only repeat it."""
-        if not _worth_repeating(error):
+        if not worth_repeating(error):
             raise error
         self.stumbled(now)
 
@@ -119,9 +119,3 @@ def refusal(ask: Ask, response: Any) -> BrokerError | None:
     if judged.error_code is ErrorCode.none:
         return None
     return BrokerError(judged.error_code, ask.what, getattr(judged, "error_message", None))
-
-
-def _worth_repeating(error: OttlaError) -> bool:
-    if isinstance(error, BrokerError):
-        return error.retriable
-    return isinstance(error, NetworkError | NoBrokerReachable | DeadlineExceeded) and not isinstance(error, FINAL)

@@ -24,6 +24,15 @@ _SLACK, _SLACK_BYTES = 1.1, 1 << 16
 """The rest of a range may have larger records than what was read of it last."""
 
 
+class Fact(NamedTuple):
+    """How far a course is for certain: up to what its reader has, or finds on the shelf."""
+
+    position: int
+    epoch: int
+    topic_id: uuid.UUID | None
+    is_over: bool
+
+
 class Parcel:
     """The memory of one answer; `pieces` of it are not used up yet."""
 
@@ -48,6 +57,12 @@ class Piece(NamedTuple):
     parcel: Parcel
     topic_id: uuid.UUID | None = None
     """The topic that they are of: another one may have its name by now."""
+    epoch: int = UNKNOWN
+    """The leader epoch of the record before `next_offset`, as far as known."""
+
+    def fact(self) -> Fact:
+        """Where its reader is with it."""
+        return Fact(self.next_offset, self.epoch, self.topic_id, self.next_offset >= self.stop)
 
 
 class Failed(NamedTuple):
@@ -55,6 +70,10 @@ class Failed(NamedTuple):
 
     course: Course
     error: OttlaError
+
+    def fact(self) -> Fact:
+        """Where its reader is with it."""
+        return self.course.fact._replace(is_over=True)
 
 
 class OutOfRange(NamedTuple):
@@ -76,6 +95,7 @@ class Course:
         "contradictions",
         "density",
         "epoch",
+        "fact",
         "failures",
         "inquiry",
         "is_asked",
@@ -127,6 +147,8 @@ class Course:
         self.paused = False
         self.is_over = start >= stop
         """Nothing more is to be read: the end was reached, or it failed."""
+        self.fact = Fact(start, epoch, topic_id, self.is_over)
+        """As of what its reader took last. All else about the position may be half done after an interrupt."""
         self.is_asked = False
         """A request is under way, or something is being found out."""
         self.resume_at = 0.0
@@ -176,6 +198,13 @@ class Course:
         self.is_over = position >= self.stop
         self.recover()
 
+    def restart(self) -> None:
+        """Goes back to what is a fact."""
+        self.move(self.fact.position, epoch=self.fact.epoch)
+        self.topic_id = self.fact.topic_id
+        self.is_certain = self.is_certain and self.topic_id is not None
+        self.is_over = self.fact.is_over
+
     def recover(self) -> None:
         """The last trouble is over."""
         self.failures = self.contradictions = 0
@@ -217,7 +246,7 @@ class Course:
         self.epoch = last.leader_epoch
         self.is_over = self.position >= self.stop
         kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
-        return Piece(self, kept, start, self.stop, self.position, parcel, self.topic_id)
+        return Piece(self, kept, start, self.stop, self.position, parcel, self.topic_id, self.epoch)
 
     def recover_but_wait(self, now: float, fetched: Fetched) -> None:
         """An answer came; whether it has anything is seen next."""
@@ -268,7 +297,7 @@ def moved(course: Course) -> Piece:
     parcel = Parcel(0)
     parcel.pieces = 1
     at = course.position
-    return Piece(course, (), at, course.stop, at, parcel, course.topic_id)
+    return Piece(course, (), at, course.stop, at, parcel, course.topic_id, course.epoch)
 
 
 def without_aborted(batches: Iterable[Batch], aborted: Iterable[Aborted]) -> list[Batch]:

@@ -1,52 +1,43 @@
-"""The one thread that fetches ahead: asks the leaders of all courses, hears their answers, fills the shelf.
+"""Fetches ahead: asks the leaders of all courses, hears their answers, fills the shelf.
 
-Courses come in, pieces go onto the shelf, within its memory and in the order of each partition. It waits for sockets,
-timers and its user at once and blocks on nothing else: connecting, metadata and looking for offsets are errands
-beside it. What a piece contains is for others to know.
+Courses come in, pieces go onto the shelf, within its memory and in the order of each partition. It is the actor of a
+loop (`net/loop.py`) and waits for nothing: connecting, metadata and looking for offsets are errands beside it. What a
+piece contains is for others to know.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import random
-import select
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from ottla.errors import (
-    BrokerError,
-    ConnectionLost,
-    CorruptBatch,
-    ErrorCode,
-    OttlaError,
-    WireError,
-)
+from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
 from ottla.fetch.course import Course, Failed, OutOfRange, Parcel, Parted, Piece
 from ottla.fetch.leaders import Leaders
 from ottla.fetch.options import Manner
 from ottla.fetch.shelf import Shelf
-from ottla.fetch.troubles import Troubles
+from ottla.fetch.troubles import News, Troubles
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
-from ottla.net.bell import Bell
-from ottla.net.connection import Pending
 from ottla.net.deadline import Deadline
-from ottla.net.errands import Errands
 from ottla.net.frames import Buffers
-from ottla.net.links import Link, Links
+from ottla.net.links import Link
+from ottla.net.loop import Answer, Loop
+from ottla.net.metadata import Metadata
+from ottla.net.watch import Watch
 from ottla.wire import fetch
 
-_log = logging.getLogger(__name__)
 _LEAST_BYTES = 1 << 16
 """A request for less is not worth while, unless nothing else is on the shelf."""
 _LEAST_PER_PARTITION = 1 << 16
 _DECODING_BYTES = 24 << 20
 """Of the memory, what the columns of the piece that is being handed out take, and those that the program still has."""
-_LONGEST_NAP = 1.0
+_GROWTH_SECONDS = 30.0
+"""How often new partitions are looked for."""
+_BULK_BYTES = 1 << 16
+"""Of an answer, from which on decoding is worth another thread."""
 _STOP_SECONDS = 5.0
 _ERRAND_SECONDS = 0.5
 """What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
@@ -58,210 +49,185 @@ _UNKNOWN_TOPIC = frozenset(
 class _Request:
     """One Fetch under way."""
 
-    __slots__ = ("courses", "inquiries", "link", "pending", "reserved", "version")
+    __slots__ = ("courses", "inquiries", "reserved", "version")
 
-    def __init__(self, link: Link, courses: list[Course], *, reserved: int, version: int) -> None:
-        self.link = link
+    def __init__(self, courses: list[Course], *, reserved: int, version: int) -> None:
         self.courses = courses
         self.inquiries = [course.inquiry for course in courses]
         self.reserved = reserved
         self.version = version
-        self.pending: Pending | None = None
 
 
 class Fetcher:
-    """The loop. `start` begins it, `stop` ends it; `lane` names its connections."""
+    """`start` begins it, `stop` ends it; `lane` names its connections."""
 
     def __init__(self, cluster: Cluster, manner: Manner, *, lane: str, events: Events) -> None:
         self.lane = lane
         self._cluster = cluster
         self._manner = manner
-        self._events = events
-        self._chance = random.Random()
-        self._bell = Bell()
+        self._loop: Loop[_Request] = Loop(cluster, lane=lane, name=f"ottla-{lane}", most_requests=1, events=events)
         memory = manner.fetching.memory_bytes
         self._buffers = Buffers(memory // 2)
-        self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._bell.ring)
-        self._errands = Errands(wake=self._bell.ring, name=lane)
+        self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._loop.bell.ring)
         self._courses: dict[TopicPartition, Course] = {}
+        self._topics: frozenset[str] = frozenset()
+        """Of the courses."""
         self._turns: deque[Course] = deque()
-        """The courses in the order in which they are asked for: whoever got records goes to the end."""
-        self._heard: deque[Piece | Failed] = deque()
-        """What goes onto the shelf at the end of this turn."""
-        self._troubles = Troubles(
-            cluster,
-            manner,
-            errands=self._errands,
-            events=events,
-            chance=self._chance,
-            tell=self._heard.append,
-        )
-        self._leaders = Leaders(
-            cluster,
-            self._courses,
-            troubles=self._troubles,
-            errands=self._errands,
-            chance=self._chance,
-            add=self._add,
-        )
-        self._links = Links(
-            cluster,
-            lane=lane,
-            most_requests=1,
-            errands=self._errands,
-            events=events,
-            retry=cluster.retry,
-            chance=self._chance,
-            changed=self._leaders.link_changed,
-        )
-        self._commands: deque[Callable[[], None]] = deque()
-        self._answered: deque[_Request] = deque()
+        """The courses in the order in which they are asked for: those that got records go to the end."""
+        self._troubles = Troubles(cluster, manner, errands=self._loop.errands, events=events, chance=self._loop.chance)
+        self._leaders = Leaders(self._new_watch())
         self._held_since = math.inf
         """Since when the shelf is full, so that nobody is asked."""
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"ottla-{lane}", daemon=True)
-        self._started = False
+        self._is_bulk = False
+        """Whether the last piece that was taken was large: then fetching and decoding overlap, in two threads."""
 
     # Any thread
 
     def start(self) -> None:
         """Begins to fetch."""
-        self._started = True
-        self._thread.start()
+        self._loop.start(self)
 
     def stop(self) -> None:
         """Ends it; nothing more comes."""
-        self._stopping = True
-        self._bell.ring()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_STOP_SECONDS)
-        else:
-            self._bell.close()
+        self._loop.stop(self, Deadline.after(_STOP_SECONDS))
         self.shelf.clear()
 
     def add(self, courses: Iterable[Course]) -> None:
         """These are read from now on."""
-        self._do(lambda new=list(courses): self._add(new))  # type: ignore[misc]
+        new = list(courses)
+        self._loop.call(lambda: self._add(new))
 
     def follow(self, topics: Iterable[str]) -> None:
         """Partitions that these topics get later are read, too, from their beginning."""
         wanted = frozenset(topics)
-        self._do(lambda: self._leaders.follow(wanted))
+        self._loop.call(lambda: self._leaders.follow(wanted, time.monotonic()))
 
     def remove(self, courses: Iterable[Course]) -> None:
         """These are read no more; nothing of them is handed out from this moment on."""
         gone = list(courses)
         for course in gone:
             course.open = False
-        self._do(lambda: self._remove(gone))
+        self._loop.call(lambda: self._remove(gone))
 
     def resume(self, course: Course) -> None:
         """It is read on."""
         course.paused = False
-        self._bell.ring()
+        self.ring()
+
+    def ring(self) -> None:
+        """A reader that waits looks at other things. Signal handlers may ring."""
         self.shelf.ring()
+        self._loop.bell.ring()
+
+    def wait(self, deadline: Deadline) -> None:
+        """Until `take` has something, somebody rang, or the deadline. One thread at a time.
+
+        The thread that waits does the work of the loop meanwhile: a record that comes wakes no other.
+        """
+        while not (self.shelf.has_news() or deadline.expired()):
+            if self._is_bulk or self._loop.is_stopping:
+                self.shelf.wait(deadline)
+            else:
+                self._loop.drive(self, self.shelf.has_news, deadline)
+
+    def take(self) -> Piece | Failed | None:
+        """The first item of the shelf; None when there is none, or somebody rang."""
+        item = self.shelf.take()
+        if isinstance(item, Piece):
+            self._is_bulk = item.parcel.size_bytes >= _BULK_BYTES
+            if self._is_bulk:
+                self._loop.hand_over()
+        return item
+
+    def abandon(self) -> None:
+        """The reader was interrupted, and has none of the pieces that it took."""
+        self.shelf.abandon()
+        self._loop.call(self.shelf.recount)
 
     def check(self) -> None:
         """Raises when the loop has ended by itself, or its client was closed."""
         self._cluster.effort("reading")
-        if self._started and not self._thread.is_alive():
+        if self._loop.has_stopped:
             raise OttlaError("the thread that fetches has ended; see the log for why")
 
-    def _do(self, command: Callable[[], None]) -> None:
-        self._commands.append(command)
-        self._bell.ring()
+    # The actor
 
-    # The loop
+    def begin(self) -> None:
+        """As in `Actor`."""
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._turn()
-        except Exception as error:
-            _log.exception("the fetching thread stopped")
-            wrapped = OttlaError(f"fetching stopped: {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            for course in self._courses.values():
-                self.shelf.put(Failed(course, wrapped))
-        finally:
-            for link in self._links:
-                if link.connection is not None:
-                    link.connection.use_buffers(Buffers())
-                    if link.requests:  # the answer is nobody's; else whoever reads next on this lane goes on with it
-                        link.connection.close()
-            self._errands.join(Deadline.after(_ERRAND_SECONDS))
-            self._bell.close()
-
-    def _turn(self) -> None:
-        self._bell.listen()
-        while self._commands:
-            self._commands.popleft()()
-        self._errands.collect()
-        while self._answered:
-            self._hear(self._answered.popleft())
-        now = time.monotonic()
-        self._leaders.look(now)
-        self._ask(now)
+    def turn(self, now: float) -> float:
+        """As in `Actor`."""
+        news: list[News] = []
+        for answer in self._loop.answers():
+            news += self._hear(answer, now)
+            del answer  # it holds the memory of all its pieces
+        news += self._troubles.found()
+        for looked in self._loop.lookups.done():
+            if looked.metadata is not None:
+                self._learn(looked.metadata, now)
+            elif looked.error is not None:
+                self._leaders.watch.failed(looked.lookup, looked.error, now)
+                self._stumble_without_leader(looked.lookup.topics, looked.error, now)
+        for link in self._loop.links.changed():
+            self._link_changed(link, now)
+        if (lookup := self._leaders.due(now, self._topics)) is not None:
+            self._loop.lookups.run(lookup)
+        is_handed_first = self._loop.is_mine and _is_small(news)
+        if not is_handed_first:
+            news += self._ask(now)
         if self._held_since == math.inf:
-            self._troubles.give_up(self._courses.values(), now)
+            news += self._troubles.give_up(self._courses.values(), now)
         # Only now: a reader that wakes up takes the interpreter away from the next request.
-        while self._heard:
-            self.shelf.put(self._heard.popleft())
-        if not self._answered:
-            self._wait(now)
-
-    def _wait(self, now: float) -> None:
-        poller = select.poll()
-        poller.register(self._bell.fileno(), select.POLLIN)
-        lines: dict[int, Link] = {}
-        for link in self._links:
-            connection = link.connection
-            if connection is not None and (number := connection.fileno()) >= 0:
-                poller.register(number, select.POLLIN | (select.POLLOUT if connection.unsent_bytes else 0))
-                lines[number] = link
-        until = min(self._wake_at(now), now + _LONGEST_NAP)
-        # A part of an answer alone is no reason for a whole turn: a large one comes in many.
-        while self._bell.may_sleep():
-            ready = poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))
-            for number, _ in ready:
-                if number in lines:
-                    self._pump(lines[number])
-            partial = ready and all(self._goes_on(lines.get(number), events) for number, events in ready)
-            if not partial or time.monotonic() >= until:
-                break
-        self._bell.drain()
-        for link in self._links:
-            if link.requests:
-                self._pump(link)  # requests that nobody answers run out of time here
-
-    def _goes_on(self, link: Link | None, events: int) -> bool:
-        """Whether all that happened is that a part of an answer has come, and nobody waits for the loop."""
-        connection = None if link is None else link.connection
-        return connection is not None and not connection.closed and events == select.POLLIN and not self._answered
-
-    def _pump(self, link: Link) -> None:
-        connection = link.connection
-        if connection is None:
-            return
-        connection.pump()
-        if connection.closed and not link.requests and link.connection is connection:
-            self._links.idled(link)
-
-    def _wake_at(self, now: float) -> float:
+        for item in news:
+            self.shelf.put(item)
+        if is_handed_first:
+            return now
         resumes = (course.resume_at for course in self._courses.values() if course.resume_at > now)
-        links = (link.resume_at for link in self._links if link.resume_at > now)
-        return min((*resumes, *links, self._leaders.next_look), default=math.inf)
+        return min((*resumes, self._loop.links.next_at(now), self._leaders.next_at(self._topics)))
+
+    def recover(self) -> None:
+        """As in `Actor`."""
+        self.shelf.recover()
+        self._troubles.forget()
+        self._leaders = Leaders(self._new_watch(), self._leaders.followed)
+        self._leaders.watch.refresh(time.monotonic())
+        self._turns = deque(self._courses.values())
+        self._topics = frozenset(at.topic for at in self._courses)
+        self._held_since = math.inf
+        for course in self._turns:
+            course.restart()
+            self._meet_leader(course)
+
+    def end(self, error: OttlaError | None) -> None:
+        """As in `Actor`."""
+        if error is not None:
+            for course in self._courses.values():
+                self.shelf.put(Failed(course, error))
+        for link in self._loop.links:
+            if link.connection is not None:
+                link.connection.use_buffers(Buffers())
+                if link.requests:  # the answer is nobody's; else whoever reads next on this lane goes on with it
+                    link.connection.close()
+        self._loop.errands.join(Deadline.after(_ERRAND_SECONDS))
+
+    def _new_watch(self) -> Watch:
+        timeouts = self._cluster.timeouts
+        refresh_seconds = min(_GROWTH_SECONDS, timeouts.metadata_age)
+        return Watch(self._cluster.retry, self._loop.chance, longest=timeouts.request, refresh_seconds=refresh_seconds)
 
     # What the user wants
 
     def _add(self, courses: list[Course]) -> None:
         for course in courses:
             before = self._courses.get(course.at)
+            if before is course:
+                continue  # it was interrupted, and is done again
             if before is not None:
                 self._remove([before])
             self._courses[course.at] = course
             self._turns.append(course)
-            self._leaders.learn(course, self._cluster.known)
+            self._meet_leader(course)
+        self._topics = frozenset(at.topic for at in self._courses)
 
     def _remove(self, courses: list[Course]) -> None:
         for course in courses:
@@ -270,46 +236,86 @@ class Fetcher:
             if self._courses.get(course.at) is course:
                 del self._courses[course.at]
         self._turns = deque(course for course in self._turns if course.open)
+        self._topics = frozenset(at.topic for at in self._courses)
+
+    # Leaders
+
+    def _meet_leader(self, course: Course) -> None:
+        """The one that is known; if there is none, or another by now, that is looked up."""
+        if self._leaders.learn(course, self._cluster.known).is_other:
+            self._troubles.suspect(course)
+
+    def _learn(self, metadata: Metadata, now: float) -> None:
+        self._leaders.watch.learned(now)
+        self._add(self._leaders.newcomers(metadata, self._courses))
+        missing: dict[str, OttlaError] = {}
+        for course in list(self._courses.values()):
+            if course.at.topic not in metadata.topics:
+                continue
+            error, is_other = self._leaders.learn(course, metadata)
+            if is_other:
+                self._troubles.suspect(course)
+            if error is not None:
+                missing[course.at.topic] = error
+        if missing:
+            self._leaders.watch.look_again(missing, now)
+        for topic, error in missing.items():
+            self._stumble_without_leader({topic}, error, now)
+
+    def _stumble_without_leader(self, topics: Iterable[str], error: OttlaError, now: float) -> None:
+        for course in self._courses.values():
+            if course.at.topic in topics and course.leader < 0:
+                self._troubles.stumble(course, error, now)
+
+    def _link_changed(self, link: Link, now: float) -> None:
+        """A broker that is away may lead nothing by now."""
+        if not link.is_away:
+            return
+        for course in self._courses.values():
+            if course.leader == link.broker.id and not course.is_over:
+                self._leaders.doubt(course)
+                if link.error is not None and course.trouble_since > now:
+                    self._troubles.stumble(course, link.error, now)
 
     # Asking
 
-    def _ask(self, now: float) -> None:
+    def _ask(self, now: float) -> Iterator[News]:
         ready: dict[int, list[Course]] = {}
         for course in self._turns:
             if course.may_ask(now):
                 ready.setdefault(course.leader, []).append(course)
+        links = self._loop.links
         for leader, courses in ready.items():
-            link = self._links.get(leader)
+            link = links.get(leader)
             if link is None:
                 for course in courses:
                     self._leaders.doubt(course)
             elif not link.is_up:
-                self._links.connect(link, now)
+                links.connect(link, now)
             elif link.has_room:
-                self._send(link, courses, now)
+                yield from self._send(link, courses, now)
 
-    def _send(self, link: Link, courses: list[Course], now: float) -> None:
+    def _send(self, link: Link, courses: list[Course], now: float) -> list[Failed]:
+        """Asks a broker for its courses; those of them that cannot be read from it."""
         fetching = self._manner.fetching
         connection = link.connection
         if connection is None:
-            return
+            return []
         reserved = self.shelf.reserve(fetching.request_bytes, least=_LEAST_BYTES)
         if not reserved:
             self._held_since = min(self._held_since, now)
-            return
+            return []
         self._let_go(now)
         try:
             version = connection.version(fetch.API_KEY, highest=fetch.HIGHEST_VERSION)
         except OttlaError as error:
             self.shelf.settle(reserved, None)
-            for course in courses:
-                self._troubles.fail(course, error)
-            return
+            return [self._troubles.fail(course, error) for course in courses]
         if version > fetch.LOWEST_VERSION and any(course.topic_id is None for course in courses):
             version = fetch.LOWEST_VERSION
         each = max(reserved // len(courses), min(_LEAST_PER_PARTITION, reserved))
         connection.use_buffers(self._buffers)
-        request = _Request(link, courses, reserved=reserved, version=version)
+        request = _Request(courses, reserved=reserved, version=version)
         wanted = [course.wanted(each) for course in courses]
         body = fetch.fetch_request(
             wanted,
@@ -322,17 +328,9 @@ class Fetcher:
         )
         for course in courses:
             course.is_asked = True
-        link.requests += 1
-
-        def answered(pending: Pending) -> None:
-            request.pending = pending
-            self._answered.append(request)
-
-        limit = Deadline.after(self._cluster.timeouts.request + fetching.max_wait)
-        try:
-            connection.start(fetch.API_KEY, version, body, deadline=limit, answered=answered)
-        except OttlaError as error:
-            self._lost(request, error)
+        seconds = self._cluster.timeouts.request + fetching.max_wait
+        self._loop.request(request, link, fetch.API_KEY, version, body, seconds=seconds)
+        return []
 
     def _let_go(self, now: float) -> None:
         """There is room again: the time without any was nobody's fault."""
@@ -343,75 +341,71 @@ class Fetcher:
 
     # Hearing
 
-    def _hear(self, request: _Request) -> None:
-        assert request.pending is not None
-        pending, request.pending = request.pending, None  # a circle, and it holds the answer
-        if pending.error is not None:  # not raised: its traceback would hold the connection, with half an answer
-            self._lost(request, pending.error)
-            return
+    def _hear(self, heard: Answer[_Request], now: float) -> list[News]:
+        request = heard.request
+        if heard.error is not None:
+            self._lost(request, heard.error, now)
+            return []
         try:
-            body = pending.result()
-            answer = fetch.fetch_response(body, version=request.version)
-        except OttlaError as lost:
-            self._lost(request, lost)
-            return
-        request.link.requests -= 1
-        now = time.monotonic()
+            answer = fetch.fetch_response(heard.body, version=request.version)
+        except OttlaError as error:
+            self._loop.distrust(heard.link, error)
+            self._lost(request, error, now)
+            return []
         asked = {
             (course.topic_id if request.version >= 13 else course.at.topic, course.at.partition): (course, inquiry)
             for course, inquiry in zip(request.courses, request.inquiries, strict=True)
         }
-        parcel = Parcel(len(body))
-        pieces: list[Piece] = []
         for course, inquiry in asked.values():
             if course.inquiry == inquiry:
                 course.is_asked = False
         if answer.error_code:
-            error = BrokerError(answer.error_code, f"Fetch from {request.link.broker}")
             self.shelf.settle(request.reserved, None)
-            for course, _ in asked.values():
-                self._troubles.meet(course, error, now)
-            return
+            refusal = BrokerError(answer.error_code, f"Fetch from {heard.link.broker}")
+            met = (self._troubles.meet(course, refusal, now) for course, _ in asked.values())
+            return [failed for failed in met if failed is not None]
+        parcel = Parcel(len(heard.body))
+        news: list[News] = []
         for fetched in answer.partitions:
             course, inquiry = asked.get((fetched.topic, fetched.partition), _NOBODY)
             if course.open and course.inquiry == inquiry and not course.paused and not course.is_over:
-                piece = self._judge(course, fetched, parcel, now)
-                if piece is not None:
-                    pieces.append(piece)
+                found = self._judge(course, fetched, parcel, now)
+                if found is not None:
+                    news.append(found)
+        pieces = [found for found in news if isinstance(found, Piece) and found.parcel is parcel]
         parcel.pieces = len(pieces)
         self.shelf.settle(request.reserved, parcel)
         if pieces:
-            self._heard.extend(pieces)
             self._rotate({piece.course for piece in pieces})
+        return news
 
     def _rotate(self, served: set[Course]) -> None:
         if len(self._turns) > len(served):
             first = [course for course in self._turns if course not in served]
             self._turns = deque([*first, *(course for course in self._turns if course in served)])
 
-    def _judge(self, course: Course, fetched: fetch.Fetched, parcel: Parcel, now: float) -> Piece | None:
+    def _judge(self, course: Course, fetched: fetch.Fetched, parcel: Parcel, now: float) -> News | None:
         committed_only = self._manner.isolation is Isolation.READ_COMMITTED
         try:
             found = course.take(fetched, parcel, now, committed_only=committed_only)
         except WireError as error:
-            self._troubles.fail(course, error)
-            return None
+            return self._troubles.fail(course, error)
         match found:
             case Piece():
                 return found
             case OutOfRange():
                 self._troubles.find_ends(course)
             case Parted(where):
-                self._troubles.parted(course, where)
+                return self._troubles.parted(course, where)
             case BrokerError():
-                self._refused(course, fetched, found, now)
+                return self._refused(course, fetched, found, now)
             case CorruptBatch():
                 self._troubles.stumble(course, found, now)
             case None:
                 pass
         return None
 
-    def _refused(self, course: Course, fetched: fetch.Fetched, error: BrokerError, now: float) -> None:
+    def _refused(self, course: Course, fetched: fetch.Fetched, error: BrokerError, now: float) -> Failed | None:
         leader = fetched.leader
         # Only what is news: a broker that names the leader that was asked would be asked again at once, for ever.
         if (
@@ -420,22 +414,26 @@ class Fetcher:
             and self._cluster.leader_moved(*course.at, leader=leader.id, epoch=leader.epoch)
         ):
             course.leader, course.leader_epoch = leader.id, leader.epoch
-            return
+            return None
         if error.row.refresh or error.code in _UNKNOWN_TOPIC:
             self._leaders.doubt(course)
-        self._troubles.meet(course, error, now)
+        return self._troubles.meet(course, error, now)
 
-    def _lost(self, request: _Request, error: OttlaError) -> None:
-        link, now = request.link, time.monotonic()
-        link.requests -= 1
+    def _lost(self, request: _Request, error: OttlaError, now: float) -> None:
         self.shelf.settle(request.reserved, None)
         for course, inquiry in zip(request.courses, request.inquiries, strict=True):
             if course.inquiry == inquiry:
                 course.is_asked = False
             if course.open:
                 self._troubles.stumble(course, error, now)
-        if not (isinstance(error, ConnectionLost) and link.connection is None):
-            self._links.lost(link, error)
+
+
+def _is_small(news: Sequence[News]) -> bool:
+    """Whether a program that waits for it should have it before more is asked for, which takes as long as to decode it.
+
+    It asks when it comes back; if it takes its time, the loop's own thread does.
+    """
+    return bool(news) and all(isinstance(item, Piece) and item.parcel.size_bytes < _BULK_BYTES for item in news)
 
 
 _NOBODY = (Course(TopicPartition("", -1), 0), -1)

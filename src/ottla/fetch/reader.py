@@ -335,7 +335,8 @@ class Reader:
             fetcher.start()
             while ahead:
                 self._check_open()
-                item = fetcher.shelf.take(Deadline.after(_NAP))
+                fetcher.wait(Deadline.after(_NAP))
+                item = fetcher.take()
                 if item is None:
                     fetcher.check()
                     if check is not None:

@@ -27,7 +27,11 @@ class Shelf:
         self._lock = threading.RLock()
         self._bell = threading.Lock()
         """Free when there is something new; one reader at a time waits for it."""
+        self._out: list[Piece] = []
+        """Taken, and not used up."""
+        self._reserved = 0
         self._used = 0
+        """What is reserved, and all parcels of which something is here or with the reader."""
         self._wants_room = False
         self._rung = False
 
@@ -47,13 +51,19 @@ class Shelf:
                 self._wants_room = True
                 return 0
             taken = max(min(wanted, free), min(least, wanted))
+            self._reserved += taken
             self._used += taken
             return taken
 
     def settle(self, reserved: int, parcel: Parcel | None) -> None:
         """What was reserved has come: it takes what the parcel takes, if any piece of that was kept."""
         kept = parcel.size_bytes if parcel is not None and parcel.pieces else 0
-        self._add(kept - reserved)
+        with self._lock:
+            self._reserved -= reserved
+            self._used += kept - reserved
+            if kept < reserved and self._wants_room:
+                self._wants_room = False
+                self._room()
 
     def put(self, item: Item) -> None:
         """At the end."""
@@ -73,9 +83,18 @@ class Shelf:
                     self._rung = False
                 if found is not None or rung:
                     return found
-            if deadline is None or not (left := deadline.remaining()):
+            if deadline is None or deadline.expired():
                 return None
-            self._bell.acquire(timeout=left)
+            self.wait(deadline)
+
+    def wait(self, deadline: Deadline) -> None:
+        """Until there may be something new. One reader at a time."""
+        self._bell.acquire(timeout=deadline.remaining())
+
+    def has_news(self) -> bool:
+        """Whether `take` would return at once."""
+        with self._lock:
+            return self._rung or any(item.course.open and not item.course.paused for item in self._items)
 
     def ring(self) -> None:
         """A reader that waits looks at other things. Signal handlers may ring."""
@@ -85,7 +104,33 @@ class Shelf:
     def used_up(self, piece: Piece) -> None:
         """The reader has no more use for the bytes of the piece."""
         with self._lock:
+            self._out = [other for other in self._out if other is not piece]
             self._drop(piece)
+
+    def abandon(self) -> None:
+        """The reader was interrupted, and has none of the pieces that it took; `recount` follows."""
+        self._out = []
+
+    def recount(self) -> None:
+        """What is used is what is here, with the reader, or on its way. Between two turns of the loop."""
+        with self._lock:
+            pieces = {id(item): item for item in (*self._items, *self._out) if isinstance(item, Piece)}
+            parcels = {id(piece.parcel): piece.parcel for piece in pieces.values()}
+            for parcel in parcels.values():
+                parcel.pieces = 0
+            for piece in pieces.values():
+                piece.parcel.pieces += 1
+            self._used = self._reserved + sum(parcel.size_bytes for parcel in parcels.values())
+            self._wants_room = False
+        self._room()
+
+    def recover(self) -> None:
+        """The loop was interrupted: nothing is on its way any more, and courses go on behind what is here."""
+        with self._lock:
+            self._reserved = 0
+            for item in self._items:
+                item.course.fact = item.fact()
+        self.recount()
 
     def discard(self, course: Course) -> None:
         """Takes all pieces of a course off. That it failed stays: it would not be told again."""
@@ -112,18 +157,22 @@ class Shelf:
 
     def _first(self) -> Item | None:
         """The first item that counts; those of paused courses stay."""
-        paused: list[Item] = []
-        found: Item | None = None
-        while self._items and found is None:
-            item = self._items.popleft()
+        number = 0
+        while number < len(self._items):
+            item = self._items[number]
+            if item.course.open and item.course.paused:
+                number += 1
+                continue
             if not item.course.open:
+                del self._items[number]
                 self._drop(item)
-            elif item.course.paused:
-                paused.append(item)
-            else:
-                found = item
-        self._items.extendleft(reversed(paused))
-        return found
+                continue
+            item.course.fact = item.fact()  # first this: after an interrupt the item counts twice, or not at all
+            if isinstance(item, Piece):
+                self._out.append(item)
+            del self._items[number]
+            return item
+        return None
 
     def _drop(self, item: Item) -> None:
         if isinstance(item, Piece):
@@ -133,10 +182,3 @@ class Shelf:
                 if self._wants_room:
                     self._wants_room = False
                     self._room()
-
-    def _add(self, size_bytes: int) -> None:
-        with self._lock:
-            self._used += size_bytes
-            if size_bytes < 0 and self._wants_room:
-                self._wants_room = False
-                self._room()

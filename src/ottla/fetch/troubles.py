@@ -1,7 +1,7 @@
 """What to do when a partition cannot be read: try again, give up, or find out which offsets are lost.
 
-Courses and what went wrong with them come in; they are put off, moved to where the log can be read, or told as failed,
-as the reader was configured. Where a log begins and ends is asked beside the loop.
+Courses and what went wrong with them come in; they are put off, moved to where the log can be read, or failed, as the
+reader was configured. What a reader must hear of that goes out. Where a log begins and ends is asked beside the loop.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from ottla.admin.identity import replaced
@@ -21,6 +22,7 @@ from ottla.errors import (
     CorruptBatch,
     DeadlineExceeded,
     ErrorCode,
+    NoBrokerReachable,
     OffsetsLost,
     OttlaError,
     WireError,
@@ -34,11 +36,14 @@ from ottla.fetch.options import Manner, OnLost
 from ottla.model import Isolation
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
+from ottla.net.effort import worth_repeating
 from ottla.net.errands import Errands
 from ottla.wire.fetch import Diverging
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+News = Piece | Failed
+"""What a reader must hear of."""
 _CREATED_AGAIN = "the topic was deleted and created again under the same name"
 _CONTRADICTIONS = 10
 """So often in a row a broker may have no record at an offset that lies within what it says its log has."""
@@ -58,32 +63,40 @@ class _Successor(NamedTuple):
     ends: Ends
 
 
+class _Inquiry(NamedTuple):
+    """Something that is being found out about a course, and what its answer means."""
+
+    course: Course
+    number: int
+    done: Callable[[Any], News | None]
+    failed: Callable[[OttlaError], News | None]
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the answer still counts."""
+        course = self.course
+        return course.open and course.inquiry == self.number and not course.is_over
+
+
 class Troubles:
-    """Used by the thread of the loop; `tell` hands what a reader must hear of to it."""
+    """Used by the loop."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        manner: Manner,
-        *,
-        errands: Errands,
-        events: Events,
-        chance: random.Random,
-        tell: Callable[[Piece | Failed], None],
+        self, cluster: Cluster, manner: Manner, *, errands: Errands, events: Events, chance: random.Random
     ) -> None:
         self._cluster = cluster
         self._manner = manner
         self._errands = errands
         self._events = events
         self._chance = chance
-        self._tell = tell
+        self._answered: deque[tuple[_Inquiry, Any, OttlaError | None]] = deque()
 
-    def meet(self, course: Course, error: BrokerError, now: float) -> None:
+    def meet(self, course: Course, error: BrokerError, now: float) -> Failed | None:
         """A broker refused: tries again, or not."""
-        if error.retriable:
-            self.stumble(course, error, now)
-        else:
-            self.fail(course, error)
+        if not worth_repeating(error):
+            return self.fail(course, error)
+        self.stumble(course, error, now)
+        return None
 
     def stumble(self, course: Course, error: OttlaError, now: float) -> None:
         """Something went wrong that may go by."""
@@ -91,7 +104,7 @@ class Troubles:
         course.stumble(error, now, resume_at=now + wait)
         self._events.emit(FetchRetried(*course.at, course.position, error))
 
-    def fail(self, course: Course, error: OttlaError) -> None:
+    def fail(self, course: Course, error: OttlaError) -> Failed:
         """The partition cannot be read on."""
         course.is_over = True
         if isinstance(error, CorruptBatch):
@@ -100,64 +113,39 @@ class Troubles:
             wrapped = type(error)(f"{course.at} at offset {course.position}: {error}")
             wrapped.__cause__ = error
             error = wrapped
-        self._tell(Failed(course, error))
+        return Failed(course, error)
 
-    def give_up(self, courses: Iterable[Course], now: float) -> None:
-        """Whoever is stuck for too long fails."""
+    def give_up(self, courses: Iterable[Course], now: float) -> list[Failed]:
+        """Those that are stuck for too long fail, some of them after a last look at their log."""
         patience = self._manner.patience
         if patience == math.inf:
-            return
+            return []
+        failed: list[Failed] = []
         for course in courses:
             since = min(course.trouble_since, course.waiting_since if course.is_bounded else math.inf)
             if course.is_over or not course.open or course.paused or now - since < patience:
                 continue
             if course.trouble is not None:
-                self._run_out(course, now - since, str(course.trouble).partition("\n")[0])
-            else:
-                self._overdue(course, now - since)
+                failed.append(self._run_out(course, now - since, *_causes(course.trouble)))
+            elif (overdue := self._overdue(course, now - since)) is not None:
+                failed.append(overdue)
+        return failed
 
-    def _run_out(self, course: Course, seconds: float, *causes: str) -> None:
-        what = f"reading {course.at} at offset {course.position}"
-        self.fail(course, DeadlineExceeded(what, seconds, causes))
+    def found(self) -> Iterator[News]:
+        """What came of the inquiries since the last time, as far as a reader must hear of it."""
+        while self._answered:
+            inquiry, answer, error = self._answered.popleft()
+            if not inquiry.is_awaited:
+                continue
+            if error is None:
+                inquiry.course.is_asked = False
+            news = inquiry.done(answer) if error is None else inquiry.failed(error)
+            if news is not None:
+                yield news
 
-    def _overdue(self, course: Course, seconds: float) -> None:
-        """The log had nothing for so long: it ends there, or has something that cannot be read yet."""
-        plain = f"the log has nothing there yet, and offset {course.stop} was to be reached"
-        is_strict = self._manner.on_lost is OnLost.ERROR
-        committed_only = self._manner.isolation is Isolation.READ_COMMITTED
-        if is_strict and not committed_only:
-            self._run_out(course, seconds, plain)
-            return
-
-        def look() -> tuple[Ends | None, OpenTransaction | None]:
-            # Records of a transaction that is still open are there.
-            uncommitted = Isolation.READ_UNCOMMITTED
-            ends = None if is_strict else find_ends(self._cluster, course.at, isolation=uncommitted)
-            return ends, self._open_transaction(course) if committed_only else None
-
-        def done(found: tuple[Ends | None, OpenTransaction | None]) -> None:
-            ends, transaction = found
-            loss = None if ends is None else losses.overdue(course, ends)
-            if loss is None:
-                self._run_out(course, seconds, plain if transaction is None else _held_up_by(transaction))
-            else:
-                self._report(course, loss)
-
-        def failed(error: OttlaError) -> None:
-            self._run_out(course, seconds, plain, *map(str.strip, str(error).splitlines()))
-
-        course.waiting_since = math.inf  # the answer ends it, whatever it is
-        self._inquire(course, look, done=done, failed=failed)
-
-    def _open_transaction(self, course: Course) -> OpenTransaction | None:
-        """The one that holds it up, as far as a broker tells."""
-        deadline = Deadline.after(self._cluster.timeouts.request)
-        try:
-            found = oldest_open(self._cluster, course.at, deadline=deadline)
-        except OttlaError as error:
-            _log.debug("whether a transaction holds up %s is not known: %s", course.at, error)
-            return None
-        return found if found is not None and found.start <= course.position else None
+    def forget(self) -> None:
+        """Nothing comes of what was being found out."""
+        self._answered.clear()
 
     def find_ends(self, course: Course) -> None:
         """The broker has no record at the offset that was asked for: look at what it has."""
@@ -190,47 +178,95 @@ class Troubles:
                 return _Successor(topic.id, Ends(0, 0))  # it may get one later
             return _Successor(topic.id, find_ends(self._cluster, at, isolation=self._manner.isolation))
 
-        def done(found: _Successor | None) -> None:
+        def done(found: _Successor | None) -> News | None:
             if found is None:
                 error = BrokerError(int(ErrorCode.unknown_topic_id), f"reading {at}")
                 self.stumble(course, error, time.monotonic())
-                return
+                return None
+            loss = losses.replaced(course, found.ends, self._manner.on_lost, _CREATED_AGAIN)
             course.topic_id = found.topic_id
-            self._report(course, losses.replaced(course, found.ends, self._manner.on_lost, _CREATED_AGAIN))
+            return self._report(course, loss)
 
         self._inquire(course, look, done=done, failed=lambda error: self._look_again(course, error, self.suspect))
 
-    def _look_again(self, course: Course, error: OttlaError, look: Callable[[Course], None]) -> None:
-        if isinstance(error, BrokerError) and not error.retriable:
-            self.fail(course, error)
-        else:  # it tried for long enough itself
-            self.stumble(course, error, time.monotonic())
-            look(course)
+    def parted(self, course: Course, where: Diverging) -> News | None:
+        """The log has other records by now than those that were read."""
+        loss = losses.parted(course, where.end_offset, self._manner.on_lost)
+        if loss is not None:
+            return self._report(course, loss)
+        course.move(course.position, epoch=where.epoch)
+        return None
+
+    def _run_out(self, course: Course, seconds: float, *causes: str) -> Failed:
+        what = f"reading {course.at} at offset {course.position}"
+        return self.fail(course, DeadlineExceeded(what, seconds, causes))
+
+    def _overdue(self, course: Course, seconds: float) -> Failed | None:
+        """The log had nothing for so long: it ends there, or has something that cannot be read yet."""
+        plain = f"the log has nothing there yet, and offset {course.stop} was to be reached"
+        is_strict = self._manner.on_lost is OnLost.ERROR
+        committed_only = self._manner.isolation is Isolation.READ_COMMITTED
+        if is_strict and not committed_only:
+            return self._run_out(course, seconds, plain)
+
+        def look() -> tuple[Ends | None, OpenTransaction | None]:
+            # Records of a transaction that is still open are there.
+            uncommitted = Isolation.READ_UNCOMMITTED
+            ends = None if is_strict else find_ends(self._cluster, course.at, isolation=uncommitted)
+            return ends, self._open_transaction(course) if committed_only else None
+
+        def done(found: tuple[Ends | None, OpenTransaction | None]) -> News | None:
+            ends, transaction = found
+            loss = None if ends is None else losses.overdue(course, ends)
+            if loss is not None:
+                return self._report(course, loss)
+            return self._run_out(course, seconds, plain if transaction is None else _held_up_by(transaction))
+
+        def failed(error: OttlaError) -> News | None:
+            return self._run_out(course, seconds, plain, *map(str.strip, str(error).splitlines()))
+
+        course.waiting_since = math.inf  # the answer ends it, whatever it is
+        self._inquire(course, look, done=done, failed=failed)
+        return None
+
+    def _open_transaction(self, course: Course) -> OpenTransaction | None:
+        """The one that holds it up, as far as a broker tells."""
+        deadline = Deadline.after(self._cluster.timeouts.request)
+        try:
+            found = oldest_open(self._cluster, course.at, deadline=deadline)
+        except OttlaError as error:
+            _log.debug("whether a transaction holds up %s is not known: %s", course.at, error)
+            return None
+        return found if found is not None and found.start <= course.position else None
+
+    def _look_again(self, course: Course, error: OttlaError, look: Callable[[Course], None]) -> Failed | None:
+        if isinstance(error, BrokerError) and not worth_repeating(error):
+            return self.fail(course, error)
+        # It tried for long enough itself. That ends with the reader's patience.
+        self.stumble(course, error, time.monotonic())
+        look(course)
+        return None
 
     def _inquire(
-        self, course: Course, look: Callable[[], T], *, done: Callable[[T], None], failed: Callable[[OttlaError], None]
+        self,
+        course: Course,
+        look: Callable[[], T],
+        *,
+        done: Callable[[T], News | None],
+        failed: Callable[[OttlaError], News | None],
     ) -> None:
         """Asks beside the loop; nothing else is asked for the course meanwhile."""
         course.inquiry += 1
         course.is_asked = True
-        inquiry = course.inquiry
-
-        def is_awaited() -> bool:
-            return course.open and course.inquiry == inquiry and not course.is_over
-
-        def answered(found: T) -> None:
-            if is_awaited():
-                course.is_asked = False
-                done(found)
-
+        inquiry = _Inquiry(course, course.inquiry, done, failed)
         self._errands.run(
-            ("look", course.at, inquiry),  # an older one may still be under way, and its answer be void
+            ("look", course.at, inquiry.number),  # an older one may still be under way, and its answer be void
             look,
-            done=answered,
-            failed=lambda error: failed(error) if is_awaited() else None,
+            done=lambda answer: self._answered.append((inquiry, answer, None)),
+            failed=lambda error: self._answered.append((inquiry, None, error)),
         )
 
-    def _misplaced(self, course: Course, log: _Log) -> None:
+    def _misplaced(self, course: Course, log: _Log) -> News | None:
         on_lost, epoch_end = self._manner.on_lost, log.epoch_end
         loss = losses.outside(course, log.ends, on_lost)
         if loss is None and epoch_end is not None:
@@ -239,33 +275,30 @@ class Troubles:
             else:
                 loss = losses.parted(course, epoch_end.offset, on_lost)
         if loss is not None:
-            self._report(course, loss)
-            return
+            return self._report(course, loss)
         error = BrokerError(int(ErrorCode.offset_out_of_range), f"reading {course.at} at offset {course.position}")
         course.contradictions += 1
         if course.contradictions >= _CONTRADICTIONS:
-            self.fail(course, error)
-        else:
-            self.stumble(course, error, time.monotonic())
+            return self.fail(course, error)
+        self.stumble(course, error, time.monotonic())
+        return None
 
-    def parted(self, course: Course, where: Diverging) -> None:
-        """The log has other records by now than those that were read."""
-        loss = losses.parted(course, where.end_offset, self._manner.on_lost)
-        if loss is None:
-            course.move(course.position, epoch=where.epoch)
-        else:
-            self._report(course, loss)
-
-    def _report(self, course: Course, loss: Loss) -> None:
+    def _report(self, course: Course, loss: Loss) -> News:
         start, stop, resume, reason, is_replaced = loss
         if self._manner.on_lost is OnLost.ERROR:
             error = OffsetsLost(*course.at, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
-            self.fail(course, error)
-            return
+            return self.fail(course, error)
         self._events.emit(RangeLost(*course.at, start, stop, resume, reason))
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
         course.move(resume)
-        self._tell(moved(course))
+        return moved(course)
+
+
+def _causes(trouble: OttlaError) -> tuple[str, ...]:
+    """One for each address where nobody is there, else what the trouble says first."""
+    if isinstance(trouble, NoBrokerReachable):
+        return tuple(map(str, trouble.attempts))
+    return (str(trouble).partition("\n")[0],)
 
 
 def _held_up_by(transaction: OpenTransaction) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import socket
 
+_MANY = 1 << 12
+
 
 class Bell:
     """One loop listens, anybody rings. It opens its sockets when the loop first asks for one to poll."""
@@ -15,13 +17,16 @@ class Bell:
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._asleep = False
         self._rung = False
+        self._is_closed = False
 
     def fileno(self) -> int:
-        """To poll, before `may_sleep`."""
+        """To poll, before `may_sleep`; -1 when it is closed."""
         if self._sockets is None:
             self._sockets = socket.socketpair()
             for one in self._sockets:
                 one.setblocking(False)
+        if self._is_closed:  # also if another thread did it just now
+            self.close()
         return self._sockets[0].fileno()
 
     def ring(self) -> None:
@@ -44,16 +49,34 @@ class Bell:
         self._asleep = True
         return not self._rung
 
-    def drain(self) -> None:
-        """Takes what made the descriptor readable."""
+    def awake(self, *, is_readable: bool) -> None:
+        """The poll is over; takes what has made the descriptor readable, if it was."""
         self._asleep = False
-        try:
-            while self._sockets is not None and self._sockets[0].recv(64):
+        if is_readable and self._sockets is not None:
+            try:
+                self._sockets[0].recv(_MANY)
+            except OSError:
                 pass
-        except OSError:
-            pass
 
     def close(self) -> None:
         """Nobody listens any more."""
+        self._is_closed = True
         for one in self._sockets or ():
             one.close()
+
+
+class Bells:
+    """Wakes whichever of two threads drives a loop: each listens to a bell of its own, callers ring both."""
+
+    def __init__(self, first: Bell, second: Bell) -> None:
+        self._both = first, second
+
+    def ring(self) -> None:
+        """The loop looks again."""
+        for bell in self._both:
+            bell.ring()
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        for bell in self._both:
+            bell.close()

@@ -111,7 +111,7 @@ class Connection:
         return self._traffic.unsent_bytes
 
     def use_buffers(self, buffers: Buffers) -> None:
-        """The memory that large answers are received into, which other connections of this thread may use as well."""
+        """The memory that large answers are received into, which other connections may use as well."""
         self._frames.buffers = buffers
 
     def fileno(self) -> int:
@@ -169,6 +169,19 @@ class Connection:
         self._line.start(pending, self._frame(pending, body))
         return pending
 
+    def start_at_once(
+        self, api_key: int, version: int, body: Sequence[Buffer], *, deadline: Deadline, answered: Answered
+    ) -> None:
+        """Like `start`, for a small request while nobody else uses the connection to send. It takes part in no
+        hand-over between threads, so that it may be interrupted at any place; the connection may be lost of that."""
+        pending = self._pending(api_key, version, deadline=deadline, answered=answered)
+        self._line.send_at_once(pending, self._frame(pending, body))
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it uses TLS."""
+        return self._line.is_encrypted
+
     def post(self, api_key: int, version: int, body: Sequence[Buffer], *, deadline: Deadline) -> None:
         """Sends a request that gets no answer, Produce with acks=0, and waits until the socket has taken it."""
         pending = self._pending(api_key, version, deadline=deadline, reply=Reply.NONE)
@@ -204,6 +217,10 @@ class Connection:
     def close(self) -> None:
         """Ends the connection; requests still waiting fail with ConnectionLost."""
         self._line.close()
+
+    def discard(self) -> None:
+        """Like `close`, after an interrupt in the middle of anything; no other thread may be using it."""
+        self._line.discard()
 
     def _pending(
         self,

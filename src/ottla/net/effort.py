@@ -69,7 +69,9 @@ class Effort:
     def failed(self, error: OttlaError) -> None:
         """Waits before the next attempt, or raises because there will be none."""
         self._note(error)
-        if not _worth_repeating(error) or self._does_not_exist(error):
+        # A deadline that an attempt has run into is this call's own, or it would have been tried for long enough.
+        is_over = isinstance(error, DeadlineExceeded) or not worth_repeating(error)
+        if is_over or self._does_not_exist(error):
             raise error
         self._failures += 1
         if self._rounds is not None and self._unreachable >= self._rounds:
@@ -127,10 +129,11 @@ def all_final(errors: Iterable[OttlaError]) -> bool:
     return all(isinstance(error, FINAL) for error in errors)
 
 
-def _worth_repeating(error: OttlaError) -> bool:
+def worth_repeating(error: OttlaError) -> bool:
+    """Whether the same may succeed when it is tried again: the cause can go away without anybody changing a setting."""
     if isinstance(error, BrokerError):
         return error.retriable
-    return isinstance(error, NetworkError | NoBrokerReachable) and not isinstance(error, FINAL)
+    return isinstance(error, NetworkError | NoBrokerReachable | DeadlineExceeded) and not isinstance(error, FINAL)
 
 
 def _added(before: Attempt | None, now: Attempt) -> Attempt:

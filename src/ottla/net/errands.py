@@ -30,7 +30,7 @@ class Errands:
         self._name = name
         self._running: dict[Hashable, threading.Thread] = {}
         self._queued: dict[Hashable, tuple[Callable[[], None], Callable[[OttlaError], None]]] = {}
-        self._back: deque[tuple[Hashable, Callable[[], None]]] = deque()
+        self._back: deque[tuple[Hashable, threading.Thread, Callable[[], None]]] = deque()
 
     def busy(self, key: Hashable) -> bool:
         """Whether an errand under this key is on its way."""
@@ -61,7 +61,7 @@ class Errands:
                 wrapped = OttlaError(f"unexpected {type(error).__name__}: {error}")
                 wrapped.__cause__ = error
                 back = lambda: failed(wrapped)  # noqa: E731
-            self._back.append((key, back))
+            self._back.append((key, threading.current_thread(), back))
             self._wake()
 
         self._queued[key] = go, failed
@@ -72,24 +72,33 @@ class Errands:
         for key, (go, failed) in list(self._queued.items()):
             if sum(_kind(other) == _kind(key) for other in self._running) >= _MOST_OF_A_KIND:
                 continue
-            del self._queued[key]
             thread = threading.Thread(target=go, name=f"{self._name}-errand", daemon=True)
             self._running[key] = thread
+            del self._queued[key]
             try:
                 thread.start()
             except RuntimeError as error:  # the system gives no more threads: the loop must not end of that
                 refused = OttlaError(f"no thread could be started: {error}")
-                self._back.append((key, partial(failed, refused)))
+                self._back.append((key, thread, partial(failed, refused)))
 
     def collect(self) -> None:
         """Calls back for what is finished; on the thread of the loop."""
         while self._back:
-            key, back = self._back.popleft()
-            thread = self._running.pop(key)
+            key, thread, back = self._back[0]
+            if self._running.get(key) is not thread:  # forgotten, or it was interrupted here the last time
+                self._back.popleft()
+                continue
             if thread.ident is not None:
                 thread.join()
+            del self._running[key]
             self._start_queued()
+            self._back.popleft()
             back()
+
+    def forget(self) -> None:
+        """Whatever is under way or queued counts no more: nothing is called back for it."""
+        self._running.clear()
+        self._queued.clear()
 
     def join(self, deadline: Deadline) -> None:
         """Waits for errands that are under way; what they bring is dropped."""

@@ -8,6 +8,7 @@ bytes really arrive.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from struct import Struct
 from typing import NamedTuple
@@ -41,13 +42,14 @@ class _Kept(NamedTuple):
 class Buffers:
     """Memory for large frames: what nobody looks at any more is used again, up to a number of bytes.
 
-    Fresh memory from the system is filled with zeros first, which costs a third of receiving into it. Connections that
-    one thread serves can share it.
+    Fresh memory from the system is filled with zeros first, which costs a third of receiving into it. Connections can
+    share it, and threads too.
     """
 
     def __init__(self, keep_bytes: int = 0) -> None:
         self._keep_bytes = keep_bytes
         self._kept: list[_Kept] = []
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
 
     @property
     def kept_bytes(self) -> int:
@@ -56,6 +58,10 @@ class Buffers:
 
     def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         """A buffer of exactly this size."""
+        with self._lock:
+            return self._take(size_bytes)
+
+    def _take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         for number, (memory, user) in enumerate(self._kept):
             if size_bytes <= len(memory) <= 2 * size_bytes and user() is None:
                 lent = _lent(memory, size_bytes)

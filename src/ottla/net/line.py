@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Sequence
 
 from ottla.errors import RequestTimedOut, UsedAfterFork, WireError
@@ -31,7 +32,14 @@ class Line:
         self.traffic = Traffic(transport)
         self._transport = transport
         self._frames = frames
+        self._offered = 0
+        """How many bytes the last call could have received."""
         self._pid = os.getpid()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it uses TLS."""
+        return self._transport.is_encrypted
 
     def fileno(self) -> int:
         """The descriptor of the socket, -1 once it is closed."""
@@ -42,6 +50,24 @@ class Line:
         self._check_process()
         self.traffic.queue(pending, frame)
         self._send_some()
+
+    def send_at_once(self, pending: Pending, frame: Sequence[memoryview]) -> None:
+        """Sends a small frame in one step, without becoming the sender: for a caller who knows that there is none, and
+        who may be interrupted at any place and wait, or never come back. What comes of that is a lost line.
+        """
+        self._check_process()
+        self.traffic.expect(pending)
+        if not self._transport.enter():
+            return  # it has just ended: `pending` has failed, or will
+        try:
+            count = self._transport.send(frame)
+            if count < sum(map(len, frame)):
+                self.traffic.lose("the socket took only a part of a small request")
+        except OSError as exc:
+            self.traffic.lose(f"sending failed: {_reason(exc)}", cause=exc)
+        finally:
+            self._transport.leave()
+        pending.sent = time.monotonic()
 
     def send(self, pending: Pending, frame: Sequence[memoryview]) -> None:
         """Returns when the frame is out or `pending` has failed.
@@ -104,6 +130,12 @@ class Line:
             self._transport.abandon()
         else:
             self.traffic.lose("closed by this side")
+
+    def discard(self) -> None:
+        """Ends the line of a thread that was interrupted while it sent or read, and may have left its role behind. No
+        other thread may be using it."""
+        self.close()
+        self._transport.abandon()
 
     # Sending
 
@@ -190,14 +222,20 @@ class Line:
                 traffic.leave(traffic.reader)
 
     def _read_all(self) -> None:
-        # Until it would block: what OpenSSL has decrypted already does not make a socket readable.
-        while self._read_once():
+        # Until nothing is left: what OpenSSL has decrypted already does not make a socket readable. A plain one that
+        # did not fill the space has nothing more: asking would only give the interpreter to other threads. But the
+        # rest of an answer is on its way.
+        while (count := self._read_once()) and (
+            count == self._offered or self._frames.inside_frame or self.is_encrypted
+        ):
             pass
 
     def _read_once(self) -> int:
         """Receives what one call gives; how many bytes that were. Whatever is wrong ends the line."""
         try:
-            count = self._transport.receive(self._frames.space())
+            space = self._frames.space()
+            self._offered = len(space)
+            count = self._transport.receive(space)
             if count == 0:
                 self.traffic.lose(self._end_reason())
             for frame in self._frames.received(count) if count else ():

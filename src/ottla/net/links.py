@@ -1,16 +1,17 @@
 """The brokers as a loop sees them: a connection or none, what is under way on it, and how long it has been away.
 
-Brokers come in from metadata, connections are opened beside the loop, and what changes is told as events. It decides
+Brokers come in from metadata, connections are opened beside the loop; links that changed go out, and events. It decides
 nothing about requests.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 
-from ottla.config import Retry
 from ottla.errors import OttlaError
 from ottla.events import ConnectionDown, ConnectionUp, Events, StillDown, TimeDown
 from ottla.net.cluster import Cluster
@@ -75,22 +76,29 @@ class Links:
         most_requests: int,
         errands: Errands,
         events: Events,
-        retry: Retry,
         chance: random.Random,
-        changed: Callable[[Link], None],
     ) -> None:
         self._cluster = cluster
         self._lane = lane
         self._most_requests = most_requests
         self._errands = errands
         self._events = events
-        self._retry = retry
+        self._retry = cluster.retry
         self._chance = chance
-        self._changed = changed
         self._links: dict[int, Link] = {}
+        self._changed: deque[Link] = deque()
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
+
+    def changed(self) -> Iterator[Link]:
+        """The links that came up, were lost, or were closed because nobody used them, since the last time."""
+        while self._changed:
+            yield self._changed.popleft()
+
+    def next_at(self, now: float) -> float:
+        """When the next broker that is away may be tried again."""
+        return min((link.resume_at for link in self if link.resume_at > now), default=math.inf)
 
     def get(self, broker_id: int) -> Link | None:
         """The link to a broker that the cluster names, or None."""
@@ -106,11 +114,6 @@ class Links:
     def find(self, broker_id: int) -> Link | None:
         """The link to a broker that was used already; any thread may ask."""
         return self._links.get(broker_id)
-
-    def is_away(self, broker_id: int) -> bool:
-        """Whether the broker could not be reached when it was last tried."""
-        link = self._links.get(broker_id)
-        return link is not None and link.is_away
 
     def connect(self, link: Link, now: float) -> None:
         """Begins to connect, unless that is under way or was tried a moment ago."""
@@ -130,6 +133,7 @@ class Links:
     def idled(self, link: Link) -> None:
         """The broker closed a connection that nobody used: no trouble, the next use opens another."""
         link.connection = None
+        self._changed.append(link)
 
     def lost(self, link: Link, error: OttlaError) -> None:
         """The connection ended, or could not be made."""
@@ -145,7 +149,7 @@ class Links:
         elif now - link.told_at >= STILL_DOWN_EVERY:
             link.told_at = now
             self._events.emit(StillDown(link.broker.id, str(link.broker.address), now - link.down_since, reason))
-        self._changed(link)
+        self._changed.append(link)
 
     def _connected(self, link: Link, connection: Connection, seconds: float) -> None:
         link.connection = connection
@@ -156,4 +160,4 @@ class Links:
             away = time.monotonic() - link.down_since
             link.down_since = None
             self._events.emit(TimeDown(link.broker.id, str(link.broker.address), away))
-        self._changed(link)
+        self._changed.append(link)

@@ -117,11 +117,19 @@ class InFlight:
         return len(self._queue)
 
     def __iter__(self) -> Iterator[Pending]:
-        return iter(self._queue)
+        return iter(tuple(self._queue))  # one may be added meanwhile
 
     def add(self, pending: Pending) -> None:
-        """`pending` is sent after everything that was added before."""
+        """`pending` is sent after everything that was added before. Any thread may say so."""
         self._queue.append(pending)
+
+    def withdraw(self, pending: Pending) -> bool:
+        """It is not sent; False if it was drained before."""
+        try:
+            self._queue.remove(pending)
+        except ValueError:
+            return False
+        return True
 
     def meet(self, frame: memoryview) -> Pending:
         """The request that `frame` answers, completed."""
@@ -141,6 +149,9 @@ class InFlight:
 
     def drain(self) -> list[Pending]:
         """Everything that waits; nothing does afterwards."""
-        waiting = list(self._queue)
-        self._queue.clear()
-        return waiting
+        waiting: list[Pending] = []
+        while True:  # one by one: what another thread adds or withdraws meanwhile is told exactly once
+            try:
+                waiting.append(self._queue.popleft())
+            except IndexError:
+                return waiting

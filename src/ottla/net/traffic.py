@@ -98,6 +98,16 @@ class Traffic:
         with self._lock:
             self._queue(pending, frame)
 
+    def expect(self, pending: Pending) -> None:
+        """An answer to it is due from now on; whoever says so sends the frame himself.
+
+        Without the lock: a signal handler may come in the middle of it, and wait for a thread that needs the lock.
+        """
+        self._in_flight.add(pending)
+        # Looked at afterwards: `lose` says so first. Who takes the request out tells of it.
+        if self.lost is not None and self._in_flight.withdraw(pending):
+            raise ConnectionLost(self.address, self.lost)
+
     def queue_if_idle(self, pending: Pending, frame: Sequence[memoryview]) -> bool:
         """Queues it, unless other frames are still to go out; whether it did."""
         with self._lock:

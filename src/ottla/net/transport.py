@@ -22,7 +22,7 @@ from ottla.config import Address, Tls
 from ottla.errors import Advice, ConfigError, ConnectFailed, SecurityMismatch
 from ottla.net.deadline import Deadline
 from ottla.net.interrupt import Interrupt
-from ottla.net.waiting import Flag
+from ottla.net.waiting import Flag, Total
 
 _KEEPALIVE_IDLE_SECONDS = 60
 _TLS_CHUNK_BYTES = 1 << 18
@@ -40,9 +40,9 @@ class Transport:
     def __init__(self, sock: socket.socket, *, address: Address) -> None:
         self.address = address
         self._socket = sock
-        self._users = 0
+        # No lock: a signal handler may come in the middle of a call, and wait for another thread that makes one.
+        self._users = Total()
         self._ended = False
-        self._life = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         # OpenSSL's state of one connection must not be touched by two threads at once.
         self._tls_lock = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
         # What OpenSSL could not write: it must be offered the very same bytes until it has.
@@ -65,6 +65,11 @@ class Transport:
             sock.close()
             raise
         return cls(sock, address=address)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it uses TLS."""
+        return self._tls_lock is not None
 
     def fileno(self) -> int:
         """The file descriptor, for the owner of a select loop."""
@@ -105,25 +110,25 @@ class Transport:
 
     def enter(self) -> bool:
         """A thread is about to use the socket, until it calls `leave`; False when it has ended."""
-        with self._life:
-            self._users += not self._ended
-            return not self._ended
+        self._users.add(1)  # first this: `end` says that it has ended, and then looks who is there
+        if self._ended:
+            self.leave()
+            return False
+        return True
 
     def leave(self) -> None:
         """A thread is done with the socket. The last one to leave an ended connection closes it."""
-        with self._life:
-            self._users -= 1
-            if self._ended and not self._users:
-                self._socket.close()
+        self._users.add(-1)
+        if self._ended and not self._users.value:
+            self._socket.close()
 
     def end(self) -> None:
         """Ends the connection for both sides and wakes whoever waits on it."""
-        with self._life:
-            self._ended = True
-            _shut_down(self._socket)
-            # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
-            if not self._users:
-                self._socket.close()
+        self._ended = True
+        _shut_down(self._socket)
+        # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
+        if not self._users.value:
+            self._socket.close()
 
     def abandon(self) -> None:
         """Closes this process's descriptor without a word to the other side: a parent process uses it, too."""

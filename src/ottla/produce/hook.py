@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.errors import InputError
-from ottla.produce.delivery import Outcome
 from ottla.produce.options import BatchHook
 from ottla.produce.outgoing import Outgoing
 from ottla.wire.batch import Batch, BatchHeader, Codec, pack_header
@@ -51,7 +50,7 @@ class HookedDraft:
         return start + taken
 
     def parts(self, whole: Outgoing, hook: BatchHook, *, codec: Codec, level: int | None) -> list[Outgoing]:
-        """The batches that the hook makes of the rows; none when it returns none, which decides the whole.
+        """The batches that the hook makes of the rows; none when it returns none.
 
         Raises InputError when the hook raises or returns something that is no batch.
         """
@@ -64,9 +63,6 @@ class HookedDraft:
             )
         except BaseException as error:
             raise _hook_failed(whole, error) from error
-        if not batches:  # everything was filtered out: that is what the program wanted
-            whole.decide(Outcome(0, -1, -1, made=0))
-            return []
         return part_out(whole, batches, changed=made.num_rows != rows.num_rows)
 
 

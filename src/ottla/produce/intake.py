@@ -1,4 +1,5 @@
 """Where records come in: every thread fills a chunk of its own for each topic, and full or due chunks are handed over.
+Callers wait here while the memory that a producer may use is used up.
 
 Records come in from any thread, parcels of columns go out to the sender's thread, in the order of the calls of each
 thread. Nothing here takes a lock, and every step may be interrupted: by other threads, by Ctrl-C, and by a signal
@@ -29,13 +30,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.errors import OttlaError, copied
-from ottla.produce.budget import Budget
-from ottla.produce.delivery import Delivery, Shipment
+from ottla import events as happened
+from ottla.errors import BufferFull, OttlaError, copied
+from ottla.events import Events
+from ottla.net.waiting import Total, Waiters
+from ottla.produce.delivery import Delivery, Shipment, is_sender_thread
+from ottla.produce.options import SMALL_BYTES, Buffering, WhenFull
 from ottla.wire.columns import Columns, from_bytes
 
-SMALL_BYTES = 1024
-"""Values up to this size go the short way: a chunk of them cannot get large unnoticed."""
 FIRST_CHUNK_RECORDS = 1024
 _MOST_CHUNK_RECORDS = 8192
 _LIKELY_CHUNK_BYTES = 1 << 20
@@ -49,7 +51,78 @@ _FEW_CHUNKS = 64
 _RECORD_BYTES = 16
 """What a record adds to the size of its content while it waits."""
 
+_TELL_EVERY = 1.0
+"""Seconds: a buffer that is always full is a normal way to go as fast as the brokers."""
+
 _HEADERS = pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+
+
+class Budget:
+    """The memory that a producer may use: bytes in use, of those allowed, and the callers who wait for room.
+
+    Bytes are added when records are handed over and taken back when they are decided or on disk. It holds no lock:
+    those who wait ask whether the producer is usable, which may lead anywhere, also to the thread that gives bytes
+    back.
+    """
+
+    def __init__(self, buffering: Buffering, *, holding: Callable[[], str], events: Events) -> None:
+        self._events = events
+        self.buffering = buffering
+        self._used = Total()
+        self._waiters = Waiters()
+        self._told_at = -_TELL_EVERY
+        self._holding = holding
+
+    @property
+    def used(self) -> int:
+        """Bytes in use."""
+        return self._used.value
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for room."""
+        return len(self._waiters)
+
+    @property
+    def full(self) -> bool:
+        """Whether callers have to wait."""
+        return self.used >= self.buffering.bytes
+
+    def _has_room(self) -> bool:
+        return not self.full
+
+    def add(self, size_bytes: int) -> None:
+        """So many more bytes are in use; negative for fewer."""
+        self._used.add(size_bytes)
+        if size_bytes < 0 and self._waiters:
+            self._waiters.notify_all()
+
+    def wait(self, usable: Callable[[], None]) -> None:
+        """Returns when there is room; raises BufferFull when that takes too long, or whatever `usable` raises."""
+        if self._has_room():
+            return
+        options = self.buffering
+        started = time.monotonic()
+        # A callback runs on the thread that makes room: it would wait for itself.
+        refuses = options.when_full is WhenFull.REFUSE or is_sender_thread()
+        limit = started if refuses else started + options.wait
+        if self._events.active and started - self._told_at >= _TELL_EVERY:
+            self._told_at = started
+            self._events.emit(happened.BufferFull(self.used, options.bytes, self._holding()))
+        while True:
+            usable()  # also when the time is up: why there is no room may have become known meanwhile
+            if (left := limit - time.monotonic()) <= 0:
+                break
+            self._waiters.wait(min(left, 1.0), unless=self._has_room)
+            if self._has_room():
+                return
+        holding = self._holding()
+        seconds = time.monotonic() - started
+        raise BufferFull(waiting_bytes=self.used, limit_bytes=options.bytes, seconds=seconds, holding=holding)
+
+    def wake(self) -> None:
+        """Those who wait look again whether the producer is usable."""
+        self._waiters.notify_all()
 
 
 class Extras(NamedTuple):
@@ -139,6 +212,10 @@ class Chunk(list[Any]):
         # As a list at once: the thread may still be adding extras of a record that will go into the next chunk.
         extras = {row: extra for row, extra in list(self.extras.items()) if row < count}
         return _with_extras(values, keys, extras)
+
+    def trim(self) -> None:
+        """Lets go what was appended after it was closed. What counted stays: a later record must not get its index."""
+        del self[self.counts[0].records :]
 
     def forget(self) -> None:
         """Lets the values go: its thread may know the chunk until it sends again. It must not get shorter."""

@@ -21,8 +21,7 @@ from ottla.events import SpoolFailed as SpoolFailedEvent
 from ottla.events import SpoolFull as SpoolFullEvent
 from ottla.produce.lane import Lane
 from ottla.produce.options import Spool
-from ottla.produce.outcomes import Outcomes
-from ottla.produce.outgoing import Identity, Outgoing
+from ottla.produce.outgoing import Account, Identity, Outgoing
 from ottla.produce.spool import Entry, Store, Stored, Ticket
 
 _log = logging.getLogger(__name__)
@@ -35,12 +34,12 @@ NO_PRODUCER = -1
 class Keeper:
     """The spool of one producer; used by the sender's thread."""
 
-    def __init__(self, spool: Spool, store: Store, *, outcomes: Outcomes, events: Events) -> None:
+    def __init__(self, spool: Spool, store: Store, *, account: Account, events: Events) -> None:
         self.spool = spool
         self.error: SpoolError | None = None
         """Why the disk refused last; None when it works."""
         self._store = store
-        self._outcomes = outcomes
+        self._account = account
         self._events = events
         self._try_again_at = 0.0
         self._undurable: dict[int, tuple[Outgoing, Lane]] = {}
@@ -192,7 +191,7 @@ class Keeper:
             return
         if batch.records is not None and not batch.flying:
             batch.records = None
-            self._outcomes.hold(batch, -batch.held_bytes)
+            self._account.release(batch)
 
     def load(self, batch: Outgoing) -> None:
         """Brings the records of a batch back into memory; raises NotDelivered when they are damaged on disk."""
@@ -204,7 +203,7 @@ class Keeper:
         except (CorruptBatch, SpoolError) as error:
             raise self._damaged(batch, error) from error
         batch.records = read.records
-        self._outcomes.hold(batch, len(read.records))
+        self._account.hold(batch, len(read.records))
 
     def done(self, batches: Iterable[Outgoing], *, delivered: bool) -> None:
         """These are decided: what is on disk of them may go."""

@@ -90,6 +90,8 @@ class Lane:
         self.checking = False
         self.is_stale = False
         """It has to be read because much time has passed, not because the broker said that numbers cannot go on."""
+        self.stored: Outgoing | None = None
+        """The batch that is on disk, as it must be before it is sent; its owner's."""
         self._is_checked = False
         """Since something was sent."""
         self._most_in_flight = in_flight
@@ -180,12 +182,24 @@ class Lane:
         batch.stamp(identity, transactional=transactional)
         return identity
 
+    @property
+    def next_identity(self) -> Identity | None:
+        """Under which the next batch is sent, if nothing else happens."""
+        return Identity(self._producer_id, self._epoch, self._next_sequence) if self._numbered else None
+
+    def add_numbered(self, batch: Outgoing) -> None:
+        """A sealed batch that has `next_identity` already goes to the end of the line."""
+        self.line.append(batch)
+        if batch.identity is not None:
+            self._next_sequence = (batch.identity.sequence + batch.count) % _SEQUENCES
+
     def sent(self, batch: Outgoing, now: float) -> None:
         """The batch is under way."""
         batch.flying = True
         batch.attempts += 1
         batch.sent_at = now if batch.sent_at is None else batch.sent_at
         self.flying += 1
+        self.stored = None
         if now - self._sent_at > FORGOTTEN_AFTER:
             self._known_id = -1
         self._sent_at = now

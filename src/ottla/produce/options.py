@@ -1,7 +1,7 @@
 """Settings of a producer, for one topic and for the rest, as small frozen values that are checked when they are made.
 
-Comes in: what a program wrote. Goes out: `Settings`, one for each topic in use, with nothing left open. Nothing here
-connects, opens a file or keeps state.
+Comes in: what a program wrote. Goes out: `Settings`, one for each topic in use, with nothing left open, and the router
+of each. Nothing here connects or opens a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from ottla.config import Path, check_kind, check_seconds, check_whole
 from ottla.errors import ConfigError
 from ottla.net.discovery import OnUnknownTopic
-from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Sticky, Strategy
+from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Router, Sticky, Strategy
 from ottla.wire.batch import HEADER_BYTES, Codec
 from ottla.wire.codecs import check_level, parse_codec
 from ottla.wire.encode import LARGEST_BATCH, BatchLimits
@@ -37,6 +37,10 @@ def _routing(partitioner: object, strategy: object) -> None:
         raise ConfigError(f"strategy is {strategy!r}; accepted are {accepted}")
 
 
+SMALL_BYTES = 1024
+"""Values up to this size go the short way: a chunk of them cannot get large unnoticed."""
+_SMALL_RECORD_BYTES = SMALL_BYTES + 64
+"""What such a record takes in a batch, at most."""
 _LARGEST = 1 << 50
 _ONE_MIB = 1 << 20
 Acks = Literal["all", 0, 1]
@@ -265,3 +269,43 @@ def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
                 f"{owner} has no option {name!r}: {hint}the options of a topic are {', '.join(sorted(known))}"
             )
     return options
+
+
+class ByTopic:
+    """The settings of every topic."""
+
+    def __init__(self, rest: Settings, topics: Mapping[str, TopicOptions]) -> None:
+        self._rest = rest
+        self._topics = {name: given.over(rest) for name, given in topics.items()}
+        self._routers: dict[str, Router] = {}
+
+    def settings(self, topic: str) -> Settings:
+        """Of one topic."""
+        return self._topics.get(topic, self._rest)
+
+    def takes_any_small_record(self, topic: str) -> bool:
+        """Whether a record of up to `SMALL_BYTES` needs no look at the settings: it fits, and nobody is asked."""
+        settings = self.settings(topic)
+        return settings.partitioner is None and settings.max_record_bytes >= _SMALL_RECORD_BYTES
+
+    def router(self, topic: str) -> Router:
+        """The one of a topic: callers ask it where a record would go, the sender sends it there."""
+        router = self._routers.get(topic)
+        if router is None:
+            settings = self.settings(topic)
+            made = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
+            router = self._routers.setdefault(topic, made)
+        return router
+
+    def forget(self, topic: str) -> None:
+        """The topic is not used any more: the next one who asks gets a new router."""
+        self._routers.pop(topic, None)
+
+    def check_transactional(self, spool: Spool | None) -> None:
+        """Raises when these settings do not go with transactions."""
+        if spool is not None:
+            raise ConfigError(
+                "transactional_id and spool exclude one another: a transaction cannot outlive its producer"
+            )
+        if any(one.acks != "all" or not one.idempotent for one in (self._rest, *self._topics.values())):
+            raise ConfigError("transactional_id needs acks='all' and idempotent=True for every topic")

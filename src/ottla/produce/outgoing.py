@@ -40,6 +40,24 @@ class Identity(NamedTuple):
     sequence: int
 
 
+class Account:
+    """How much memory batches take, and records that are in none yet. The owner tells the budget."""
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+    def hold(self, batch: Outgoing, more_bytes: int) -> None:
+        """The batch takes so many more bytes; negative for less."""
+        batch.held_bytes += more_bytes
+        self.held_bytes += more_bytes
+
+    def release(self, batch: Outgoing) -> None:
+        """The batch takes none any more."""
+        self.hold(batch, -batch.held_bytes)
+
+
 class Outgoing:
     """A batch of one partition."""
 
@@ -56,6 +74,7 @@ class Outgoing:
         "held_bytes",
         "identity",
         "inherited",
+        "is_doubtful",
         "opened",
         "outcomes",
         "parent",
@@ -107,6 +126,8 @@ class Outgoing:
         """Where it is on disk."""
         self.stored_identity: Identity | None = None
         self.inherited = False
+        self.is_doubtful = False
+        """It may be in the log, although no answer has said so."""
 
     @property
     def decided(self) -> bool:

@@ -1,13 +1,14 @@
 """Rows into the open batches of the partitions they are routed to.
 
 Comes in: what callers handed over, and the topic with its lanes. Goes out: batches in the lanes, filled and sealed as
-they get full. Pure but for the codecs: the time comes with the rows, and nothing here knows of brokers.
+they get full, and what is settled without being sent. Pure but for codecs and batch hooks: the time comes with the
+rows, and nothing here knows of brokers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +16,43 @@ import numpy.typing as npt
 
 from ottla.errors import InputError, OttlaError
 from ottla.model import TopicPartition
-from ottla.produce.delivery import Outcome, Placement, Refusal, Shipment
+from ottla.produce.delivery import Outcome, Placement, Shipment
 from ottla.produce.hook import HookedDraft
 from ottla.produce.intake import Handover
 from ottla.produce.lane import MOST_IN_FLIGHT, Lane
 from ottla.produce.options import Settings
-from ottla.produce.outgoing import Outgoing
+from ottla.produce.outgoing import Account, Outgoing
 from ottla.produce.route import Partitions, Router, invalid, runs
+from ottla.wire.batch import Codec
 from ottla.wire.draft import Draft
 from ottla.wire.encode import ALL_ROWS, BatchLimits
+
+
+class Settle(NamedTuple):
+    """The records of a batch have their outcome."""
+
+    batch: Outgoing
+    outcome: Outcome
+
+
+class RefuseRows(NamedTuple):
+    """Rows of a shipment get into no batch: the topic has no such partition."""
+
+    shipment: Shipment
+    partition: int
+    rows: npt.NDArray[np.int64]
+    error: OttlaError
+
+
+class Packing:
+    """What packing has done: the lanes that got something, and what has its outcome already."""
+
+    __slots__ = ("account", "settled", "touched")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.touched: list[Lane] = []
+        self.settled: list[Settle | RefuseRows] = []
 
 
 class Late(NamedTuple):
@@ -43,14 +72,8 @@ class Topic:
         settings: Settings,
         *,
         router: Router | None = None,
-        failed: Callable[[Outgoing, OttlaError], None] | None = None,
-        refused: Callable[[int, OttlaError], None] = lambda records, error: None,
     ) -> None:
         self.name = name
-        self.failed = failed or _failed
-        """Told of batches that never get into a line: their hook has failed."""
-        self.refused = refused
-        """Told how many records never got into a batch: their partition does not exist."""
         self.settings = settings
         self.router = router or Router(name, partitioner=settings.partitioner, strategy=settings.strategy)
         self.partitions: Partitions | None = None
@@ -65,6 +88,15 @@ class Topic:
         self.limits = settings.limits
         """Shrinks when a broker finds batches too large."""
         self.unknown_since: float | None = None
+        self.is_express = (
+            settings.batching.linger == 0
+            and settings.codec is Codec.NONE
+            and settings.acks != 0
+            and settings.batch_hook is None
+            and settings.partitioner is None
+            and not callable(settings.strategy)
+        )
+        """Whether a single record need not wait for anything, nor ask anybody."""
 
     @property
     def numbered(self) -> bool:
@@ -96,14 +128,12 @@ class Topic:
 def pack(
     topic: Topic,
     handover: Handover,
+    into: Packing,
     *,
-    held: Callable[[Outgoing, int], None],
-    touched: Callable[[Lane], None],
     rows: npt.NDArray[np.int64] | None = None,
     refuse: bool = True,
 ) -> npt.NDArray[np.int64]:
-    """Puts rows into the open batches of their partitions; `held` hears how much memory a batch takes, `touched` of
-    every lane that got something.
+    """Puts rows into the open batches of their partitions.
 
     Returns the rows whose partition the topic does not have. They are refused, unless `refuse` is false: then they are
     still to be packed, as `rows` of another call.
@@ -115,13 +145,13 @@ def pack(
         wrong = invalid(partitions, topic.partitions.count)
         wrong = wrong if rows is None else np.intersect1d(wrong, rows)
         if len(wrong) and refuse:
-            _refuse(topic, handover.shipment, partitions, wrong)
+            into.settled += _refusals(topic, handover.shipment, partitions, wrong)
         partitions[wrong] = _NOWHERE
     for partition, chosen in runs(partitions):
         if partition != _NOWHERE:
             lane = topic.lane(partition)
-            _fill(topic, lane, handover, chosen, held=held)
-            touched(lane)
+            _fill(topic, lane, handover, chosen, into)
+            into.touched.append(lane)
     return wrong
 
 
@@ -133,9 +163,6 @@ def _begin(topic: Topic, handover: Handover) -> npt.NDArray[np.int32]:
     shipment.now_ms = int(handover.created * 1000)
     shipment.times = columns.times if len(columns.times) else None
     shipment.unsettled = columns.count
-    if not columns.count:
-        shipment.settle(0)  # no batch will do it
-        return np.empty(0, np.int32)
     return topic.router.route(columns.key, columns.count, partitions=topic.partitions, explicit=handover.partitions)
 
 
@@ -151,19 +178,20 @@ _NO_ROWS = np.empty(0, np.int64)
 _NOWHERE = -1
 
 
-def _failed(batch: Outgoing, error: OttlaError) -> None:
-    batch.decide(Outcome(0, -1, -1, error))
-
-
-def _refuse(topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], wrong: npt.NDArray[np.int64]) -> None:
+def _refusals(
+    topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], wrong: npt.NDArray[np.int64]
+) -> list[RefuseRows]:
     assert topic.partitions is not None
-    for partition in np.unique(partitions[wrong]).tolist():
-        rows = wrong[partitions[wrong] == partition]
-        last = topic.partitions.count - 1
-        error = InputError(f"topic {topic.name} has no partition {partition}: it has partitions 0 to {last}")
-        shipment.placements.append(Placement(Refusal(topic.name, partition, error), rows, 0))
-        topic.refused(len(rows), error)
-    shipment.settle(len(wrong))
+    last = topic.partitions.count - 1
+    return [
+        RefuseRows(
+            shipment,
+            partition,
+            wrong[partitions[wrong] == partition],
+            InputError(f"topic {topic.name} has no partition {partition}: it has partitions 0 to {last}"),
+        )
+        for partition in np.unique(partitions[wrong]).tolist()
+    ]
 
 
 def _fill(
@@ -171,8 +199,7 @@ def _fill(
     lane: Lane,
     handover: Handover,
     rows: slice | npt.NDArray[np.int64],
-    *,
-    held: Callable[[Outgoing, int], None],
+    into: Packing,
 ) -> None:
     picked, at, stop = (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
     while at < stop:
@@ -183,10 +210,10 @@ def _fill(
         reached = draft.append(handover.columns, rows=picked, start=at, stop=stop, now_ms=handover.shipment.now_ms)
         if reached > at:
             _place(batch, handover.shipment, picked, range(at, reached), first)
-            held(batch, draft.size_bytes - batch.held_bytes)
+            into.account.hold(batch, draft.size_bytes - batch.held_bytes)
         at = reached
         if at < stop or draft.count >= topic.limits.max_records:
-            seal(topic, lane, held)
+            seal(topic, lane, into)
 
 
 def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
@@ -205,31 +232,38 @@ def _place(batch: Outgoing, shipment: Shipment, picked: npt.NDArray[np.int64], r
     batch.shipments.append((shipment, len(rows)))
 
 
-def seal(topic: Topic, lane: Lane, held: Callable[[Outgoing, int], None]) -> None:
+def seal(topic: Topic, lane: Lane, into: Packing) -> None:
     """The open batch of a lane takes its place in the line, compressed."""
     batch = lane.open
     assert batch is not None
     assert batch.draft is not None
     lane.open = None
-    settings = topic.settings
     batch.raw_bytes = batch.draft.size_bytes
     if isinstance(batch.draft, HookedDraft):
-        assert settings.batch_hook is not None
-        try:
-            parts = batch.draft.parts(batch, settings.batch_hook, codec=settings.codec, level=settings.level)
-        except OttlaError as error:
-            topic.failed(batch, error)
-            return
-        for part in parts:
-            held(part, part.size_bytes - part.held_bytes)
-            lane.add(part)
-        held(batch, -batch.held_bytes)
+        _seal_hooked(topic, lane, batch, batch.draft, into)
         return
     assert isinstance(batch.draft, Draft)
-    sealed = batch.draft.seal(settings.codec, settings.level)
+    sealed = batch.draft.seal(topic.settings.codec, topic.settings.level)
     batch.seal(sealed.header, sealed.records)
-    held(batch, batch.size_bytes - batch.held_bytes)
+    into.account.hold(batch, batch.size_bytes - batch.held_bytes)
     lane.add(batch)
+
+
+def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, into: Packing) -> None:
+    settings = topic.settings
+    assert settings.batch_hook is not None
+    try:
+        parts = draft.parts(whole, settings.batch_hook, codec=settings.codec, level=settings.level)
+    except OttlaError as error:
+        into.settled.append(Settle(whole, Outcome(0, -1, -1, error)))
+        return
+    if not parts:  # everything was filtered out: that is what the program wanted
+        into.settled.append(Settle(whole, Outcome(0, -1, -1, made=0)))
+        return
+    for part in parts:
+        into.account.hold(part, part.size_bytes - part.held_bytes)
+        lane.add(part)
+    into.account.release(whole)
 
 
 def shrink(topic: Topic, batch: Outgoing) -> None:

@@ -1,87 +1,79 @@
 """Which partitions take part in the transaction that is open: a batch leaves only after the coordinator knows its own.
 
-Lanes that want to send come in, requests to the coordinator and its refusal go out. Used by the sender's thread; who
-begins or ends a transaction sets `sending` and looks at `told`.
+Partitions that want to send come in, those that the coordinator has to be asked for go out, and its answers come back.
+Pure; used by the sender's thread. Whoever begins or ends a transaction sets `sending` and looks at `told`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 from ottla.errors import OttlaError
 from ottla.model import TopicPartition
-from ottla.net import Cluster
-from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction
-from ottla.produce.lane import Lane
-from ottla.produce.sender import Sender
-
-ERRAND = "transaction"
 
 
-class Participants:
-    """The partitions of one transaction after the other. `refused` hears why one may not take part."""
+class Join(NamedTuple):
+    """The coordinator is to be asked to let these partitions take part in transaction `number`."""
 
-    def __init__(self, cluster: Cluster, sender: Sender, *, refused: Callable[[OttlaError], None]) -> None:
-        self._cluster = cluster
-        self._sender = sender
-        self._refused = refused
+    number: int
+    who: PreparedTransaction
+    partitions: frozenset[TopicPartition]
+
+
+class Gate:
+    """The partitions of one transaction after the other."""
+
+    def __init__(self) -> None:
         self.sending = False
         """Whether batches may leave."""
         self.told = False
         """Whether the coordinator may have heard of this transaction."""
+        self.joining = False
+        """Whether a request is on its way that makes partitions take part."""
+        self.refusal: OttlaError | None = None
+        """Why the coordinator let one not take part."""
+        self.over: OttlaError | None = None
+        """Why nothing will ever be sent again, nor what is handed in by callers who have not heard of it."""
         self._number = 0
         self._who: PreparedTransaction | None = None
         self._added: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
-        self._refusal: OttlaError | None = None
 
     def begin(self, number: int, who: PreparedTransaction) -> None:
         """The next transaction: none takes part yet."""
         self._number, self._who = number, who
         self._added, self._wanted = set(), set()
-        self._refusal = None
+        self.refusal = None
         self.told = False
         self.sending = True
 
-    @property
-    def joining(self) -> bool:
-        """Whether a request is on its way that makes partitions take part."""
-        return self._sender.errands.busy(ERRAND)
-
-    def may_send(self, lane: Lane) -> bool:
-        """Whether the coordinator knows the partition; asks it to, if not."""
+    def lets_through(self, at: TopicPartition) -> bool:
+        """Whether the coordinator knows the partition; if not, it has to be asked."""
         if not self.sending:
             return False
-        if lane.at in self._added:
+        if at in self._added:
             return True
-        if self._refusal is not None:
-            # Also for what was handed in after the refusal. Not now: the lanes are being gone through.
-            self._sender.ask(self._drop_refused)
-            return False
-        assert self._who is not None
-        self._wanted.add(lane.at)
-        asked, who, number = set(self._wanted), self._who, self._number
-        self.told = True
-        self._sender.errands.run(
-            ERRAND,
-            lambda: coordinator.add_partitions(self._cluster, who, asked),
-            done=lambda _: self._joined(number, asked),
-            failed=lambda error: self._not_joined(number, error),
-        )
+        self._wanted.add(at)
         return False
 
-    def _joined(self, number: int, partitions: set[TopicPartition]) -> None:
-        if number == self._number:
-            self._added |= partitions
-            self._wanted -= partitions
+    def next_join(self) -> Join | None:
+        """What to ask the coordinator now; `joined` or `refused` must follow."""
+        if not self._wanted or self.joining or not self.sending or self.refusal is not None:
+            return None
+        assert self._who is not None
+        self.joining = self.told = True
+        return Join(self._number, self._who, frozenset(self._wanted))
 
-    def _not_joined(self, number: int, error: OttlaError) -> None:
-        if number == self._number:
-            self._refusal = error
-            self._refused(error)
-            self._drop_refused()
+    def joined(self, join: Join) -> None:
+        """They take part."""
+        self.joining = False
+        if join.number == self._number:
+            self._added |= join.partitions
+            self._wanted -= join.partitions
 
-    def _drop_refused(self) -> None:
-        if self._refusal is not None:
-            self._sender.fail_all(self._refusal)
+    def refused(self, join: Join, error: OttlaError) -> None:
+        """They do not: nothing more is sent in this transaction."""
+        self.joining = False
+        if join.number == self._number:
+            self.refusal = error

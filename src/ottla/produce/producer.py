@@ -22,18 +22,18 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
-from ottla.net.bell import Bell
 from ottla.net.deadline import Deadline
 from ottla.net.footing import Footing, Sinks
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
-from ottla.produce.budget import Budget
-from ottla.produce.bytopic import ByTopic
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
-from ottla.produce.intake import SMALL_BYTES, Extras, Handover, Intake
-from ottla.produce.keeper import Keeper
+from ottla.produce.express import MOST_BYTES
+from ottla.produce.failures import FailedBatch, Failures
+from ottla.produce.intake import Budget, Extras, Handover, Intake
 from ottla.produce.options import (
+    SMALL_BYTES,
     Buffering,
+    ByTopic,
     Oversize,
     Settings,
     Spool,
@@ -43,10 +43,9 @@ from ottla.produce.options import (
     check_kinds,
     settings_from,
 )
-from ottla.produce.outcomes import FailedBatch, Outcomes
-from ottla.produce.parts import Parts
+from ottla.produce.participants import Gate
 from ottla.produce.route import Partitions
-from ottla.produce.sender import Sender
+from ottla.produce.sender import Sender, Surroundings, new_loop
 from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
 from ottla.produce.transaction import Transaction
@@ -103,40 +102,38 @@ class Producer:
         )
         self._cluster, self._events = self._footing.cluster, self._footing.events
         store = None if spool is None else Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
-        self._bell = Bell()
+        loop = new_loop(self._cluster, name=client_id, events=self._events)
+        self._bell = loop.bell
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
-        self._outcomes = Outcomes(self._budget, events=self._events, on_failed=on_failed)
-        self._intake = Intake(self._budget, wake=self._bell.ring, short_way=self._topics.takes_any_small_record)
+        self._failures = Failures(events=self._events, on_failed=on_failed)
+        self._intake = Intake(self._budget, wake=loop.bell.ring, short_way=self._topics.takes_any_small_record)
         self._open = self._intake.open
-        self._spool = spool
-        self._keeper: Keeper | None = None
-        if spool is not None and store is not None:
-            self._keeper = Keeper(spool, store, outcomes=self._outcomes, events=self._events)
+        gate = None if transactional_id is None else Gate()
         self._sender = Sender(
-            Parts(
+            Surroundings(
                 cluster=self._cluster,
                 intake=self._intake,
                 budget=self._budget,
-                outcomes=self._outcomes,
+                failures=self._failures,
                 events=self._events,
-                bell=self._bell,
-                settings_of=self._topics.settings,
-                router_of=self._topics.router,
-                forget_router=self._topics.forget,
-                keeper=self._keeper,
-                retry=self._cluster.retry,
+                topics=self._topics,
+                spool=None if spool is None or store is None else (spool, store),
+                gate=gate,
                 transactional_id=transactional_id,
             ),
-            name=client_id,
+            loop,
         )
+        self._keeper = self._sender.keeper
+        self._express = self._sender.expressway
         self._transactions: Transactions | None = None
-        if transactional_id is not None:
+        if transactional_id is not None and gate is not None:
             self._transactions = Transactions(
                 transactional_id,
                 timeout=transaction_timeout,
                 cluster=self._cluster,
                 sender=self._sender,
-                outcomes=self._outcomes,
+                failures=self._failures,
+                gate=gate,
             )
         self._started = False
         self._closed = False
@@ -208,7 +205,9 @@ class Producer:
                 chunk.busy = False
                 if index < chunk.limit:
                     return Delivery(chunk.shipment, index)
-                return self._intake.settle_append(chunk, index, value, self._check_open)
+                if self._express is None or not chunk.received or chunk.successors:
+                    return self._intake.settle_append(chunk, index, value, self._check_open)
+                chunk.trim()
         return self._send(topic, value, key, headers, partition, timestamp)
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
@@ -262,7 +261,7 @@ class Producer:
             return
         deadline = Deadline.after(_seconds(timeout))
         BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
-        self._outcomes.raise_failures()
+        self._failures.raise_failures()
 
     def persist(self, timeout: float | None = None) -> None:
         """Returns once everything sent so far is on disk or acknowledged: a kill -9 cannot take it away any more.
@@ -311,12 +310,12 @@ class Producer:
                 self._drain(deadline)
         finally:
             self._end(deadline)
-        self._outcomes.raise_failures()
+        self._failures.raise_failures()
 
     def hurry(self) -> None:
         """Sends everything now, and waits for nothing: what comes before many are closed at once."""
         if self._started:
-            self._sender.ask(self._sender.reception.hurry)
+            self._sender.hurry()
 
     def _drain(self, deadline: Deadline) -> None:
         try:
@@ -347,8 +346,8 @@ class Producer:
                 everything.callback(self._keeper.close)
             everything.callback(self._bell.close)
             self._sender.stop(deadline)  # also one that was not started: then it cannot be any more
-        if self._keeper is not None and self._outcomes.kept:
-            _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._outcomes.kept)
+        if self._keeper is not None and self._failures.kept:
+            _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._failures.kept)
         self._ended = True
         lifetimes.ends(self)
 
@@ -375,6 +374,10 @@ class Producer:
             partitions = self._partitions(topic, self._budget.buffering.wait)
             where = self._topics.router(topic).custom_one(name, body, partitions.count)
         when = checks.milliseconds(timestamp)
+        if self._express is not None and listed is None and when < 0 and where < 0 and size <= MOST_BYTES:
+            delivery = self._express.send(topic, body, name)
+            if delivery is not None:
+                return delivery
         extras = None if listed is None and when < 0 and where < 0 else Extras(listed, when, where)
         return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_open)
 

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import NamedTuple
 
 from ottla.admin import Admin, OffsetSpec
 from ottla.fetch.reader import Reader
-from ottla.model import OffsetRange, TopicPartition
+from ottla.model import OffsetRange
 from ottla.net import Cluster
+from ottla.produce.core import Search
 from ottla.produce.outgoing import Identity
 
 _CLOCKS_DIFFER = 600.0
 """Seconds by which a broker's clock may be behind ours, where it sets the timestamps."""
-
-
-class Search(NamedTuple):
-    """Where to look: from `floor` on, or, if that is -1 or not in the log, from the first record as old as they are."""
-
-    at: TopicPartition
-    floor: int
-    created: float
-    timestamp_ms: int
 
 
 def find(cluster: Cluster, search: Search, wanted: Mapping[Identity, int]) -> dict[Identity, int]:

@@ -32,9 +32,9 @@ from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction, fencing
 from ottla.produce.delivery import BulkDelivery, Shipment, is_sender_thread
+from ottla.produce.failures import Failures
 from ottla.produce.identity import Identified, transactional_producer_id
-from ottla.produce.outcomes import Outcomes
-from ottla.produce.participants import Participants
+from ottla.produce.participants import Gate
 from ottla.produce.sender import Sender
 
 _log = logging.getLogger(__name__)
@@ -75,14 +75,21 @@ class Transactions:
     """
 
     def __init__(
-        self, transactional_id: str, *, timeout: float, cluster: Cluster, sender: Sender, outcomes: Outcomes
+        self,
+        transactional_id: str,
+        *,
+        timeout: float,
+        cluster: Cluster,
+        sender: Sender,
+        failures: Failures,
+        gate: Gate,
     ) -> None:
         self.transactional_id = transactional_id
         self.state = State.IDLE
         self._timeout = timeout
         self._cluster = cluster
         self._sender = sender
-        self._outcomes = outcomes
+        self._failures = failures
         self._who: PreparedTransaction | None = None
         self._fenced: Fenced | None = None
         self._number = 0
@@ -96,17 +103,20 @@ class Transactions:
         """Whether a request of the last transaction may still arrive: the next one needs another epoch."""
         self._unsettled = False
         """Whether the coordinator may not know yet that the last transaction is over."""
-        self._reason: OttlaError | None = None
-        """Why this transaction cannot be committed."""
-        self._participants = Participants(cluster, sender, refused=self._failed_with)
-        sender.gate = self._participants.may_send
-        sender.reception.settled = self._look_at
+        self._gate = gate
+        self._own_reason: OttlaError | None = None
+        """Why this transaction cannot be committed, besides records that failed."""
 
     @property
     def who(self) -> PreparedTransaction:
         """The identity under which the transaction runs."""
         assert self._who is not None
         return self._who
+
+    @property
+    def _reason(self) -> OttlaError | None:
+        """Why this transaction cannot be committed: a record that failed takes it along, whoever else was told."""
+        return self._own_reason or self._failures.failure
 
     def check_open(self) -> None:
         """Raises unless records may be sent."""
@@ -167,7 +177,7 @@ class Transactions:
     def forsake(self, this: Decision) -> None:
         """The block was never entered: what other threads have sent in it belongs to none."""
         if this.number == self._number and self.state is State.OPEN:
-            self._participants.sending = False
+            self._gate.sending = False
             self._unsettled = self._stale = True
             self.state = State.IDLE
 
@@ -178,10 +188,11 @@ class Transactions:
         stray = self._take_reason()
         if stray is not None:
             _log.error("records were dropped: %s", stray)
-        self._outcomes.forget_failures()
+        self._failures.forget_failures()
 
     def _take_reason(self) -> OttlaError | None:
-        reason, self._reason = self._reason, None
+        reason = self._reason
+        self._own_reason = self._failures.failure = None
         return reason
 
     def _settle_the_last(self) -> None:
@@ -200,8 +211,8 @@ class Transactions:
 
     def _start_afresh(self, this: Decision) -> None:
         this.number = self._number = self._number + 1
-        self._reason = None
-        self._participants.begin(self._number, self.who)
+        self._take_reason()
+        self._gate.begin(self._number, self.who)
         self.state = State.OPEN
 
     def _identify(self, before: Identified | None) -> None:
@@ -222,10 +233,10 @@ class Transactions:
 
         def work() -> State:
             self._wait_for_all(this)
-            if self._participants.told:
+            if self._gate.told:
                 self._count(this)
             self._unsettled = False
-            self._stale = self._stale and self._participants.told
+            self._stale = self._stale and self._gate.told
             this.committed = True
             return State.IDLE
 
@@ -239,7 +250,7 @@ class Transactions:
             return State.PREPARED
 
         self._end(this, work)
-        return replace(self.who, empty=not self._participants.told)
+        return replace(self.who, empty=not self._gate.told)
 
     def withdraw(self, this: Decision) -> None:
         """Aborts a prepared transaction whose token nobody got."""
@@ -300,8 +311,8 @@ class Transactions:
         if this.ender is not call:
             return
         if self.state is State.ENDING and this.number == self._number:
-            self._participants.sending = False
-            self._outcomes.forget_failures()
+            self._gate.sending = False
+            self._failures.forget_failures()
             self.state = after
         this.ender = None
 
@@ -309,7 +320,7 @@ class Transactions:
         """Every acknowledgement is there and nothing can follow; else the transaction is aborted."""
         try:
             BulkDelivery(self._everything()).exception()
-            self._participants.sending = False
+            self._gate.sending = False
             self._sender.drop_all(NotDelivered(_LATE))
         except BaseException:  # Ctrl-C as well
             self._roll_back(this, None)
@@ -375,11 +386,11 @@ class Transactions:
     def _roll_back(self, this: Decision, deadline: Deadline | None) -> None:
         """Drops and aborts; what the coordinator could not be told now, it is told before the next transaction."""
         this.committed = False
-        self._participants.sending = False
+        self._gate.sending = False
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
         self._sender.drop_all(NotDelivered("the transaction was aborted"), deadline=limit)
         try:
-            if self._participants.told:
+            if self._gate.told:
                 self._clear(limit)
             else:
                 self._unsettled = self._stale = False
@@ -389,7 +400,7 @@ class Transactions:
     def _clear(self, deadline: Deadline | None) -> None:
         """The coordinator knows that the last transaction is over, one way or the other."""
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
-        while self._participants.joining and not self._sender.has_stopped and not limit.expired():
+        while self._gate.joining and not self._sender.has_stopped and not limit.expired():
             time.sleep(_SHORT)  # it would add partitions to a transaction that was ended
         try:
             coordinator.end(self._cluster, self.who, commit=False, deadline=limit)
@@ -402,13 +413,13 @@ class Transactions:
     def _fence(self, error: Fenced) -> Fenced:
         """This producer is done for good; the error to raise."""
         if self._fenced is None:
-            self._fenced = self._sender.over = fenced = copied(coordinator.taken_over(self.transactional_id, error))
-            self._participants.sending = False
+            self._fenced = self._gate.over = fenced = copied(coordinator.taken_over(self.transactional_id, error))
+            self._gate.sending = False
             if is_sender_thread():
-                self._sender.ask(lambda: self._sender.fail_all(fenced))  # not in the middle of whatever it does
+                self._sender.fail_all(fenced)  # not in the middle of whatever it does
             else:
                 self._sender.drop_all(fenced)
-            self._outcomes.forget_failures()
+            self._failures.forget_failures()
             self.state = State.IDLE
         return copied(self._fenced)
 
@@ -423,30 +434,22 @@ class Transactions:
             self.check_open()
             try:
                 if offsets:
-                    self._participants.told = True
+                    self._gate.told = True
                     coordinator.add_offsets(self._cluster, self.who, member.group)
                     coordinator.commit_offsets(self._cluster, self.who, member, offsets)
             except Fenced as error:
                 raise self._fence(error) from error
             except OttlaError as error:
-                self._reason = self._reason or error
+                self._own_reason = self._own_reason or error
                 raise
             except BaseException as error:  # Ctrl-C: they may be part of it or not
-                self._reason = self._reason or OttlaError(f"sending the offsets of {member.group} was interrupted")
+                self._own_reason = self._own_reason or OttlaError(
+                    f"sending the offsets of {member.group} was interrupted"
+                )
                 error.add_note("the transaction can only be aborted: it is not known whether it has the offsets")
                 raise
 
         self._alone(work)
-
-    # The sender's thread
-
-    def _failed_with(self, error: OttlaError) -> None:
-        self._reason = self._reason or error
-
-    def _look_at(self, shipment: Shipment) -> None:
-        """A shipment has its outcome: one that failed takes the transaction with it, whoever else was told."""
-        if self._reason is None:
-            self._reason = BulkDelivery([shipment]).exception(0)
 
 
 def check_settings(transactional_id: object, timeout: object) -> None:

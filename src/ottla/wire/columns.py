@@ -25,6 +25,7 @@ _NO_ENDS = np.zeros(0, np.int64)
 _NO_BYTES = np.zeros(0, np.uint8)
 _NO_BYTES.flags.writeable = _NO_ENDS.flags.writeable = False
 _ALL_NULL = BinaryIn(_NO_ENDS, _NO_BYTES, _NO_BYTES)
+NO_KEYS = _ALL_NULL
 _NO_HEADERS = HeadersIn(_NO_ENDS, _NO_BYTES, _ALL_NULL, _ALL_NULL)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from ottla.wire.batch import (
     TimestampType,
 )
 from ottla.wire.codecs import DecompressionFailed, Scratch
+from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
 from ottla.wire.kernels import decoding as k
 from ottla.wire.room import Fault, Room
 
@@ -90,6 +92,7 @@ class Decoder:
         if not 0 < max_batch_bytes <= _LARGEST - chunk_bytes or chunk_bytes <= 0:
             raise ConfigError(f"max_batch_bytes and chunk_bytes must be positive and below {_LARGEST} together")
         self.schema = pa.schema([field for field in SCHEMA if field.name in columns])
+        self._fields = tuple((field.name, field.type) for field in self.schema)  # Arrow makes them anew each time
         self._want = sum(bit for name, bit in _BITS.items() if name in columns) | (k.FINGERPRINT if fingerprint else 0)
         self._max_batch_bytes = max_batch_bytes
         self._chunk_bytes = chunk_bytes
@@ -109,6 +112,7 @@ class Decoder:
 
         A damaged batch raises `CorruptBatch`, after everything before it was handed out.
         """
+        _load_kernel()
         stop = min(stop, _END_OF_LOG)
         for chunk in self._chunks(batches, start, stop):
             fault = chunk.fault
@@ -168,6 +172,32 @@ class Decoder:
         return start, end
 
     def _decode_chunk(self, chunk: _Chunk, topic: str, partition: int, start: int, stop: int) -> Decoded:
+        room = self._few(chunk, start, stop) or self._room(chunk, start, stop)
+        fixed: dict[str, str | int] = {
+            "topic": topic,
+            "partition": partition,
+            "timestampType": int(chunk.timestamp_type),
+        }
+        columns = [
+            _repeated(fixed[name], room.rows) if name in fixed else room.column(name, data_type)
+            for name, data_type in self._fields
+        ]
+        records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        fingerprint = room.fingerprint() if self._want & k.FINGERPRINT and isinstance(room, Room) else None
+        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
+        left_out = chunk.count - room.rows
+        return Decoded(records, room.rows, fingerprint, min(stop, reached), left_out, room.clamped)
+
+    def _few(self, chunk: _Chunk, start: int, stop: int) -> Few | None:
+        if chunk.count > MOST_RECORDS or chunk.record_bytes > MOST_BYTES or self._want & k.FINGERPRINT:
+            return None
+        source, *others = chunk.sources or (None,)
+        if source is None or any(other is not source for other in others):
+            return None
+        few = Few()
+        return few if few.fill(source, chunk.segments, start, stop) else None
+
+    def _room(self, chunk: _Chunk, start: int, stop: int) -> Room:
         room = Room(self._want, chunk.count, chunk.record_bytes)
         for source, batches, segments in chunk.stretches():
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
@@ -175,20 +205,26 @@ class Decoder:
             if fault is not None:
                 error = _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
                 raise _FaultyRecords(batches[fault.segment], error)
-        fixed: dict[str, str | int] = {
-            "topic": topic,
-            "partition": partition,
-            "timestampType": int(chunk.timestamp_type),
-        }
-        columns = [
-            pa.repeat(_constant(fixed[field.name]), room.rows) if field.name in fixed else room.column(field)
-            for field in self.schema
-        ]
-        records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        fingerprint = room.fingerprint() if self._want & k.FINGERPRINT else None
-        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
-        left_out = chunk.count - room.rows
-        return Decoded(records, room.rows, fingerprint, min(stop, reached), left_out, room.clamped)
+        return room
+
+
+@cache
+def _load_kernel() -> None:
+    """With the first records: it takes a while, and later ones must not wait for it; Ctrl-C in the middle of it breaks
+    it for the whole process."""
+    for is_decompressed in (False, True):  # what was received must not be written to: another type, another kernel
+        data = np.empty(0, np.uint8)
+        data.flags.writeable = is_decompressed
+        Room(0, 0, 0).fill(data, np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
+
+
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    return _repeated_few(value, rows) if rows <= MOST_RECORDS else pa.repeat(_constant(value), rows)
+
+
+@lru_cache(maxsize=1024)
+def _repeated_few(value: str | int, rows: int) -> pa.Array:
+    return pa.repeat(_constant(value), rows)
 
 
 def _constant(value: str | int) -> pa.Scalar:

@@ -22,6 +22,7 @@ HIGHEST_VERSION = 13
 
 _HEAD = struct.Struct(">iiiibii")
 _PARTITION = struct.Struct(">iiqiqi")
+_FETCHED = struct.Struct(">ihqqq")
 _CONSUMER = -1
 _NO_SESSION = (0, -1)
 _UNKNOWN = -1
@@ -137,8 +138,7 @@ def _topic(cursor: Cursor, version: int) -> list[Fetched]:
 
 
 def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
-    partition, error_code = cursor.int32(), cursor.int16()
-    high_watermark, last_stable, log_start = cursor.int64(), cursor.int64(), cursor.int64()
+    partition, error_code, high_watermark, last_stable, log_start = cursor.unpack(_FETCHED)
     aborted = tuple(cursor.compact_array(_aborted, smallest=17))
     preferred = cursor.int32()
     records = cursor.compact_bytes()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from struct import Struct
 from typing import Any, ClassVar, Protocol
 
@@ -39,7 +39,8 @@ __all__ = [
 
 API_VERSIONS = 18
 _CORRELATION = Struct(">i")
-_HEADER = Struct(">hhih")
+_HEADER = Struct(">hhi")
+_LENGTH = Struct(">h")
 
 
 class Message(Protocol):
@@ -70,12 +71,19 @@ def encode_body(message: Message) -> bytes:
 
 def request_header(api_key: int, version: int, *, correlation_id: int, client_id: str | None) -> bytes:
     """The header of a request whose body is written elsewhere: v2 for flexible versions, else v1."""
-    # The client id is a legacy string in both versions: a broker reads it before it knows the API.
-    name = None if client_id is None else client_id.encode()
-    if name is not None and len(name) > 32767:
+    name = _client_name(client_id)
+    return _HEADER.pack(api_key, version, correlation_id) + (name + b"\x00" if is_flexible(api_key, version) else name)
+
+
+@lru_cache(maxsize=64)
+def _client_name(client_id: str | None) -> bytes:
+    """The client id is a legacy string in both versions: a broker reads it before it knows the API."""
+    if client_id is None:
+        return _LENGTH.pack(-1)
+    name = client_id.encode()
+    if len(name) > 32767:
         raise WireError(f"the client id has {len(name)} bytes, at most 32767 fit")
-    fixed = _HEADER.pack(api_key, version, correlation_id, -1 if name is None else len(name))
-    return fixed + (name or b"") + (b"\x00" if is_flexible(api_key, version) else b"")
+    return _LENGTH.pack(len(name)) + name
 
 
 def split_response(api_key: int, version: int, frame: memoryview) -> tuple[int, memoryview]:

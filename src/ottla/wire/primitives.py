@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ottla.errors import WireError
 
@@ -20,10 +20,13 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
 NO_TAGS = b"\x00"
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
 def unsigned_varint(value: int) -> bytes:
     """Seven bits a byte, least significant first."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -81,7 +84,15 @@ class Cursor:
         at = self._take(16)
         return uuid.UUID(bytes=bytes(self._data[at : at + 16]))
 
+    def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
+        """Several fields of fixed size at once."""
+        return fields.unpack_from(self._data, self._take(fields.size))
+
     def unsigned_varint(self) -> int:
+        at = self._at
+        if at < self._end and (first := self._data[at]) < 0x80:
+            self._at = at + 1
+            return first
         value = shift = 0
         while True:
             byte = self._data[self._take(1)]
@@ -121,8 +132,9 @@ class Cursor:
 
     def skip_tags(self) -> None:
         """Go past the tagged fields."""
-        for _ in self.tags():
-            pass
+        for _ in range(self.unsigned_varint()):
+            self.unsigned_varint()
+            self._take(self.unsigned_varint())
 
     def finish(self) -> None:
         """Make sure that nothing is left."""

@@ -18,6 +18,7 @@ HIGHEST_VERSION = 11
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INT32 = struct.Struct(">i")
+_PRODUCED = struct.Struct(">ihqqq")
 
 
 class Leader(NamedTuple):
@@ -89,8 +90,7 @@ def _topic(cursor: Cursor) -> Iterable[Produced]:
 
 
 def _partition(cursor: Cursor, topic: str) -> Produced:
-    partition, error_code = cursor.int32(), cursor.int16()
-    base_offset, append_time, log_start_offset = cursor.int64(), cursor.int64(), cursor.int64()
+    partition, error_code, base_offset, append_time, log_start_offset = cursor.unpack(_PRODUCED)
     record_errors = tuple(cursor.compact_array(_record_error, smallest=6))
     message = cursor.compact_string()
     leader = None

@@ -191,18 +191,18 @@ class Room:
         self._header_keys = self._header_keys.grown(room, filled)
         self._header_values = self._header_values.grown(room, filled)
 
-    def column(self, field: pa.Field) -> pa.Array:
+    def column(self, name: str, data_type: pa.DataType) -> pa.Array:
         """One of the columns that the kernel fills, as an Arrow array."""
         state = self._state
-        if field.name == "offset":
-            return self._offsets.array(field.type, self.rows)
-        if field.name == "timestamp":
-            return self._timestamps.array(field.type, self.rows)
-        if field.name == "key":
-            return self._key.array(field.type, self.rows, int(state[k.KEY_NULLS]))
-        if field.name == "value":
-            return self._value.array(field.type, self.rows, int(state[k.VALUE_NULLS]))
-        return self._headers(field.type)
+        if name == "offset":
+            return self._offsets.array(data_type, self.rows)
+        if name == "timestamp":
+            return self._timestamps.array(data_type, self.rows)
+        if name == "key":
+            return self._key.array(data_type, self.rows, int(state[k.KEY_NULLS]))
+        if name == "value":
+            return self._value.array(data_type, self.rows, int(state[k.VALUE_NULLS]))
+        return self._headers(data_type)
 
     def _headers(self, data_type: pa.ListType) -> pa.Array:
         count, bare = int(self._state[k.HEADER]), int(self._state[k.BARE])

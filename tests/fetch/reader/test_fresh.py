@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from uuid import UUID
 
@@ -115,7 +116,7 @@ def test_brokers_that_have_not_heard_of_the_topic_yet_do_not_take_its_reader_bac
             metadata = reader.cluster.metadata(["t"])
             assert course.topic_id == metadata.topics["t"].id
             behind = replace(metadata, topics={"t": replace(metadata.topics["t"], id=UUID(int=7))})
-            fetcher._do(lambda: fetcher._leaders._learn_all(behind))
+            fetcher._loop.call(lambda: fetcher._learn(behind, time.monotonic()))
             fill(kafka, 1)
             assert [next(reading).offset for _ in range(10)] == list(range(100, 110))
             reading.close()

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 from tests.fetch.logs import cut_back, fill
 from tests.fetch.watching import Told, by_partition, names, new_reader, raised_by
+from tests.net.test_cluster import closed_port
 from tests.waiting import eventually
 
 from ottla.config import Timeouts
 from ottla.errors import DeadlineExceeded, ErrorCode, OffsetsLost, OttlaError
-from ottla.events import Event, FetchRetried, RangeLost
+from ottla.events import ConnectionDown, Event, FetchRetried, RangeLost, TimeDown
 from ottla.fetch.options import Fetching
 from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, TopicPartition
@@ -319,6 +320,41 @@ def test_all_brokers_away_for_a_while_is_survived(kafka: FakeKafka) -> None:
         found += list(reading)
         back.join()
     assert len(set(found)) == len(found) == 2000
+
+
+def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(kafka: FakeKafka) -> None:
+    times = Timeouts(connect=0.5, request=0.5, total=2.0)
+    with new_reader(kafka.bootstrap, fetching=SMALL, timeouts=times) as reader:
+        reading = names(reader.read("many"))
+        next(reading)
+        kafka.all_down()
+        with pytest.raises(DeadlineExceeded) as raised:
+            list(reading)
+    assert {cause.partition(": ")[0] for cause in raised.value.causes} <= set(map(str, kafka.addresses.values()))
+    assert all("connection refused" in cause for cause in raised.value.causes)
+
+
+def test_addresses_where_nobody_answers_are_told_as_a_producer_tells_them(kafka: FakeKafka) -> None:
+    told = Told()
+    with new_reader(f"{kafka.bootstrap},{closed_port()}", fetching=SMALL, events=[told]) as reader:
+        reading = names(reader.read("many"))
+        found = [next(reading)]
+        kafka.all_down()
+        back = threading.Thread(target=_up_when, args=(kafka, lambda: _nowhere(told)))
+        back.start()
+        found += list(reading)
+        back.join()
+    assert len(set(found)) == len(found) == 2000
+    assert {event.broker_id for event in told.of(TimeDown)} >= {None}
+
+
+def _up_when(kafka: FakeKafka, condition: Callable[[], object]) -> None:
+    eventually(condition)
+    kafka.all_up()
+
+
+def _nowhere(told: Told) -> list[ConnectionDown]:
+    return [event for event in told.of(ConnectionDown) if event.broker_id is None]
 
 
 def test_a_connection_that_broke_is_let_go_of_with_the_half_answer_on_it(kafka: FakeKafka) -> None:

@@ -30,7 +30,7 @@ from ottla.events import (
     StillDown,
     TimeDown,
 )
-from ottla.testing import FakeKafka
+from ottla.testing import FakeKafka, When
 
 from .stand import SOON, new, stuck, values
 
@@ -87,6 +87,32 @@ def test_a_batch_is_told_when_it_is_sent_and_when_it_is_acknowledged(one: FakeKa
     ]
     assert all(0 < event.seconds < SOON for event in acknowledged)
     assert not heard.of(FlushRetried) + heard.of(FlushFailed)
+
+
+def test_records_that_their_callers_send_are_told_with_the_time_that_they_took(one: FakeKafka, heard: Heard) -> None:
+    with new(one, events=[heard], batching=Batching(linger=0)) as producer:
+        for _ in range(20):
+            producer.send("t", b"x").result(SOON)
+    assert [type(event) for event in heard.events if isinstance(event, Flushed | FlushAcknowledged)] == [
+        Flushed,
+        FlushAcknowledged,
+    ] * 20
+    assert all(0 < event.seconds < SOON for event in heard.of(FlushAcknowledged))
+
+
+def test_a_connection_that_is_lost_under_a_record_that_its_caller_sent_is_told(one: FakeKafka, heard: Heard) -> None:
+    with new(one, events=[heard], batching=Batching(linger=0)) as producer:
+        for count in range(1, 6):
+            for _ in range(3):
+                producer.send("t", b"x").result(SOON)
+            one.cut("Produce", when=When.AFTER_HANDLING)
+            producer.send("t", b"x").result(SOON)
+            assert len(heard.some(TimeDown, count)) == count
+    assert [type(event) for event in heard.events if isinstance(event, ConnectionDown | TimeDown)] == [
+        ConnectionDown,
+        TimeDown,
+    ] * 5
+    assert len(values(one)) == 20
 
 
 def test_each_further_attempt_is_told_with_its_reason(one: FakeKafka, heard: Heard) -> None:
@@ -149,7 +175,7 @@ def test_a_broker_that_goes_and_comes_back(one: FakeKafka, heard: Heard, monkeyp
 def test_addresses_at_which_no_broker_was_ever_found(
     one: FakeKafka, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.produce.scout.STILL_DOWN_EVERY", 0.1)
+    monkeypatch.setattr("ottla.net.lookups.STILL_DOWN_EVERY", 0.1)
     one.all_down()
     with new(one, events=[heard]) as producer:
         sent = producer.send("t", b"x")

@@ -14,7 +14,7 @@ from ottla import Batching, Buffering, Producer, WhenFull
 from ottla.config import Timeouts
 from ottla.errors import BufferFull, ErrorCode, NotDelivered
 from ottla.events import Dropped, Event
-from ottla.produce.outcomes import FailedBatch
+from ottla.produce.failures import FailedBatch
 from ottla.testing import FakeKafka
 
 from .stand import SOON, new, stuck, values

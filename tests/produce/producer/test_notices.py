@@ -182,8 +182,13 @@ def test_an_idle_topic_is_forgotten_and_one_in_use_is_kept(kafka: FakeKafka) -> 
         eventually(is_forgotten)
         gc.collect()
         assert (router(), lane()) == (None, None)
-        eventually(lambda: "t" not in producer._cluster.known.topics)  # also an answer that was on its way
-        assert producer._sender.topic("many") is not None
+
+        def is_unknown() -> bool:
+            producer.send("many", b"x").result(SOON)
+            assert producer._sender.topic("many") is not None
+            return "t" not in producer._cluster.known.topics
+
+        eventually(is_unknown)  # also an answer that was on its way
         asked = len(asked_for(kafka, "t"))
         _until_asked_again(kafka, producer, "many")
         assert len(asked_for(kafka, "t")) == asked
@@ -268,7 +273,7 @@ def test_an_outage_of_which_nothing_was_heard_for_a_while_is_not_believed(
     with spooling(kafka, tmp_path, timeouts=_OFTEN, delivery_timeout=0.6) as producer:
         assert producer.send("never-seen", b"x").exception(SOON) is not None
         eventually(lambda: producer._sender.topic("never-seen") is None)
-        eventually(lambda: not producer._sender.errands.busy("metadata"))
+        eventually(lambda: not producer._sender._loop.errands.busy("metadata"))
         kafka.all_up()
         admin.add_partitions("many", 7)
         assert producer.send("many", b"x", b"k3").result(SOON).partition == partition_of_key(b"k3", 7)
@@ -327,7 +332,7 @@ def test_a_disk_that_refuses_the_list_of_topics_is_asked_again(
 def test_a_topic_that_does_not_exist_any_more_is_not_remembered(
     kafka: FakeKafka, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.produce.scout._UNKNOWN_PATIENCE", 0.1)
+    monkeypatch.setattr("ottla.produce.topics._UNKNOWN_PATIENCE", 0.1)
     with spooling(kafka, tmp_path) as producer:
         producer.send("many", b"x").result(SOON)
     admin.delete_topics("many")

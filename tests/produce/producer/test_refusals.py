@@ -10,15 +10,15 @@ import pytest
 from ottla import ByColumn
 from ottla.errors import ConfigError, InputError, NotDelivered, OttlaError, RecordTooLarge
 from ottla.model import OffsetRange
+from ottla.produce.failures import FailedBatch
 from ottla.produce.options import Oversize
-from ottla.produce.outcomes import FailedBatch
 from ottla.testing import FakeKafka
 
 from .stand import SOON, new, values
 
 
 def test_an_unknown_topic_is_refused_with_its_name(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.produce.scout._UNKNOWN_PATIENCE", 0.2)
+    monkeypatch.setattr("ottla.produce.topics._UNKNOWN_PATIENCE", 0.2)
     producer = new(kafka)
     delivery = producer.send("typo", b"1")
     with pytest.raises(OttlaError, match=r"topic typo: UNKNOWN_TOPIC_OR_PARTITION .*\n.*does not exist"):

@@ -1,7 +1,7 @@
-"""What becomes of batches: they are decided once, their memory is given back, and failures are kept for whoever asks.
+"""Records that are not delivered: they are counted and reported, and kept for whoever asks.
 
-Batches and how they ended come in; deliveries are settled, events go out, and the failures since the last time somebody
-asked are counted, so that a program that looks at no delivery still hears of them.
+Batches and rows with the reason why come in; their deliveries are settled, events go out, and the failures since the
+last time somebody asked are counted, so that a program that looks at no delivery still hears of them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
-from ottla.events import Events, FlushAcknowledged, FlushFailed
+from ottla.events import Events, FlushFailed
 from ottla.net.waiting import Total
-from ottla.produce.budget import Budget
-from ottla.produce.delivery import Outcome, fresh
+from ottla.produce.delivery import Outcome, Placement, Refusal, fresh
 from ottla.produce.hook import decoded
+from ottla.produce.intake import Handover
 from ottla.produce.outgoing import Outgoing
+from ottla.produce.packing import RefuseRows
 from ottla.wire.batch import BatchHeader
 
 _log = logging.getLogger(__name__)
@@ -47,13 +49,10 @@ class FailedBatch:
         return decoded(self.header, self.data, topic=self.topic, partition=self.partition)
 
 
-class Outcomes:
-    """Decides batches."""
+class Failures:
+    """Records that were not delivered, as the sender's thread finds out and any thread may ask."""
 
-    def __init__(
-        self, budget: Budget, *, events: Events, on_failed: Callable[[FailedBatch], None] | None = None
-    ) -> None:
-        self._budget = budget
+    def __init__(self, *, events: Events, on_failed: Callable[[FailedBatch], None] | None = None) -> None:
         self._events = events
         self._on_failed = on_failed
         self._failed_records = Total()
@@ -62,41 +61,45 @@ class Outcomes:
         """Why the first record failed since somebody asked. Whoever takes it out tells of all."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
-
-    def hold(self, batch: Outgoing, more_bytes: int) -> None:
-        """The batch takes so many more bytes of the producer's memory; negative for less."""
-        batch.held_bytes += more_bytes
-        self._budget.add(more_bytes)
-
-    def acknowledged(self, batch: Outgoing, base_offset: int, append_time: int, now: float) -> None:
-        """The broker has it."""
-        if self._events.active:
-            seconds = now - (now if batch.sent_at is None else batch.sent_at)
-            self._events.emit(
-                FlushAcknowledged(
-                    batch.topic, batch.partition, batch.count, batch.size_bytes, base_offset, seconds, batch.attempts
-                )
-            )
-        self._release(batch)
-        batch.decide(Outcome(0, base_offset, append_time))
-
-    def failed(self, batch: Outgoing, error: OttlaError) -> None:
-        """It will not be delivered."""
-        self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
-        handed = self._hand_out(batch, error)
-        if not handed:
-            self.count(batch.count, error)
-        self._release(batch)
-        batch.decide(Outcome(0, -1, -1, error))
+        self.failure: OttlaError | None = None
+        """Why a record failed, whoever was told; set back by the transaction that looks at it."""
 
     def left(self, batch: Outgoing, error: KeptInSpool) -> None:
         """The producer ends, and the batch stays on disk: no failure, and no delivery either."""
         self.kept += batch.count
-        self._release(batch)
         batch.decide(Outcome(0, -1, -1, error))
+
+    def refuse(self, handover: Handover, error: OttlaError) -> None:
+        """None of the rows that are in no batch yet gets into one."""
+        shipment = handover.shipment
+        count = handover.columns.count
+        is_open = np.ones(count, np.bool_)
+        for placement in shipment.placements:
+            is_open[np.asarray(placement.rows)] = False
+        rows = np.flatnonzero(is_open)
+        if len(rows) == count:
+            shipment.unsettled = count
+        if len(rows):
+            self.refuse_rows(RefuseRows(shipment, -1, rows, error))
+
+    def refuse_rows(self, refused: RefuseRows) -> None:
+        """These rows get into no batch."""
+        shipment, partition, rows, error = refused
+        shipment.placements.append(Placement(Refusal(shipment.topic, partition, error), rows, 0))
+        self.count(len(rows), error)
+        shipment.settle(len(rows))
+
+    def failed(self, batch: Outgoing, error: OttlaError) -> None:
+        """The batch will not be delivered."""
+        self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
+        if self._hand_out(batch, error):
+            self.failure = self.failure or fresh(error)
+        else:
+            self.count(batch.count, error)
 
     def count(self, records: int, error: OttlaError) -> None:
         """So many records failed, and nobody was told yet."""
+        self.failure = self.failure or fresh(error)
         self._failed_records.add(records)
         if not self._first:  # looked at afterwards: who takes it out then counts these as well
             self._first.append(error)
@@ -134,7 +137,3 @@ class Outcomes:
             _log.exception("on_failed raised for %d records of %s-%d", batch.count, batch.topic, batch.partition)
             return False
         return True
-
-    def _release(self, batch: Outgoing) -> None:
-        self._budget.add(-batch.held_bytes)
-        batch.held_bytes = 0

@@ -1,0 +1,151 @@
+"""A program and a thread that take turns at fetching, and interrupts: every piece comes once, in order, and soon."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.fetch.logs import fill
+from tests.fetch.watching import QUICK, TIMES
+from tests.interrupting import CtrlC
+from tests.waiting import eventually
+
+from ottla.events import Events
+from ottla.fetch import fetcher as fetcher_module
+from ottla.fetch.course import Course, Failed
+from ottla.fetch.fetcher import Fetcher
+from ottla.fetch.options import Fetching, Manner, OnLost
+from ottla.model import Isolation, TopicPartition
+from ottla.net import Cluster, Deadline
+from ottla.testing import FakeKafka
+
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+FETCHING = Fetching(memory_bytes=1 << 17, request_bytes=1 << 11, max_wait=0.05)
+MANNER = Manner(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
+FILES = tuple(
+    f"ottla/{name}.py"
+    for name in (
+        "fetch/course",
+        "fetch/fetcher",
+        "fetch/leaders",
+        "fetch/shelf",
+        "fetch/troubles",
+        "net/bell",
+        "net/connection",
+        "net/errands",
+        "net/frames",
+        "net/line",
+        "net/links",
+        "net/lookups",
+        "net/loop",
+        "net/outbox",
+        "net/pending",
+        "net/traffic",
+        "net/watch",
+    )
+)
+COMMON = ("write", "read", "read", "interrupt", "interrupt", "away")
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2, topics={"t": 3}, auto_create=None) as fake:
+        yield fake
+
+
+@pytest.fixture(autouse=True)
+def _restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads take the interpreter from one another between any two instructions; answers of 1 kB count as large."""
+    monkeypatch.setattr(fetcher_module, "_BULK_BYTES", 1 << 10)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class World:
+    """A fetcher, and a program that reads, is away, and is interrupted."""
+
+    def __init__(self, kafka: FakeKafka, cluster: Cluster, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.kafka = kafka
+        self.fetcher = Fetcher(cluster, MANNER, lane=f"driven-{seed}", events=Events())
+        self.topic_id = cluster.topic("t").id
+        self.courses = {at: Course(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
+        self.fetcher.add(self.courses.values())
+        self.interrupter = CtrlC(FILES)
+        self.most = 1
+        self.written = dict.fromkeys(PARTITIONS, 0)
+        self.reached = dict.fromkeys(PARTITIONS, 0)
+        self.interruptions = 0
+
+    def write(self) -> None:
+        at, batches = self.chance.choice(PARTITIONS), self.chance.choice([1, 1, 5, 40])
+        fill(self.kafka, batches, at=at)
+        self.written[at] += batches * 10
+
+    def read(self, seconds: float, *, is_interrupted: bool = False) -> None:
+        place = self.chance.randint(1, self.most) if is_interrupted else 0
+        _, was_interrupted = self.interrupter.ends(lambda: self.fetcher.wait(Deadline.after(seconds)), place)
+        self.interruptions += was_interrupted
+        self.most = max(self.most, min(2 * self.interrupter.seen, 1500))
+        item = self.fetcher.take()
+        if item is None:
+            return
+        assert not isinstance(item, Failed), item
+        assert item.start == self.reached[item.course.at], "a piece was passed over, or comes again"
+        self.reached[item.course.at] = item.next_offset
+        self.fetcher.shelf.used_up(item)
+
+    def begin_again(self, at: TopicPartition) -> None:
+        self.fetcher.remove([self.courses[at]])
+        self.courses[at] = Course(at, self.reached[at], topic_id=self.topic_id)
+        self.fetcher.add([self.courses[at]])
+
+    def step(self) -> None:
+        match self.chance.choice([*COMMON, *COMMON, "move", "break", "again"]):
+            case "write":
+                self.write()
+            case "read":
+                self.read(self.chance.choice([0.0, 0.001, 0.02]))
+            case "interrupt":
+                self.read(0.02, is_interrupted=True)
+            case "away":
+                time.sleep(self.chance.choice([0.0, 0.0005, 0.004]))
+            case "again":
+                self.begin_again(self.chance.choice(PARTITIONS))
+            case "move":
+                self.kafka.move_leader("t", self.chance.randrange(3), to=self.chance.choice([1, 2]))
+            case "break" if self.chance.random() < 0.2:
+                broker = self.chance.choice([1, 2])
+                self.kafka.down(broker)
+                self.kafka.up(broker)
+
+    def is_through(self) -> bool:
+        """Whether everything has come, after one more look."""
+        self.read(0.2)
+        return self.reached == self.written
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_piece_comes_once_and_in_order_whatever_is_interrupted(kafka: FakeKafka, seed: int) -> None:
+    with Cluster(kafka.bootstrap, retry=QUICK, timeouts=TIMES, chance=random.Random(1)) as cluster:
+        world = World(kafka, cluster, seed)
+        world.fetcher.start()
+        try:
+            steps = 0
+            while steps < 150 or world.interruptions < 15:
+                steps += 1
+                world.step()
+            eventually(world.is_through, lambda: f"{world.reached} of {world.written}")
+            # Nothing is left behind that would keep it from going on: neither memory nor a driver.
+            world.write()
+            eventually(world.fetcher.shelf.has_news, "nobody fetches while the program is away")
+            eventually(world.is_through)
+            reserved = len(list(world.fetcher._loop.links)) * FETCHING.request_bytes
+            eventually(lambda: world.fetcher.shelf.used_bytes <= reserved, "memory was lost")
+        finally:
+            world.fetcher.stop()

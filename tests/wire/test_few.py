@@ -1,0 +1,112 @@
+"""A few records are read in Python, and come out exactly as from the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.wire.rows import NOW, Row, encoded, payloads, placed, rows, thorough
+
+from ottla.errors import OttlaError
+from ottla.wire import decode
+from ottla.wire.batch import Batch, Codec
+from ottla.wire.decode import COLUMNS, Decoder
+from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
+from ottla.wire.room import Room
+
+plain = st.builds(Row, payloads, payloads, st.just(()), st.integers(NOW - 100_000, NOW + 100_000))
+
+
+def read(batches: list[Batch], **asked: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
+    """What a decoder makes of them, and its last words."""
+    found: list[decode.Decoded] = []
+    said = ""
+    try:
+        for one in Decoder().decode(batches, topic="t", partition=3, **asked):
+            one.records.validate(full=True)
+            found.append(one)
+    except OttlaError as error:
+        said = str(error)
+    return (
+        [one.records for one in found],
+        [(one.rows, one.next_offset, one.left_out, one.clamped) for one in found],
+        said,
+    )
+
+
+def by_kernels(batches: list[Batch], **asked: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Few, "fill", lambda *_: False)
+        return read(batches, **asked)
+
+
+@thorough
+@given(st.lists(rows | plain, min_size=1, max_size=MOST_RECORDS + 1), st.integers(0, 9), st.integers(0, 9))
+@example([Row(b"k", None), Row(None, b"v"), Row(b"", b"")], 0, 9)
+@example([Row(None, bytes(MOST_BYTES))], 0, 9)
+def test_they_are_what_the_kernels_would_make(wanted: list[Row], start: int, stop: int) -> None:
+    batches = placed(encoded(wanted))
+    assert read(batches, start=start, stop=stop) == by_kernels(batches, start=start, stop=stop)
+
+
+@thorough
+@given(st.lists(plain, min_size=1, max_size=4), st.data())
+def test_damage_is_told_as_the_kernels_tell_it(wanted: list[Row], data: st.DataObject) -> None:
+    (batch,) = placed(encoded(wanted))
+    raw = bytearray(batch.data)
+    at = data.draw(st.integers(61, len(raw) - 1))
+    raw[at] = data.draw(st.integers(0, 255))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batch, "verify", lambda _: None)  # else the checksum would tell
+        damaged = [Batch.parse(bytes(raw))]
+        assert read(damaged) == by_kernels(damaged)
+
+
+def test_a_few_do_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "Room", None)
+    wanted = [Row(b"k", b"v"), Row(None, None)]
+    records, _, _ = read(placed(encoded(wanted)))
+    assert [batch.column("value").to_pylist() for batch in records] == [[b"v", None]]
+    with pytest.raises(TypeError):
+        read(placed(encoded(wanted, codec=Codec.LZ4)))
+    with pytest.raises(TypeError):
+        read(placed(encoded(wanted * MOST_RECORDS)))
+
+
+def test_columns_that_nobody_wants_are_not_there() -> None:
+    batches = placed(encoded([Row(b"k", b"v")]))
+    for name in COLUMNS:
+        (one,) = Decoder((name,)).decode(batches, topic="t")
+        assert one.records.schema.names == [name]
+    (none,) = Decoder(()).decode(batches, topic="t")
+    assert none.rows == 1
+
+
+def test_a_fingerprint_is_made_all_the_same() -> None:
+    (one,) = Decoder(fingerprint=True).decode(placed(encoded([Row(b"k", b"v")])))
+    assert one.fingerprint is not None
+    assert one.fingerprint.count == 1
+
+
+def test_the_first_few_have_the_kernels_loaded_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: the kernel was loaded for data that may be written to, which no record that is received is."""
+    kinds: set[bool] = set()
+
+    class Noted(Room):
+        def fill(self, data: npt.NDArray[np.uint8], *rest: Any) -> Any:
+            kinds.add(data.flags.writeable)
+            return super().fill(data, *rest)
+
+    monkeypatch.setattr(decode, "Room", Noted)
+    decode._load_kernel.__wrapped__()
+    loaded = set(kinds)
+    kinds.clear()
+    for codec in (Codec.NONE, Codec.LZ4):
+        read(placed(encoded([Row(b"k", b"v")] * (MOST_RECORDS + 1), codec=codec)))
+    assert kinds
+    assert kinds <= loaded
