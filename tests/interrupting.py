@@ -15,6 +15,10 @@ from typing import Any
 # Where the interpreter looks for signals: at the start of functions, when it jumps back, and after calls.
 _LOOKS = {"RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "SEND"}
 
+# A call that raises ends here, and no signal is handled: an exception at this place would leave the thread with a
+# wrong idea of what is being handled, for good.
+_AFTER_RAISING = {"PUSH_EXC_INFO", "WITH_EXCEPT_START"}
+
 
 def ctrl_c() -> None:
     """As Python does it."""
@@ -80,12 +84,13 @@ class Interrupter:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
-            if self._looked:
-                self._looked = False
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if self._looked and name not in _AFTER_RAISING:
                 self.seen += 1
                 if self.seen == self._at:
+                    self._looked = False
                     self._interruption()
-            self._looked = dis.opname[frame.f_code.co_code[frame.f_lasti]] in _LOOKS
+            self._looked = name in _LOOKS
         return self._trace
 
     def _is_ours(self, frame: FrameType) -> bool:

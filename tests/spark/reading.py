@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import confluent_kafka
 from confluent_kafka import admin as confluent_admin
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_NUMBERS = itertools.count()
-
 
 def new_topic(bootstrap: str, partitions: int = 1, **settings: str) -> str:
-    name = f"source-{os.getpid()}-{next(_NUMBERS)}"
+    name = f"source-{uuid4().hex[:12]}"
     with Admin(bootstrap) as admin:
         admin.create_topic(name, partitions=partitions, settings={k.replace("_", "."): v for k, v in settings.items()})
     return name
