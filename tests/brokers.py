@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ottla.cluster import LocalCluster
-from ottla.cluster.process import ProcessId
+from ottla.cluster.process import Life, ProcessId
 
 BREAKING = frozenset(
     {
@@ -64,6 +64,18 @@ def own_brokers(base: Path) -> Iterator[LocalCluster]:
     """A cluster of this worker alone. A test that breaks it mends it."""
     with _cluster(LocalCluster, base / "breaking") as cluster:
         yield cluster
+
+
+def mend(kafka: LocalCluster) -> list[int]:
+    """Frozen brokers go on, dead ones start, and all of them know one another; which were not running."""
+    lives = {broker.id: broker.life for broker in kafka.status().brokers}
+    frozen = [number for number, life in lives.items() if life is Life.FROZEN]
+    dead = [number for number, life in lives.items() if life is Life.DEAD]
+    if frozen:
+        kafka.thaw(*frozen)
+    if dead:
+        kafka.restart(*dead)
+    return [*frozen, *dead]
 
 
 def remove_shared(base: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import quick_java
-from tests.brokers import BREAKING, own_brokers, remove_shared, shared_brokers
+from tests.brokers import BREAKING, mend, own_brokers, remove_shared, shared_brokers
 from tests.lean import GENERATING, lean_children
 
 from ottla.cluster import LocalCluster
@@ -162,6 +162,14 @@ def kafka(request: pytest.FixtureRequest) -> LocalCluster:
     breaks = request.node.nodeid in BREAKING
     cluster: LocalCluster = request.getfixturevalue("brokers_to_break" if breaks else "_shared_brokers")
     return cluster
+
+
+@pytest.fixture(autouse=True)
+def _whole_again(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails between breaking brokers and mending them fails alone."""
+    yield
+    if request.path.relative_to(request.config.rootpath).as_posix() in BREAKING and "kafka" in request.fixturenames:
+        mend(request.getfixturevalue("kafka"))
 
 
 @pytest.fixture

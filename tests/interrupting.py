@@ -56,6 +56,15 @@ def watched(seconds: float = 30.0) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
+@functools.cache
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    return [(entry.start, entry.end, entry.target) for entry in dis._parse_exception_table(code)]  # type: ignore[attr-defined]
+
+
+def _handler(code: CodeType, place: int) -> int | None:
+    return next((target for start, end, target in _handlers(code) if start <= place < end), None)
+
+
 class Interrupter:
     """Does something at the `at`-th place at which a signal could be handled in our own code, which is that in
     `folders`, and in the blocks that it opens and closes."""
@@ -64,13 +73,14 @@ class Interrupter:
         self._interruption = interruption
         self._folders = folders
         self._at = 0
-        self._looked = False
+        self._looked: tuple[CodeType, int] | None = None
+        """The instruction just done, if signals are handled at its end."""
         self.seen = 0
         """Places that the work has come to, if it was not interrupted."""
 
     def during(self, work: Callable[[], Any], at: int) -> bool:
         """Whether the work got there."""
-        self._at, self.seen, self._looked = at, 0, False
+        self._at, self.seen, self._looked = at, 0, None
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
@@ -85,13 +95,20 @@ class Interrupter:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if self._looked and name not in _AFTER_RAISING:
+            if self._looked is not None and name not in _AFTER_RAISING and self._is_handled_alike(frame):
                 self.seen += 1
                 if self.seen == self._at:
-                    self._looked = False
+                    self._looked = None
                     self._interruption()
-            self._looked = name in _LOOKS
+            self._looked = (frame.f_code, frame.f_lasti) if name in _LOOKS else None
         return self._trace
+
+    def _is_handled_alike(self, frame: FrameType) -> bool:
+        """An exception that a signal raises is of the call that has just ended. Here it is of the next instruction,
+        which the same handlers must enclose: the last call of a `with` block is inside, what comes after it is not."""
+        assert self._looked is not None
+        code, place = self._looked
+        return code is not frame.f_code or _handler(code, place) == _handler(code, frame.f_lasti)
 
     def _is_ours(self, frame: FrameType) -> bool:
         name, caller = frame.f_code.co_filename, frame.f_back

@@ -226,7 +226,10 @@ class Consuming:
         assert all(told.get((at.topic, at.partition), 0) <= EACH for at in PLACES)
         if self.client._closed or self.client._stopped:
             self._begin_again()
+        self.client.resume(*self.client.paused)  # the end of a pause may have been interrupted
         self._seek_if_done()
+        if self._least != self._next:  # a seek was interrupted: nobody knows whether it happened
+            self._seek()
         for _ in range(2000):
             self._poll()
             if not any(map(self._has_more, PLACES)):
@@ -234,7 +237,8 @@ class Consuming:
         assert self._next == PLACES, self._next
         self.client.commit()
         told = committed(self._kafka)
-        assert {at: told[at.topic, at.partition] for at in PLACES} == PLACES
+        told_of_mine = {at: told[at.topic, at.partition] for at in PLACES}
+        assert told_of_mine == PLACES, told_of_mine
 
     def _seek_if_done(self) -> None:
         if not any(map(self._has_more, PLACES)):

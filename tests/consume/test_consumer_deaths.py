@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.faults.breaking import leaders, mend
+from tests.brokers import mend
+from tests.faults.breaking import leaders
 
 from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin

@@ -1,4 +1,4 @@
-"""What operators and accidents do to a cluster, beyond what `LocalCluster` does: leaders are moved, all is mended.
+"""What operators and accidents do to a cluster, beyond what `LocalCluster` does: leaders are moved.
 
 A cluster comes in; each function returns when what it did can be seen.
 """
@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.waiting import eventually
 
-from ottla.cluster import LocalCluster
-from ottla.cluster.process import Life
 from ottla.errors import BrokerError, ErrorCode
 from ottla.net import Cluster, Deadline
 from ottla.net.connection import VersionOf
@@ -20,17 +18,6 @@ from ottla.wire import messages
 
 _ELECT_LEADERS = 43
 _ALTER_REASSIGNMENTS = 45
-
-
-def mend(kafka: LocalCluster) -> None:
-    """Frozen brokers go on, dead ones start, and all of them know one another."""
-    lives = {broker.id: broker.life for broker in kafka.status().brokers}
-    frozen = [number for number, life in lives.items() if life is Life.FROZEN]
-    dead = [number for number, life in lives.items() if life is Life.DEAD]
-    if frozen:
-        kafka.thaw(*frozen)
-    if dead:
-        kafka.restart(*dead)
 
 
 def leaders(cluster: Cluster, topic: str) -> dict[int, int]:

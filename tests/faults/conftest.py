@@ -6,12 +6,11 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.brokers import mend
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.net import Cluster
-
-from .breaking import mend
 
 NewTopic = Callable[..., str]
 

@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 
+from tests.brokers import mend
+
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
@@ -26,7 +28,7 @@ from ottla.errors import OttlaError
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
 
-from .breaking import mend, rotate_leaders
+from .breaking import rotate_leaders
 from .history import State, Verdict, check, read_log
 from .load import Load
 from .proxy import Faults, Proxies

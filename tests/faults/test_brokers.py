@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.brokers import mend
 from tests.waiting import eventually
 
 from ottla.cluster import LocalCluster
@@ -26,7 +27,7 @@ from ottla.produce.options import Buffering
 from ottla.produce.producer import Producer
 from ottla.produce.route import RoundRobin
 
-from .breaking import leaders, mend, rotate_leaders
+from .breaking import leaders, rotate_leaders
 from .conftest import NewTopic
 from .history import State
 from .load import Load

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-from tests.faults.breaking import mend
+from tests.brokers import mend
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 
-from tests.faults.breaking import mend, rotate_leaders
+from tests.brokers import mend
+from tests.faults.breaking import rotate_leaders
 from tests.faults.proxy import FETCH, Faults, Proxies
 from tests.waiting import eventually
 

@@ -10,7 +10,8 @@ from typing import Any
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
-from tests.faults.breaking import elect_anybody, leaders, mend, rotate_leaders
+from tests.brokers import mend
+from tests.faults.breaking import elect_anybody, leaders, rotate_leaders
 from tests.faults.proxy import FETCH, Proxies
 from tests.waiting import eventually
 

@@ -433,13 +433,18 @@ def test_closing_ends_waits_and_refuses_further_calls(kafka: FakeKafka) -> None:
     cluster.close()
 
 
+def _is_free(lock: threading.RLock) -> bool:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lock.acquire, blocking=False).result()
+
+
 def test_a_found_connection_does_not_wait_for_a_thread_that_is_connecting(kafka: FakeKafka) -> None:
     """That thread may have minutes: the caller's own deadline would not count."""
     pool = Pool(security=PLAINTEXT, client_id="t")
     address = parse_address(kafka.bootstrap.split(",")[0])
     with serving(silence) as silent, ThreadPoolExecutor(1) as threads:
         connecting = threads.submit(pool.get, "broker", silent, deadline=Deadline.after(2))
-        assert wait_until(lambda: pool._slot("broker").lock.locked(), timeout=5)
+        assert wait_until(lambda: not _is_free(pool._slot("broker").lock), timeout=5)
         connection = Connection.open(address, security=PLAINTEXT, client_id="t", deadline=Deadline.after(5))
         pool.adopt("broker", connection)
         assert not connecting.done()

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.interrupting import CtrlC
 
 from ottla.config import PLAINTEXT, Address
 from ottla.errors import (
@@ -29,11 +31,16 @@ from ottla.errors import (
 from ottla.net import transport
 from ottla.net.connection import Buffer, Connection, Pending
 from ottla.net.deadline import Deadline
+from ottla.net.pool import Pool
 from ottla.wire import messages
 
 from .servers import API_VERSIONS, METADATA, Peer, Script, api_versions, frame, metadata_fields, response, serving
 
 CLOSED = "closed by the broker"
+# A socket that was in use when Ctrl-C came may be closed by the interpreter, which warns of that.
+_INTERRUPTED_SOCKETS = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 
 
 def connect(address: Address, seconds: float = 5.0) -> Connection:
@@ -539,3 +546,32 @@ def test_an_interrupt_in_the_middle_of_receiving_ends_the_connection(monkeypatch
         with pytest.raises(KeyboardInterrupt):
             ask(connection)
         assert connection.closed
+
+
+@_INTERRUPTED_SOCKETS
+def test_a_thread_beside_one_that_is_interrupted_anywhere_does_not_wait_in_vain() -> None:
+    """Another thread's request ends at once, answered or with the connection lost; not when its time is over."""
+    work = CtrlC(["ottla/net/line.py", "ottla/net/traffic.py", "ottla/net/pending.py"])
+    with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
+        at, ended = 0, True
+        while ended:
+            at += 1
+            with connect(address) as connection:
+                _, ended = work.ends(lambda asked=connection: ask(asked), at)
+                with suppress(ConnectionLost):
+                    threads.submit(ask, connection, 30.0).result(5.0)
+    assert at > 50
+
+
+@_INTERRUPTED_SOCKETS
+def test_an_interrupt_anywhere_in_connecting_leaves_the_place_to_others() -> None:
+    work = CtrlC(["ottla/net/pool.py"])
+    with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
+        at, ended = 0, True
+        while ended:
+            at += 1
+            pool = Pool(security=PLAINTEXT, client_id="test")
+            _, ended = work.ends(lambda pool=pool: pool.get("broker", address, deadline=Deadline.after(5)), at)
+            threads.submit(pool.get, "broker", address, deadline=Deadline.after(2)).result()
+            pool.close()
+    assert at > 10

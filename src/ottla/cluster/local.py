@@ -19,6 +19,7 @@ import platformdirs
 from ottla.cluster import lifecycle, process
 from ottla.cluster.creation import Source, Start, Wanted, bring_up, tools_for
 from ottla.cluster.jars import Progress
+from ottla.cluster.nodes import log_tail
 from ottla.cluster.process import Life, ProcessId, life
 from ottla.cluster.security import internal_security
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, folders
@@ -209,8 +210,15 @@ class LocalCluster(ClusterView):
                 state = act(state, node, self._folder)
 
     def _signal(self, ids: tuple[int, ...], number: signal.Signals, expected: Life) -> None:
+        """Every broker that runs gets the signal, also when another of them is found dead."""
         state = self._state()
-        for node in [state.node(one) for one in ids]:
-            if not process.send(node.process, number):
-                raise LocalClusterError(f"broker {node.id} of cluster {self.name!r} does not run")
-            process.wait_until(lambda one=node: life(one.process) is expected, timeout=5.0)  # type: ignore[misc]
+        nodes = [state.node(broker) for broker in ids]
+        for node in nodes:
+            process.send(node.process, number)
+        for node in nodes:
+            process.wait_until(lambda one=node: life(one.process) in (expected, Life.DEAD), timeout=5.0)  # type: ignore[misc]
+        dead = [node.id for node in nodes if life(node.process) is Life.DEAD]
+        if dead:
+            ends = "".join(f"\n{log_tail(self._folder.log(broker))}" for broker in dead)
+            names = " and ".join(f"broker {broker}" for broker in dead)
+            raise LocalClusterError(f"{names} of cluster {self.name!r} {'do' if dead[1:] else 'does'} not run{ends}")

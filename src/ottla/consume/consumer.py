@@ -387,11 +387,12 @@ class Consumer:
                 f"this consumer was made in process {self._pid} before fork(); make one of its own in the child"
             )
         self._awaiting.settle(self._cluster.timeouts.total if deadline is None else deadline.remaining())
-        if not self._in_use.acquire(timeout=0.0 if deadline is None else deadline.remaining()):
-            raise OttlaError(
-                "another thread is using this consumer: make one for each thread; only stop() may be shared"
-            )
         try:
+            # Inside, because Ctrl-C may come when it is acquired and nobody has heard of it.
+            if not self._in_use.acquire(timeout=0.0 if deadline is None else deadline.remaining()):
+                raise OttlaError(
+                    "another thread is using this consumer: make one for each thread; only stop() may be shared"
+                )
             if self._closed:
                 raise OttlaError("this consumer is closed")
             if self._is_shaken and deadline is None:
@@ -404,7 +405,10 @@ class Consumer:
             self._is_shaken = True
             raise
         finally:
-            self._in_use.release()
+            try:  # in place: Ctrl-C may come at the beginning of a function of ours
+                self._in_use.release()
+            except RuntimeError:
+                pass  # this thread did not get it
 
     def _refuse_in_listener(self, call: str) -> None:
         if self._share.is_telling:

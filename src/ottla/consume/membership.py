@@ -43,7 +43,9 @@ class Membership:
         self._group = group
         self._options = options
         self._changed = changed
-        self._wake = threading.Condition()
+        # Ctrl-C within the entry of a Condition would keep the lock; within that of a lock it does not.
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
         self._holdings = Holdings()
         self._announced = self._holdings.version
         self._topics: frozenset[str] = frozenset()
@@ -76,13 +78,13 @@ class Membership:
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """What this member wants to read from now on; with none it lets go of everything and leaves the group."""
-        with self._wake:
+        with self._lock:
             self._topics = topics
             self._wake.notify()
 
     def wanted(self) -> Wanted:
         """What the group wants this member to hold. Act on it, and call `holding`, before asking again."""
-        with self._wake:
+        with self._lock:
             before = self._holdings.claimed
             wanted = self._holdings.look()
             if self._holdings.claimed != before:
@@ -91,20 +93,20 @@ class Membership:
 
     def holding(self, partitions: frozenset[TopicPartition]) -> None:
         """The program's side holds exactly these now."""
-        with self._wake:
+        with self._lock:
             self._holdings.hold(partitions)
             self._wake.notify()
 
     def keeps(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Those of these that the program's side holds and the group cannot have given to others."""
-        with self._wake:
+        with self._lock:
             return partitions & self._holdings.kept
 
     def polled(self) -> None:
         """The program asked for records."""
         self._polled = time.monotonic()
         if self._is_dormant:
-            with self._wake:
+            with self._lock:
                 self._wake.notify()
 
     def check(self) -> None:
@@ -115,7 +117,7 @@ class Membership:
     @property
     def member(self) -> GroupMember:
         """Who this is at the moment. With a generation below 0 it is no member, and must not commit."""
-        with self._wake:
+        with self._lock:
             machine = self._machine
             return GroupMember(self._group, machine.member_id, machine.generation, self._options.instance_id)
 
@@ -127,7 +129,7 @@ class Membership:
     def leave(self, timeout: float) -> None:
         """Leaves the group and ends the thread, within `timeout` seconds; a static member says that it will be back."""
         deadline = Deadline.after(timeout)
-        with self._wake:
+        with self._lock:
             self._stopping = self._stopping or deadline
             self._wake.notify()
         self._talk.hurry()
@@ -154,7 +156,7 @@ class Membership:
             self._say_goodbye()
 
     def _turn(self) -> None:
-        with self._wake:
+        with self._lock:
             self._is_dormant = True  # before the time of the last poll is read, so that none is missed
             now = time.monotonic()
             step = self._machine.step(now, topics=self._topics, polled=self._polled)
@@ -187,7 +189,7 @@ class Membership:
             refused = refusal(step, found)
             if refused is not None and refused.row.refresh:
                 self._talk.doubt()
-        with self._wake:
+        with self._lock:
             now = time.monotonic()
             if isinstance(step, Ask):
                 self._machine.answered(step, found, now)
@@ -203,11 +205,11 @@ class Membership:
         # Once: while a coordinator is away, this happens several times a second.
         _log.log(logging.DEBUG if self._in_trouble else logging.INFO, "group %s: %s", self._group, _headline(error))
         self._in_trouble = True
-        with self._wake:
+        with self._lock:
             self._machine.failed(step, error, time.monotonic())
 
     def _end(self, error: OttlaError) -> None:
-        with self._wake:
+        with self._lock:
             self._error = error
             self._holdings.lose()
         try:
@@ -216,7 +218,7 @@ class Membership:
             _log.exception("group %s: the consumer failed when it was told of an error", self._group)
 
     def _say_goodbye(self) -> None:
-        with self._wake:
+        with self._lock:
             ask = self._machine.farewell()
             deadline = self._stopping or Deadline.after(self._seconds)
         if ask is None:

@@ -183,6 +183,8 @@ class Positions:
             place = self._places.get(at)
             if place is not None and told.topic_id in (None, place.topic_id):
                 place.committed = told.offset
+                # What the program has committed itself it is through with: the next automatic commit goes not back.
+                place.done = max(place.done, min(told.offset, self._handed(at, place)))
 
     def _note_done(self, portion: Portion) -> None:
         if portion.used:

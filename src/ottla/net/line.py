@@ -48,8 +48,14 @@ class Line:
     def start(self, pending: Pending, frame: Sequence[memoryview]) -> None:
         """Sends what the socket takes now and leaves the rest to `pump`. Raises only if the line was lost before."""
         self._check_process()
-        self.traffic.queue(pending, frame)
-        self._send_some()
+        try:
+            self.traffic.queue(pending, frame)
+            self._send_some()
+        except Exception:
+            raise
+        except BaseException:
+            self.traffic.end_if_kept()
+            raise
 
     def send_at_once(self, pending: Pending, frame: Sequence[memoryview]) -> None:
         """Sends a small frame in one step, without becoming the sender: for a caller who knows that there is none, and
@@ -75,34 +81,46 @@ class Line:
         Raises, and harms nobody, when the line was lost before or what others have queued is not out in time.
         """
         self._check_process()
-        while not self.traffic.queue_if_idle(pending, frame):
-            if pending.deadline.expired():
-                reason = f"other requests were still being sent {pending.deadline.seconds:.1f} s on"
-                raise RequestTimedOut(self.address, reason)
-            self._push(pending)
-        while pending.sent is None and not pending.done:
-            if pending.deadline.expired():
-                self._time_out(pending)
-            else:
+        try:
+            while not self.traffic.queue_if_idle(pending, frame):
+                if pending.deadline.expired():
+                    reason = f"other requests were still being sent {pending.deadline.seconds:.1f} s on"
+                    raise RequestTimedOut(self.address, reason)
                 self._push(pending)
-        self._send_some()  # what was queued while this thread was the sender
+            while pending.sent is None and not pending.done:
+                if pending.deadline.expired():
+                    self._time_out(pending)
+                else:
+                    self._push(pending)
+            self._send_some()  # what was queued while this thread was the sender
+        except Exception:
+            raise
+        except BaseException:
+            self.traffic.end_if_kept()
+            raise
 
     def wait_for(self, pending: Pending) -> None:
         """Returns when `pending` is done; when its deadline passes, the line is lost."""
         self._check_process()
         traffic = self.traffic
-        while not pending.done:
-            if pending.deadline.expired():
-                self._time_out(pending)
-            elif pending.sent is None:
-                self._push(pending)
-            elif traffic.take(traffic.reader):
-                try:
-                    self._read_until(pending)
-                finally:
-                    traffic.leave(traffic.reader)
-            else:
-                traffic.wait_beside(traffic.reader, pending.deadline, unless=lambda: pending.done)
+        try:
+            while not pending.done:
+                if pending.deadline.expired():
+                    self._time_out(pending)
+                elif pending.sent is None:
+                    self._push(pending)
+                elif traffic.take(traffic.reader):
+                    try:
+                        self._read_until(pending)
+                    finally:
+                        traffic.leave(traffic.reader)
+                else:
+                    traffic.wait_beside(traffic.reader, pending.deadline, unless=lambda: pending.done)
+        except Exception:
+            raise
+        except BaseException:
+            self.traffic.end_if_kept()
+            raise
 
     def pump(self, deadline: Deadline | None) -> int:
         """Sends and completes what can be, and waits for the first, until the deadline; how many are done now."""
@@ -110,19 +128,25 @@ class Line:
         traffic = self.traffic
         before = traffic.completed
         waiting = True
-        while waiting:
-            self._send_some()
-            if not traffic.take(traffic.reader):
-                break
-            try:
-                self._read_all()
-                waiting = traffic.completed == before and self._wait_in(deadline)
-            finally:
-                traffic.leave(traffic.reader)
-        late = traffic.late()
-        if late is not None:
-            self._time_out(late)
-        return traffic.completed - before
+        try:
+            while waiting:
+                self._send_some()
+                if not traffic.take(traffic.reader):
+                    break
+                try:
+                    self._read_all()
+                    waiting = traffic.completed == before and self._wait_in(deadline)
+                finally:
+                    traffic.leave(traffic.reader)
+            late = traffic.late()
+            if late is not None:
+                self._time_out(late)
+            return traffic.completed - before
+        except Exception:
+            raise
+        except BaseException:
+            self.traffic.end_if_kept()
+            raise
 
     def close(self) -> None:
         """Ends the line from this side."""

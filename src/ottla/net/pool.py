@@ -27,7 +27,7 @@ _SESSION_MARGIN_SECONDS = 10.0
 class _Slot:
     """One key's connection. The lock is held while opening, so that two threads do not open two."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     connection: Connection | None = None
     replace_at: float | None = None
 
@@ -47,10 +47,11 @@ class Pool:
     def get(self, key: Hashable, address: Address, *, deadline: Deadline) -> Connection:
         """An open connection to `address` under `key`."""
         slot = self._slot(key)
-        if not slot.lock.acquire(timeout=deadline.remaining()):
-            reason = f"another thread was still connecting after {deadline.seconds:.1f} s"
-            raise ConnectFailed(address, reason)
         try:
+            # Inside, because Ctrl-C may come when it is acquired and nobody has heard of it.
+            if not slot.lock.acquire(timeout=deadline.remaining()):
+                reason = f"another thread was still connecting after {deadline.seconds:.1f} s"
+                raise ConnectFailed(address, reason)
             connection = self._usable(slot, address)
             if connection is None:
                 connection = self._open(address, deadline)
@@ -58,7 +59,10 @@ class Pool:
                 _log.debug("connected to %s", address)
             return connection
         finally:
-            slot.lock.release()
+            try:  # in place: Ctrl-C may come at the beginning of a function of ours
+                slot.lock.release()
+            except RuntimeError:
+                pass  # this thread did not get it
 
     def adopt(self, key: Hashable, connection: Connection) -> None:
         """Puts a connection under `key`, or retires it if there is one already."""
@@ -67,17 +71,18 @@ class Pool:
         except ConnectionLost:
             connection.close()
             raise
-        # Not waiting for a thread that is connecting there at the moment: it may have more time than the caller.
-        if not slot.lock.acquire(blocking=False):
-            self.retire(connection)
-            return
         try:
-            if slot.connection is None or slot.connection.closed:
+            # Not waiting for a thread that is connecting there at the moment: it may have more time than the caller.
+            free = slot.lock.acquire(blocking=False) and (slot.connection is None or slot.connection.closed)
+            if free:
                 self._fill(slot, connection)
             else:
                 self.retire(connection)
         finally:
-            slot.lock.release()
+            try:  # in place: Ctrl-C may come at the beginning of a function of ours
+                slot.lock.release()
+            except RuntimeError:
+                pass  # this thread did not get it
 
     def drop(self, key: Hashable, connection: Connection) -> bool:
         """Takes `connection` from under `key` without closing it; whether it was there."""
@@ -154,7 +159,10 @@ class Pool:
         return connection
 
     def _fill(self, slot: _Slot, connection: Connection) -> None:
-        slot.connection = connection
+        # There is one if a signal handler of this thread has connected while the thread was connecting.
+        before, slot.connection = slot.connection, connection
+        if before is not None and not before.closed:
+            self.retire(before)
         slot.replace_at = None
         if connection.expires_at is not None:
             left = connection.expires_at - time.monotonic()

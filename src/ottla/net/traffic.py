@@ -82,6 +82,12 @@ class Traffic:
             self._notify()
         self._transport.leave()
 
+    def end_if_kept(self) -> None:
+        """For a thread that was interrupted, and may not have given back what it took: others would wait in vain."""
+        thread = threading.get_ident()
+        if any(role.taken and role.holder == thread for role in (self.sender, self.reader)):
+            self.lose(_INTERRUPTED)
+
     def wait_beside(self, role: Role, deadline: Deadline, *, unless: Callable[[], bool]) -> None:
         """Waits for a change while another thread has the role; not if `unless` is true already.
 

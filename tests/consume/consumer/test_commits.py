@@ -64,6 +64,15 @@ def test_what_is_being_worked_on_is_not_done_because_of_other_calls(kafka: FakeK
     assert committed(kafka)[MANY[0]] == 0
 
 
+def test_what_the_program_committed_is_not_taken_back_by_an_automatic_commit(kafka: FakeKafka) -> None:
+    """Found: the end of a consumer committed what the program was through with for certain, which was less."""
+    with failing(Stop), new_consumer(kafka.bootstrap, topics="long", fetching=SMALL) as consumer:
+        got = len(take(consumer)) + len(take(consumer))
+        consumer.commit()
+        fail(Stop())
+    assert committed(kafka) == {LONG: got}
+
+
 def test_commits_come_by_themselves_while_records_flow(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="long", fetching=SMALL, commit_every=0.01) as consumer:
         assert offsets([take(consumer)])[0] == 0

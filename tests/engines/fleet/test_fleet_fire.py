@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.faults.breaking import leaders, mend
+from tests.brokers import mend
+from tests.faults.breaking import leaders
 from tests.waiting import eventually
 
 from ottla.admin import Admin

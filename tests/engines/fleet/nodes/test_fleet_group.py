@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.brokers import mend
 from tests.engines.fleet.crew import SHORT, Handled, missing, new_fleet, settled, write
 from tests.engines.fleet.servers import RedisServer
-from tests.faults.breaking import leaders, mend
+from tests.faults.breaking import leaders
 from tests.waiting import eventually
 
 from ottla.admin import Admin
