@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -557,7 +558,7 @@ def test_a_thread_beside_one_that_is_interrupted_anywhere_does_not_wait_in_vain(
         while ended:
             at += 1
             with connect(address) as connection:
-                _, ended = work.ends(lambda asked=connection: ask(asked), at)
+                _, ended = work.ends(partial(ask, connection), at)
                 with suppress(ConnectionLost):
                     threads.submit(ask, connection, 30.0).result(5.0)
     assert at > 50
@@ -571,7 +572,7 @@ def test_an_interrupt_anywhere_in_connecting_leaves_the_place_to_others() -> Non
         while ended:
             at += 1
             pool = Pool(security=PLAINTEXT, client_id="test")
-            _, ended = work.ends(lambda pool=pool: pool.get("broker", address, deadline=Deadline.after(5)), at)
+            _, ended = work.ends(partial(pool.get, "broker", address, deadline=Deadline.after(5)), at)
             threads.submit(pool.get, "broker", address, deadline=Deadline.after(2)).result()
             pool.close()
     assert at > 10
