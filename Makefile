@@ -36,7 +36,7 @@ java:
 	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null 2>&1 || { \
 	  echo "error: no Java found: install Java 17 or newer (Debian and Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)" >&2; exit 1; }
 
-# Compile the kernels into numba's cache once, so that nobody waits for it in the middle of something.
+# Compile the kernels once and keep them, so that nothing waits for it in the middle of its work.
 warm: $(STAMP)
 	@$(BIN)/python -m ottla.wire.warm
 
@@ -62,6 +62,7 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench consume
 	@$(BIN)/python -m bench spark
 	@$(BIN)/python -m bench fleet
+	@$(BIN)/python -m bench start
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)

@@ -117,7 +117,9 @@ def test_processes_share_the_work_are_replaced_and_end_with_their_parent(shop: S
         _, _, err = _ended(started)
     assert err == "a process was ended by signal 9; another one takes its place\n"
     seen = place.look()
-    assert (seen.counts.done, seen.counts.reclaimed, seen.out) == (2, 1, ())
+    # Two were in hand. How many more are begun before a child hears of its parent's end is a matter of milliseconds.
+    assert seen.counts.done >= 2
+    assert (seen.counts.reclaimed, seen.out) == (1, ())
     assert len(seen.nodes) <= 1, "of the one that was killed"
 
 

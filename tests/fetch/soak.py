@@ -41,9 +41,9 @@ TOPIC = "read-soak"
 PARTITIONS = 6
 BROKERS = (1, 2, 3)
 MEMORY_BYTES = 32 << 20
-BESIDE_BYTES = 350_000_000
-"""The interpreter with numpy, pyarrow and numba (165 MB), the compiled kernels (60 MB), what is handed out, the check
-itself, and what allocators keep for themselves after faults: 310 to 330 MB in all, whether 1 GB is read or 5."""
+BESIDE_BYTES = 290_000_000
+"""The interpreter with numpy and pyarrow (89 MB), what is handed out, the check itself, and what allocators keep for
+themselves after faults: 240 MB in all when 1 GB is read."""
 TIMES = Timeouts(connect=3.0, request=5.0, total=120.0)
 
 

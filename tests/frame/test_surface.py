@@ -36,6 +36,11 @@ def test_the_command_overview_needs_no_kernels() -> None:
     assert not modules.intersection({"numba", "pyarrow", "redis", "psutil"})
 
 
+@pytest.mark.parametrize("command", ["consume", "produce", "query", "archive", "topics"])
+def test_commands_do_without_pandas(command: str) -> None:
+    assert not _imported_by(f"import ottla.cli.{command}").intersection({"pandas", "pyspark"})
+
+
 def test_a_command_that_is_nearly_right_is_named() -> None:
     ended = CliRunner().invoke(cli, ["produc"])
     assert ended.exit_code == 2

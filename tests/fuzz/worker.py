@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ottla.wire.kernels import CHECKED, decoding
+from ottla.wire.kernels import decoding
+from ottla.wire.kernels.calling import CHECKED, Kernel
 
 from . import drive, surface
 from .areas import Areas, Plain, Strict, Walled
@@ -58,7 +59,7 @@ def _on_answers(data: bytes, number: int) -> drive.Outcome:
 def _check_of(layer: str) -> Check:
     """The layer's way to run an input; refuses to pose as another one."""
     decode: Any = decoding.decode_records
-    compiled = hasattr(decode, "py_func")
+    compiled = isinstance(decode, Kernel)
     if compiled == (layer == "python") or (layer == "checked") != CHECKED:
         raise SystemExit(f"the environment is not that of layer {layer}: see layers.environment")
     if layer == "surface":

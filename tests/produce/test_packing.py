@@ -19,7 +19,7 @@ from ottla.produce.hook import decoded
 from ottla.produce.intake import Handover
 from ottla.produce.options import Batching, Settings
 from ottla.produce.outgoing import Account, Outgoing
-from ottla.produce.packing import Packing, Settle, Topic, pack, seal, shrink
+from ottla.produce.packing import Packing, Settle, Topic, finish, pack, seal, shrink
 from ottla.produce.route import Partitions, RoundRobin
 from ottla.wire.columns import from_arrow, from_list
 
@@ -41,7 +41,7 @@ class Packed:
         chosen = None if partitions is None else np.array(partitions, np.int32)
         handover = Handover("t", shipment, columns, chosen, opened, 1.5)
         pack(self.topic, handover, self.into)
-        self._settle()
+        self._finish()
         return shipment
 
     def _settle(self) -> None:
@@ -58,6 +58,12 @@ class Packed:
         for lane in self.topic.lanes.values():
             if lane.open is not None:
                 seal(self.topic, lane, self.into)
+        self._finish()
+
+    def _finish(self) -> None:
+        sealing, self.into.sealing = self.into.sealing, []
+        for one in sealing:
+            finish(one, one.compressed(), self.account)
         self._settle()
 
     def values(self, partition: int) -> list[bytes | None]:

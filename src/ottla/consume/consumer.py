@@ -245,19 +245,17 @@ class Consumer:
         return self._singly()
 
     def _singly(self) -> Iterator[Record]:
-        positions = self._handing.positions
+        positions, monotonic = self._handing.positions, time.monotonic
         while not self._stopped:
             portion = self._next(Deadline.after(_NAP))
             if portion is None:
                 continue
             for record in records_of(portion.rest()):
-                portion.start = record.offset + 1
-                portion.used += 1
+                portion.used += 1  # all else that has to be known of a record is worked out when somebody asks
                 yield record
                 if positions.underway is not portion:
                     break  # it was let go of, or the program went elsewhere
-                positions.came_back_in(portion)
-                if time.monotonic() >= self._tend_at and not self._tend_between(portion):
+                if monotonic() >= self._tend_at and not self._tend_between(portion):
                     break
 
     def __aiter__(self) -> Consumer:
@@ -451,6 +449,7 @@ class Consumer:
     def _tend_between(self, portion: Portion) -> bool:
         """Whether the program is to get the rest of the portion."""
         with self._use():
+            self._handing.positions.came_back_in(portion)
             if not self._stopped:
                 self._tend()
         return not self._stopped and self._handing.positions.underway is portion

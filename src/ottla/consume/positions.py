@@ -20,13 +20,12 @@ UNKNOWN = -1
 class Portion:
     """Records of one partition on their way to the program, which has got the first `used` of them."""
 
-    __slots__ = ("course", "records", "start", "stop", "used")
+    __slots__ = ("course", "first", "records", "stop", "used")
 
     def __init__(self, course: Course, records: pa.RecordBatch, *, start: int, stop: int) -> None:
         self.course = course
         self.records = records
-        self.start = start
-        """The offset after the last record that the program has got."""
+        self.first = start
         self.stop = stop
         self.used = 0
 
@@ -34,6 +33,19 @@ class Portion:
     def at(self) -> TopicPartition:
         """Whose they are."""
         return self.course.at
+
+    @property
+    def start(self) -> int:
+        """The offset after the last record that the program has got."""
+        return self._after(self.used)
+
+    @property
+    def done(self) -> int:
+        """The offset after the last record that the program has got and come back from."""
+        return self._after(self.used - 1)
+
+    def _after(self, count: int) -> int:
+        return self.first if count <= 0 else int(self.records.column("offset")[count - 1].as_py()) + 1
 
     @property
     def is_over(self) -> bool:
@@ -128,6 +140,7 @@ class Positions:
         """What is underway does not get to the program."""
         portion = self.underway
         if portion is not None and portion.at == at:
+            self._note_done(portion)
             self._places[at].handed = portion.start
             self.underway = None
 
@@ -160,6 +173,8 @@ class Positions:
 
     def all_done(self) -> dict[TopicPartition, Committed]:
         """What the program is through with and is not committed yet."""
+        if self.underway is not None:
+            self._note_done(self.underway)
         return {at: place.told(place.done) for at, place in self._places.items() if place.done != place.committed}
 
     def committed(self, offsets: Mapping[TopicPartition, Committed]) -> None:
@@ -170,6 +185,11 @@ class Positions:
                 place.committed = told.offset
                 # What the program has committed itself it is through with: the next automatic commit goes not back.
                 place.done = max(place.done, min(told.offset, self._handed(at, place)))
+
+    def _note_done(self, portion: Portion) -> None:
+        if portion.used:
+            place = self._places[portion.at]
+            place.done = max(place.done, portion.done)
 
     def _handed(self, at: TopicPartition, place: _Place) -> int:
         portion = self.underway

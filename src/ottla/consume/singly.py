@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ottla.model import Record
 
 _MICROSECONDS = 1e6
+Pairs = tuple[tuple[str, bytes | None], ...]
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch that has all columns."""
-    column = {name: batch.column(name) for name in batch.schema.names}
-    topics, partitions = column["topic"].to_pylist(), column["partition"].to_pylist()
-    offsets = column["offset"].to_pylist()
-    times = pc.cast(column["timestamp"], pa.int64()).to_pylist()
-    keys, values = column["key"].to_pylist(), column["value"].to_pylist()
-    headers = column["headers"].to_pylist() if column["headers"].null_count < len(batch) else [None] * len(batch)
-    for topic, partition, offset, micros, key, value, pairs in zip(
-        topics, partitions, offsets, times, keys, values, headers, strict=True
-    ):
-        listed = tuple((pair["key"], pair["value"]) for pair in pairs) if pairs else ()
-        yield Record(topic, partition, offset, micros / _MICROSECONDS, key, value, listed)
+    """The records of a batch that has all columns. All of them are of one partition."""
+    if not len(batch):
+        return iter(())
+    # All that happens for each record happens in C.
+    rows = zip(
+        repeat(batch.column("topic")[0].as_py()),
+        repeat(batch.column("partition")[0].as_py()),
+        batch.column("offset").to_numpy().tolist(),
+        (batch.column("timestamp").view(pa.int64()).to_numpy() / _MICROSECONDS).tolist(),
+        _contents(batch.column("key")),
+        _contents(batch.column("value")),
+        _headers(batch.column("headers")),
+        strict=False,
+    )
+    return map(tuple.__new__, repeat(Record), rows)
+
+
+def _contents(column: pa.Array) -> Iterable[bytes | None]:
+    return repeat(None) if column.null_count == len(column) else column.to_pylist()
+
+
+def _headers(column: pa.Array) -> Iterable[Pairs]:
+    return repeat(()) if column.null_count == len(column) else map(_pairs, column.to_pylist())
+
+
+def _pairs(listed: list[dict[str, Any]] | None) -> Pairs:
+    return tuple((pair["key"], pair["value"]) for pair in listed) if listed else ()

@@ -11,7 +11,7 @@ import gc
 
 @functools.cache
 def settle() -> None:
-    """Spark's daemon collects garbage after every task. What the first task has imported (numba, Arrow) is none, but
-    looking through it takes 85 ms, where an empty task takes 20."""
+    """Spark's daemon collects garbage after every task. What the first task has imported (Spark, Arrow) is none, but
+    looking through it takes 20 ms, as long as an empty task."""
     gc.collect()
     gc.freeze()

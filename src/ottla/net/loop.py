@@ -97,7 +97,7 @@ class Loop(Generic[R]):
             chance=self.chance,
         )
         self.lookups = Lookups(cluster, errands=self.errands, events=events)
-        self._name = name
+        self.name = name
         self._commands: deque[Callable[[], None]] = deque()
         self._done: deque[tuple[int, R, Link, Connection | None, Pending | OttlaError]] = deque()
         self._generation = 0
@@ -130,7 +130,7 @@ class Loop(Generic[R]):
     def start(self, actor: Actor) -> None:
         """Begins. To start it again does no harm, so that it may be interrupted anywhere."""
         if self._entry:
-            threading.Thread(target=self._run, args=(actor,), name=self._name, daemon=True).start()
+            threading.Thread(target=self._run, args=(actor,), name=self.name, daemon=True).start()
 
     def stop(self, actor: Actor, deadline: Deadline) -> None:
         """Ends it, and returns when it has ended or at the deadline. One that was not started cannot be any more."""
@@ -184,9 +184,9 @@ class Loop(Generic[R]):
         self.call(work)
         while not done.wait(min(1.0, limit.remaining())):
             if self.has_stopped:
-                raise OttlaError(f"{self._name} has stopped; see the log")
+                raise OttlaError(f"{self.name} has stopped; see the log")
             if limit.expired():
-                raise TimeoutError(f"{self._name} did not answer")
+                raise TimeoutError(f"{self.name} did not answer")
         return results[0]
 
     # A program that waits
@@ -200,7 +200,7 @@ class Loop(Generic[R]):
         with self._seat:
             if self._hands.locked():
                 raise OttlaError(
-                    f"{self._name} was interrupted by a signal handler that waits for it;"
+                    f"{self.name} was interrupted by a signal handler that waits for it;"
                     " set a flag in the handler, and let the program look at it"
                 )
             self._visitor = threading.get_ident()
@@ -334,8 +334,8 @@ class Loop(Generic[R]):
                         until = self._turn(actor)
                     self._wait(until, self._inner, self._pump)
             except BaseException as bug:
-                _log.exception("%s stopped on an error that should not be", self._name)
-                error = OttlaError(f"{self._name} stopped: {type(bug).__name__}: {bug}")
+                _log.exception("%s stopped on an error that should not be", self.name)
+                error = OttlaError(f"{self.name} stopped: {type(bug).__name__}: {bug}")
                 error.__cause__ = bug
             self._stopping = True
             self._outer.ring()

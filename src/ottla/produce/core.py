@@ -151,9 +151,10 @@ class Core:
         chance: random.Random,
         spooling: bool = False,
         gate: Gate | None = None,
+        compress: topics.Compress | None = None,
     ) -> None:
         self.effects: deque[Effect] = deque()
-        self.topics = Topics(watch, self.effects)
+        self.topics = Topics(watch, self.effects, compress=compress)
         self.account = self.topics.account
         self.is_reporting = True
         """Whether anybody wants to know what is sent."""
@@ -184,6 +185,11 @@ class Core:
     def is_transactional(self) -> bool:
         """Whether batches are part of transactions."""
         return self._gate is not None
+
+    def _lanes(self) -> list[tuple[Topic, Lane]]:
+        """Those with something to send or to wait for, every batch in their lines complete."""
+        self.topics.finish_sealing()
+        return self.topics.lanes
 
     def next_at(self) -> float:
         """When `dispatch` or `look` has something to do, if nothing else happens."""
@@ -278,7 +284,7 @@ class Core:
         self._next_at = _NEVER
         ready: dict[int, list[tuple[Topic, Lane]]] = {}
         needs_identity = False
-        for topic, lane in self.topics.lanes:
+        for topic, lane in self._lanes():
             if lane.is_idle:
                 del self.topics.active[lane.at]
                 continue
@@ -549,7 +555,7 @@ class Core:
     def expire(self, now: float) -> None:
         """Gives up what has waited for too long."""
         self._now = now
-        for topic, lane in self.topics.lanes:
+        for topic, lane in self._lanes():
             limit = topic.settings.delivery_timeout
             if lane.open is not None and now >= min(lane.open.deadline, lane.open.due + min(_OPEN_SECONDS, limit / 10)):
                 self.topics.seal(topic, lane)
@@ -562,7 +568,7 @@ class Core:
         self.topics.fail_waiting(error)
         reason = getattr(error, "reason", str(error))
         kind = Fenced if isinstance(error, Fenced) else NotDelivered
-        for topic, lane in self.topics.lanes:
+        for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
             for batch in [batch for batch in lane.line if not batch.flying]:
                 lane.given_up(batch)
@@ -571,7 +577,7 @@ class Core:
 
     def end(self, reason: str, *, kept: Callable[[Lane, Outgoing], bool]) -> None:
         """The producer ends: what `kept` says stays on disk for the next one, the rest is given up."""
-        for topic, lane in self.topics.lanes:
+        for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
             for batch in list(lane.line):
                 if kept(lane, batch):
@@ -621,7 +627,7 @@ class Core:
         """Oldest first; `freed_by` says what giving a batch up would free, 0 when it must stay. What is left."""
         candidates = [
             (batch.created, number, topic, lane, batch)
-            for number, (topic, lane) in enumerate(self.topics.lanes)
+            for number, (topic, lane) in enumerate(self._lanes())
             for batch in lane.line
             if freed_by(batch)
         ]
@@ -635,7 +641,7 @@ class Core:
 
     def to_be_kept(self, *, older_than: float, now: float) -> Iterator[tuple[Lane, list[Outgoing]]]:
         """Lanes whose oldest batch has waited since before `older_than`, and all their batches, to be put on disk."""
-        for topic, lane in self.topics.lanes:
+        for topic, lane in self._lanes():
             if lane.open is not None and lane.open.opened <= older_than and lane.open.due <= now:
                 self.topics.seal(topic, lane)
             if lane.line and lane.line[0].opened <= older_than:
@@ -643,7 +649,7 @@ class Core:
 
     def all_to_be_kept(self) -> Iterator[tuple[Lane, list[Outgoing]]]:
         """All lanes, and all their batches."""
-        for topic, lane in self.topics.lanes:
+        for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
             yield lane, self._numbered(lane)
 

@@ -25,7 +25,7 @@ from ottla.produce.outgoing import Account, Outgoing
 from ottla.produce.route import Partitions, Router, invalid, runs
 from ottla.wire.batch import Codec
 from ottla.wire.draft import Draft
-from ottla.wire.encode import ALL_ROWS, BatchLimits
+from ottla.wire.encode import ALL_ROWS, BatchLimits, NewBatch
 
 
 class Settle(NamedTuple):
@@ -44,14 +44,28 @@ class RefuseRows(NamedTuple):
     error: OttlaError
 
 
-class Packing:
-    """What packing has done: the lanes that got something, and what has its outcome already."""
+class Sealing(NamedTuple):
+    """A batch that has its place in the line and is still to be compressed: several at once, if there are more."""
 
-    __slots__ = ("account", "settled", "touched")
+    batch: Outgoing
+    draft: Draft
+    codec: Codec
+    level: int | None
+
+    def compressed(self) -> NewBatch:
+        """As it will be sent. Any thread may do it."""
+        return self.draft.seal(self.codec, self.level)
+
+
+class Packing:
+    """What packing has done: the lanes that got something, what is to be compressed, what has its outcome already."""
+
+    __slots__ = ("account", "sealing", "settled", "touched")
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.touched: list[Lane] = []
+        self.sealing: list[Sealing] = []
         self.settled: list[Settle | RefuseRows] = []
 
 
@@ -233,7 +247,7 @@ def _place(batch: Outgoing, shipment: Shipment, picked: npt.NDArray[np.int64], r
 
 
 def seal(topic: Topic, lane: Lane, into: Packing) -> None:
-    """The open batch of a lane takes its place in the line, compressed."""
+    """The open batch of a lane takes its place in the line; it may have to be compressed there."""
     batch = lane.open
     assert batch is not None
     assert batch.draft is not None
@@ -243,10 +257,21 @@ def seal(topic: Topic, lane: Lane, into: Packing) -> None:
         _seal_hooked(topic, lane, batch, batch.draft, into)
         return
     assert isinstance(batch.draft, Draft)
-    sealed = batch.draft.seal(topic.settings.codec, topic.settings.level)
-    batch.seal(sealed.header, sealed.records)
-    into.account.hold(batch, batch.size_bytes - batch.held_bytes)
+    settings = topic.settings
+    sealing = Sealing(batch, batch.draft, settings.codec, settings.level)
     lane.add(batch)
+    if settings.codec is Codec.NONE:
+        finish(sealing, sealing.compressed(), into.account)
+    else:
+        batch.count = batch.draft.count
+        into.sealing.append(sealing)
+
+
+def finish(sealing: Sealing, compressed: NewBatch, account: Account) -> None:
+    """The batch can be sent."""
+    batch = sealing.batch
+    batch.seal(compressed.header, compressed.records)
+    account.hold(batch, batch.size_bytes - batch.held_bytes)
 
 
 def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, into: Packing) -> None:

@@ -49,6 +49,7 @@ from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
 from ottla.produce.spool import Store as SpoolStore
+from ottla.produce.squeezing import Squeezers
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
 from ottla.wire import produce as wire
 from ottla.wire.columns import NO_KEYS
@@ -94,8 +95,14 @@ class Sender:
             longest=cluster.timeouts.total,
             refresh_seconds=cluster.timeouts.metadata_age,
         )
+        self._squeezers = Squeezers(loop.name)
         self._core = Core(
-            watch, retry=cluster.retry, chance=loop.chance, spooling=around.spool is not None, gate=around.gate
+            watch,
+            retry=cluster.retry,
+            chance=loop.chance,
+            spooling=around.spool is not None,
+            gate=around.gate,
+            compress=self._squeezers.compress,
         )
         self.keeper: Keeper | None = None
         if around.spool is not None:
@@ -272,6 +279,7 @@ class Sender:
             self._carry_out(now)
         except Exception:
             _log.exception("could not tell every delivery that the sender has ended")
+        self._squeezers.close()
         self._around.budget.wake()
 
     # Records come in

@@ -7,7 +7,7 @@ topic are known, or are refused. Effects go out as values. Pure: no thread, sock
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,8 +23,9 @@ from ottla.net.watch import Looked, Lookup, Watch
 from ottla.produce.intake import Handover
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Account, Outgoing
-from ottla.produce.packing import Late, Packing, RefuseRows, Settle, Topic, pack, seal
+from ottla.produce.packing import Late, Packing, RefuseRows, Sealing, Settle, Topic, finish, pack, seal
 from ottla.produce.route import Partitions
+from ottla.wire.encode import NewBatch
 
 _UNKNOWN_PATIENCE = 5.0
 """Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
@@ -75,12 +76,23 @@ class Effects(Protocol):
         """Behind the others."""
 
 
+Compress = Callable[[Sequence[Sealing]], Iterable[NewBatch]]
+"""Compresses batches, in any order, and returns them in theirs."""
+
+
+def one_by_one(sealing: Sequence[Sealing]) -> Iterable[NewBatch]:
+    """In this thread."""
+    return [one.compressed() for one in sealing]
+
+
 class Topics:
     """All topics in use. Its owner is one thread, which carries out the effects after every call."""
 
-    def __init__(self, watch: Watch, effects: Effects) -> None:
+    def __init__(self, watch: Watch, effects: Effects, *, compress: Compress | None = None) -> None:
         self.watch = watch
         self.effects = effects
+        self._compress = compress or one_by_one
+        self._sealing: list[Sealing] = []
         self.account = Account()
         self.active: dict[TopicPartition, tuple[Topic, Lane]] = {}
         """Lanes with something to send or to wait for."""
@@ -169,6 +181,7 @@ class Topics:
             into = Packing(self.account)
             seal(topic, lane, into)
             self._took(topic, into)
+            self.finish_sealing()
 
     def settle(self, settled: Settle) -> None:
         """The records of a batch have their outcome."""
@@ -199,7 +212,15 @@ class Topics:
         else:
             self.account.held_bytes -= handover.held_bytes
 
+    def finish_sealing(self) -> None:
+        """What has its place in a line is compressed, all at once, and can be sent."""
+        sealing, self._sealing = self._sealing, []
+        if sealing:
+            for one, compressed in zip(sealing, self._compress(sealing), strict=True):
+                finish(one, compressed, self.account)
+
     def _took(self, topic: Topic, into: Packing) -> None:
+        self._sealing += into.sealing
         for lane in into.touched:
             self.active[lane.at] = topic, lane
         for settled in into.settled:

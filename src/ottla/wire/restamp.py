@@ -10,6 +10,7 @@ from __future__ import annotations
 import crc32c
 
 from ottla.wire.batch import CRC_START, HEADER_BYTES, BatchHeader, pack_header
+from ottla.wire.kernels.checksum import shift
 
 
 def restamp(
@@ -35,7 +36,5 @@ def restamp(
     before, after = pack_header(header)[CRC_START:], pack_header(stamped)[CRC_START:]
     if before == after:
         return stamped
-    from ottla.wire.kernels.checksum import shift  # numba, and only those who change something need it
-
     difference = crc32c.crc32c(before) ^ crc32c.crc32c(after)
     return stamped._replace(crc=header.crc ^ shift(difference, header.size_bytes - HEADER_BYTES))

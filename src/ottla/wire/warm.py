@@ -1,6 +1,6 @@
-"""Compile every kernel into numba's on-disk cache: `python -m ottla.wire.warm`.
+"""Compile every kernel and keep it on disk: `python -m ottla.wire.warm`.
 
-A cold compile takes a few seconds; run once after installing, it is out of everybody's way.
+That takes a number of seconds and needs numba; run once after installing, it is out of everybody's way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import pyarrow as pa
 from ottla.wire.batch import Codec, split
 from ottla.wire.columns import from_arrow
 from ottla.wire.decode import Decoder
-from ottla.wire.encode import encode
+from ottla.wire.draft import Draft
+from ottla.wire.encode import BatchLimits, encode
+from ottla.wire.kernels import loading
+from ottla.wire.kernels.calling import KERNELS
 from ottla.wire.partitioning import OPEN, hash_partitions, murmur2
 from ottla.wire.restamp import restamp
 
@@ -25,6 +28,7 @@ def warm() -> None:
         headers=pa.array([[{"key": "name", "value": b"content"}], None], entries),
         timestamp=pa.array([1, 2], pa.int64()),
     )
+    Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
     hash_partitions(columns.key, 1, out=np.full(columns.count, OPEN, np.int32))
     murmur2(b"key")
     for codec in (Codec.NONE, Codec.ZSTD):
@@ -34,5 +38,17 @@ def warm() -> None:
                 pass
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Fill the cache; ends with an error if a kernel is not there afterwards."""
     warm()
+    lost = [kernel.name for kernel in KERNELS if loading.is_possible() and loading.stored(kernel) is None]
+    if lost:
+        folders = " or ".join(map(str, loading.folders()))
+        raise SystemExit(
+            f"error: {', '.join(lost)} could not be kept in {folders}: every process will compile them again. "
+            "Set NUMBA_CACHE_DIR to a folder of yours into which no other user can write"
+        )
+
+
+if __name__ == "__main__":
+    main()

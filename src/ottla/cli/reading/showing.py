@@ -17,7 +17,7 @@ from ottla.cli.reading import texts
 from ottla.wire.decode import COLUMNS
 
 _LINE_END = texts.text(b"\n")
-_TIMESTAMP_TYPES = pa.array([b"CreateTime", b"LogAppendTime"], pa.binary())
+_TIMESTAMP_TYPES = texts.column_of(b"CreateTime", b"LogAppendTime")
 _BLOCK_BYTES = 32 << 20
 """About how much is turned into text at once: one Arrow column holds 2 GiB, and escapes make data larger."""
 

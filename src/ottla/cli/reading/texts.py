@@ -6,8 +6,10 @@ records but where bytes are not UTF-8 or times are out of the ordinary.
 
 from __future__ import annotations
 
+import struct
 from binascii import b2a_base64
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import msgspec
@@ -33,9 +35,16 @@ _json = msgspec.json.Encoder()
 _TAB, _LINE_END, _SPACE, _DEL = 0x09, 0x0A, 0x20, 0x7F
 
 
+def column_of(*contents: bytes) -> pa.Array:
+    """A binary column. `pa.array` and `pa.scalar` would do, but import pandas where it is installed."""
+    ends = [0, *accumulate(map(len, contents))]
+    packed = pa.py_buffer(struct.pack(f"<{len(ends)}i", *ends))
+    return pa.Array.from_buffers(_BINARY, len(contents), [None, packed, pa.py_buffer(b"".join(contents))])
+
+
 def text(content: bytes) -> pa.Scalar:
     """The same for every record."""
-    return pa.scalar(content, _BINARY)
+    return column_of(content)[0]
 
 
 EMPTY, _QUOTE, _NULL, _COMMA, _OPEN, _CLOSE = map(text, (b"", b'"', b"null", b",", b"[", b"]"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ottla.wire.kernels import inlined, kernel
+from ottla.wire.kernels.calling import NUMBER, inlined, kernel
 
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, bits reversed: the highest bit is x**0
 _ONE = 0x80000000
@@ -31,19 +31,18 @@ def _multiply(a: Any, b: Any) -> Any:
 
 def _powers() -> np.ndarray[Any, np.dtype[np.int64]]:
     """x**(8 * 2**i): what a run of 2**i bytes multiplies by."""
-    multiply: Any = getattr(_multiply, "py_func", _multiply)  # it is plain already when numba is told not to compile
     power = _ONE >> 8
     powers = []
     for _ in range(31):
         powers.append(power)
-        power = multiply(power, power)
+        power = _multiply(power, power)
     return np.array(powers, np.int64)
 
 
 _BYTE_POWERS = _powers()
 
 
-@kernel
+@kernel(difference=NUMBER, byte_count=NUMBER)
 def shift(difference: Any, byte_count: Any) -> Any:
     """What `difference` in a checksum becomes when `byte_count` (below 2**31) more bytes follow."""
     i = 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ottla.wire.kernels import inlined, kernel
+from ottla.wire.kernels.calling import NUMBER, inlined, kernel, reads, table, writes
 from ottla.wire.kernels.hashing import NULL_LENGTH, SEED_HIGH, SEED_LOW, absorb, absorb_length, add_to, finish
 from ottla.wire.kernels.memory import copy
 from ottla.wire.kernels.varint import LONG, read_int, read_long
@@ -155,7 +155,23 @@ def _read_headers(
     return DONE, at, low, high
 
 
-@kernel
+_BINARY = BinaryOut(writes("int32", 1), writes("uint8"), writes("uint8"))
+
+
+@kernel(
+    data=reads("uint8"),
+    segments=table("int64", SEGMENT_FIELDS),
+    state=writes("int64", STATE_FIELDS),
+    want=NUMBER,
+    start=NUMBER,
+    stop=NUMBER,
+    offsets=writes("int64"),
+    timestamps=writes("int64"),
+    key=_BINARY,
+    value=_BINARY,
+    headers=HeadersOut(writes("int32", 1), writes("uint8"), _BINARY, _BINARY),
+    sums=writes("uint64", 2),
+)
 def decode_records(
     data: Any,
     segments: Any,

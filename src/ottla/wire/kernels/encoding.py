@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ottla.wire.kernels import inlined, kernel
+from ottla.wire.kernels.calling import NUMBER, inlined, kernel, reads, table, writes
 from ottla.wire.kernels.hashing import NULL_LENGTH, SEED_HIGH, SEED_LOW, absorb, absorb_length, add_to, finish
 from ottla.wire.kernels.memory import copy
 from ottla.wire.kernels.varint import int_size, write
@@ -96,8 +96,8 @@ def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashi
     return at, low, high
 
 
-@kernel
-def encode_records(
+@inlined
+def _write_batch(
     out: Any,
     start: Any,
     most_bytes: Any,
@@ -113,12 +113,12 @@ def encode_records(
     hashing: Any,
     sums: Any,
     result: Any,
-) -> None:
+) -> Any:
     """Write on at the batch that begins at `start`: rows from `next_row` to `last_row`, or until it is full.
 
     `result` says how far the batch is (all zero for a new one), and afterwards how far it got. `rows`, if not empty,
     says which rows to take in which order. `most_bytes` bounds the batch unless its first record alone is larger;
-    `out` always does.
+    `out` always does. Returns the row to go on with.
     """
     at = start + result[SIZE]
     count = result[COUNT]
@@ -170,9 +170,69 @@ def encode_records(
     result[COUNT] = count
     result[BASE_TIME] = base_time
     result[MAX_TIME] = max_time
+    return next_row
 
 
-@kernel
+_BINARY = BinaryIn(reads("int64"), reads("uint8"), reads("uint8"))
+_HEADERS = HeadersIn(reads("int64"), reads("uint8"), _BINARY, _BINARY)
+
+
+@kernel(
+    out=writes("uint8"),
+    start=NUMBER,
+    most_bytes=NUMBER,
+    most_records=NUMBER,
+    rows=reads("int64"),
+    next_row=NUMBER,
+    last_row=NUMBER,
+    key=_BINARY,
+    value=_BINARY,
+    headers=_HEADERS,
+    times=reads("int64"),
+    default_time=NUMBER,
+    hashing=NUMBER,
+    sums=writes("uint64", 2),
+    result=writes("int64", RESULT_FIELDS),
+)
+def encode_records(
+    out: Any,
+    start: Any,
+    most_bytes: Any,
+    most_records: Any,
+    rows: Any,
+    next_row: Any,
+    last_row: Any,
+    key: Any,
+    value: Any,
+    headers: Any,
+    times: Any,
+    default_time: Any,
+    hashing: Any,
+    sums: Any,
+    result: Any,
+) -> Any:
+    """Write one batch, or more of one: see `_write_batch`."""
+    limits = most_bytes, most_records
+    columns = key, value, headers, times
+    return _write_batch(out, start, *limits, rows, next_row, last_row, *columns, default_time, hashing, sums, result)
+
+
+@kernel(
+    out=writes("uint8"),
+    most_bytes=NUMBER,
+    most_records=NUMBER,
+    rows=reads("int64"),
+    next_row=NUMBER,
+    last_row=NUMBER,
+    key=_BINARY,
+    value=_BINARY,
+    headers=_HEADERS,
+    times=reads("int64"),
+    default_time=NUMBER,
+    hashing=NUMBER,
+    sums=table("uint64", 2, written=True),
+    results=table("int64", RESULT_FIELDS, written=True),
+)
 def encode_batches(
     out: Any,
     most_bytes: Any,
@@ -201,7 +261,7 @@ def encode_batches(
         result = results[batch]
         result[SIZE] = 0
         result[COUNT] = 0
-        encode_records(
+        _write_batch(
             out,
             at,
             most_bytes,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ottla.wire.kernels import inlined
+from ottla.wire.kernels.calling import inlined
 from ottla.wire.kernels.memory import load, product
 
 # Fractional digits of pi; the value of a constant does not matter, that it is odd and irregular does.

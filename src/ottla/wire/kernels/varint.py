@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.wire.kernels import inlined
+from ottla.wire.kernels.calling import inlined
 
 SHORT = -1
 LONG = -2

@@ -1,0 +1,177 @@
+"""What a kernel is to its callers: a function of arrays and numbers, whose machine code is found at the first call.
+
+A loop is a plain function that says what its parameters are (`kernel`), and may use others (`inlined`). Both stay
+Python until they are called: this module knows neither numba nor llvmlite. `loading` finds the machine code, and has
+it made by `compiling` where there is none yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").strip() not in ("", "0")
+
+
+INTERPRETED = _is_set("NUMBA_DISABLE_JIT")
+"""Whether kernels stay Python."""
+CHECKED = not INTERPRETED and _is_set("NUMBA_BOUNDSCHECK")
+"""Whether they check bounds. Machine code from the cache cannot raise, so numba itself runs them then."""
+
+
+def sources() -> str:
+    """A digest of this folder, for a kernel is made of several files; nothing where they are in an archive."""
+    digest = hashlib.sha256()
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    for path in paths:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest() if paths else ""
+
+
+SOURCES = sources()
+"""As they were imported: they may be replaced while the process runs."""
+
+
+class Array(NamedTuple):
+    """An array in one piece. `least` is how many entries it must have, of a table with two dimensions how many columns
+    it has."""
+
+    dtype: str
+    written: bool
+    least: int = 0
+    dimensions: int = 1
+
+
+NUMBER = "a number of 64 bits"
+BYTES = "bytes"
+
+
+def reads(dtype: str) -> Array:
+    """An array that a kernel reads."""
+    return Array(dtype, written=False)
+
+
+def writes(dtype: str, least: int = 0) -> Array:
+    """An array that a kernel writes, with so many entries at least."""
+    return Array(dtype, written=True, least=least)
+
+
+def table(dtype: str, columns: int, *, written: bool = False) -> Array:
+    """An array of rows with so many columns."""
+    return Array(dtype, written, columns, dimensions=2)
+
+
+PARTS: list[Callable[..., Any]] = []
+"""What kernels are made of."""
+
+
+class Kernel:
+    """A compiled loop, called as its function is.
+
+    `kinds` are what its parameters are: an `Array`, `NUMBER`, `BYTES`, or a named tuple of these.
+    """
+
+    def __init__(self, function: Callable[..., Any], kinds: dict[str, Any], *, keeps_gil: bool = False) -> None:
+        if tuple(kinds) != function.__code__.co_varnames[: function.__code__.co_argcount]:
+            raise TypeError(f"the parameters of {function.__name__} are not those that are declared")
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = function.__name__
+        self.kinds = kinds
+        self.keeps_gil = keeps_gil
+        self._enter: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        result = (self._enter or self._found())(*arguments)
+        return self._mended(arguments) if result is None else result
+
+    def _found(self) -> Callable[..., Any]:
+        # Of several threads that are the first ones, each may find it: the functions are the same.
+        from ottla.wire.kernels.loading import entry
+
+        self._enter = found = entry(self)
+        return found
+
+    def _mended(self, arguments: tuple[Any, ...]) -> Any:
+        """What the machine code refused to look at: with the same content in a form that it takes, or an error."""
+        if len(arguments) != len(self.kinds):
+            raise TypeError(f"{self.name} takes {len(self.kinds)} arguments, not {len(arguments)}")
+        usable = [_usable(name, *pair) for name, *pair in zip(self.kinds, self.kinds.values(), arguments, strict=True)]
+        assert self._enter is not None
+        result = self._enter(*usable)
+        if result is None:
+            raise TypeError(f"{self.name} does not take these arguments")
+        return result
+
+
+KERNELS: list[Kernel] = []
+"""All that there are, in the modules that are imported."""
+
+
+def _usable(name: str, kind: Any, argument: Any) -> Any:
+    if kind is NUMBER:
+        return argument
+    if kind is BYTES:
+        if not isinstance(argument, bytes):
+            raise TypeError(f"{name} is {_named(argument)}, expected bytes")
+        return bytes(argument)
+    if isinstance(kind, Array):
+        return _usable_array(name, kind, argument)
+    if type(argument) is not type(kind):
+        raise TypeError(f"{name} is {_named(argument)}, expected {type(kind).__name__}")
+    fields = zip(kind._fields, kind, argument, strict=True)
+    return kind._make(_usable(f"{name}.{field}", inner, value) for field, inner, value in fields)
+
+
+def _usable_array(name: str, kind: Array, argument: Any) -> Any:
+    """The array itself, if another object stands for its type than usual or it has a class of its own; a copy, if it
+    is only read and does not lie where numbers of its size may."""
+    if not isinstance(argument, np.ndarray):
+        raise TypeError(f"{name} is {_named(argument)}, expected an array")
+    if argument.dtype != kind.dtype or argument.ndim != kind.dimensions:
+        has = f"{argument.ndim} dimensions of {argument.dtype}"
+        raise TypeError(f"{name} has {has}, expected {kind.dimensions} of {kind.dtype}")
+    if not argument.flags.c_contiguous:
+        raise TypeError(f"{name} is not in one piece")
+    if kind.written and not argument.flags.writeable:
+        raise TypeError(f"{name} is read-only, and would be written to")
+    if argument.shape[-1] < kind.least or (kind.dimensions > 1 and argument.shape[-1] != kind.least):
+        raise TypeError(f"{name} has {argument.shape[-1]} entries, expected {kind.least}")
+    plain = argument.view(np.ndarray).view(np.dtype(kind.dtype))
+    if plain.flags.aligned:
+        return plain
+    if kind.written:
+        raise TypeError(f"{name} does not lie where {kind.dtype} may")
+    return plain.copy()
+
+
+def _named(argument: Any) -> str:
+    return f"of type {type(argument).__name__}"
+
+
+def kernel(*, keeps_gil: bool = False, **kinds: Any) -> Callable[[F], F]:
+    """Makes a kernel of a function; `kinds` says what each of its parameters is."""
+
+    def make(function: F) -> F:
+        if INTERPRETED:
+            return function
+        KERNELS.append(Kernel(function, kinds, keeps_gil=keeps_gil))
+        return KERNELS[-1]  # type: ignore[return-value]
+
+    return make
+
+
+def inlined(function: F) -> F:
+    """A part of kernels: compiled into its callers."""
+    PARTS.append(function)
+    return function

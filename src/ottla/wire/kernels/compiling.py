@@ -1,0 +1,97 @@
+"""Kernels into machine code, by numba: the only module that needs it, imported when the cache has none.
+
+Comes in: a `Kernel`. Goes out: an `Image` whose entry is a function that CPython calls as one of its own, or numba's
+dispatcher where bounds are to be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from numba import types
+from numba.core import config as untyped_config
+from numba.core.caching import FunctionCache
+from numba.core.codegen import get_host_cpu_features as untyped_host_features
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import register_jitable
+
+from ottla.wire.kernels import twins  # noqa: F401  # numba knows of them from here on
+from ottla.wire.kernels.calling import CHECKED, PARTS, SOURCES, Kernel
+from ottla.wire.kernels.entering import entering
+from ottla.wire.kernels.linking import Image, link
+
+_config: Any = untyped_config
+_host_features: Any = untyped_host_features
+_lock: Any = global_compiler_lock
+
+# `_nrt` off: no reference counting inside. Kernels allocate nothing and keep nothing, and counting every array passed
+# to an inner function made a record with headers cost 73 instead of 42 ns.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_INSIDE = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""For what is called by compiled code only."""
+
+_prepared: set[Callable[..., Any]] = set()
+_images: dict[str, Image] = {}
+
+
+def compiled(kernel: Kernel) -> Image:
+    """The machine code of a kernel."""
+    with _lock:  # of two threads that need it, one compiles
+        if kernel.name not in _images:
+            _prepare()
+            _images[kernel.name] = _image(kernel)
+        return _images[kernel.name]
+
+
+class _KernelCache(FunctionCache):
+    """Numba's own, with a key that changes whenever any part of the kernels does, and for checked ones."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), SOURCES, CHECKED)  # type: ignore[no-untyped-call]
+
+
+def dispatcher(kernel: Kernel) -> Callable[..., Any]:
+    """The kernel as numba runs it, kept in numba's own cache."""
+    with _lock:
+        _prepare()
+        made: Any = numba.njit(**_OPTIONS | {"nogil": not kernel.keeps_gil})(kernel.function)
+        try:
+            made._cache = _KernelCache(kernel.function)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # no folder to write to, as in a read-only container: every process compiles for itself
+            pass
+    return made  # type: ignore[no-any-return]
+
+
+def _prepare() -> None:
+    """Tells numba of the functions that kernels are made of."""
+    for part in PARTS:
+        if part not in _prepared:
+            register_jitable(**_INSIDE)(part)
+            _prepared.add(part)
+
+
+def _image(kernel: Kernel) -> Image:
+    enter = entering(kernel, numba.njit(**_INSIDE)(kernel.function))
+
+    @numba.cfunc(types.int64(types.int64, types.int64, types.int64), **_OPTIONS)
+    def entry(known: Any, arguments: Any, count: Any) -> Any:
+        return enter(known, arguments, count)
+
+    module = llvm.parse_assembly(entry.inspect_llvm())
+    # Once all is known to be used from here alone, nothing is left of what numba adds for errors and its own caches.
+    for defined in (*module.functions, *module.global_variables):
+        if not defined.is_declaration and defined.name != entry.native_name:
+            defined.linkage = "internal"
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=_config.CPU_NAME or llvm.get_host_cpu_name(),
+        features=_host_features() if _config.CPU_FEATURES is None else _config.CPU_FEATURES,
+        opt=3,
+        reloc="pic",
+        codemodel="small",
+    )
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(module, passes)
+    return link(machine.emit_object(module), entry.native_name)

@@ -1,0 +1,183 @@
+"""The way into a kernel: a function that CPython calls as one of its own, with the arguments as objects.
+
+Comes in: a `Kernel` and numba's dispatcher of it. Goes out: an intrinsic for `compiling`, called with an object that
+holds the addresses of what is known (`layout.known`), the address of the arguments, and their number. It answers with
+a new number; with None, having touched nothing, if an argument is not what the kernel says it is; and with nothing
+at all where CPython has an error to raise, for what is no number of 64 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types as untyped_types
+from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array as untyped_populate_array
+
+from ottla.wire.kernels import layout
+from ottla.wire.kernels.calling import BYTES, NUMBER, Array, Kernel
+
+types: Any = untyped_types
+cgutils: Any = untyped_cgutils
+populate_array: Any = untyped_populate_array
+_intrinsic: Any = intrinsic
+
+_WORD, _HALF = ir.IntType(64), ir.IntType(32)
+_WORD_BYTES = 8
+
+
+def entering(kernel: Kernel, dispatcher: Any) -> Any:
+    """What the entry of a kernel does, to be called in compiled code."""
+    kinds = tuple(kernel.kinds.values())
+
+    @_intrinsic  # type: ignore[untyped-decorator]
+    def enter(typing_context: Any, known: Any, arguments: Any, count: Any) -> Any:
+        callee = types.Dispatcher(dispatcher)
+        signature: Any = callee.get_call_type(typing_context, tuple(map(_numba_type, kinds)), {})
+
+        def generate(context: Any, builder: Any, _: Any, given: Any) -> Any:
+            reading = _Reading(context, builder, layout.known(kinds), given[0])
+            values = reading.values(kinds, given[1], given[2])
+            thread = None if kernel.keeps_gil else reading.call("PyEval_SaveThread")
+            result = context.get_function(callee, signature)(builder, values)
+            if thread is not None:
+                reading.call("PyEval_RestoreThread", thread)
+            number = context.cast(builder, result, signature.return_type, types.int64)
+            return reading.end(reading.call("PyLong_FromLongLong", number))
+
+        return types.int64(types.int64, types.int64, types.int64), generate
+
+    return enter
+
+
+def _numba_type(kind: Any) -> Any:
+    if kind is NUMBER:
+        return types.int64
+    if kind is BYTES:
+        return types.Array(types.uint8, 1, "C", readonly=True)
+    if isinstance(kind, Array):
+        return types.Array(getattr(types, kind.dtype), kind.dimensions, "C", readonly=not kind.written)
+    return types.NamedTuple([_numba_type(inner) for inner in kind], type(kind))
+
+
+class _Reading:
+    """Generates what reads arguments, one after the other; the first that is not as required ends it."""
+
+    def __init__(self, context: Any, builder: Any, known: list[Any], holder: Any) -> None:
+        self._context = context
+        self._builder = builder
+        self._known = known
+        self._holder = holder
+        self._answer = cgutils.alloca_once(builder, _WORD)
+        self._refused = builder.append_basic_block("refused")
+        self._failed = builder.append_basic_block("failed")
+        self._done = builder.append_basic_block("done")
+
+    def values(self, kinds: tuple[Any, ...], arguments: Any, count: Any) -> list[Any]:
+        """What the kernel is called with."""
+        self._require(self._same(count, _WORD(len(kinds))))
+        objects = [self._word(arguments, i * _WORD_BYTES) for i in range(len(kinds))]
+        # Numbers first: to get one may run Python, which must not be able to change an array that was read before.
+        numbers = {i: self._number(objects[i]) for i, kind in enumerate(kinds) if kind is NUMBER}
+        return [numbers[i] if i in numbers else self._value(kind, objects[i]) for i, kind in enumerate(kinds)]
+
+    def end(self, answer: Any) -> Any:
+        """What the entry returns: the answer, or what stands for it if it does not get there."""
+        builder = self._builder
+        self._end_with(answer)
+        builder.position_at_end(self._refused)
+        none = self._identity(None)
+        self.call("Py_IncRef", none)
+        self._end_with(none)
+        builder.position_at_end(self._failed)
+        self._end_with(_WORD(0))
+        builder.position_at_end(self._done)
+        return builder.load(self._answer)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A function of CPython; all that it takes and returns are words."""
+        kind = ir.FunctionType(_WORD, [_WORD] * len(arguments))
+        return self._builder.call(cgutils.get_or_insert_function(self._builder.module, kind, name), arguments)
+
+    def _end_with(self, answer: Any) -> None:
+        self._builder.store(answer, self._answer)
+        self._builder.branch(self._done)
+
+    def _value(self, kind: Any, of: Any) -> Any:
+        if kind is BYTES:
+            self._require(self._same(self._word(of, layout.TYPE), self._identity(bytes)))
+            start = self._builder.add(of, _WORD(layout.CONTENT))
+            return self._array(kind, start, [self._word(of, layout.SIZE)])
+        if isinstance(kind, Array):
+            return self._checked_array(kind, of)
+        self._require(self._same(self._word(of, layout.TYPE), self._identity(type(kind))))
+        self._require(self._same(self._word(of, layout.SIZE), _WORD(len(kind))))
+        items = [self._word(of, layout.ITEMS + i * _WORD_BYTES) for i in range(len(kind))]
+        inner = [self._value(each, item) for each, item in zip(kind, items, strict=True)]
+        return self._context.make_tuple(self._builder, _numba_type(kind), inner)
+
+    def _checked_array(self, kind: Array, of: Any) -> Any:
+        flags = layout.IN_ONE_PIECE | layout.ALIGNED | (layout.WRITEABLE if kind.written else 0)
+        self._require(self._same(self._word(of, layout.TYPE), self._identity(np.ndarray)))
+        self._require(self._same(self._word(of, layout.DTYPE), self._identity(np.dtype(kind.dtype))))
+        self._require(self._same(self._half(of, layout.DIMENSIONS), _HALF(kind.dimensions)))
+        self._require(self._same(self._builder.and_(self._half(of, layout.FLAGS), _HALF(flags)), _HALF(flags)))
+        place = self._word(of, layout.SHAPE)
+        shape = [self._word(place, i * _WORD_BYTES) for i in range(kind.dimensions)]
+        relation = ">=" if kind.dimensions == 1 else "=="
+        self._require(self._builder.icmp_signed(relation, shape[-1], _WORD(kind.least)))
+        return self._array(kind, self._word(of, layout.DATA), shape)
+
+    def _array(self, kind: Any, start: Any, shape: list[Any]) -> Any:
+        builder = self._builder
+        array_type = _numba_type(kind)
+        item_size = _WORD(array_type.dtype.bitwidth // 8)
+        strides = [item_size]
+        for length in reversed(shape[1:]):
+            strides.insert(0, builder.mul(length, strides[0]))
+        array = self._context.make_array(array_type)(self._context, builder)
+        populate_array(
+            array,
+            data=builder.inttoptr(start, array.data.type),
+            shape=cgutils.pack_array(builder, shape),
+            strides=cgutils.pack_array(builder, strides),
+            itemsize=item_size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    def _number(self, of: Any) -> Any:
+        builder = self._builder
+        number = self.call("PyLong_AsLongLong", of)
+        with builder.if_then(self._same(number, _WORD(-1)), likely=False):
+            self._go_on_if(self._same(self.call("PyErr_Occurred"), _WORD(0)), self._failed)
+        return number
+
+    def _identity(self, known: Any) -> Any:
+        """The address of an object that is known, as the holder has it."""
+        place = next(i for i, other in enumerate(self._known) if other is known)
+        return self._word(self._holder, layout.CONTENT + place * _WORD_BYTES)
+
+    def _require(self, condition: Any) -> None:
+        self._go_on_if(condition, self._refused)
+
+    def _go_on_if(self, condition: Any, otherwise: Any) -> None:
+        following = self._builder.append_basic_block()
+        self._builder.cbranch(condition, following, otherwise)
+        self._builder.position_at_end(following)
+
+    def _same(self, a: Any, b: Any) -> Any:
+        return self._builder.icmp_signed("==", a, b)
+
+    def _word(self, address: Any, place: int) -> Any:
+        return self._read(address, place, _WORD)
+
+    def _half(self, address: Any, place: int) -> Any:
+        return self._read(address, place, _HALF)
+
+    def _read(self, address: Any, place: int, kind: Any) -> Any:
+        pointer = self._builder.inttoptr(self._builder.add(address, _WORD(place)), kind.as_pointer())
+        return self._builder.load(pointer, typ=kind)

@@ -1,0 +1,232 @@
+"""The machine code of kernels, kept on disk and put into memory without numba.
+
+A `Kernel` comes in; a function goes out. Its code lies in a file whose name tells everything that it depends on: the
+source of the kernels, the versions of the compiler, the processor. A file that is damaged, or that others than this
+user and root could have written, counts for nothing; then, and where there is none, the kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import mmap
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from ottla.wire.kernels import layout
+from ottla.wire.kernels.calling import CHECKED, INTERPRETED, SOURCES, Kernel, sources
+from ottla.wire.kernels.linking import Image, NotLinkable
+
+_MAGIC = b"ottla kernel\n"
+_MOST_BYTES = 1 << 24
+_READABLE = 0o644
+_ARGUMENTS_AS_ARRAY = 0x80  # METH_FASTCALL
+_SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")
+"""Variables that change what numba makes."""
+
+
+def entry(kernel: Kernel) -> Callable[..., Any]:
+    """The compiled kernel: from the cache, or compiled now and put there if possible."""
+    if is_possible():
+        image = stored(kernel)
+        if image is not None:
+            return _function(kernel, image)
+        from ottla.wire.kernels.compiling import compiled
+
+        try:
+            image = compiled(kernel)
+        except NotLinkable:
+            pass  # a compiler that makes something else of it than those that are known
+        else:
+            _store(kernel, image)
+            return _function(kernel, image)
+    from ottla.wire.kernels.compiling import dispatcher
+
+    return dispatcher(kernel)
+
+
+def is_possible() -> bool:
+    """Whether kernels can be used without numba: not if they are to check bounds, nor on other systems."""
+    return not CHECKED and not INTERPRETED and layout.is_known()
+
+
+def stored(kernel: Kernel) -> Image | None:
+    """The kernel as a cache has it, if one has."""
+    key = _key(kernel)
+    for folder in folders() if key else ():
+        content = _trusted_content(folder / _file_name(kernel, key))
+        image = None if content is None else _unpacked(content, key)
+        if image is not None:
+            return image
+    return None
+
+
+def _store(kernel: Kernel, image: Image) -> None:
+    """Puts it into the first folder that takes it; without one, every process compiles for itself."""
+    key = _key(kernel)
+    for folder in folders() if key else ():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not _is_safe(folder.stat(), folder=True):
+                continue
+            _write(folder / _file_name(kernel, key), _packed(image, key))
+        except OSError:
+            continue
+        return
+
+
+def folders() -> list[Path]:
+    """Where numba has its cache, too: the folder that was chosen, or beside the source, or the user's own."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return [Path(chosen)]
+    own = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"))  # unlike Path's, it never raises
+    return [Path(__file__).parent / "__pycache__", *([own / "ottla"] if own.is_absolute() else [])]
+
+
+def _file_name(kernel: Kernel, key: str) -> str:
+    return f"{kernel.name}-{key}.kernel"
+
+
+def _key(kernel: Kernel) -> str:
+    """Tells this kernel from all others, on this processor; nothing if not all that matters is known."""
+    compiler = _compiler()
+    # Sources that are others by now: what is on disk is not what was imported, or not all of it.
+    if not compiler or not SOURCES or sources() != SOURCES:
+        return ""
+    return hashlib.sha256(f"{kernel.name} {SOURCES} {compiler}".encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _compiler() -> str:
+    """What machine code depends on beside its source."""
+    try:
+        parts = [*map(_version, ("numba", "llvmlite")), _processor()]
+    except OSError:
+        return ""
+    return hashlib.sha256("\0".join([*parts, *(os.environ.get(name, "") for name in _SETTINGS)]).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    """What tells a version from others, without importing the package."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"the package {package} is not installed")
+    return Path(spec.origin).with_name("_version.py").read_text()
+
+
+def _processor() -> str:
+    """Which instructions there are. Of the first processor: the others have the same."""
+    wanted = ("vendor_id", "cpu family", "model", "flags")
+    with Path("/proc/cpuinfo").open() as lines:
+        first = takewhile(str.strip, lines)  # an empty line ends it
+        return "".join(line for line in first if line.partition(":")[0].strip() in wanted)
+
+
+def _is_safe(status: os.stat_result, *, folder: bool = False) -> bool:
+    """Whether only this user and root can have put something there."""
+    if status.st_uid not in (os.geteuid(), 0):
+        return False
+    if folder:  # files in it have owners and modes of their own
+        return not status.st_mode & stat.S_IWOTH or bool(status.st_mode & stat.S_ISVTX)
+    return stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _trusted_content(path: Path) -> bytes | None:
+    try:
+        if not _is_safe(path.parent.stat(), folder=True):
+            return None
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not hold it up
+        with os.fdopen(handle, "rb") as file:
+            return file.read(_MOST_BYTES) if _is_safe(os.fstat(handle)) else None
+    except OSError:
+        return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """There whole or not at all, whoever else does the same."""
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), _READABLE)  # what root has compiled serves everybody
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def _packed(image: Image, key: str) -> bytes:
+    places = " ".join(f"{name}={place}" for name, place in image.places.items())
+    content = places.encode() + b"\n" + image.code
+    return _MAGIC + _seal(content, key) + content
+
+
+def _unpacked(stored_content: bytes, key: str) -> Image | None:
+    magic, seal = stored_content[: len(_MAGIC)], stored_content[len(_MAGIC) :][:32]
+    content = stored_content[len(_MAGIC) + len(seal) :]
+    if magic != _MAGIC or seal != _seal(content, key):
+        return None
+    places, _, code = content.partition(b"\n")
+    pairs = (pair.split("=") for pair in places.decode().split())
+    return Image(code, {name: int(place) for name, place in pairs})
+
+
+def _seal(content: bytes, key: str) -> bytes:
+    return hashlib.sha256(key.encode() + content).digest()
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_kept: list[Any] = []
+"""What functions refer to: they are used until the process ends."""
+
+
+def _function(kernel: Kernel, image: Image) -> Callable[..., Any]:
+    """A builtin function whose code is the image."""
+    known = layout.known(kernel.kinds.values())
+    holder = struct.pack(f"{len(known)}P", *map(id, known))
+    method = _Method(kernel.name.encode(), _mapped(image) + image.places["entry"], _ARGUMENTS_AS_ARRAY, None)
+    _kept.append((known, method))
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    function: Callable[..., Any] = prototype(_address_of("PyCFunction_NewEx"))(ctypes.addressof(method), holder, None)
+    return function
+
+
+def _mapped(image: Image) -> int:
+    """The address at which the image is, for good: a thread may be in it until the very end of the process."""
+    code = bytearray(image.code)
+    for name, place in image.places.items():
+        if name != "entry":
+            struct.pack_into("P", code, place, _address_of(name))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    size, writing = ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_WRITE
+    start = libc.mmap(None, size, writing, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    if start in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "no memory for machine code")
+    ctypes.memmove(start, bytes(code), len(code))
+    if libc.mprotect(ctypes.c_void_p(start), size, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "the system allows no machine code that is not from a file")
+    return int(start)
+
+
+def _address_of(symbol: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, symbol), ctypes.c_void_p).value or 0

@@ -1,0 +1,77 @@
+"""Batches that are compressed on several threads are the same, in the same order, and the threads end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ottla.produce import squeezing
+from ottla.produce.outgoing import Outgoing
+from ottla.produce.packing import Sealing
+from ottla.produce.squeezing import Squeezers
+from ottla.produce.topics import one_by_one
+from ottla.wire.batch import Codec
+from ottla.wire.columns import from_list
+from ottla.wire.draft import Draft
+from ottla.wire.encode import BatchLimits, NewBatch
+
+
+def sealing_of(number: int, codec: Codec) -> Sealing:
+    draft = Draft(BatchLimits())
+    columns = from_list([b"%d" % (number * i) * 50 for i in range(1, 400 - 30 * number)])
+    draft.append(columns, start=0, stop=columns.count, now_ms=number)
+    batch = Outgoing("t", number, opened=0.0, created=0.0)
+    batch.raw_bytes = draft.size_bytes
+    return Sealing(batch, draft, codec, None)
+
+
+def many(codec: Codec) -> list[Sealing]:
+    return [sealing_of(number, codec) for number in range(1, 12)]
+
+
+@pytest.fixture
+def squeezers() -> Squeezers:
+    found = Squeezers("test")
+    found._cores = 3
+    return found
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_they_are_what_one_thread_would_make(codec: Codec, squeezers: Squeezers) -> None:
+    expected = [bytes(batch) for batch in one_by_one(many(codec))]
+    assert [bytes(batch) for batch in squeezers.compress(many(codec))] == expected
+    squeezers.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-codec")]
+
+
+def test_several_threads_are_at_it(squeezers: Squeezers, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(2, timeout=30.0)
+    compressed = Sealing.compressed
+
+    def meet(self: Sealing) -> NewBatch:
+        together.wait()
+        return compressed(self)
+
+    monkeypatch.setattr(Sealing, "compressed", meet)
+    assert len(list(squeezers.compress(many(Codec.ZSTD)[:2]))) == 2
+    squeezers.close()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_alone_wakes_nobody(count: int, squeezers: Squeezers) -> None:
+    assert len(list(squeezers.compress(many(Codec.ZSTD)[:count]))) == count
+    assert squeezers._pool is None
+
+
+def test_small_ones_wake_nobody(squeezers: Squeezers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(squeezing, "_WORTH_BYTES", 1 << 30)
+    assert len(list(squeezers.compress(many(Codec.ZSTD)))) == 11
+    assert squeezers._pool is None
+
+
+def test_an_interpreter_that_ends_starts_no_threads_and_all_is_compressed(squeezers: Squeezers) -> None:
+    expected = [bytes(batch) for batch in one_by_one(many(Codec.ZSTD))]
+    list(squeezers.compress(many(Codec.ZSTD)))
+    squeezers.close()  # submitting to it raises what it raises then
+    assert [bytes(batch) for batch in squeezers.compress(many(Codec.ZSTD))] == expected
