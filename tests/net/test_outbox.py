@@ -68,3 +68,14 @@ def test_emptying_it_names_the_requests_that_nobody_else_knows() -> None:
     assert [pending.correlation_id for pending in outbox.drain()] == [1]
     assert outbox.unsent_bytes == 0
     assert outbox.next() == []
+
+
+def test_those_without_an_answer_are_listed_while_a_signal_handler_sends() -> None:
+    outbox = Outbox()
+    for number in range(3):
+        outbox.add(request(number, Reply.NONE), views(b"x"))
+    listed = []
+    for pending in outbox.unanswered():
+        outbox.add(request(9, Reply.NONE), views(b"x"))
+        listed.append(pending.correlation_id)
+    assert listed == [0, 1, 2]

@@ -73,7 +73,8 @@ class Outbox:
 
     def unanswered(self) -> Iterator[Pending]:
         """The requests in here that get no answer, so that nobody else waits for them."""
-        return (frame.pending for frame in self._frames if frame.pending.reply is Reply.NONE)
+        # Of a copy: a signal handler may send something meanwhile.
+        return (frame.pending for frame in tuple(self._frames) if frame.pending.reply is Reply.NONE)
 
     def drain(self) -> list[Pending]:
         """Empties it and returns what `unanswered` had."""
