@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.wire.batch import Codec, split
-from ottla.wire.columns import from_arrow
+from ottla.wire.columns import from_arrow, from_list
 from ottla.wire.decode import Decoder
 from ottla.wire.draft import Draft
 from ottla.wire.encode import BatchLimits, encode
@@ -28,6 +28,7 @@ def warm() -> None:
         headers=pa.array([[{"key": "name", "value": b"content"}], None], entries),
         timestamp=pa.array([1, 2], pa.int64()),
     )
+    from_list([b"value", None])
     Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
     hash_partitions(columns.key, 1, out=np.full(columns.count, OPEN, np.int32))
     murmur2(b"key")
