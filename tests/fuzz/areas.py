@@ -19,7 +19,7 @@ import numpy as np
 from ottla.wire.kernels.encoding import RESULT_FIELDS
 
 _SLOT_BYTES = 16 << 20
-_SLOTS = 28
+_SLOTS = 40
 _PAGE = mmap.PAGESIZE
 
 

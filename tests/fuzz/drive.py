@@ -265,8 +265,9 @@ def _encode(data: bytes, areas: Areas) -> Outcome:
     together = _written_together(plan, areas, room, limits, hashing)
     if fields[ek.COUNT] and not bytes(together).startswith(bytes(out[:size])):
         raise Broken("several batches at once do not begin with the first one")
+    in_slots = _written_in_slots(plan, areas, rng.choice((1, 50, 300)), limits)
     total = 0
-    for area in (out, sums, result, together):
+    for area in (out, sums, result, together, in_slots):
         total = areas.checksum(area, total)
     return Outcome(fields[ek.COUNT], total)
 
@@ -294,6 +295,25 @@ def _written_together(plan: _Plan, areas: Areas, room: int, limits: tuple[int, i
         _check_written(out[at:], sums[batch], fields, hashing, strict=isinstance(areas, Strict))
         at, row = at + fields[ek.SIZE], fields[ek.NEXT_ROW]
     return out
+
+
+def _written_in_slots(plan: _Plan, areas: Areas, slot: int, limits: tuple[int, int]) -> Any:
+    """Runs of rows for two of three slots, and for none; each slot must be readable, and the rest as it was."""
+    last = len(plan.rows) or plan.count
+    rows = plan.rows if len(plan.rows) else areas.numbers(list(range(last)))
+    edges, partitions = areas.numbers([0, last // 3, last // 2, last]), areas.numbers([2, -1, 0])
+    memory, reached, results = areas.octets(3 * slot, 0xEE), areas.int64s(3), areas.results(3)
+    columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
+    ek.encode_runs(memory, slot, min(slot, limits[0]), limits[1], rows, edges, partitions, *columns, reached, results)
+    for partition, begin, got in ((2, 0, reached[0]), (1, last // 3, reached[1]), (0, last // 2, reached[2])):
+        fields = [int(field) for field in results[partition]]
+        if fields[ek.COUNT] != int(got) - begin or fields[ek.SIZE] > slot:
+            raise Broken(f"slot {partition} of {slot} bytes: {fields} after rows {begin} to {got}")
+        area = memory[partition * slot : (partition + 1) * slot]
+        _check_written(area, areas.sums(), fields, False, strict=isinstance(areas, Strict))
+        if bytes(area[fields[ek.SIZE] :]).strip(b"\xee"):
+            raise Broken(f"slot {partition} was written to behind its {fields[ek.SIZE]} bytes")
+    return memory
 
 
 def _check_written(out: Any, sums: Any, result: list[int], hashing: bool, *, strict: bool) -> None:

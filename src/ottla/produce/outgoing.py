@@ -9,27 +9,21 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from ottla.errors import OttlaError
 from ottla.produce.delivery import Outcome, Shipment
 from ottla.produce.spool import Ticket
 from ottla.wire.batch import IS_TRANSACTIONAL, BatchHeader, pack_header
-from ottla.wire.columns import Columns
 from ottla.wire.restamp import restamp
 
 
 class OpenBatch(Protocol):
-    """What rows are put into: a `wire.draft.Draft`, or the draft of a batch hook."""
+    """What rows are in while more may come: a `wire.draft.Draft`, a slot, or the draft of a batch hook."""
 
     @property
     def count(self) -> int: ...
 
     @property
     def size_bytes(self) -> int: ...
-
-    def append(self, columns: Columns, *, rows: npt.NDArray[np.int64], start: int, stop: int, now_ms: int) -> int: ...
 
 
 class Identity(NamedTuple):

@@ -17,6 +17,7 @@ from ottla.wire.kernels import loading
 from ottla.wire.kernels.calling import KERNELS
 from ottla.wire.partitioning import OPEN, hash_partitions, murmur2
 from ottla.wire.restamp import restamp
+from ottla.wire.slots import Slots
 
 
 def warm() -> None:
@@ -30,6 +31,9 @@ def warm() -> None:
     )
     from_list([b"value", None])
     Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
+    numbers = np.zeros(1, np.int64)
+    numbers.flags.writeable = False
+    Slots(1).append(columns, limits=BatchLimits(), rows=numbers, edges=numbers, partitions=numbers[:0], now_ms=0)
     hash_partitions(columns.key, 1, out=np.full(columns.count, OPEN, np.int32))
     murmur2(b"key")
     for codec in (Codec.NONE, Codec.ZSTD):
