@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ottla.errors import OttlaError
 from ottla.produce.delivery import Outcome, Shipment
 from ottla.produce.spool import Ticket
@@ -24,6 +26,13 @@ class OpenBatch(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
+
+
+class Share(msgspec.Struct, gc=False, frozen=True):
+    """So many rows of a batch are of this shipment. The garbage collector leaves it alone, as it does placements."""
+
+    shipment: Shipment
+    rows: int
 
 
 class Identity(NamedTuple):
@@ -102,7 +111,7 @@ class Outgoing:
         self.raw_bytes = 0
         self.held_bytes = 0
         """How much of the producer's memory is accounted to it."""
-        self.shipments: list[tuple[Shipment, int]] = []
+        self.shipments: list[Share] = []
         self.identity: Identity | None = None
         self.attempts = 0
         self.flying = False
@@ -174,8 +183,8 @@ class Outgoing:
         if self.parent is not None:
             self.parent[0]._part_decided(self, self.parent[1])
         shipments, self.shipments = self.shipments, []
-        for shipment, rows in shipments:
-            shipment.settle(rows)
+        for share in shipments:
+            share.shipment.settle(share.rows)
 
     def _part_decided(self, part: Outgoing, first: int) -> None:
         self.part_outcomes += [(first, part, outcome) for outcome in part.outcomes]
