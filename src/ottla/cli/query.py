@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.connecting import SOON
@@ -27,8 +26,6 @@ from ottla.cli.options.reading import (
     until_option,
 )
 from ottla.cli.options.security import security_options
-from ottla.cli.reading.resolving import Wanted
-from ottla.cli.reading.texts import show_time
 from ottla.cli.values.json_text import json_text
 from ottla.cli.values.places import Fixed, Place
 from ottla.cli.values.times import parse_time
@@ -36,9 +33,11 @@ from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
 from ottla.config import Security, Timeouts
 from ottla.fetch.options import parse_isolation
-from ottla.fetch.profile import PartitionProfile
-from ottla.fetch.reader import Reader
 from ottla.model import Isolation, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.fetch.profile import PartitionProfile
 
 _Row = dict[str, Any]
 
@@ -94,6 +93,10 @@ def query(
       ottla query clicks --profile --from 2026-01-01T00:00:00Z
       ottla query clicks --count --from group:billing     what that group has not read yet
     """
+    from ottla.admin import Admin
+    from ottla.cli.reading.resolving import Wanted
+    from ottla.fetch.reader import Reader
+
     asked = {"--offsets": offsets, "--at": at is not None, "--count": count, "--profile": profile}
     given = [option for option, is_given in asked.items() if is_given]
     if len(given) > 1:
@@ -129,6 +132,8 @@ def _partitions(admin: Admin, topics: Sequence[str], only: Sequence[int] | None)
 
 
 def _ends(admin: Admin, where: list[TopicPartition], isolation: Isolation) -> list[_Row]:
+    from ottla.admin import OffsetSpec
+
     first = admin.list_offsets(where, OffsetSpec.EARLIEST, isolation=isolation)
     last = admin.list_offsets(where, OffsetSpec.LATEST, isolation=isolation)
     return [{**at._asdict(), "start": first[at].offset, "stop": last[at].offset} for at in sorted(where)]
@@ -136,6 +141,9 @@ def _ends(admin: Admin, where: list[TopicPartition], isolation: Isolation) -> li
 
 def _at(admin: Admin, where: list[TopicPartition], when: datetime, isolation: Isolation) -> list[_Row]:
     """The end of the log where no record is that late: reading from there gives all that will be."""
+    from ottla.admin import OffsetSpec
+    from ottla.cli.reading.texts import show_time
+
     found = admin.list_offsets(where, when, isolation=isolation)
     after = [at for at, one in found.items() if one.offset < 0]
     ends = admin.list_offsets(after, OffsetSpec.LATEST, isolation=isolation) if after else {}
@@ -175,6 +183,8 @@ _ONLY_JSON = ("transactional", "control")
 
 
 def _profile(one: PartitionProfile) -> _Row:
+    from ottla.cli.reading.texts import show_time
+
     return {
         **one.range.topic_partition._asdict(),
         "start": one.range.start,

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,12 +28,13 @@ from ottla.cli.values.units import SIZES, parse_size, show_size
 from ottla.config import Security, Timeouts
 from ottla.engines import local
 from ottla.errors import InputError
-from ottla.jobs import replay_where
-from ottla.jobs.replay_lineage import Placement, Replayed, Target
-from ottla.jobs.replay_plan import Plan, plan
 from ottla.jobs.replay_reins import Rate, Reins, Unit
-from ottla.jobs.replay_source import Selection, open_source
 from ottla.model import Fingerprint, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.jobs import replay_where
+    from ottla.jobs.replay_lineage import Replayed
+    from ottla.jobs.replay_plan import Plan
 
 _BAR = 24
 _INTERRUPTED = 130
@@ -64,6 +66,8 @@ def _rate(text: str) -> Rate:
 
 
 def _condition(text: str) -> replay_where.Condition:
+    from ottla.jobs import replay_where
+
     return replay_where.parse(text)
 
 
@@ -151,6 +155,10 @@ def replay(
       ottla replay /data/lake --to errors --where "value contains 'error' and header.site = 'oslo'"
       ottla replay /data/clicks --to clicks-copy --keep-partitions --rate 10MB/s
     """
+    from ottla.jobs.replay_lineage import Placement, Target
+    from ottla.jobs.replay_plan import plan
+    from ottla.jobs.replay_source import Selection, open_source
+
     _check_use(engine=engine, master=master, workers=workers, name=name, again=again, span=(start, stop))
     source = open_source(path)
     meet(bootstrap, security, timeout=timeout)

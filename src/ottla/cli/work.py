@@ -13,11 +13,10 @@ import time
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.admin import Admin
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.connecting import SOON
@@ -35,15 +34,15 @@ from ottla.cli.work_looks import status, units
 from ottla.cli.work_report import report
 from ottla.cli.work_serve import serve
 from ottla.cli.working.handlers import Takes, load
-from ottla.cli.working.looking import Looking
-from ottla.cli.working.processes import Processes
-from ottla.cli.working.running import Counting, Rate, Running, Tally, Task, settle
 from ottla.config import Timeouts
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.units import Charter
 from ottla.fetch.options import Fetching, OnLost
-from ottla.produce.records import topic as check_topic
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.cli.working.running import Tally, Task
 
 _UNITS = Units()
 _CHARTER = Charter()
@@ -53,6 +52,8 @@ _ASK_SECONDS = 20.0
 
 
 def _topic(text: str) -> str:
+    from ottla.produce.records import topic as check_topic
+
     check_topic(text)
     return text
 
@@ -214,6 +215,8 @@ def run(
       ottla work run --handler shop:handle --topic clicks --start earliest --until-end --json
       ottla work run --handler shop:handle --ordered --group billing --events /var/log/fleet
     """
+    from ottla.cli.working.running import Task
+
     insisted = {"ordered": ordered, "max_attempts": max_attempts, "lease_seconds": lease}
     task = Task(
         takes=Takes(takes),
@@ -244,6 +247,10 @@ class _Progress:
     """What is known while it runs, on a live line."""
 
     def __init__(self, task: Task) -> None:
+        from ottla.admin import Admin
+        from ottla.cli.working.looking import Looking
+        from ottla.cli.working.running import Counting, Rate
+
         self.store: Store = open_store(task.store, task.group)
         self.admin = Admin(task.bootstrap, security=task.security, timeouts=Timeouts(total=_ASK_SECONDS), retry=SOON)
         self.count: Any = Counting()
@@ -281,6 +288,8 @@ class _Progress:
 
 def _prepare(task: Task, store: Store, admin: Admin) -> int:
     """Everything that can be wrong is found before a node begins; units that were given up until now."""
+    from ottla.cli.working.running import settle
+
     for name in task.topics:
         admin.cluster.topic(name)
     there = store.look()
@@ -291,6 +300,9 @@ def _prepare(task: Task, store: Store, admin: Admin) -> int:
 
 
 def _work(task: Task, processes: int, progress: _Progress, stopping: Stopping) -> None:
+    from ottla.cli.working.processes import Processes
+    from ottla.cli.working.running import Running
+
     if processes > 1:
         progress.count = children = Processes(task, processes, progress.live.say)
         children.run(lambda: stopping.asked)

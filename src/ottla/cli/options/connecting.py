@@ -6,12 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ottla.admin import Admin
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.general import timeout_option
 from ottla.cli.options.security import security_options
 from ottla.config import Retry, Security, Timeouts
-from ottla.net import Cluster
 
 SOON = Retry(first_contact=4)
 """Where nothing listens, or nothing that speaks as it was told to, a command says so after a few tries."""
@@ -19,6 +17,8 @@ SOON = Retry(first_contact=4)
 
 def meet(bootstrap: str, security: Security, *, timeout: float) -> None:
     """Connects once, so that a wrong address is said soon by a command that is patient with brokers later."""
+    from ottla.net import Cluster
+
     with Cluster(bootstrap, security=security, timeouts=Timeouts(total=timeout), retry=SOON) as cluster:
         cluster.metadata([])
 
@@ -31,6 +31,8 @@ def with_admin(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def connected(*args: Any, bootstrap: str, security: Security, timeout: float, **given: Any) -> Any:
+        from ottla.admin import Admin
+
         with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout), retry=SOON) as admin:
             return command(*args, admin=admin, **given)
 

@@ -14,7 +14,6 @@ import click
 from ottla.cli.values import places
 from ottla.cli.values.places import Fixed, LastRecords, Place
 from ottla.fetch.options import Fetching
-from ottla.produce import records as checks
 
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
@@ -37,6 +36,8 @@ def parsed(parse: Callable[[str], object]) -> _Callback:
 
 
 def _topic(text: str) -> str:
+    from ottla.produce import records as checks
+
     checks.topic(text)
     return text
 

@@ -16,7 +16,6 @@ import click
 
 from ottla.cli import Misuse
 from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
-from ottla.net.tokens import ClientCredentials, TokenFile
 
 PASSWORD_VARIABLE = "OTTLA_PASSWORD"  # noqa: S105 - the name of a variable
 KEY_PASSWORD_VARIABLE = "OTTLA_KEY_PASSWORD"  # noqa: S105
@@ -105,6 +104,8 @@ def _sasl(
 
 
 def _tokens(file: Path | None, endpoint: dict[str, Any]) -> OAuthBearer | None:
+    from ottla.net.tokens import ClientCredentials, TokenFile
+
     given = [f"--{name.replace('_', '-')}" for name, value in endpoint.items() if value is not None]
     if file is not None:
         if given:
