@@ -26,20 +26,17 @@ from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.values.times import ACCEPTED, parse_time
 from ottla.cli.values.units import DURATIONS, SIZES, parse_duration, parse_size, show_size
-from ottla.config import Security, Timeouts
-from ottla.engines import local
-from ottla.engines.fleet.store import open_store
 from ottla.errors import ArchiveIncomplete
-from ottla.events.values import Event
-from ottla.fetch.options import Fetching, OnLost, parse_isolation
-from ottla.model import OffsetRange
 
 if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.events.values import Event
     from ottla.jobs.archive_plan import Cutting
     from ottla.jobs.archive_range import ArchiveRange
     from ottla.jobs.archiving import Progress, Wanted
     from ottla.jobs.brokers import Brokers
     from ottla.lake.lake import Lake
+    from ottla.model import OffsetRange
 
 T = TypeVar("T")
 _BAR = 24
@@ -115,8 +112,8 @@ def _start(text: str) -> str | datetime:
 )
 @click.option(
     "--on-lost",
-    type=click.Choice([OnLost.ERROR.value, OnLost.EARLIEST.value]),
-    default=OnLost.ERROR.value,
+    type=click.Choice(["error", "earliest"]),
+    default="error",
     show_default=True,
     help="When retention has deleted records that were not archived yet: fail, or go on and record the gap.",
 )
@@ -216,8 +213,12 @@ def archive(
       ottla archive clicks --to /data/table --format delta --engine spark --master spark://host:7077
       ottla archive clicks --to /shared/clicks --engine fleet --store redis://host     with 'ottla work serve' elsewhere
     """
+    from ottla.config import Timeouts
+    from ottla.engines import local
     from ottla.engines.fleet import jobs
     from ottla.engines.fleet.jobs import JOBS
+    from ottla.engines.fleet.store import open_store
+    from ottla.fetch.options import Fetching, OnLost, parse_isolation
     from ottla.jobs.archive_kind import ArchiveKind
     from ottla.jobs.archive_plan import Cutting
     from ottla.jobs.archive_range import ArchiveRange
@@ -367,6 +368,8 @@ def _spark_engine() -> Any:
 
 
 def _threads(workers: int) -> Any:
+    from ottla.engines import local
+
     def engine(job: Callable[[OffsetRange], T], ranges: Iterable[OffsetRange], /) -> Generator[T, None, None]:
         return local.run(job, ranges, workers=workers)
 

@@ -16,7 +16,7 @@ import click
 
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.reading import (
     from_option,
     isolation_option,
@@ -30,8 +30,6 @@ from ottla.cli.options.security import security_options
 from ottla.cli.terminal.interrupting import Interruption, output_pipe
 from ottla.cli.values.escapes import literal, unescaped
 from ottla.cli.values.places import Fixed, Place
-from ottla.config import Security
-from ottla.fetch.options import Fetching
 
 if TYPE_CHECKING:
     from ottla.cli.reading.flow import Flow, Source
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from ottla.cli.reading.selecting import HasHeader
     from ottla.cli.reading.showing import Look
     from ottla.cli.reading.sources import FromGroup
+    from ottla.config import Security
 
 
 def _header(text: str) -> HasHeader:
@@ -182,6 +181,7 @@ def consume(
     from ottla.cli.reading.resolving import Wanted
     from ottla.cli.reading.selecting import Selection
     from ottla.cli.reading.sources import COMMIT_SECONDS, FromReader
+    from ottla.fetch.options import Fetching
 
     if output is not None and output.exists() and not force:
         raise Misuse(f"{output} exists already: choose another name, or --force to replace it")
@@ -200,7 +200,7 @@ def consume(
         "isolation": isolation,
         "on_lost": on_lost,
         "fetching": Fetching(max_batch_bytes=max_batch_bytes),
-        "retry": SOON,
+        "retry": soon(),
     }
     if group is None:
         source: Source = FromReader(wanted, bootstrap, **client)

@@ -17,14 +17,14 @@ import click
 from ottla.cli import Failure
 from ottla.consume.listening import Listener
 from ottla.errors import OttlaError
-from ottla.events.values import ConnectionDown, Event, FlushAcknowledged, FlushRetried
-from ottla.model import Fingerprint, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.cluster import LocalCluster
     from ottla.consume.consumer import Consumer
+    from ottla.events.values import Event
+    from ottla.model import Fingerprint, TopicPartition
 
 TOPIC = "demo"
 PARTITIONS = 6
@@ -164,6 +164,7 @@ class _Patience(Listener):
 
 def _write(brokers: LocalCluster, count: int, victim: int) -> _Moved:
     """Sends the rows with a producer, and kills a leader when 40 % of them are written."""
+    from ottla.model import Fingerprint
     from ottla.produce.options import Batching
     from ottla.produce.producer import Producer
 
@@ -275,6 +276,8 @@ class _Watch:
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
+        from ottla.events.values import ConnectionDown, FlushAcknowledged, FlushRetried
+
         with self._lock:
             if isinstance(event, FlushAcknowledged):
                 now = time.monotonic()

@@ -31,11 +31,11 @@ from ottla.cli.values.times import parse_time
 from ottla.cli.views.groups import as_dict, as_text, listed_dict, listed_text, move_dict, moves_text
 from ottla.cli.views.tables import terminal_width
 from ottla.errors import BrokerError
-from ottla.model import TopicPartition
 from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
+    from ottla.model import TopicPartition
 
 Selection = tuple[str, list[int] | None]
 
@@ -261,6 +261,8 @@ def _moves(admin: Admin, name: str, goal: Goal, selections: Collection[Selection
 
 
 def _selected(admin: Admin, selections: Collection[Selection]) -> list[TopicPartition]:
+    from ottla.model import TopicPartition
+
     chosen: dict[TopicPartition, None] = {}
     for topic in admin.describe_topics({topic for topic, _ in selections}):
         there = [partition.index for partition in topic.partitions]

@@ -19,10 +19,9 @@ from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
-from ottla.config import Security, Timeouts
-from ottla.fetch.options import Fetching
 
 if TYPE_CHECKING:
+    from ottla.config import Security
     from ottla.lake import repairing
     from ottla.lake.lake import Lake
     from ottla.lake.status import PartitionStatus
@@ -101,6 +100,8 @@ def verify(
     Sizes and footers of the files are compared; --deep reads all bytes and all records, and compares hashes and
     fingerprints. Ends with 0 if everything is as the ledger says, 1 and a line for each thing that is not.
     """
+    from ottla.config import Timeouts
+    from ottla.fetch.options import Fetching
     from ottla.lake.lake import Lake
     from ottla.lake.verifying import Checked
 

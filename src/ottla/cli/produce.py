@@ -19,22 +19,23 @@ import click
 
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.general import json_option
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.escapes import unescaped
 from ottla.cli.values.json_text import json_text
-from ottla.config import LONGEST, Security
+from ottla.config import LONGEST
 from ottla.errors import InputError, NotDelivered
-from ottla.events.hub import Sink
-from ottla.events.values import Event, FlushAcknowledged
 
 if TYPE_CHECKING:
     from ottla.cli.sending.ledger import Counts
     from ottla.cli.sending.lines import Block
     from ottla.cli.sending.rows import Format, Header
+    from ottla.config import Security
+    from ottla.events.hub import Sink
+    from ottla.events.values import Event
     from ottla.produce.options import Acks
     from ottla.produce.producer import Producer
 
@@ -233,7 +234,7 @@ def produce(
             bootstrap,
             security=security,
             client_id="ottla-produce",
-            retry=SOON if spool is None else None,
+            retry=soon() if spool is None else None,
             # Longer than a delivery may take: then there is room again.
             buffering=Buffering(wait=min(delivery_timeout + 60.0, LONGEST)),
             spool=None if spool is None else Spool(spool, write_ahead=write_ahead),
@@ -387,6 +388,8 @@ class _Run:
         return self._patience is None or time.monotonic() - self._moved < self._patience
 
     def _happened(self, event: Event) -> None:
+        from ottla.events.values import FlushAcknowledged
+
         if isinstance(event, FlushAcknowledged):
             self._moved = time.monotonic()
 

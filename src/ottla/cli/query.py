@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.general import json_option, timeout_option
 from ottla.cli.options.reading import (
     from_option,
@@ -31,13 +31,12 @@ from ottla.cli.values.places import Fixed, Place
 from ottla.cli.values.times import parse_time
 from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
-from ottla.config import Security, Timeouts
-from ottla.fetch.options import parse_isolation
-from ottla.model import Isolation, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
+    from ottla.config import Security
     from ottla.fetch.profile import PartitionProfile
+    from ottla.model import Isolation, TopicPartition
 
 _Row = dict[str, Any]
 
@@ -95,6 +94,8 @@ def query(
     """
     from ottla.admin import Admin
     from ottla.cli.reading.resolving import Wanted
+    from ottla.config import Timeouts
+    from ottla.fetch.options import parse_isolation
     from ottla.fetch.reader import Reader
 
     asked = {"--offsets": offsets, "--at": at is not None, "--count": count, "--profile": profile}
@@ -106,12 +107,12 @@ def query(
     level = parse_isolation(isolation)
     if count or profile:
         wanted = Wanted(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
-        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=SOON) as reader:
+        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=soon()) as reader:
             found = reader.profile(wanted.ranges(reader))
         _print_counts(topics, found, as_json=as_json) if count else _print_profiles(found, as_json=as_json)
         return
     with Admin(
-        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=SOON
+        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=soon()
     ) as admin:
         where = _partitions(admin, topics, partitions)
         rows = _ends(admin, where, level) if at is None else _at(admin, where, at, level)
@@ -123,6 +124,8 @@ def _is_given(context: click.Context, *names: str) -> bool:
 
 
 def _partitions(admin: Admin, topics: Sequence[str], only: Sequence[int] | None) -> list[TopicPartition]:
+    from ottla.model import TopicPartition
+
     found = [TopicPartition(one.name, p.index) for one in admin.describe_topics(topics) for p in one.partitions]
     wanted = [TopicPartition(topic, index) for topic in topics for index in only or ()]
     missing = [at for at in wanted if at not in found]

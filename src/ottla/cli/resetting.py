@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.cli.values.places import parse_partitions
 from ottla.errors import InputError
-from ottla.model import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.admin import Committed, OffsetAt, OffsetSpec
+    from ottla.model import OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

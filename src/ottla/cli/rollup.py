@@ -16,7 +16,7 @@ import click
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.general import json_option
 from ottla.cli.options.reading import isolation_option, max_batch_bytes_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
@@ -24,11 +24,11 @@ from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.sparks import spark_session
 from ottla.cli.values.json_text import json_text
-from ottla.config import Plain, Scram, Security, Timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ottla.config import Security
     from ottla.spark.rollups import Rollup
 
 _LOOK_SECONDS = 0.3
@@ -252,10 +252,11 @@ def _beside(to: str) -> str:
 
 
 def _check_topics(names: tuple[str, ...], bootstrap: str, security: Security) -> None:
+    from ottla.config import Timeouts
     from ottla.net import Cluster
 
     timeouts = Timeouts(total=_FIND_SECONDS)
-    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=SOON) as cluster:
+    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=soon()) as cluster:
         for name in names:
             cluster.topic(name)
 
@@ -300,6 +301,8 @@ def _records(count: int) -> str:
 
 def kafka_options(bootstrap: str, security: Security) -> dict[str, str]:
     """What the data source is told of brokers and security, under the names of Kafka's Java clients."""
+    from ottla.config import Plain, Scram
+
     options = {"kafka.bootstrap.servers": bootstrap, "kafka.security.protocol": security.protocol}
     tls, sasl = security.tls, security.sasl
     if tls is not None:

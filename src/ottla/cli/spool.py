@@ -24,13 +24,13 @@ from ottla.cli.options.general import json_option
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
-from ottla.config import Security
 from ottla.errors import CorruptBatch, InputError, NotDelivered, SpoolInUse
-from ottla.events.values import DowntimeReplayed, Event
-from ottla.model import TopicPartition
 from ottla.produce import spool as store
 
 if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.events.values import Event
+    from ottla.model import TopicPartition
     from ottla.produce.producer import Producer
     from ottla.produce.spool import Damage, Owner, Stored
     from ottla.wire.batch import Batch
@@ -193,6 +193,8 @@ class _Replay:
         live.say(str(error))
 
     def _happened(self, event: Event) -> None:
+        from ottla.events.values import DowntimeReplayed
+
         if isinstance(event, DowntimeReplayed):
             self._delivered += event.records
             self._moved = time.monotonic()

@@ -20,7 +20,6 @@ from ottla.cli.options.topic_settings import keeps_less, topic_settings_options
 from ottla.cli.values.json_text import json_text
 from ottla.cli.views.tables import terminal_width
 from ottla.errors import BrokerError
-from ottla.model import TopicPartition
 from ottla.text import printable
 
 if TYPE_CHECKING:
@@ -244,6 +243,8 @@ def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) ->
       ottla topics delete clicks --dry-run
       ottla topics delete clicks --yes
     """
+    from ottla.model import TopicPartition
+
     found = admin.describe_topics(names)
     ranges = admin.visible_log_ranges(TopicPartition(one.name, part.index) for one in found for part in one.partitions)
     records = Counter({one.name: 0 for one in found})
@@ -263,6 +264,7 @@ def _views(
 ) -> list[TopicView]:
     """Everything about topics that can be told at the moment."""
     from ottla.cli.views.topics import TopicView
+    from ottla.model import TopicPartition
 
     alive = frozenset(admin.cluster.known.brokers)
     ranges = admin.visible_log_ranges(

@@ -20,11 +20,11 @@ from ottla.cli.resetting import Goal, Move, ToOffset, ToTime
 from ottla.cli.values import places
 from ottla.cli.views.groups import move_dict, moves_text
 from ottla.cli.views.tables import table, terminal_width
-from ottla.engines.fleet.store import Store
 from ottla.errors import InputError
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
+    from ottla.engines.fleet.store import Store
 
 
 def _goal(text: str) -> Goal:

@@ -21,14 +21,14 @@ from ottla.cli.options.general import json_option
 from ottla.cli.terminal.interrupting import Interrupted, Interruption, output_pipe
 from ottla.cli.views.tables import terminal_width
 from ottla.cli.views.work import status_dict, status_text, unit_dict, units_text
-from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Out, Snapshot
 from ottla.errors import StoreUnavailable
-from ottla.model import OffsetRange
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
     from ottla.cli.working.looking import Looking, Standing
+    from ottla.engines.fleet.store import Store
+    from ottla.engines.fleet.units import Out, Snapshot
+    from ottla.model import OffsetRange
 
 _WATCH_SECONDS = 1.0
 _REDRAW = "\x1b[H\x1b[J"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.resetting import Move
 from ottla.cli.views.tables import table
-from ottla.model import TopicPartition
 from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.admin import DescribedMember, GroupDescription, ListedGroup, PartitionLag
+    from ottla.model import TopicPartition
 
 
 def listed_text(groups: Sequence[ListedGroup], *, width: int | None) -> str:
