@@ -92,6 +92,13 @@ def _help(*path: str) -> str:
     return str(_option(*path).help)
 
 
+def test_spark_finds_the_source_and_asks_for_its_columns_without_a_client() -> None:
+    """It does so in two processes of their own, before any that reads."""
+    options = {"kafka.bootstrap.servers": "host:9092", "subscribe": "clicks"}
+    statement = f"from pyspark_ottla import DefaultSource; DefaultSource({options}).schema()"
+    assert not {"numpy", "pyarrow", "kio", "ssl"}.intersection(_imported_by(statement))
+
+
 def test_a_command_that_is_nearly_right_is_named() -> None:
     ended = CliRunner().invoke(cli, ["produc"])
     assert ended.exit_code == 2
