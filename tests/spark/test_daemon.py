@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import SparkSession
 from tests.waiting import eventually
 
 from ottla.spark.daemon import without_archive
@@ -81,11 +80,6 @@ def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(
         daemon.stdin.close()
         daemon.wait(60)
     assert ("BrokenPipeError" in said.read_text()) is not is_silent, said.read_text()
-
-
-def test_workers_use_the_package_and_not_the_archive_in_it(spark: SparkSession) -> None:
-    where = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
-    assert where == [sys.modules["pyspark"].__file__]
 
 
 def test_an_archive_of_another_spark_stays() -> None:
