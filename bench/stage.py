@@ -24,8 +24,8 @@ from bench import harness
 from bench.harness import ROOT
 from ottla.admin import Admin, OffsetSpec
 from ottla.cluster import LocalCluster
-from ottla.cluster.jars import DEFAULT_VERSION
 from ottla.cluster.java import find_java
+from ottla.cluster.pinned import DEFAULT_VERSION
 from ottla.model import TopicPartition
 
 _ANSWER_SECONDS = 180.0
