@@ -267,6 +267,7 @@ def _fill_many(topic: Topic, handover: Handover, found: Spread, into: Packing) -
         partitions=targets,
         now_ms=shipment.now_ms,
     )
+    left: list[tuple[Lane, npt.NDArray[np.int64]]] = []
     for lane, (start, stop), reached, first, grown in zip(
         lanes, pairwise(found.edges.tolist()), *appended, strict=True
     ):
@@ -279,8 +280,10 @@ def _fill_many(topic: Topic, handover: Handover, found: Spread, into: Packing) -
             batch.shipments.append(Share(shipment, reached - start))
             into.account.hold(batch, grown)
         if reached < stop:
-            _fill(topic, lane, handover, rows[reached:stop], into)
+            left.append((lane, rows[reached:stop]))
         into.touched.append(lane)
+    for lane, rest in left:  # once all that was encoded is noted
+        _fill(topic, lane, handover, rest, into)
 
 
 def _own_draft(topic: Topic, batch: Outgoing) -> Draft | HookedDraft:
