@@ -65,6 +65,9 @@ class Cursor:
         self._at = at + size
         return at
 
+    def int8(self) -> int:
+        return self._data[self._take(1)]
+
     def int16(self) -> int:
         value: int = _INT16.unpack_from(self._data, self._take(2))[0]
         return value
