@@ -232,6 +232,7 @@ fetched = st.builds(
     records=st.none() | st.binary(max_size=200),
     leader=leaders,
     diverging=st.none() | st.builds(Diverging, st.integers(0, 2**31 - 1), int64),
+    records_end=st.just(0),
 )
 fetched_lists = st.lists(fetched, max_size=6, unique_by=lambda answer: (answer.topic, answer.partition))
 
@@ -272,7 +273,8 @@ def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
 @given(wanted=fetched_lists)
 @thorough
 def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> None:
-    answer = fetch_response(written_by_kio(kio_fetch_response(version, wanted)), version=version)
+    body = written_by_kio(kio_fetch_response(version, wanted))
+    answer = fetch_response(body, version=version)
     expected = [
         one._replace(
             records=memoryview(one.records or b""),
@@ -282,7 +284,9 @@ def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> Non
         for one in wanted
         if one.topic == topic
     ]
-    assert answer == (0, expected)
+    assert answer.error_code == 0
+    assert [one._replace(records_end=0) for one in answer.partitions] == expected
+    assert [body[slice(*one.span)] for one in answer.partitions] == [one.records for one in expected]
 
 
 @pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
@@ -322,7 +326,8 @@ def test_an_error_of_the_whole_fetch_is_told() -> None:
     entity_type = load_response_schema(1, 12)
     code = ErrorCode.fetch_session_id_not_found
     body = written_by_kio(of(entity_type, throttle_time=timedelta(0), error_code=code, session_id=0, responses=[]))
-    assert fetch_response(body, version=12) == (int(code), [])
+    answer = fetch_response(body, version=12)
+    assert (answer.error_code, answer.partitions) == (int(code), [])
 
 
 def test_fetched_records_are_a_view_on_the_response() -> None:

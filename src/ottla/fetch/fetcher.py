@@ -7,6 +7,7 @@ piece contains is for others to know.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import deque
@@ -28,16 +29,20 @@ from ottla.net.loop import Answer, Loop
 from ottla.net.metadata import Metadata
 from ottla.net.watch import Watch
 from ottla.wire import fetch
+from ottla.wire.scan import Batches, scan
 
 _LEAST_BYTES = 1 << 16
 """A request for less is not worth while, unless nothing else is on the shelf."""
-_LEAST_PER_PARTITION = 1 << 16
+_LEAST_PER_PARTITION = 1 << 20
+"""A broker has nothing of a partition whose next batch is larger, unless it is the first of the request."""
 _DECODING_BYTES = 24 << 20
 """Of the memory, what the columns of the piece that is being handed out take, and those that the program still has."""
 _GROWTH_SECONDS = 30.0
 """How often new partitions are looked for."""
 _BULK_BYTES = 1 << 16
 """Of an answer, from which on decoding is worth another thread."""
+_SCANNED_BYTES = 1 << 14
+"""Of an answer, from which on its batches are looked for by a kernel."""
 _STOP_SECONDS = 5.0
 _ERRAND_SECONDS = 0.5
 """What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
@@ -366,10 +371,13 @@ class Fetcher:
             return [failed for failed in met if failed is not None]
         parcel = Parcel(len(heard.body))
         news: list[News] = []
-        for fetched in answer.partitions:
+        scanned: Iterable[Batches | None] = itertools.repeat(None)
+        if len(heard.body) >= _SCANNED_BYTES:
+            scanned = scan(heard.body, [fetched.span for fetched in answer.partitions])
+        for fetched, batches in zip(answer.partitions, scanned, strict=False):
             course, inquiry = asked.get((fetched.topic, fetched.partition), _NOBODY)
             if course.open and course.inquiry == inquiry and not course.paused and not course.is_over:
-                found = self._judge(course, fetched, parcel, now)
+                found = self._judge(course, fetched, batches, parcel, now)
                 if found is not None:
                     news.append(found)
         pieces = [found for found in news if isinstance(found, Piece) and found.parcel is parcel]
@@ -384,10 +392,12 @@ class Fetcher:
             first = [course for course in self._turns if course not in served]
             self._turns = deque([*first, *(course for course in self._turns if course in served)])
 
-    def _judge(self, course: Course, fetched: fetch.Fetched, parcel: Parcel, now: float) -> News | None:
+    def _judge(
+        self, course: Course, fetched: fetch.Fetched, scanned: Batches | None, parcel: Parcel, now: float
+    ) -> News | None:
         committed_only = self._manner.isolation is Isolation.READ_COMMITTED
         try:
-            found = course.take(fetched, parcel, now, committed_only=committed_only)
+            found = course.take(fetched, parcel, now, committed_only=committed_only, scanned=scanned)
         except WireError as error:
             return self._troubles.fail(course, error)
         match found:

@@ -91,6 +91,17 @@ class Shelf:
         """Until there may be something new. One reader at a time."""
         self._bell.acquire(timeout=deadline.remaining())
 
+    def following(self, piece: Piece, most: int) -> list[Piece]:
+        """The pieces of the same answer that would be taken next; `piece` was taken last."""
+        found: list[Piece] = []
+        with self._lock:
+            for item in self._items:
+                if not isinstance(item, Piece) or item.parcel is not piece.parcel or len(found) >= most:
+                    break
+                if item.course.open and not item.course.paused:
+                    found.append(item)
+        return found
+
     def has_news(self) -> bool:
         """Whether `take` would return at once."""
         with self._lock:

@@ -73,6 +73,13 @@ class Fetched(NamedTuple):
     records: memoryview
     leader: Leader | None
     diverging: Diverging | None = None
+    records_end: int = 0
+    """Where the records end in the response."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the records lie in the response."""
+        return self.records_end - len(self.records), self.records_end
 
 
 class FetchAnswer(NamedTuple):
@@ -142,6 +149,7 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
     aborted = tuple(cursor.compact_array(_aborted, smallest=17))
     preferred = cursor.int32()
     records = cursor.compact_bytes()
+    records_end = cursor.at
     leader = diverging = None
     for tag, content in cursor.tags():
         if tag == 0:
@@ -160,6 +168,7 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
         memoryview(b"") if records is None else records,
         leader,
         diverging,
+        records_end,
     )
 
 
