@@ -90,7 +90,9 @@ class Handing:
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing more of these is handed out; how far they are is still known."""
         gone = list(partitions)
-        self._fetcher.remove([self._courses[at] for at in gone if at in self._courses])
+        courses = [self._courses[at] for at in gone if at in self._courses]
+        if courses:
+            self._fetcher.remove(courses)
         for at in gone:
             self.positions.take_back(at)
             self._courses.pop(at, None)

@@ -171,17 +171,6 @@ class Course:
         """Whether it is a range; otherwise it follows the log for ever."""
         return self.stop < END_OF_LOG
 
-    def may_ask(self, now: float) -> bool:
-        """Whether a request for it may be sent now."""
-        return (
-            self.open
-            and not self.is_asked
-            and not self.paused
-            and not self.is_over
-            and self.leader >= 0
-            and now >= self.resume_at
-        )
-
     def wanted(self, max_bytes: int) -> Wanted:
         """What to ask for; of a range, hardly more than there is left of it."""
         at, most = self.at, max_bytes
@@ -266,6 +255,22 @@ class Course:
 
 
 OUT_OF_RANGE = 1
+
+
+def askable(courses: Iterable[Course], now: float) -> list[Course]:
+    """Those for which a request may be sent now. There may be thousands: a call for each would take too long."""
+    return [
+        course
+        for course in courses
+        if not (
+            course.is_asked
+            or course.is_over
+            or course.paused
+            or not course.open
+            or course.leader < 0
+            or now < course.resume_at
+        )
+    ]
 
 
 def _cut_short(records: memoryview) -> CorruptBatch | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ottla.fetch.course import Course, Failed, Parcel, Piece
 from ottla.net.deadline import Deadline
@@ -143,12 +143,13 @@ class Shelf:
                 item.course.fact = item.fact()
         self.recount()
 
-    def discard(self, course: Course) -> None:
-        """Takes all pieces of a course off. That it failed stays: it would not be told again."""
+    def discard(self, courses: Iterable[Course]) -> None:
+        """Takes all pieces of these off. That one failed stays: it would not be told again."""
+        gone = frozenset(courses)
         with self._lock:
             kept: deque[Item] = deque()
             for item in self._items:
-                if item.course is not course or isinstance(item, Failed):
+                if item.course not in gone or isinstance(item, Failed):
                     kept.append(item)
                     continue
                 self._drop(item)
