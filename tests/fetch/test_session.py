@@ -97,6 +97,16 @@ def test_a_single_request_and_few_partitions_need_no_session() -> None:
         few.answered(0)
 
 
+@pytest.mark.parametrize("number", [7, -1])
+def test_a_session_that_was_not_asked_for_is_none(number: int) -> None:
+    session, courses = Session(), courses_of(40)
+    assert session.question(courses, version=13).session == NO_SESSION
+    session.answered(number)
+    assert session.question(courses, version=13) == Question((0, 0), courses)
+    session.answered(-1)
+    assert session.question(courses, version=13) == Question((0, 0), courses)
+
+
 @pytest.mark.parametrize("error", [ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch])
 def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None:
     session, courses = Session(), courses_of(40)

@@ -66,6 +66,8 @@ class Session:
         self._epoch = 0
         self._version = 0
         self._questions = 0
+        self._is_wanted = False
+        """Whether the last question asked for a session, or was within one."""
         self._told = _Told.of([])
         self._numbers: dict[TopicPartition, int] = {}
         """Which course that is of the last question."""
@@ -83,12 +85,13 @@ class Session:
             self._numbers = {course.at: number for number, course in enumerate(courses)}
         if before.courses != courses or before.topic_ids != self._told.topic_ids:
             self._names = _names(courses)
+        self._is_wanted = True
         if self._epoch > 0:
             session = (self._id, self._epoch)
             return Question(session, [], []) if before == self._told else self._difference(before, numbers, session)
         # What takes one request needs no memory of it. One that is there is to be replaced.
-        is_wanted = self._id or (self._questions > 1 and len(courses) >= _FEWEST_COURSES)
-        return Question((self._id, 0) if is_wanted else NO_SESSION, courses)
+        self._is_wanted = self._id > 0 or (self._questions > 1 and len(courses) >= _FEWEST_COURSES)
+        return Question((self._id, 0) if self._is_wanted else NO_SESSION, courses)
 
     def number_of(self, topic: str | uuid.UUID, partition: int) -> int | None:
         """Which of the courses of the last question a broker means by a partition of a topic, which it names or has an
@@ -100,8 +103,9 @@ class Session:
 
     def answered(self, session_id: int) -> None:
         """The broker said which session that was; 0 if it remembers nothing."""
-        self._id = session_id
-        self._epoch = self._epoch % _LATEST_EPOCH + 1 if session_id else 0
+        is_open = session_id > 0 and self._is_wanted
+        self._id = session_id if is_open else 0
+        self._epoch = self._epoch % _LATEST_EPOCH + 1 if is_open else 0
 
     def was_lost(self, error_code: int) -> bool:
         """Whether the error says that the broker has forgotten what it was told: then all is told again. An error of a
