@@ -16,6 +16,7 @@ from ottla.wire.batch import HEADER_BYTES, SMALLEST_RECORD, Batch, Codec, Timest
 from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.kernels import decoding as dk
 from ottla.wire.kernels import encoding as ek
+from ottla.wire.kernels import scanning as sk
 
 from .areas import Areas, Plain, Strict
 from .inputs import ENCODE
@@ -59,7 +60,10 @@ def run(data: bytes, areas: Areas, number: int) -> Outcome:
     with np.errstate(over="ignore"):
         if data.startswith(ENCODE):
             return _encode(data, areas)
-        return _decode(data, areas)
+        scanned = _scan(data, areas)
+        areas.begin(number)
+        outcome = _decode(data, areas)
+        return Outcome(outcome.code, outcome.checksum ^ scanned)
 
 
 class _Records(NamedTuple):
@@ -168,6 +172,55 @@ def _decode(data: bytes, areas: Areas) -> Outcome:
     code = _walk(source, table, columns, records.question)
     _check_walk(code, columns, len(records.data), count)
     return Outcome(code, columns.checksum())
+
+
+def _scan(data: bytes, areas: Areas) -> int:
+    """The batches of the input as one span, and of what lies in it from some byte on as another; a checksum."""
+    rng = Random(len(data))
+    middle = rng.randrange(len(data) + 1)
+    beyond = rng.choice((0, 0, 0, 1, -1 - len(data)))
+    spans: list[tuple[int, ...]] = [(0, len(data)), (middle, len(data) + beyond), (0, middle)]
+    most = rng.choice((0, 1, 1000))
+    source, places = areas.given(data), areas.table(spans)
+    batches, verdicts, state = areas.rows(most, sk.BATCH_FIELDS), areas.rows(3, sk.VERDICT_FIELDS), areas.int64s(3)
+    code = int(sk.scan_batches(source, places, batches, verdicts, state))
+    if code == sk.FULL and int(state[sk.ROW]) != most:
+        raise Broken(f"{int(state[sk.ROW])} of {most} rows are used, and more are asked for")
+    found = [[int(field) for field in verdict] for verdict in verdicts]
+    if code == sk.DONE and sum(one[sk.COUNT] for one in found) != int(state[sk.ROW]):
+        raise Broken("there are more or fewer batches than the verdicts say")
+    first = 0
+    for number, (start, end) in enumerate(spans[: int(state[sk.SPAN])]):
+        count = found[number][sk.COUNT]
+        _check_span(data, start, end, found[number], [int(row[sk.AT]) for row in batches[first : first + count]])
+        first += count
+    total = areas.checksum(state, code)
+    for row in (*verdicts, *batches):
+        total = areas.checksum(row, total)
+    return total
+
+
+def _check_span(data: bytes, start: int, end: int, verdict: list[int], found: list[int]) -> None:
+    """The kernel and `split` must agree: on the batches, and on whether anything is wrong."""
+    if not 0 <= start <= end <= len(data):
+        if verdict[sk.IS_SOUND] or found:
+            raise Broken("a span that is not there was found sound")
+        return
+    wanted: list[int] = []
+    reached, is_sound = 0, True
+    try:
+        for batch in split(data[start:end]):
+            if batch.header.base_offset < reached:
+                is_sound = False
+                break
+            wanted.append(start + batch.start)
+            reached = batch.header.next_offset
+    except WireError:
+        is_sound = False
+    if (found, bool(verdict[sk.IS_SOUND])) != (wanted, is_sound):
+        raise Broken(f"the kernel found {found} ({verdict}), the batches are at {wanted}, sound: {is_sound}")
+    if wanted and verdict[sk.NEXT] != reached:
+        raise Broken(f"the kernel reached {verdict[sk.NEXT]}, the batches end at {reached}")
 
 
 def _walk(source: Any, table: Any, columns: _Columns, question: Question) -> int:

@@ -17,6 +17,7 @@ from ottla.wire.kernels import loading
 from ottla.wire.kernels.calling import KERNELS
 from ottla.wire.partitioning import OPEN, hash_partitions, murmur2
 from ottla.wire.restamp import restamp
+from ottla.wire.scan import scan
 from ottla.wire.slots import Slots
 
 
@@ -39,7 +40,9 @@ def warm() -> None:
     for codec in (Codec.NONE, Codec.ZSTD):
         for batch in encode(columns, now_ms=0, codec=codec, fingerprint=True):
             restamp(batch.header, producer_id=1, producer_epoch=0, base_sequence=0)
-            for _ in Decoder(fingerprint=True).decode(split(bytes(batch))):
+            data = bytes(batch)
+            scan(memoryview(data), [(0, len(data))])
+            for _ in Decoder(fingerprint=True).decode(split(data)):
                 pass
 
 
