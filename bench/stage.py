@@ -24,8 +24,8 @@ from bench import harness
 from bench.harness import ROOT
 from ottla.admin import Admin, OffsetSpec
 from ottla.cluster import LocalCluster
-from ottla.cluster.jars import DEFAULT_VERSION
 from ottla.cluster.java import find_java
+from ottla.cluster.pinned import DEFAULT_VERSION
 from ottla.model import TopicPartition
 
 _ANSWER_SECONDS = 180.0
@@ -54,12 +54,18 @@ class Stage:
 
     @classmethod
     @contextmanager
-    def open(cls) -> Iterator[Stage]:
-        """The broker runs until the end of the block."""
+    def open(cls, *, heap_bytes: int | None = None, settings: Mapping[str, str] | None = None) -> Iterator[Stage]:
+        """The broker runs until the end of the block; `settings` are added to those that every benchmark has."""
         with tempfile.TemporaryDirectory(prefix="ottla-bench-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             with (
-                LocalCluster("bench", brokers=1, dir=folder / "clusters", settings=_SETTINGS) as cluster,
+                LocalCluster(
+                    "bench",
+                    brokers=1,
+                    dir=folder / "clusters",
+                    settings=_SETTINGS | dict(settings or {}),
+                    heap_bytes=heap_bytes,
+                ) as cluster,
                 Admin(cluster.bootstrap) as admin,
             ):
                 yield cls(cluster, admin, folder)

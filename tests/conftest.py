@@ -34,7 +34,10 @@ _WAITING = (
     *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "interop/"),
     *("topic_histories/", "testing/", "frame/", "net/test_real", "admin/", "produce/"),
 )
-_ONE_SESSION = ("archive", "matrix", "reuse", "rollup", "session", "sink", "source", "source_streaming", "work_report")
+_ONE_SESSION = (
+    *("archive", "matrix", "reuse", "rollup", "session", "sink", "source", "source_streaming", "topic_histories"),
+    "work_report",
+)
 # Files for one worker, because they share something that is dear to start.
 _TOGETHER = {
     **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], "brokers to break"),

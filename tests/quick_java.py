@@ -16,10 +16,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from ottla.cluster import LocalCluster
-from ottla.cluster.jars import DEFAULT_VERSION, ensure_jars
+from ottla.cluster.jars import ensure_jars
 from ottla.cluster.java import find_java
 from ottla.cluster.local import default_cache_dir
 from ottla.cluster.nodes import Java
+from ottla.cluster.pinned import DEFAULT_VERSION
 
 # A broker of the tests lives for seconds: code that the first compiler makes is all that it gets around to.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"

@@ -31,7 +31,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         # First, in every thread: where hypothesis is installed, kio imports it, and it looks into a numpy that another
         # thread may just be importing.
-        import_module("ottla.errors")
+        import_module("ottla.codes")
         try:
             value = getattr(import_module(homes[name]), name)
         except ModuleNotFoundError as error:

@@ -41,7 +41,8 @@
     └── LocalClusterError      starting or controlling local brokers failed
 
 Exceptions of other libraries do not cross Ottla's surface; they are the `__cause__` of one of these.
-What to do about an error, and what each error code of a broker means, is in `ottla.advice`.
+What to do about an error is in `ottla.advice`, what each error code of a broker means in `ottla.codes`; the names of
+the latter are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -49,10 +50,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ottla.advice import Advice, ErrorCode, ErrorRow, error_row, reworded
+from ottla._lazy import lazy
+from ottla.advice import Advice, reworded
 from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.codes import ErrorCode, ErrorRow, error_row
 
 __all__ = [
     "Advice",
@@ -499,6 +504,8 @@ class BrokerError(OttlaError):
     """The broker answered with an error code. `row` says what it means, `context` what was asked of whom."""
 
     def __init__(self, code: int, context: str, message: str | None = None) -> None:
+        from ottla.codes import error_row
+
         self.row = error_row(code)
         self.code = self.row.code
         self.context = printable(context)
@@ -514,3 +521,9 @@ class BrokerError(OttlaError):
 
 def _hint(advice: str) -> str:
     return f"\n  hint: {advice}" if advice else ""
+
+
+_HOMES = {"ErrorCode": "ottla.codes", "ErrorRow": "ottla.codes", "error_row": "ottla.codes"}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -7,7 +7,6 @@ hold a password goes through `redacted`.
 
 from __future__ import annotations
 
-import json
 import re
 
 CONTROL = re.compile(
@@ -34,6 +33,8 @@ def printable(text: str, *, keep: str = "") -> str:
 
 def escaped_in_json(text: str) -> str:
     """JSON in one line that means the same, with such characters as `\\u009b`: JSON itself lets most of them stand."""
+    import json
+
     return CONTROL.sub(lambda found: "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1], text)
 
 

@@ -78,9 +78,12 @@ def handler_by_signal(subject: Subject, call: Call, chance: random.Random) -> No
 LEVERS: list[Lever] = [ctrl_c_at_a_place, handler_at_a_place, ctrl_c_by_signal, handler_by_signal]
 
 
+MANY_ROUNDS = pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])
+
+
 # A socket that was just opened when Ctrl-C came is closed by the interpreter, which warns of that.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize("rounds", [ROUNDS or 25, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [ROUNDS or 25, MANY_ROUNDS])
 @pytest.mark.parametrize("lever", LEVERS)
 @pytest.mark.parametrize("kind", SUBJECTS)
 def test_interrupts_at_random_harm_nothing(

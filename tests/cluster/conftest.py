@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from ottla.cluster import LocalCluster
-from ottla.cluster.jars import Jar
+from ottla.cluster.pinned import Jar
 
 
 @dataclass

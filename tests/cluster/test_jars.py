@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster import jars
-from ottla.cluster.jars import Jar, JarCache, pinned_jars, versions
+from ottla.cluster.jars import JarCache
+from ottla.cluster.pinned import DEFAULT_VERSION, Jar, pinned_jars, versions
 from ottla.config import Retry
 from ottla.errors import ConfigError, LocalClusterError
 
@@ -34,7 +35,7 @@ def test_every_pinned_version_lists_the_broker_and_its_tools() -> None:
         names = {jar.coordinates.split(":")[1] for jar in pinned_jars(version)}
         assert {"kafka_2.13", "kafka-tools", "kafka-clients", "slf4j-simple", "snappy-java", "zstd-jni"} <= names
         assert all(len(jar.sha256) == 64 and jar.size_bytes > 0 for jar in pinned_jars(version))
-    assert versions()[0] == jars.DEFAULT_VERSION
+    assert versions()[0] == DEFAULT_VERSION
 
 
 def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
@@ -172,7 +173,8 @@ def test_only_http_repositories_are_accepted(tmp_path: Path, url: str) -> None:
 _FETCH = """
 import logging, sys
 from pathlib import Path
-from ottla.cluster.jars import Jar, JarCache
+from ottla.cluster.jars import JarCache
+from ottla.cluster.pinned import Jar
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 directory, url, coordinates, sha256, size = sys.argv[1:]
 (path,) = JarCache(Path(directory), (Jar(coordinates, sha256, int(size)),)).ensure(base_url=url)

@@ -111,7 +111,7 @@ class World:
             self.group.heartbeat(member, self.now)
             self._answer(player, ErrorCode.none)
             return
-        self.group.sync(member, {one["member_id"]: one["assignment"] for one in fields["assignments"]})
+        self.group.sync(member, {one["member_id"]: one["assignment"] for one in fields["assignments"]}, self.now)
         share = self.group.synced(member, fields["generation_id"], self.now)
         if share is not None:
             self._answer(player, ErrorCode.none, assignment=share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.rows import Row, decoded, encoded, placed, rows, thorough
@@ -35,7 +36,7 @@ def test_they_are_what_the_columns_say(wanted: list[Row], skipped: int) -> None:
     assert [(r.offset, r.key, r.value, r.headers) for r in found] == [
         (offset, row.key, row.value, row.headers) for offset, row in list(enumerate(wanted))[skipped:]
     ]
-    assert [round(r.timestamp * 1000) for r in found] == [row.time for row in wanted[skipped:]]
+    assert [r.timestamp for r in found] == pytest.approx([row.time / 1000 for row in wanted[skipped:]], rel=1e-12)
     assert {(r.topic, r.partition) for r in found} <= {("t", 0)}
 
 

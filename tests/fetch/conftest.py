@@ -11,6 +11,7 @@ from tests.brokers import mend
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
+from ottla.fetch import session
 from ottla.net import Cluster
 
 from .watching import threads_of_reading
@@ -26,6 +27,12 @@ def no_thread_is_left() -> Iterator[None]:
     while threads_of_reading() and time.monotonic() < until:
         time.sleep(0.01)
     assert not threads_of_reading()
+
+
+@pytest.fixture(autouse=True)
+def sessions_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers are to remember what is fetched even of a few partitions, or hardly a test here would have a session."""
+    monkeypatch.setattr(session, "_FEWEST_COURSES", 2)
 
 
 @pytest.fixture(scope="module")

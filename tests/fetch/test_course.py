@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.rows import quick, thorough
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, UnsupportedFormat
-from ottla.fetch.course import Course, OutOfRange, Parcel, Parted, Piece, moved, without_aborted
+from ottla.fetch.course import Course, OutOfRange, Parcel, Parted, Piece, askable, moved, without_aborted
 from ottla.wire.batch import IS_TRANSACTIONAL, Codec
 from ottla.wire.fetch import Aborted, Diverging
 
@@ -190,17 +190,17 @@ def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
 
 def test_a_course_may_be_asked_for_only_when_all_is_well() -> None:
     course = new()
-    assert not course.may_ask(0.0), "no leader is known"
+    assert not askable([course], 0.0), "no leader is known"
     course.leader = 1
-    assert course.may_ask(0.0)
+    assert askable([course], 0.0)
     for name, value in (("open", False), ("paused", True), ("is_asked", True), ("is_over", True)):
         before = getattr(course, name)
         setattr(course, name, value)
-        assert not course.may_ask(0.0), name
+        assert not askable([course], 0.0), name
         setattr(course, name, before)
     course.stumble(OttlaError("x"), 1.0, resume_at=2.0)
-    assert not course.may_ask(1.9)
-    assert course.may_ask(2.0)
+    assert not askable([course], 1.9)
+    assert askable([course], 2.0)
 
 
 def test_nothing_is_read_of_an_empty_range() -> None:

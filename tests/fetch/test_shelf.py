@@ -112,7 +112,7 @@ class Memory(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2))
     def remove(self, number: int) -> None:
-        self.shelf.discard(self.courses[number])
+        self.shelf.discard([self.courses[number]])
         self.courses[number].open = False
         self.courses[number] = new_course(number)
 
@@ -175,7 +175,7 @@ def test_discarding_leaves_the_others() -> None:
     put(shelf, other, 10)
     put(shelf, course, 10, 5)
     put(shelf, course, 10, 6)
-    shelf.discard(course)
+    shelf.discard([course])
     assert shelf.used_bytes == 10
     course.open = False
     left = shelf.take()
@@ -188,7 +188,7 @@ def test_a_failure_survives_a_pause() -> None:
     failed = Failed(course, OttlaError("x"))
     shelf.put(failed)
     course.paused = True
-    shelf.discard(course)
+    shelf.discard([course])
     assert shelf.take() is None
     course.paused = False
     assert shelf.take() is failed

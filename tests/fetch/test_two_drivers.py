@@ -31,6 +31,7 @@ FILES = tuple(
         "fetch/course",
         "fetch/fetcher",
         "fetch/leaders",
+        "fetch/session",
         "fetch/shelf",
         "fetch/troubles",
         "net/bell",

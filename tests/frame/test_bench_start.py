@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
+@pytest.mark.usefixtures("quick_brokers_of_children")
 def test_the_benchmark_starts_every_program_and_judges_every_goal() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "start", "--quick", "--json"],

@@ -75,7 +75,9 @@ def _imports(body: list[ast.stmt]) -> Iterator[str]:
 
 def _homes() -> dict[str, str]:
     return {
-        f"{package}.{name}": home for package in LAZY for name, home in importlib.import_module(package)._HOMES.items()
+        f"{module}.{name}": home
+        for module in (*LAZY, "ottla.errors")
+        for name, home in importlib.import_module(module)._HOMES.items()
     }
 
 

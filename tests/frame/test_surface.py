@@ -6,14 +6,22 @@ import copy
 import pickle
 import subprocess
 import sys
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import ottla
 from ottla import errors
 from ottla.cli import cli
+from ottla.engines.fleet.jobs import JOBS
 from ottla.errors import ErrorCode
+from ottla.fetch.options import Fetching, OnLost
+from ottla.jobs import event_time
+from ottla.lake.layout import Format
+from ottla.lake.writing import FileOptions
+from ottla.spark import rollup_fields
 
 HEAVY = ("numba", "pyspark", "redis", "pyarrow", "numpy", "kio", "click", "ssl")
 
@@ -31,14 +39,64 @@ def test_the_network_needs_no_kernels() -> None:
     assert not _imported_by("import ottla; ottla.Admin; ottla.Cluster").intersection({"numba", "pyarrow", "redis"})
 
 
-def test_the_command_overview_needs_no_kernels() -> None:
-    modules = _imported_by("from ottla.cli import cli; cli(['--help'], standalone_mode=False)")
-    assert not modules.intersection({"numba", "pyarrow", "redis", "psutil"})
+ALL_HELP = """
+import sys
+import click
+from ottla.cli import cli
+
+def show(command, path):
+    try:
+        cli.main([*path, "--help"], prog_name="ottla", standalone_mode=False)
+    except SystemExit as end:
+        assert not end.code
+    print(" ".join(("ottla", *path)) + ": " + " ".join(sys.modules), file=sys.stderr)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            show(command.get_command(context, name), (*path, name))
+
+show(cli, ())
+"""
 
 
-@pytest.mark.parametrize("command", ["consume", "produce", "query", "archive", "topics"])
-def test_commands_do_without_pandas(command: str) -> None:
-    assert not _imported_by(f"import ottla.cli.{command}").intersection({"pandas", "pyspark"})
+def test_help_of_no_command_imports_anything_heavy() -> None:
+    run = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, check=True)
+    seen = dict(line.split(": ") for line in run.stderr.splitlines())
+    assert {"ottla", "ottla consume", "ottla rollup", "ottla cluster up", "ottla work errors list"} <= set(seen)
+    for command, modules in seen.items():
+        assert not {*HEAVY, "pandas", "psutil", "hypothesis"}.intersection(modules.split()) - {"click"}, command
+
+
+def test_options_offer_what_the_library_has() -> None:
+    """Some choices, defaults and texts are written out where a command is declared: to import them would take long."""
+    assert [*_option("archive", "--format").type.choices] == [one.value for one in Format]
+    assert event_time.ACCEPTED in _help("archive", "--event-time")
+    assert _option("archive", "--max-folders").default == FileOptions().max_folders
+    assert _option("consume", "--max-batch-bytes").default == Fetching().max_batch_bytes
+    assert [*_option("consume", "--on-lost").type.choices] == [one.value for one in OnLost]
+    assert [*_option("work", "run", "--on-lost").type.choices] == [one.value for one in OnLost]
+    assert set(_option("archive", "--on-lost").type.choices) < {one.value for one in OnLost}
+    assert _option("work", "serve", "--group").default == JOBS
+    assert rollup_fields.ACCEPTED in _help("rollup", "--by")
+    assert rollup_fields.ACCEPTED_TIMES in _help("rollup", "--event-time")
+
+
+def _option(*path: str) -> Any:
+    command: Any = cli
+    for name in path[:-1]:
+        command = command.get_command(click.Context(command), name)
+    return next(one for one in command.params if path[-1] in one.opts)
+
+
+def _help(*path: str) -> str:
+    return str(_option(*path).help)
+
+
+def test_spark_finds_the_source_and_asks_for_its_columns_without_a_client() -> None:
+    """It does so in two processes of their own, before any that reads."""
+    options = {"kafka.bootstrap.servers": "host:9092", "subscribe": "clicks"}
+    statement = f"from pyspark_ottla import DefaultSource; DefaultSource({options}).schema()"
+    assert not {"numpy", "pyarrow", "kio", "ssl"}.intersection(_imported_by(statement))
 
 
 def test_a_command_that_is_nearly_right_is_named() -> None:

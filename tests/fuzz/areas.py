@@ -19,7 +19,7 @@ import numpy as np
 from ottla.wire.kernels.encoding import RESULT_FIELDS
 
 _SLOT_BYTES = 16 << 20
-_SLOTS = 28
+_SLOTS = 40
 _PAGE = mmap.PAGESIZE
 
 
@@ -55,6 +55,9 @@ class Areas(Protocol):
 
     def results(self, batches: int) -> Any:
         """What the encoder says of several batches."""
+
+    def rows(self, count: int, fields: int) -> Any:
+        """Rows of 64-bit numbers that a kernel writes, zero at first."""
 
     def checksum(self, area: Any, before: int) -> int:
         """A checksum over the content of an array that the kernel wrote."""
@@ -105,7 +108,10 @@ class Plain:
         return self.octets(16 * batches).view(np.uint64).reshape(batches, 2)
 
     def results(self, batches: int) -> Any:
-        return self.int64s(batches * RESULT_FIELDS).reshape(batches, RESULT_FIELDS)
+        return self.rows(batches, RESULT_FIELDS)
+
+    def rows(self, count: int, fields: int) -> Any:
+        return self.int64s(count * fields).reshape(count, fields)
 
     def checksum(self, area: Any, before: int) -> int:
         return zlib.crc32(area, before)
@@ -217,7 +223,10 @@ class Strict:
         return np.zeros((batches, 2), np.uint64)
 
     def results(self, batches: int) -> Any:
-        return [self.int64s(RESULT_FIELDS) for _ in range(batches)]
+        return self.rows(batches, RESULT_FIELDS)
+
+    def rows(self, count: int, fields: int) -> Any:
+        return [self.int64s(fields) for _ in range(count)]
 
     def checksum(self, area: Any, before: int) -> int:
         if isinstance(area, _Numbers):

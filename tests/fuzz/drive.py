@@ -16,6 +16,7 @@ from ottla.wire.batch import HEADER_BYTES, SMALLEST_RECORD, Batch, Codec, Timest
 from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.kernels import decoding as dk
 from ottla.wire.kernels import encoding as ek
+from ottla.wire.kernels import scanning as sk
 
 from .areas import Areas, Plain, Strict
 from .inputs import ENCODE
@@ -59,7 +60,10 @@ def run(data: bytes, areas: Areas, number: int) -> Outcome:
     with np.errstate(over="ignore"):
         if data.startswith(ENCODE):
             return _encode(data, areas)
-        return _decode(data, areas)
+        scanned = _scan(data, areas)
+        areas.begin(number)
+        outcome = _decode(data, areas)
+        return Outcome(outcome.code, outcome.checksum ^ scanned)
 
 
 class _Records(NamedTuple):
@@ -170,6 +174,55 @@ def _decode(data: bytes, areas: Areas) -> Outcome:
     return Outcome(code, columns.checksum())
 
 
+def _scan(data: bytes, areas: Areas) -> int:
+    """The batches of the input as one span, and of what lies in it from some byte on as another; a checksum."""
+    rng = Random(len(data))
+    middle = rng.randrange(len(data) + 1)
+    beyond = rng.choice((0, 0, 0, 1, -1 - len(data)))
+    spans: list[tuple[int, ...]] = [(0, len(data)), (middle, len(data) + beyond), (0, middle)]
+    most = rng.choice((0, 1, 1000))
+    source, places = areas.given(data), areas.table(spans)
+    batches, verdicts, state = areas.rows(most, sk.BATCH_FIELDS), areas.rows(3, sk.VERDICT_FIELDS), areas.int64s(3)
+    code = int(sk.scan_batches(source, places, batches, verdicts, state))
+    if code == sk.FULL and int(state[sk.ROW]) != most:
+        raise Broken(f"{int(state[sk.ROW])} of {most} rows are used, and more are asked for")
+    found = [[int(field) for field in verdict] for verdict in verdicts]
+    if code == sk.DONE and sum(one[sk.COUNT] for one in found) != int(state[sk.ROW]):
+        raise Broken("there are more or fewer batches than the verdicts say")
+    first = 0
+    for number, (start, end) in enumerate(spans[: int(state[sk.SPAN])]):
+        count = found[number][sk.COUNT]
+        _check_span(data, start, end, found[number], [int(row[sk.AT]) for row in batches[first : first + count]])
+        first += count
+    total = areas.checksum(state, code)
+    for row in (*verdicts, *batches):
+        total = areas.checksum(row, total)
+    return total
+
+
+def _check_span(data: bytes, start: int, end: int, verdict: list[int], found: list[int]) -> None:
+    """The kernel and `split` must agree: on the batches, and on whether anything is wrong."""
+    if not 0 <= start <= end <= len(data):
+        if verdict[sk.IS_SOUND] or found:
+            raise Broken("a span that is not there was found sound")
+        return
+    wanted: list[int] = []
+    reached, is_sound = 0, True
+    try:
+        for batch in split(data[start:end]):
+            if batch.header.base_offset < reached:
+                is_sound = False
+                break
+            wanted.append(start + batch.start)
+            reached = batch.header.next_offset
+    except WireError:
+        is_sound = False
+    if (found, bool(verdict[sk.IS_SOUND])) != (wanted, is_sound):
+        raise Broken(f"the kernel found {found} ({verdict}), the batches are at {wanted}, sound: {is_sound}")
+    if wanted and verdict[sk.NEXT] != reached:
+        raise Broken(f"the kernel reached {verdict[sk.NEXT]}, the batches end at {reached}")
+
+
 def _walk(source: Any, table: Any, columns: _Columns, question: Question) -> int:
     for _ in range(100):
         code = dk.decode_records(
@@ -265,8 +318,9 @@ def _encode(data: bytes, areas: Areas) -> Outcome:
     together = _written_together(plan, areas, room, limits, hashing)
     if fields[ek.COUNT] and not bytes(together).startswith(bytes(out[:size])):
         raise Broken("several batches at once do not begin with the first one")
+    in_slots = _written_in_slots(plan, areas, rng.choice((1, 50, 300)), limits)
     total = 0
-    for area in (out, sums, result, together):
+    for area in (out, sums, result, together, in_slots):
         total = areas.checksum(area, total)
     return Outcome(fields[ek.COUNT], total)
 
@@ -294,6 +348,25 @@ def _written_together(plan: _Plan, areas: Areas, room: int, limits: tuple[int, i
         _check_written(out[at:], sums[batch], fields, hashing, strict=isinstance(areas, Strict))
         at, row = at + fields[ek.SIZE], fields[ek.NEXT_ROW]
     return out
+
+
+def _written_in_slots(plan: _Plan, areas: Areas, slot: int, limits: tuple[int, int]) -> Any:
+    """Runs of rows for two of three slots, and for none; each slot must be readable, and the rest as it was."""
+    last = len(plan.rows) or plan.count
+    rows = plan.rows if len(plan.rows) else areas.numbers(list(range(last)))
+    edges, partitions = areas.numbers([0, last // 3, last // 2, last]), areas.numbers([2, -1, 0])
+    memory, reached, results = areas.octets(3 * slot, 0xEE), areas.int64s(3), areas.results(3)
+    columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
+    ek.encode_runs(memory, slot, min(slot, limits[0]), limits[1], rows, edges, partitions, *columns, reached, results)
+    for partition, begin, got in ((2, 0, reached[0]), (1, last // 3, reached[1]), (0, last // 2, reached[2])):
+        fields = [int(field) for field in results[partition]]
+        if fields[ek.COUNT] != int(got) - begin or fields[ek.SIZE] > slot:
+            raise Broken(f"slot {partition} of {slot} bytes: {fields} after rows {begin} to {got}")
+        area = memory[partition * slot : (partition + 1) * slot]
+        _check_written(area, areas.sums(), fields, False, strict=isinstance(areas, Strict))
+        if bytes(area[fields[ek.SIZE] :]).strip(b"\xee"):
+            raise Broken(f"slot {partition} was written to behind its {fields[ek.SIZE]} bytes")
+    return memory
 
 
 def _check_written(out: Any, sums: Any, result: list[int], hashing: bool, *, strict: bool) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import aiokafka
 import confluent_kafka
 
-from ottla.cluster.jars import DEFAULT_VERSION, ensure_jars
+from ottla.cluster.jars import ensure_jars
 from ottla.cluster.java import find_java
 from ottla.cluster.local import default_cache_dir
+from ottla.cluster.pinned import DEFAULT_VERSION
 from ottla.model import TopicPartition
 
 from .samples import CODECS, Sent

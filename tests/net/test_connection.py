@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.interrupting import CtrlC
+from tests.interrupting import CtrlC, Interrupter
 
 from ottla.config import PLAINTEXT, Address
 from ottla.errors import (
@@ -576,3 +576,33 @@ def test_an_interrupt_anywhere_in_connecting_leaves_the_place_to_others() -> Non
             threads.submit(pool.get, "broker", address, deadline=Deadline.after(2)).result()
             pool.close()
     assert at > 10
+
+
+def _in_a_thread(threads: ThreadPoolExecutor, work: Callable[[], object]) -> None:
+    threads.submit(work).result(20.0)
+
+
+def test_a_signal_handler_that_waits_for_a_thread_which_connects_waits_not_in_vain() -> None:
+    with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
+        at, was_there = 0, True
+        while was_there:
+            at += 1
+            pool = Pool(security=PLAINTEXT, client_id="test")
+            elsewhere = partial(pool.get, "another key", address, deadline=Deadline.after(30))
+            handler = Interrupter(partial(_in_a_thread, threads, elsewhere), "ottla/net/pool.py")
+            was_there = handler.during(partial(pool.get, "broker", address, deadline=Deadline.after(30)), at)
+            pool.close()
+    assert at > 10
+
+
+def test_a_request_that_is_queued_while_a_signal_handler_ends_the_line_ends_as_well() -> None:
+    with serving(broker(answers)) as address:
+        at, was_there = 0, True
+        while was_there:
+            at += 1
+            with connect(address) as connection:
+                files = [f"ottla/net/{name}.py" for name in ("traffic", "pending", "outbox")]
+                handler = Interrupter(partial(connection._line.traffic.lose, "by a handler"), *files)
+                with suppress(ConnectionLost):
+                    was_there = handler.during(partial(ask, connection), at)
+    assert at > 20

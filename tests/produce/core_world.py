@@ -121,7 +121,7 @@ class _Beside:
 
     def request_beside(self, send: Send, *_: object, **__: object) -> None:
         (carried,) = send.carried.values()
-        self.world.name(carried.batch.shipments[0][0])
+        self.world.name(carried.batch.shipments[0].shipment)
         if self.is_interrupted:
             raise KeyboardInterrupt
         self.world.send(send)
@@ -386,7 +386,7 @@ class World:
             else:
                 found = tuple(
                     (self.numbers[shipment], int(row))
-                    for shipment in dict.fromkeys(shipment for shipment, _ in batch.shipments)
+                    for shipment in dict.fromkeys(share.shipment for share in batch.shipments)
                     for placement in shipment.placements
                     if placement.carrier is batch
                     for row in placement.rows

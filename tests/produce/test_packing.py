@@ -84,15 +84,23 @@ def _values(batch: Outgoing) -> list[bytes | None]:
     ),
     most_records=st.sampled_from([1, 3, 1000]),
     most_bytes=st.sampled_from([100, 500, 100_000]),
+    repeats=st.sampled_from([1, 10]),
+    partitions=st.sampled_from([3, 40]),
+    codec=st.sampled_from(["none", "zstd"]),
 )
 def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
-    calls: list[list[tuple[bytes | None, int]]], most_records: int, most_bytes: int
+    calls: list[list[tuple[bytes | None, int]]],
+    most_records: int,
+    most_bytes: int,
+    repeats: int,
+    partitions: int,
+    codec: str,
 ) -> None:
-    packed = Packed(batching=Batching(records=most_records, bytes=most_bytes))
+    packed = Packed(partitions, batching=Batching(records=most_records, bytes=most_bytes), compression=codec)
     shipments = []
     number = 0
     for call in calls:
-        items = [(key, b"%d/" % (number + i) + bytes(size)) for i, (key, size) in enumerate(call)]
+        items = [(key, b"%d/" % (number + i) + bytes(size)) for i, (key, size) in enumerate(call * repeats)]
         number += len(items)
         shipments.append((packed.pack(from_list(items)), [value for _, value in items]))
     packed.seal_all()

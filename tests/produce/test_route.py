@@ -21,9 +21,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cluster.jars import DEFAULT_VERSION, ensure_jars
+from ottla.cluster.jars import ensure_jars
 from ottla.cluster.java import find_java
 from ottla.cluster.local import default_cache_dir
+from ottla.cluster.pinned import DEFAULT_VERSION
 from ottla.errors import ConfigError, InputError
 from ottla.produce.route import ByColumn, Partitions, Random, RoundRobin, Router, Sticky, Strategy, invalid, runs
 from ottla.wire.columns import from_arrow

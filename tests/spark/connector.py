@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ottla.cluster.jars import Jar, JarCache
+from ottla.cluster.jars import JarCache
 from ottla.cluster.local import default_cache_dir
+from ottla.cluster.pinned import Jar
 
 _JARS = (
     Jar(

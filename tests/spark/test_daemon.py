@@ -1,4 +1,4 @@
-"""Workers that Spark lets go end in silence."""
+"""Workers: those that Spark lets go end in silence, and none compiles Spark's modules again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.waiting import eventually
+
+from ottla.spark.daemon import without_archive
 
 
 @pytest.fixture
@@ -78,3 +80,11 @@ def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(
         daemon.stdin.close()
         daemon.wait(60)
     assert ("BrokenPipeError" in said.read_text()) is not is_silent, said.read_text()
+
+
+def test_an_archive_of_another_spark_stays() -> None:
+    package, archive = "/lib/site-packages", "/lib/site-packages/pyspark/python/lib/pyspark.zip"
+    assert without_archive(["", archive, "/lib", package]) == ["", "/lib", package]
+    assert without_archive([archive, "/lib"]) == [archive, "/lib"]
+    elsewhere = "/opt/spark/python/lib/pyspark.zip"
+    assert without_archive([elsewhere, package]) == [elsewhere, package]

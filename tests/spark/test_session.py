@@ -77,3 +77,8 @@ def test_spark_submit_runs_a_program_with_its_master(kafka: LocalCluster, tmp_pa
         check=False,
     )
     assert "found local[1] submitted 40" in done.stdout, done.stderr[-3000:]
+
+
+def test_workers_use_the_package_and_not_the_archive_in_it(spark: SparkSession) -> None:
+    where = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
+    assert where == [sys.modules["pyspark"].__file__]

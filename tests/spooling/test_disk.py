@@ -191,7 +191,7 @@ def test_persist_does_not_lie_when_the_disk_fails_twice_over(
     program.ask("send", topic=_TOPIC, writer="a", start=1, count=10)
     for _ in range(2):
         with pytest.raises(Refused, match="SpoolFailed"):
-            program.ask("persist", timeout=0.7)
+            program.ask("persist", timeout=3.0)
     program.ask("limit_files", size=None)
     program.ask("persist")
     program.kill()

@@ -34,7 +34,7 @@ def stable(group: Group, members: int, now: float = 0.0) -> list[Member]:
     for member in joined:
         group.join(joining(member.id), now)
     for member in sorted(joined, key=lambda m: m.id == group.leader):
-        group.sync(member, {m.id: m.id.encode() for m in joined})
+        group.sync(member, {m.id: m.id.encode() for m in joined}, now)
     for member in joined:
         assert group.synced(member, group.generation, now) == member.id.encode()
     assert group.phase is Phase.STABLE
@@ -120,7 +120,7 @@ def test_a_static_member_that_restarts_keeps_the_generation_and_fences_its_old_s
     leader = group.join(joining(), 0.0)
     static = group.join(joining(instance="one"), 0.0)
     group.join(joining(leader.id), 0.0)
-    group.sync(leader, {leader.id: b"a", static.id: b"b"})
+    group.sync(leader, {leader.id: b"a", static.id: b"b"}, 0.0)
     old, generation = static.id, group.generation
     again = group.join(joining(instance="one"), 1.0)
     assert group.has_generation(again)
@@ -228,3 +228,21 @@ def test_a_subscribed_kafka_python_consumer_reads_everything(fake_kafka: FakeKaf
     )
     with closing(consumer):
         assert {next(consumer).value for _ in range(10)} == {str(i).encode() for i in range(10)}
+
+
+def test_a_member_that_dies_while_it_waits_for_its_assignment_is_dropped() -> None:
+    group = Group("g")
+    joined = [group.join(joining(), 0.0) for _ in range(2)]
+    for member in joined:
+        group.join(joining(member.id), 0.0)
+    leader, dead = sorted(joined, key=lambda m: m.id != group.leader)
+    group.sync(dead, {}, 0.0)
+    group.heartbeat(leader, 55.0)
+    group.tick(60.0)
+    assert dead.id in group.members, "it waits for the leader"
+    group.sync(leader, {leader.id: b"a", dead.id: b"b"}, 60.0)
+    group.heartbeat(leader, 69.0)
+    group.tick(69.0)
+    assert dead.id in group.members
+    group.tick(70.5)
+    assert list(group.members) == [leader.id]

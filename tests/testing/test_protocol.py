@@ -233,8 +233,9 @@ def test_acks_0_gets_no_answer_and_an_error_ends_the_connection(fake_kafka: Fake
 def fetch(client: RawClient, offset: int, *, version: int = 12, **tree: Any) -> Any:
     part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": tree.pop("partition_max_bytes", 10_000)}
     part["current_leader_epoch"] = tree.pop("epoch", -1)
-    request = {"max_wait": timedelta(0), "min_bytes": 1, "max_bytes": 10_000, **tree}
-    return client.ask("Fetch", version, topics=[{"topic": "t", "partitions": [part]}], **request)
+    topics = [{"topic": "t", "partitions": [part]}]
+    request = {"max_wait": timedelta(0), "min_bytes": 1, "max_bytes": 10_000, "topics": topics, **tree}
+    return client.ask("Fetch", version, **request)
 
 
 def offsets(answer: Any) -> list[int]:
@@ -273,7 +274,24 @@ def test_fetch_checks_leader_epoch_and_sessions(client: RawClient) -> None:
     assert fetch(client, 0, epoch=1).responses[0].partitions[0].error_code is ErrorCode.unknown_leader_epoch
     answer = fetch(client, 0, session_id=5, session_epoch=3)
     assert answer.error_code is ErrorCode.fetch_session_id_not_found
-    assert fetch(client, 0, session_epoch=0).session_id == 0
+
+
+def test_a_fetch_session_says_only_what_is_new(client: RawClient) -> None:
+    produce(client, make_batch(2))
+    number = fetch(client, 0, session_epoch=0).session_id
+    assert number > 0
+    known = {"session_id": number, "topics": []}
+    assert offsets(fetch(client, 0, session_epoch=1, **known)) == [0]
+    assert fetch(client, 2, session_id=number, session_epoch=2).responses == ()
+    assert fetch(client, 0, session_epoch=2, **known).error_code is ErrorCode.invalid_fetch_session_epoch
+    produce(client, make_batch(2))
+    assert offsets(fetch(client, 0, session_epoch=3, **known)) == [2]
+    dropped = [{"topic": "t", "partitions": [0]}]
+    assert fetch(client, 0, session_epoch=4, forgotten_topics_data=dropped, **known).responses == ()
+    again = fetch(client, 0, session_id=number, session_epoch=0)
+    assert again.session_id not in (0, number)
+    assert fetch(client, 0, session_epoch=5, **known).error_code is ErrorCode.fetch_session_id_not_found
+    assert fetch(client, 0, session_epoch=-1).session_id == 0
 
 
 def test_fetch_waits_for_records_and_no_longer_than_asked(fake_kafka: FakeKafka, client: RawClient) -> None:

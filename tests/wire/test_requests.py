@@ -18,7 +18,16 @@ from kio.serial import entity_reader, entity_writer
 from ottla.errors import InputError, WireError
 from ottla.model import Isolation, TopicPartition
 from ottla.wire import fetch, messages, produce
-from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted, fetch_request, fetch_response
+from ottla.wire.fetch import (
+    NO_SESSION,
+    Aborted,
+    Diverging,
+    Fetched,
+    Forgotten,
+    Wanted,
+    fetch_request,
+    fetch_response,
+)
 from ottla.wire.primitives import Cursor, compact_length, compact_string, unsigned_varint
 from ottla.wire.produce import Leader, Produced, produce_request, produce_response
 
@@ -171,14 +180,33 @@ def identified(wanted: list[Wanted]) -> list[Wanted]:
     most=st.integers(0, 2**31 - 1),
     isolation=st.sampled_from(list(Isolation)),
     rack=st.text(max_size=10),
+    session=st.just(NO_SESSION) | st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1)),
+    dropped=st.integers(0, 6),
 )
 @quick
 def test_kio_reads_our_fetch_request(
-    version: int, wanted: list[Wanted], wait: int, least: int, most: int, isolation: Isolation, rack: str
+    version: int,
+    wanted: list[Wanted],
+    wait: int,
+    least: int,
+    most: int,
+    isolation: Isolation,
+    rack: str,
+    session: tuple[int, int],
+    dropped: int,
 ) -> None:
     wanted = identified(wanted)
+    forgotten = [Forgotten(one.topic, one.partition, one.topic_id) for one in wanted[:dropped]]
     body = fetch_request(
-        wanted, version=version, max_wait_ms=wait, min_bytes=least, max_bytes=most, isolation=isolation, rack=rack
+        wanted,
+        version=version,
+        max_wait_ms=wait,
+        min_bytes=least,
+        max_bytes=most,
+        isolation=isolation,
+        rack=rack,
+        session=session,
+        forgotten=forgotten,
     )
     request = read_by_kio(load_request_schema(1, version), b"".join(body))
     assert (request.max_wait, request.min_bytes, request.max_bytes, request.isolation_level, request.rack_id) == (
@@ -188,8 +216,12 @@ def test_kio_reads_our_fetch_request(
         isolation,
         rack,
     )
-    assert (request.replica_id, request.session_id, request.session_epoch) == (-1, 0, -1)
-    assert request.forgotten_topics_data == ()
+    assert (request.replica_id, request.session_id, request.session_epoch) == (-1, *session)
+    assert {
+        (topic.topic_id if version >= 13 else topic.topic, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    } == {(one.topic_id if version >= 13 else one.topic, one.partition) for one in forgotten}
     asked = {
         (topic.topic_id if version >= 13 else topic.topic, p.partition): (
             p.fetch_offset,
@@ -232,6 +264,7 @@ fetched = st.builds(
     records=st.none() | st.binary(max_size=200),
     leader=leaders,
     diverging=st.none() | st.builds(Diverging, st.integers(0, 2**31 - 1), int64),
+    records_end=st.just(0),
 )
 fetched_lists = st.lists(fetched, max_size=6, unique_by=lambda answer: (answer.topic, answer.partition))
 
@@ -272,7 +305,8 @@ def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
 @given(wanted=fetched_lists)
 @thorough
 def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> None:
-    answer = fetch_response(written_by_kio(kio_fetch_response(version, wanted)), version=version)
+    body = written_by_kio(kio_fetch_response(version, wanted))
+    answer = fetch_response(body, version=version)
     expected = [
         one._replace(
             records=memoryview(one.records or b""),
@@ -282,7 +316,9 @@ def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> Non
         for one in wanted
         if one.topic == topic
     ]
-    assert answer == (0, expected)
+    assert answer.error_code == 0
+    assert [one._replace(records_end=0) for one in answer.partitions] == expected
+    assert [body[slice(*one.span)] for one in answer.partitions] == [one.records for one in expected]
 
 
 @pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
@@ -321,8 +357,9 @@ def test_any_number_of_partitions_may_have_little_to_say(count: int) -> None:
 def test_an_error_of_the_whole_fetch_is_told() -> None:
     entity_type = load_response_schema(1, 12)
     code = ErrorCode.fetch_session_id_not_found
-    body = written_by_kio(of(entity_type, throttle_time=timedelta(0), error_code=code, session_id=0, responses=[]))
-    assert fetch_response(body, version=12) == (int(code), [])
+    body = written_by_kio(of(entity_type, throttle_time=timedelta(0), error_code=code, session_id=7, responses=[]))
+    answer = fetch_response(body, version=12)
+    assert answer == (int(code), [], 7)
 
 
 def test_fetched_records_are_a_view_on_the_response() -> None:

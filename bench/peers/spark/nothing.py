@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ottla.engines.settling import settle
-from ottla.spark.reading import full_schema
+from ottla.spark.columns import full_schema
 
 _PARTITIONS = 4
 _CHUNK_BYTES = 2 << 20

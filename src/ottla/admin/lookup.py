@@ -97,11 +97,15 @@ def _search(
 
 def _by_leader(cluster: Cluster, wanted: Collection[TopicPartition], deadline: Deadline) -> dict[Broker, Epochs]:
     # One question for all topics; what follows is answered from memory, except where there is no leader yet.
-    cluster.metadata({key.topic for key in wanted}, deadline=deadline, refresh=Refresh.IF_STALE)
+    told = cluster.metadata({key.topic for key in wanted}, deadline=deadline, refresh=Refresh.IF_STALE)
     groups: dict[Broker, Epochs] = {}
     for key in wanted:
-        broker = cluster.leader(key.topic, key.partition, deadline=deadline)
-        partition = cluster.topic(key.topic, deadline=deadline).partition(key.partition)
+        topic = told.topics.get(key.topic)
+        partition = None if topic is None else topic.partition(key.partition)
+        broker = None if partition is None else told.brokers.get(partition.leader)
+        if broker is None:
+            broker = cluster.leader(key.topic, key.partition, deadline=deadline)
+            partition = cluster.topic(key.topic, deadline=deadline).partition(key.partition)
         groups.setdefault(broker, {})[key] = -1 if partition is None else partition.leader_epoch
     return groups
 

@@ -6,13 +6,12 @@ wrongly.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import importlib.util
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -20,7 +19,6 @@ from typing import Any, NoReturn
 import click
 
 from ottla import __version__
-from ottla.errors import ConfigError, OttlaError
 from ottla.text import printable
 
 __all__ = ["cli", "main"]
@@ -95,20 +93,30 @@ class Misuse(Failure):
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and summary, and imports one only to run it."""
+    """A group that knows its commands by name and summary, and imports a command only to run it or to show its help.
+
+    A command's module says at its top what the options need, and its functions import what they work with: so help,
+    and a word that is wrong, cost next to nothing.
+    """
+
+    def __init__(self, *args: Any, entries: Mapping[str, Entry], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command's name."""
-        return sorted({*COMMANDS, *super().list_commands(ctx)})
+        return sorted(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command, or say which extra it needs."""
-        entry = COMMANDS.get(cmd_name)
+        entry = self.entries.get(cmd_name)
         if entry is None:
-            _suggest(cmd_name)
-            return super().get_command(ctx, cmd_name)
+            _suggest(ctx.command_path, cmd_name, self.entries)
+            return None
         if entry.missing():
-            raise Failure(f"'ottla {cmd_name}' needs the extra packages: pip install 'ottla[{entry.extra}]'")
+            raise Failure(
+                f"'{ctx.command_path} {cmd_name}' needs the extra packages: pip install 'ottla[{entry.extra}]'"
+            )
         command = getattr(importlib.import_module(entry.module), cmd_name)
         assert isinstance(command, click.Command)
         return command
@@ -116,16 +124,18 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The overview, from the summaries alone."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in sorted(COMMANDS.items())])
+            formatter.write_dl([(name, entry.summary) for name, entry in sorted(self.entries.items())])
+
+
+class _Ottla(LazyGroup):
+    """The command `ottla` itself."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; Ottla's own errors become a text and an exit code."""
         try:
             return super().invoke(ctx)
-        except ConfigError as exc:
-            raise Misuse(_worded(exc)) from exc
-        except OttlaError as exc:
-            raise Failure(_worded(exc)) from exc
+        except click.exceptions.Exit:
+            raise  # so ends --help, for which nothing more is imported
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(128 + signal.SIGINT)
@@ -137,16 +147,30 @@ class LazyGroup(click.Group):
             if exc.errno == errno.EPIPE:
                 raise  # whoever read our output has gone: click ends quietly
             raise Failure(str(exc)) from exc
+        except Exception as exc:
+            from ottla.errors import ConfigError, OttlaError
+
+            if isinstance(exc, OttlaError):
+                kind = Misuse if isinstance(exc, ConfigError) else Failure
+                raise kind(_worded(exc)) from exc
+            raise
 
 
-def _suggest(name: str) -> None:
+def _suggest(path: str, name: str, commands: Collection[str]) -> None:
     """Raises an error that names the command which was probably meant, if there is one."""
-    close = difflib.get_close_matches(name, COMMANDS, 1)
+    import difflib
+
+    close = difflib.get_close_matches(name, commands, 1)
     if close:
-        raise Misuse(f"there is no command {name!r}: did you mean 'ottla {close[0]}'?")
+        raise Misuse(f"there is no command {name!r}: did you mean '{path} {close[0]}'?")
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    "ottla",
+    cls=_Ottla,
+    entries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="ottla")
 def cli() -> None:
     """Move Kafka data at wire speed from Python, and prove that none was lost.

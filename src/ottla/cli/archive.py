@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,25 +26,17 @@ from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.values.times import ACCEPTED, parse_time
 from ottla.cli.values.units import DURATIONS, SIZES, parse_duration, parse_size, show_size
-from ottla.config import Security, Timeouts
-from ottla.engines import local
-from ottla.engines.fleet import jobs
-from ottla.engines.fleet.jobs import JOBS
-from ottla.engines.fleet.store import open_store
 from ottla.errors import ArchiveIncomplete
-from ottla.events import Event
-from ottla.fetch.options import Fetching, OnLost, parse_isolation
-from ottla.jobs import event_time
-from ottla.jobs.archive_kind import ArchiveKind
-from ottla.jobs.archive_plan import Cutting
-from ottla.jobs.archive_range import ArchiveRange
-from ottla.jobs.archives import open_archive
-from ottla.jobs.archiving import Archiving, Progress, Wanted
-from ottla.jobs.brokers import Brokers
-from ottla.lake.lake import Lake
-from ottla.lake.layout import Format, LakeSettings, parse_partition_by
-from ottla.lake.writing import FileOptions
-from ottla.model import OffsetRange
+
+if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.events.values import Event
+    from ottla.jobs.archive_plan import Cutting
+    from ottla.jobs.archive_range import ArchiveRange
+    from ottla.jobs.archiving import Progress, Wanted
+    from ottla.jobs.brokers import Brokers
+    from ottla.lake.lake import Lake
+    from ottla.model import OffsetRange
 
 T = TypeVar("T")
 _BAR = 24
@@ -54,10 +46,14 @@ _EVERY = 60.0
 
 
 def _partition_by(text: str) -> tuple[str, ...]:
+    from ottla.lake.layout import LakeSettings, parse_partition_by
+
     return LakeSettings(partition_by=parse_partition_by(text)).partition_by
 
 
 def _event_time(text: str) -> str:
+    from ottla.jobs import event_time
+
     return str(event_time.parse(text))
 
 
@@ -83,7 +79,7 @@ def _start(text: str) -> str | datetime:
 @click.option(
     "--format",
     "form",
-    type=click.Choice([one.value for one in Format]),
+    type=click.Choice(["parquet", "delta"]),
     help="A folder of Parquet files, or a Delta table as well.  [default: parquet]",
 )
 @click.option(
@@ -96,7 +92,7 @@ def _start(text: str) -> str | datetime:
     "--event-time",
     metavar="WHERE",
     callback=parsed(_event_time),
-    help=f"The time that date and hour are of: {event_time.ACCEPTED}.  [default: record]",
+    help="The time that date and hour are of: record, header:NAME, json:FIELD or json:FIELD.FIELD.  [default: record]",
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--until-now", is_flag=True, help="End where the topics end now. What is done without --follow.")
@@ -116,8 +112,8 @@ def _start(text: str) -> str | datetime:
 )
 @click.option(
     "--on-lost",
-    type=click.Choice([OnLost.ERROR.value, OnLost.EARLIEST.value]),
-    default=OnLost.ERROR.value,
+    type=click.Choice(["error", "earliest"]),
+    default="error",
     show_default=True,
     help="When retention has deleted records that were not archived yet: fail, or go on and record the gap.",
 )
@@ -141,7 +137,7 @@ def _start(text: str) -> str | datetime:
 @click.option(
     "--max-folders",
     type=click.IntRange(1, 1 << 20),
-    default=FileOptions().max_folders,
+    default=400,
     show_default=True,
     metavar="N",
     help="Folders that a range may be divided into; records beyond are with those that have no readable time.",
@@ -217,6 +213,19 @@ def archive(
       ottla archive clicks --to /data/table --format delta --engine spark --master spark://host:7077
       ottla archive clicks --to /shared/clicks --engine fleet --store redis://host     with 'ottla work serve' elsewhere
     """
+    from ottla.config import Timeouts
+    from ottla.engines import local
+    from ottla.engines.fleet import jobs
+    from ottla.engines.fleet.jobs import JOBS
+    from ottla.engines.fleet.store import open_store
+    from ottla.fetch.options import Fetching, OnLost, parse_isolation
+    from ottla.jobs.archive_kind import ArchiveKind
+    from ottla.jobs.archive_plan import Cutting
+    from ottla.jobs.archive_range import ArchiveRange
+    from ottla.jobs.archiving import Progress, Wanted
+    from ottla.jobs.brokers import Brokers
+    from ottla.lake.writing import FileOptions
+
     if follow and until_now:
         raise Misuse("--follow and --until-now exclude one another")
     if every is not None and not follow:
@@ -279,6 +288,10 @@ def prepared(
     event_time: str | None,
 ) -> Lake:
     """The archive; what of its layout no option names is as it is there."""
+    from ottla.jobs.archives import open_archive
+    from ottla.lake.lake import Lake
+    from ottla.lake.layout import Format, LakeSettings
+
     there = Lake.find(path)
     base = LakeSettings() if there is None else there.settings
     layout = LakeSettings(
@@ -305,6 +318,8 @@ class Task:
 
     def run(self, engine: Any, *, name: str = "local", every: float | None) -> None:
         """By an engine that runs a job over ranges."""
+        from ottla.jobs.archiving import Archiving
+
         said: list[Callable[[str], None]] = []
 
         def tell(event: Event) -> None:
@@ -353,6 +368,8 @@ def _spark_engine() -> Any:
 
 
 def _threads(workers: int) -> Any:
+    from ottla.engines import local
+
     def engine(job: Callable[[OffsetRange], T], ranges: Iterable[OffsetRange], /) -> Generator[T, None, None]:
         return local.run(job, ranges, workers=workers)
 

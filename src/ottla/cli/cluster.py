@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ottla import cluster as room  # its names are imported when they are used
 from ottla.cli.options.bootstrap import DIR_VARIABLE
 from ottla.cli.options.general import json_option, settings_option
 from ottla.cli.values.json_text import json_text
 from ottla.cli.views.cluster import JarProgress, announce_library, describe, others, overview
-from ottla.cluster import Condition, Data, LocalCluster, TopicSpec
-from ottla.cluster.jars import DEFAULT_VERSION, versions
+from ottla.cluster.pinned import DEFAULT_VERSION, versions
 from ottla.errors import ConfigError
 from ottla.text import printable
 
@@ -54,9 +54,9 @@ def _cluster_options(command: _Command) -> _Command:
     return _name_option(_dir_option(command))
 
 
-def _topics(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
+def _topics(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[room.TopicSpec, ...]:
     try:
-        return tuple(TopicSpec.parse(value) for value in values)
+        return tuple(room.TopicSpec.parse(value) for value in values)
     except ConfigError as exc:
         raise click.BadParameter(str(exc), context, parameter) from exc
 
@@ -111,7 +111,7 @@ def up(
     brokers: int | None,
     name: str,
     directory: Path | None,
-    topics: tuple[TopicSpec, ...],
+    topics: tuple[room.TopicSpec, ...],
     redis: bool,
     secure: bool,
     plaintext: bool,
@@ -135,7 +135,7 @@ def up(
     """
     began = time.monotonic()
     with JarProgress() as progress:
-        local = LocalCluster(
+        local = room.LocalCluster(
             name,
             brokers=brokers,
             topics=topics,
@@ -175,9 +175,9 @@ def down(*, name: str, directory: Path | None, keep: bool, everything: bool) -> 
       ottla cluster down --keep
       ottla cluster down --all
     """
-    names = [status.name for status in LocalCluster.all(directory)] if everything else [name]
+    names = [status.name for status in room.LocalCluster.all(directory)] if everything else [name]
     for one in names:
-        existed = LocalCluster(one, dir=directory).down(Data.KEEP if keep else Data.REMOVE)
+        existed = room.LocalCluster(one, dir=directory).down(room.Data.KEEP if keep else room.Data.REMOVE)
         what = "is stopped, its data is kept" if keep else "is gone, and its data"
         click.echo(f"cluster '{one}' {what}" if existed else f"there is no cluster '{one}'")
     if not names:
@@ -198,11 +198,11 @@ def status(context: click.Context, *, name: str, directory: Path | None, as_json
       ottla cluster status
       ottla cluster status --json | jq -r .bootstrap
     """
-    found = LocalCluster(name, dir=directory).status()
+    found = room.LocalCluster(name, dir=directory).status()
     click.echo(json_text(found.as_dict(), indent=1) if as_json else describe(found))
-    if found.condition is Condition.ABSENT and not as_json:
-        click.echo(others(LocalCluster.all(directory)))
-    context.exit(0 if found.condition is Condition.RUNNING else 1)
+    if found.condition is room.Condition.ABSENT and not as_json:
+        click.echo(others(room.LocalCluster.all(directory)))
+    context.exit(0 if found.condition is room.Condition.RUNNING else 1)
 
 
 @cluster.command("list")
@@ -215,7 +215,7 @@ def list_clusters(*, directory: Path | None, as_json: bool) -> None:
     Example:
       ottla cluster list --json
     """
-    found = LocalCluster.all(directory)
+    found = room.LocalCluster.all(directory)
     click.echo(json_text([one.as_dict() for one in found], indent=1) if as_json else overview(found))
 
 
@@ -228,7 +228,7 @@ def add(*, name: str, directory: Path | None) -> None:
     Example:
       ottla cluster add
     """
-    click.echo(LocalCluster(name, dir=directory).add())
+    click.echo(room.LocalCluster(name, dir=directory).add())
 
 
 @cluster.command()
@@ -241,7 +241,7 @@ def kill(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
     Example:
       ottla cluster kill 2
     """
-    _act(ids, LocalCluster(name, dir=directory).kill, "killed")
+    _act(ids, room.LocalCluster(name, dir=directory).kill, "killed")
 
 
 @cluster.command()
@@ -254,7 +254,7 @@ def stop(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
     Example:
       ottla cluster stop 2
     """
-    _act(ids, LocalCluster(name, dir=directory).stop, "stopped")
+    _act(ids, room.LocalCluster(name, dir=directory).stop, "stopped")
 
 
 @cluster.command()
@@ -268,7 +268,7 @@ def restart(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
       ottla cluster restart 2
       ottla cluster restart 1 2 3
     """
-    _act(ids, LocalCluster(name, dir=directory).restart, "back")
+    _act(ids, room.LocalCluster(name, dir=directory).restart, "back")
 
 
 @cluster.command()
@@ -281,7 +281,7 @@ def freeze(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
     Example:
       ottla cluster freeze 2
     """
-    _act(ids, LocalCluster(name, dir=directory).freeze, "frozen")
+    _act(ids, room.LocalCluster(name, dir=directory).freeze, "frozen")
 
 
 @cluster.command()
@@ -294,7 +294,7 @@ def thaw(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
     Example:
       ottla cluster thaw 2
     """
-    _act(ids, LocalCluster(name, dir=directory).thaw, "going on")
+    _act(ids, room.LocalCluster(name, dir=directory).thaw, "going on")
 
 
 @cluster.command()
@@ -312,7 +312,7 @@ def logs(*, broker: int, name: str, directory: Path | None, lines: int, follow: 
       ottla cluster logs 1 --follow
       less $(ottla cluster logs 1 --path)
     """
-    log = LocalCluster(name, dir=directory).logs(broker)
+    log = room.LocalCluster(name, dir=directory).logs(broker)
     if only_path:
         click.echo(log)
         return

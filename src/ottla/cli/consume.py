@@ -10,13 +10,13 @@ import signal
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.reading import (
     from_option,
     isolation_option,
@@ -27,28 +27,38 @@ from ottla.cli.options.reading import (
     until_option,
 )
 from ottla.cli.options.security import security_options
-from ottla.cli.reading import template
-from ottla.cli.reading.flow import Flow, Progress, Source
-from ottla.cli.reading.outputs import WRITERS, FileOutput, Output, StandardOutput
-from ottla.cli.reading.resolving import Wanted
-from ottla.cli.reading.selecting import HasHeader, Selection, pattern
-from ottla.cli.reading.showing import JsonObjects, Look, Values
-from ottla.cli.reading.sources import COMMIT_SECONDS, FromGroup, FromReader
 from ottla.cli.terminal.interrupting import Interruption, output_pipe
 from ottla.cli.values.escapes import literal, unescaped
 from ottla.cli.values.places import Fixed, Place
-from ottla.config import Security
-from ottla.fetch.options import Fetching
+
+if TYPE_CHECKING:
+    from ottla.cli.reading.flow import Flow, Source
+    from ottla.cli.reading.outputs import Output
+    from ottla.cli.reading.resolving import Wanted
+    from ottla.cli.reading.selecting import HasHeader
+    from ottla.cli.reading.showing import Look
+    from ottla.cli.reading.sources import FromGroup
+    from ottla.config import Security
 
 
 def _header(text: str) -> HasHeader:
+    from ottla.cli.reading.selecting import HasHeader
+
     name, separator, value = text.partition("=")
     if not name:
         raise ValueError(f"{text!r} is not NAME or NAME=VALUE, for example trace=42")
     return HasHeader(name, literal(value) if separator else None)
 
 
+def _pattern(text: str) -> bytes:
+    from ottla.cli.reading.selecting import pattern
+
+    return pattern(text)
+
+
 def _output(text: str) -> Path:
+    from ottla.cli.reading.outputs import WRITERS
+
     path = Path(text)
     if path.suffix not in WRITERS:
         raise ValueError(f"{text!r}: the name must end with {', '.join(WRITERS)}, which says what is written")
@@ -77,8 +87,8 @@ def _output(text: str) -> Path:
 )
 @max_batch_bytes_option
 @click.option("--key", metavar="TEXT", callback=parsed(literal), help="Only records with this key; also base64:....")
-@click.option("--key-pattern", metavar="RE", callback=parsed(pattern), help="Only where RE is found in the key.")
-@click.option("--value-pattern", metavar="RE", callback=parsed(pattern), help="Only where RE is found in the value.")
+@click.option("--key-pattern", metavar="RE", callback=parsed(_pattern), help="Only where RE is found in the key.")
+@click.option("--value-pattern", metavar="RE", callback=parsed(_pattern), help="Only where RE is found in the value.")
 @click.option(
     "--contains",
     multiple=True,
@@ -166,6 +176,13 @@ def consume(
       ottla consume clicks --exit-at-end --output clicks.parquet
       ottla consume clicks --group billing --json                 as a member of a consumer group
     """
+    from ottla.cli.reading.flow import Flow, Progress
+    from ottla.cli.reading.outputs import FileOutput
+    from ottla.cli.reading.resolving import Wanted
+    from ottla.cli.reading.selecting import Selection
+    from ottla.cli.reading.sources import COMMIT_SECONDS, FromReader
+    from ottla.fetch.options import Fetching
+
     if output is not None and output.exists() and not force:
         raise Misuse(f"{output} exists already: choose another name, or --force to replace it")
     if force and output is None:
@@ -183,7 +200,7 @@ def consume(
         "isolation": isolation,
         "on_lost": on_lost,
         "fetching": Fetching(max_batch_bytes=max_batch_bytes),
-        "retry": SOON,
+        "retry": soon(),
     }
     if group is None:
         source: Source = FromReader(wanted, bootstrap, **client)
@@ -225,6 +242,8 @@ def _run(flow: Flow) -> None:
 
 
 def _member(wanted: Wanted, group: str, bootstrap: str, *, given: dict[str, bool], **client: Any) -> FromGroup:
+    from ottla.cli.reading.sources import FromGroup
+
     for option, is_given in given.items():
         if is_given:
             raise Misuse(f"{option} is not for --group: the group says what is read")
@@ -242,6 +261,8 @@ def _target(
     null_value: bytes | None,
     raw: bool,
 ) -> Output:
+    from ottla.cli.reading.outputs import FileOutput, StandardOutput
+
     looks = {"--format": form is not None, "--json": as_json, "--key-separator": key_separator is not None}
     given = [option for option, is_given in looks.items() if is_given]
     if len(given) > 1:
@@ -258,6 +279,9 @@ def _target(
 
 
 def _look(form: str | None, *, as_json: bool, separator: bytes | None, null: bytes, readable: bool) -> Look:
+    from ottla.cli.reading import template
+    from ottla.cli.reading.showing import JsonObjects, Values
+
     if as_json:
         return JsonObjects()
     if form is None:

@@ -10,29 +10,21 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from ottla.admin import Admin
 from ottla.cli import Failure
-from ottla.cli.demo_archive import archive_and_verify
-from ottla.cli.demo_fleet import share_and_kill
-from ottla.cli.views.cluster import JarProgress
-from ottla.cluster import LocalCluster
-from ottla.consume.consumer import Consumer
 from ottla.consume.listening import Listener
 from ottla.errors import OttlaError
-from ottla.events import ConnectionDown, Event, FlushAcknowledged, FlushRetried
-from ottla.fetch.reader import Reader
-from ottla.model import Fingerprint, TopicPartition
-from ottla.net.cluster import Cluster
-from ottla.produce.options import Batching, Spool
-from ottla.produce.producer import Producer
-from ottla.wire.columns import from_arrow
-from ottla.wire.encode import fingerprint_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.cluster import LocalCluster
+    from ottla.consume.consumer import Consumer
+    from ottla.events.values import Event
+    from ottla.model import Fingerprint, TopicPartition
 
 TOPIC = "demo"
 PARTITIONS = 6
@@ -88,6 +80,11 @@ def demo(records: int) -> None:
     Example:
       ottla demo --records 5000000
     """
+    from ottla.cli.demo_archive import archive_and_verify
+    from ottla.cli.demo_fleet import share_and_kill
+    from ottla.cli.views.cluster import JarProgress
+    from ottla.cluster import LocalCluster
+
     with tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder, JarProgress() as progress:
         _say("starting three brokers (Apache Kafka, KRaft; the first time, its jars are fetched)")
         started = time.monotonic()
@@ -103,6 +100,10 @@ def demo(records: int) -> None:
 
 
 def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Moved, _Moved, int]:
+    from ottla.admin import Admin
+    from ottla.fetch.reader import Reader
+    from ottla.net.cluster import Cluster
+
     with Cluster(brokers.bootstrap) as cluster, Admin(cluster) as admin, Reader(cluster) as reader:
         admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=3, settings={"min.insync.replicas": "2"})
         _say(f"created topic {TOPIC}: {PARTITIONS} partitions, 3 replicas, at least 2 in sync")
@@ -121,6 +122,8 @@ def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Moved, _Mo
 
 def _read_as_group(brokers: LocalCluster, records: int) -> int:
     """Two members of a consumer group share the partitions; how many records they got together."""
+    from ottla.consume.consumer import Consumer
+
     _say(f"reading it once more as consumer group {_GROUP}, whose {_MEMBERS} members share the partitions")
     counts: Counter[int] = Counter()
     shares: dict[int, int] = {}
@@ -161,6 +164,10 @@ class _Patience(Listener):
 
 def _write(brokers: LocalCluster, count: int, victim: int) -> _Moved:
     """Sends the rows with a producer, and kills a leader when 40 % of them are written."""
+    from ottla.model import Fingerprint
+    from ottla.produce.options import Batching
+    from ottla.produce.producer import Producer
+
     watch = _Watch()
     total = Fingerprint()
     killed = False
@@ -188,6 +195,9 @@ def _write(brokers: LocalCluster, count: int, victim: int) -> _Moved:
 
 def _kill_a_producer(brokers: LocalCluster, spool: Path, first: int, count: int) -> None:
     """A program with a write-ahead spool is killed; another producer on the same spool delivers what it left."""
+    from ottla.produce.options import Spool
+    from ottla.produce.producer import Producer
+
     command = [sys.executable, "-c", _VICTIM, brokers.bootstrap, str(spool), TOPIC, str(first), str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603  # our own code
         assert program.stdout is not None
@@ -203,6 +213,10 @@ def _kill_a_producer(brokers: LocalCluster, spool: Path, first: int, count: int)
 
 def demo_rows(first: int, count: int) -> pa.Table:
     """Records of 100 bytes: a key for every user, a value that no other record has."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     numbers = np.arange(first, first + count)
     users = pc.binary_join_element_wise("user-", pc.cast(pa.array(numbers % 10_000), pa.string()), "")
     text = pc.binary_join_element_wise("click ", pc.cast(pa.array(numbers), pa.string()), "")
@@ -210,6 +224,9 @@ def demo_rows(first: int, count: int) -> pa.Table:
 
 
 def _fingerprint(rows: pa.Table) -> Fingerprint:
+    from ottla.wire.columns import from_arrow
+    from ottla.wire.encode import fingerprint_of
+
     return fingerprint_of(from_arrow(rows.column("value"), key=rows.column("key")))
 
 
@@ -259,6 +276,8 @@ class _Watch:
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
+        from ottla.events.values import ConnectionDown, FlushAcknowledged, FlushRetried
+
         with self._lock:
             if isinstance(event, FlushAcknowledged):
                 now = time.monotonic()

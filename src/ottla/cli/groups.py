@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.admin import Admin, OffsetSpec
-from ottla.admin.groups import in_use
 from ottla.cli import Misuse
 from ottla.cli.options.confirming import confirm, dry_run_option, yes_option
 from ottla.cli.options.connecting import with_admin
@@ -32,9 +30,12 @@ from ottla.cli.values.json_text import json_text
 from ottla.cli.values.times import parse_time
 from ottla.cli.views.groups import as_dict, as_text, listed_dict, listed_text, move_dict, moves_text
 from ottla.cli.views.tables import terminal_width
-from ottla.errors import BrokerError, ErrorCode
-from ottla.model import TopicPartition
+from ottla.errors import BrokerError
 from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.model import TopicPartition
 
 Selection = tuple[str, list[int] | None]
 
@@ -210,6 +211,8 @@ def _goal(
     shift: int | None,
     to_group: str | None,
 ) -> Goal:
+    from ottla.admin import OffsetSpec
+
     given: list[Goal] = []
     given += [OffsetSpec.EARLIEST] if to_earliest else []
     given += [OffsetSpec.LATEST] if to_latest else []
@@ -228,6 +231,9 @@ _NEW = "to give offsets to a group before it is first used, add --new"
 
 
 def _refuse_unknown_or_in_use(admin: Admin, name: str, *, is_new: bool = False, hint: str = _NEW) -> None:
+    from ottla.admin.groups import in_use
+    from ottla.errors import ErrorCode
+
     try:
         members = admin.groups.describe(name).members
     except BrokerError as exc:
@@ -255,6 +261,8 @@ def _moves(admin: Admin, name: str, goal: Goal, selections: Collection[Selection
 
 
 def _selected(admin: Admin, selections: Collection[Selection]) -> list[TopicPartition]:
+    from ottla.model import TopicPartition
+
     chosen: dict[TopicPartition, None] = {}
     for topic in admin.describe_topics({topic for topic, _ in selections}):
         there = [partition.index for partition in topic.partitions]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,17 +16,16 @@ from ottla.cli.options.connecting import meet
 from ottla.cli.options.general import json_option
 from ottla.cli.options.reading import isolation_option, max_batch_bytes_option
 from ottla.cli.options.security import security_options
-from ottla.cli.reading.texts import show_time
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
-from ottla.config import Security, Timeouts
-from ottla.fetch.options import Fetching
-from ottla.fetch.reader import Reader
-from ottla.lake import repairing
-from ottla.lake.lake import Lake
-from ottla.lake.status import PartitionStatus, summarize
-from ottla.lake.verifying import Checked, Finding, verify_brokers, verify_files
+
+if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.lake import repairing
+    from ottla.lake.lake import Lake
+    from ottla.lake.status import PartitionStatus
+    from ottla.lake.verifying import Checked, Finding
 
 
 @click.group()
@@ -47,6 +46,9 @@ def lake() -> None:
 @json_option
 def status(path: str, *, as_json: bool) -> None:
     """Per topic and partition: ranges, records, bytes, files, times, gaps and overlaps."""
+    from ottla.lake.lake import Lake
+    from ottla.lake.status import summarize
+
     found = Lake.open(path)
     entries = list(found.ledger.entries())
     partitions = summarize(entries)
@@ -98,6 +100,11 @@ def verify(
     Sizes and footers of the files are compared; --deep reads all bytes and all records, and compares hashes and
     fingerprints. Ends with 0 if everything is as the ledger says, 1 and a line for each thing that is not.
     """
+    from ottla.config import Timeouts
+    from ottla.fetch.options import Fetching
+    from ottla.lake.lake import Lake
+    from ottla.lake.verifying import Checked
+
     found = Lake.open(path)
     files, logs = Checked(), Checked()
     findings: list[Finding] = []
@@ -135,6 +142,9 @@ def repair(path: str, *, set_aside: bool, as_json: bool) -> None:
     the brokers again by the next 'ottla archive'; what they do not have any more is a gap then, and in the files that
     were set aside. End all archivers first. Ends with 0 if nothing is in the way, or not any more, else with 1.
     """
+    from ottla.lake import repairing
+    from ottla.lake.lake import Lake
+
     found = Lake.open(path)
     damage = repairing.look(found)
     folder = repairing.set_aside(found, damage) if set_aside and not damage.is_none else None
@@ -177,6 +187,9 @@ def _findings(
     deep: bool,
     **reading: Any,
 ) -> Iterator[Finding]:
+    from ottla.fetch.reader import Reader
+    from ottla.lake.verifying import verify_brokers, verify_files
+
     yield from verify_files(found, files, deep=deep)
     if bootstrap is not None:
         with Reader(bootstrap, client_id="ottla-lake", **reading) as reader:
@@ -252,4 +265,6 @@ def _row(one: PartitionStatus) -> dict[str, Any]:
 
 
 def _time(seconds: float | None) -> str:
+    from ottla.cli.reading.texts import show_time
+
     return "-" if seconds is None else show_time(round(seconds * 1000)) or "-"

@@ -13,29 +13,31 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli import Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.general import json_option
 from ottla.cli.options.security import security_options
-from ottla.cli.sending.ledger import Counts, Ledger
-from ottla.cli.sending.lines import Block, TooLong, blocks, check_input
-from ottla.cli.sending.rows import BadLine, Format, Header, JsonLines, PlainLines
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.escapes import unescaped
 from ottla.cli.values.json_text import json_text
-from ottla.config import LONGEST, Security
+from ottla.config import LONGEST
 from ottla.errors import InputError, NotDelivered
-from ottla.events import Event, FlushAcknowledged, Sink
-from ottla.net.discovery import OnUnknownTopic
-from ottla.produce import records as checks
-from ottla.produce.options import Acks, Batching, Buffering, Spool
-from ottla.produce.producer import Producer
+
+if TYPE_CHECKING:
+    from ottla.cli.sending.ledger import Counts
+    from ottla.cli.sending.lines import Block
+    from ottla.cli.sending.rows import Format, Header
+    from ottla.config import Security
+    from ottla.events.hub import Sink
+    from ottla.events.values import Event
+    from ottla.produce.options import Acks
+    from ottla.produce.producer import Producer
 
 _EACH_ITS_OWN = "-"
 _ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
@@ -71,6 +73,8 @@ def _endless(context: click.Context, parameter: click.Parameter, value: float) -
 
 
 def _topic(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    from ottla.produce import records as checks
+
     try:
         checks.topic(value)
     except InputError as error:
@@ -215,6 +219,11 @@ def produce(
       ottla produce clicks --format json records.jsonl --json
       ottla spool export unsent | ottla produce - --format json
     """
+    from ottla.cli.sending.lines import check_input
+    from ottla.net.discovery import OnUnknownTopic
+    from ottla.produce.options import Batching, Buffering, Spool
+    from ottla.produce.producer import Producer
+
     if write_ahead and spool is None:
         raise Misuse("--write-ahead needs --spool DIR")
     check_input(files)
@@ -225,7 +234,7 @@ def produce(
             bootstrap,
             security=security,
             client_id="ottla-produce",
-            retry=SOON if spool is None else None,
+            retry=soon() if spool is None else None,
             # Longer than a delivery may take: then there is room again.
             buffering=Buffering(wait=min(delivery_timeout + 60.0, LONGEST)),
             spool=None if spool is None else Spool(spool, write_ahead=write_ahead),
@@ -261,6 +270,8 @@ def _format(
     headers: list[Header],
     partition: int | None,
 ) -> Format:
+    from ottla.cli.sending.rows import JsonLines, PlainLines
+
     if form == "json":
         given = {"--key-separator": key_separator, "--key": key, "--null-value": null_value, "--strip-cr": strip_cr}
         for option, value in given.items():
@@ -290,6 +301,8 @@ class _Run:
     def __init__(
         self, make: Callable[[Sink], Producer], *, max_record_bytes: int, patience: float | None, is_typed: bool
     ) -> None:
+        from ottla.cli.sending.ledger import Ledger
+
         self._limit = f"the limit is {max_record_bytes:,} (--max-record-bytes)"
         self._patience = patience
         """With a spool: seconds without any delivery after which the rest stays there."""
@@ -332,6 +345,8 @@ class _Run:
         return 0 if self.counts.is_complete else 1
 
     def _file(self, file: str, form: Format) -> None:
+        from ottla.cli.sending.rows import BadLine
+
         try:
             for block in self._blocks(file, form):
                 for rows in form.rows(block):
@@ -343,6 +358,8 @@ class _Run:
             self._ledger.unreadable(file, str(error.strerror))
 
     def _blocks(self, file: str, form: Format) -> Iterator[Block]:
+        from ottla.cli.sending.lines import TooLong, blocks
+
         for block in blocks(file, longest_bytes=form.longest_bytes):
             if isinstance(block, TooLong):
                 self._ledger.bad(
@@ -371,6 +388,8 @@ class _Run:
         return self._patience is None or time.monotonic() - self._moved < self._patience
 
     def _happened(self, event: Event) -> None:
+        from ottla.events.values import FlushAcknowledged
+
         if isinstance(event, FlushAcknowledged):
             self._moved = time.monotonic()
 

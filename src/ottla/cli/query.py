@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.general import json_option, timeout_option
 from ottla.cli.options.reading import (
     from_option,
@@ -27,18 +26,17 @@ from ottla.cli.options.reading import (
     until_option,
 )
 from ottla.cli.options.security import security_options
-from ottla.cli.reading.resolving import Wanted
-from ottla.cli.reading.texts import show_time
 from ottla.cli.values.json_text import json_text
 from ottla.cli.values.places import Fixed, Place
 from ottla.cli.values.times import parse_time
 from ottla.cli.values.units import show_size
 from ottla.cli.views.tables import table, terminal_width
-from ottla.config import Security, Timeouts
-from ottla.fetch.options import parse_isolation
-from ottla.fetch.profile import PartitionProfile
-from ottla.fetch.reader import Reader
-from ottla.model import Isolation, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.config import Security
+    from ottla.fetch.profile import PartitionProfile
+    from ottla.model import Isolation, TopicPartition
 
 _Row = dict[str, Any]
 
@@ -94,6 +92,12 @@ def query(
       ottla query clicks --profile --from 2026-01-01T00:00:00Z
       ottla query clicks --count --from group:billing     what that group has not read yet
     """
+    from ottla.admin import Admin
+    from ottla.cli.reading.resolving import Wanted
+    from ottla.config import Timeouts
+    from ottla.fetch.options import parse_isolation
+    from ottla.fetch.reader import Reader
+
     asked = {"--offsets": offsets, "--at": at is not None, "--count": count, "--profile": profile}
     given = [option for option, is_given in asked.items() if is_given]
     if len(given) > 1:
@@ -103,12 +107,12 @@ def query(
     level = parse_isolation(isolation)
     if count or profile:
         wanted = Wanted(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
-        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=SOON) as reader:
+        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=soon()) as reader:
             found = reader.profile(wanted.ranges(reader))
         _print_counts(topics, found, as_json=as_json) if count else _print_profiles(found, as_json=as_json)
         return
     with Admin(
-        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=SOON
+        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=soon()
     ) as admin:
         where = _partitions(admin, topics, partitions)
         rows = _ends(admin, where, level) if at is None else _at(admin, where, at, level)
@@ -120,6 +124,8 @@ def _is_given(context: click.Context, *names: str) -> bool:
 
 
 def _partitions(admin: Admin, topics: Sequence[str], only: Sequence[int] | None) -> list[TopicPartition]:
+    from ottla.model import TopicPartition
+
     found = [TopicPartition(one.name, p.index) for one in admin.describe_topics(topics) for p in one.partitions]
     wanted = [TopicPartition(topic, index) for topic in topics for index in only or ()]
     missing = [at for at in wanted if at not in found]
@@ -129,6 +135,8 @@ def _partitions(admin: Admin, topics: Sequence[str], only: Sequence[int] | None)
 
 
 def _ends(admin: Admin, where: list[TopicPartition], isolation: Isolation) -> list[_Row]:
+    from ottla.admin import OffsetSpec
+
     first = admin.list_offsets(where, OffsetSpec.EARLIEST, isolation=isolation)
     last = admin.list_offsets(where, OffsetSpec.LATEST, isolation=isolation)
     return [{**at._asdict(), "start": first[at].offset, "stop": last[at].offset} for at in sorted(where)]
@@ -136,6 +144,9 @@ def _ends(admin: Admin, where: list[TopicPartition], isolation: Isolation) -> li
 
 def _at(admin: Admin, where: list[TopicPartition], when: datetime, isolation: Isolation) -> list[_Row]:
     """The end of the log where no record is that late: reading from there gives all that will be."""
+    from ottla.admin import OffsetSpec
+    from ottla.cli.reading.texts import show_time
+
     found = admin.list_offsets(where, when, isolation=isolation)
     after = [at for at, one in found.items() if one.offset < 0]
     ends = admin.list_offsets(after, OffsetSpec.LATEST, isolation=isolation) if after else {}
@@ -175,6 +186,8 @@ _ONLY_JSON = ("transactional", "control")
 
 
 def _profile(one: PartitionProfile) -> _Row:
+    from ottla.cli.reading.texts import show_time
+
     return {
         **one.range.topic_partition._asdict(),
         "start": one.range.start,

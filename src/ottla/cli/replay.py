@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,15 +25,15 @@ from ottla.cli.terminal.sparks import spark_session
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values import times
 from ottla.cli.values.units import SIZES, parse_size, show_size
-from ottla.config import Security, Timeouts
-from ottla.engines import local
 from ottla.errors import InputError
-from ottla.jobs import replay_where
-from ottla.jobs.replay_lineage import Placement, Replayed, Target
-from ottla.jobs.replay_plan import Plan, plan
-from ottla.jobs.replay_reins import Rate, Reins, Unit
-from ottla.jobs.replay_source import Selection, open_source
-from ottla.model import Fingerprint, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.jobs import replay_where
+    from ottla.jobs.replay_lineage import Replayed
+    from ottla.jobs.replay_plan import Plan
+    from ottla.jobs.replay_reins import Rate, Reins
+    from ottla.model import TopicPartition
 
 _BAR = 24
 _INTERRUPTED = 130
@@ -53,6 +54,8 @@ def _moment(text: str) -> datetime:
 
 
 def _rate(text: str) -> Rate:
+    from ottla.jobs.replay_reins import Rate, Unit
+
     try:
         if match := _BYTE_RATE.fullmatch(text):
             return Rate(parse_size(match[1]), Unit.BYTES)
@@ -64,6 +67,8 @@ def _rate(text: str) -> Rate:
 
 
 def _condition(text: str) -> replay_where.Condition:
+    from ottla.jobs import replay_where
+
     return replay_where.parse(text)
 
 
@@ -151,6 +156,11 @@ def replay(
       ottla replay /data/lake --to errors --where "value contains 'error' and header.site = 'oslo'"
       ottla replay /data/clicks --to clicks-copy --keep-partitions --rate 10MB/s
     """
+    from ottla.config import Timeouts
+    from ottla.jobs.replay_lineage import Placement, Target
+    from ottla.jobs.replay_plan import plan
+    from ottla.jobs.replay_source import Selection, open_source
+
     _check_use(engine=engine, master=master, workers=workers, name=name, again=again, span=(start, stop))
     source = open_source(path)
     meet(bootstrap, security, timeout=timeout)
@@ -208,6 +218,9 @@ def _check_use(
 
 def _by_threads(planned: Plan, workers: int, rate: Rate | None) -> tuple[list[Replayed], int]:
     """What was done, and the exit code: that of a signal if one has ended it."""
+    from ottla.engines import local
+    from ottla.jobs.replay_reins import Reins
+
     reins = Reins(rate)
     with (
         Stopping("stopping after the chunk that is under way; once more gives up") as stopping,
@@ -220,6 +233,8 @@ def _by_threads(planned: Plan, workers: int, rate: Rate | None) -> tuple[list[Re
 
 def _by_spark(planned: Plan, master: str | None, rate: Rate | None) -> list[Replayed]:
     """What was done. A signal ends it at once: what a task has not committed is aborted when the replay goes on."""
+    from ottla.jobs.replay_reins import Rate, Reins
+
     with spark_session("ottla replay", master) as spark:
         from pyspark.errors import PySparkException
 
@@ -252,6 +267,8 @@ def _share(planned: Plan, positions: Mapping[TopicPartition, int]) -> float:
 
 
 def _report(planned: Plan, done: list[Replayed], *, seconds: float, as_json: bool) -> None:
+    from ottla.model import Fingerprint
+
     sent = sum((one.fingerprint for one in done), Fingerprint())
     size = sum(receipt.size_bytes for one in done for receipt in one.receipts)
     reached = {one.range.topic_partition: one.position for one in done}

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
-from ottla.admin import Committed, OffsetAt, OffsetSpec
 from ottla.cli.values.places import parse_partitions
 from ottla.errors import InputError
-from ottla.model import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.admin import Committed, OffsetAt, OffsetSpec
+    from ottla.model import OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class ToGroup:
     group: str
 
 
-Goal = OffsetSpec | ToTime | ToOffset | Shift | ToGroup
+Goal: TypeAlias = "OffsetSpec | ToTime | ToOffset | Shift | ToGroup"
 """Of the places, the beginning and the end of each log are meant."""
 
 
@@ -62,6 +65,8 @@ class Move:
     @property
     def committed(self) -> Committed:
         """What is to be committed."""
+        from ottla.admin import Committed
+
         return Committed(self.after, self.leader_epoch)
 
 
@@ -97,6 +102,8 @@ def _wanted(
     goal: Goal, log: OffsetRange, before: Committed | None, found: OffsetAt | None, other: Committed | None
 ) -> tuple[int, str]:
     """The offset asked for, and what is to be said of it."""
+    from ottla.admin import OffsetSpec
+
     match goal:
         case OffsetSpec():
             return (log.start if goal is OffsetSpec.EARLIEST else log.stop), ""

@@ -10,15 +10,13 @@ import re
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.cli import Failure, Misuse
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import SOON
+from ottla.cli.options.connecting import soon
 from ottla.cli.options.general import json_option
 from ottla.cli.options.reading import isolation_option, max_batch_bytes_option, parsed, topics_argument
 from ottla.cli.options.security import security_options
@@ -26,12 +24,12 @@ from ottla.cli.terminal.interrupting import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.sparks import spark_session
 from ottla.cli.values.json_text import json_text
-from ottla.config import Plain, Scram, Security, Timeouts
-from ottla.net import Cluster
-from ottla.produce.records import topic as check_topic
-from ottla.spark.rollup_fields import ACCEPTED, ACCEPTED_TIMES, field, time_field
-from ottla.spark.rollups import Counts, Rollup, counts_of, interval, is_folder
-from ottla.spark.rollups import rollup as start_rollup
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ottla.config import Security
+    from ottla.spark.rollups import Rollup
 
 _LOOK_SECONDS = 0.3
 _OURS = re.compile(r"ottla\.[\w.]+: (.*)")
@@ -47,20 +45,47 @@ def _checked(check: Any) -> Any:
 
 
 def _to(text: str) -> str:
+    from ottla.produce.records import topic as check_topic
+    from ottla.spark.rollups import is_folder
+
     if not is_folder(text):
         check_topic(text)
     return text
 
 
-_FIELDS = {"metavar": "FIELD", "multiple": True, "callback": _checked(field)}
-_TIME = {"metavar": "DURATION", "callback": _checked(lambda text: interval("it", text))}
+def _field(text: str) -> None:
+    from ottla.spark.rollup_fields import field
+
+    field(text)
+
+
+def _time_field(text: str) -> None:
+    from ottla.spark.rollup_fields import time_field
+
+    time_field(text)
+
+
+def _duration(text: str) -> None:
+    from ottla.spark.rollups import interval
+
+    interval("it", text)
+
+
+_FIELDS = {"metavar": "FIELD", "multiple": True, "callback": _checked(_field)}
+_TIME = {"metavar": "DURATION", "callback": _checked(_duration)}
 
 
 @click.command()
 @topics_argument
 @click.option("--window", required=True, **_TIME, help="How long a window is: 30s, 1m, 2h, 1d.")
 @click.option("--slide", **_TIME, help="A window begins that often.  [default: one after the other]")
-@click.option("--by", "by", **_FIELDS, help=f"What to group by: {ACCEPTED}. Repeatable.")
+@click.option(
+    "--by",
+    "by",
+    **_FIELDS,
+    help="What to group by: json:FIELD, json:FIELD.FIELD, header:NAME, column:NAME, key, topic or partition."
+    " Repeatable.",
+)
 @click.option("--count", is_flag=True, help="How many records. What is done if nothing else is asked.")
 @click.option("--sum", "sums", **_FIELDS, help="The sum of a number. Repeatable, like the next three.")
 @click.option("--min", "lowest", **_FIELDS, help="The smallest number.")
@@ -71,8 +96,8 @@ _TIME = {"metavar": "DURATION", "callback": _checked(lambda text: interval("it",
     default="record",
     show_default=True,
     metavar="WHERE",
-    callback=_checked(time_field),
-    help=f"When it happened: {ACCEPTED_TIMES}.",
+    callback=_checked(_time_field),
+    help="When it happened: json:FIELD, json:FIELD.FIELD, header:NAME, column:NAME or record.",
 )
 @click.option("--watermark", default="10m", show_default=True, **_TIME, help="How late data may come and still count.")
 @click.option(
@@ -136,6 +161,11 @@ def rollup(
           --event-time json:ts --watermark 5m --to orders-by-shop --checkpoint /data/rollup --follow
       ottla rollup clicks --window 1d --distinct json:user --event-time json:ts --to /data/daily
     """
+    from pyspark.errors import PySparkException
+
+    from ottla.spark.rollups import is_folder
+    from ottla.spark.rollups import rollup as start_rollup
+
     if follow and until_now:
         raise Misuse("--follow and --until-now exclude one another")
     what = _what(**asked)
@@ -175,6 +205,8 @@ class _Total:
     """What the batches so far have told."""
 
     def __init__(self) -> None:
+        from ottla.spark.rollups import Counts
+
         self.counts = Counts()
         self.batches = 0
         self._last = -1
@@ -186,6 +218,8 @@ class _Total:
 
     def add(self, query: StreamingQuery) -> None:
         """Batches that are new."""
+        from ottla.spark.rollups import counts_of
+
         for progress in query.recentProgress:
             if progress["batchId"] > self._last:
                 self._last = progress["batchId"]
@@ -201,6 +235,8 @@ class _Total:
 
 
 def _what(*, sums: Any, lowest: Any, highest: Any, distinct: Any, count: bool, **rest: Any) -> Rollup:
+    from ottla.spark.rollups import Rollup
+
     listed = [*(["count"] if count else [])]
     for kind, fields in (("sum", sums), ("min", lowest), ("max", highest), ("distinct", distinct)):
         listed += [f"{kind}({one})" for one in fields]
@@ -208,19 +244,26 @@ def _what(*, sums: Any, lowest: Any, highest: Any, distinct: Any, count: bool, *
 
 
 def _beside(to: str) -> str:
+    from ottla.spark.rollups import is_folder
+
     if not is_folder(to):
         raise Misuse("results to a topic need --checkpoint PATH: a folder in which the query keeps its state")
     return f"{to.rstrip('/')}/_rollup"
 
 
 def _check_topics(names: tuple[str, ...], bootstrap: str, security: Security) -> None:
+    from ottla.config import Timeouts
+    from ottla.net import Cluster
+
     timeouts = Timeouts(total=_FIND_SECONDS)
-    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=SOON) as cluster:
+    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=soon()) as cluster:
         for name in names:
             cluster.topic(name)
 
 
 def _await(query: StreamingQuery, total: _Total, interruption: Interruption) -> None:
+    from pyspark.errors import StreamingQueryException
+
     try:
         while not interruption.wait(lambda: query.awaitTermination(_LOOK_SECONDS)):  # type: ignore[arg-type]
             total.add(query)
@@ -258,6 +301,8 @@ def _records(count: int) -> str:
 
 def kafka_options(bootstrap: str, security: Security) -> dict[str, str]:
     """What the data source is told of brokers and security, under the names of Kafka's Java clients."""
+    from ottla.config import Plain, Scram
+
     options = {"kafka.bootstrap.servers": bootstrap, "kafka.security.protocol": security.protocol}
     tls, sasl = security.tls, security.sasl
     if tls is not None:

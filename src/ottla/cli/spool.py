@@ -15,31 +15,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
-import pyarrow as pa
 
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.general import json_option
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
-from ottla.cli.values.jsonl import line_of
-from ottla.config import Security
 from ottla.errors import CorruptBatch, InputError, NotDelivered, SpoolInUse
-from ottla.events import DowntimeReplayed, Event
-from ottla.model import TopicPartition
 from ottla.produce import spool as store
-from ottla.produce.options import Spool
-from ottla.produce.producer import Producer
-from ottla.produce.spool import Damage, Owner, Stored
-from ottla.wire.batch import Batch
-from ottla.wire.decode import Decoder
+
+if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.events.values import Event
+    from ottla.model import TopicPartition
+    from ottla.produce.producer import Producer
+    from ottla.produce.spool import Damage, Owner, Stored
+    from ottla.wire.batch import Batch
+    from ottla.wire.decode import Decoder
 
 _WAIT_SECONDS = 0.2
 _NO_PRODUCER = -1
-_MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _directory = click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
 
 
@@ -151,6 +149,9 @@ class _Replay:
 
     def all(self, bootstrap: str, security: Security, timeout: float) -> int:
         """Delivers; the exit code."""
+        from ottla.produce.options import Spool
+        from ottla.produce.producer import Producer
+
         stopping = Stopping("stopping: what is not delivered stays in the spool")
         with LiveLine(self._status) as live, stopping:
             producer = Producer(
@@ -192,6 +193,8 @@ class _Replay:
         live.say(str(error))
 
     def _happened(self, event: Event) -> None:
+        from ottla.events.values import DowntimeReplayed
+
         if isinstance(event, DowntimeReplayed):
             self._delivered += event.records
             self._moved = time.monotonic()
@@ -255,6 +258,8 @@ def _own_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 
 def _write(directory: Path, file: BinaryIO) -> tuple[int, int]:
     """How many batches were found, and how many of them could not be read."""
+    from ottla.wire.decode import Decoder
+
     decoder = Decoder(("key", "value", "headers", "timestamp"))
     found = spoilt = 0
     for stored, batch in store.export(directory):
@@ -270,11 +275,15 @@ def _write(directory: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _lines(decoder: Decoder, stored: Stored, batch: Batch) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    from ottla.cli.values.jsonl import line_of
+
     topic, partition = stored.topic_partition
     for decoded in decoder.decode([batch], topic=topic, partition=partition):
         records = decoded.records
         position = records.schema.get_field_index("timestamp")
-        milliseconds = records.column(position).cast(_MILLISECONDS, safe=False).cast(pa.int64())
+        milliseconds = records.column(position).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         for row in records.set_column(position, "timestamp", milliseconds).to_pylist():
             yield line_of(row, topic=topic, partition=partition)
 

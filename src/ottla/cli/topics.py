@@ -8,11 +8,10 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin import Admin, Apply, NewTopic, Setting, TopicDescription
-from ottla.admin.settings import Changes, Settings, refuse_unknown
 from ottla.cli import Misuse
 from ottla.cli.options.confirming import confirm, dry_run_option, yes_option
 from ottla.cli.options.connecting import with_admin
@@ -20,10 +19,13 @@ from ottla.cli.options.general import json_option
 from ottla.cli.options.topic_settings import keeps_less, topic_settings_options
 from ottla.cli.values.json_text import json_text
 from ottla.cli.views.tables import terminal_width
-from ottla.cli.views.topics import TopicView, as_dict, as_text, changes_table, overview, setting_dict
-from ottla.errors import BrokerError, ErrorCode
-from ottla.model import TopicPartition
+from ottla.errors import BrokerError
 from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin, Setting, TopicDescription
+    from ottla.admin.settings import Changes, Settings
+    from ottla.cli.views.topics import TopicView
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Let the brokers check it and show it; change nothing.")
 
@@ -57,6 +59,8 @@ def list_topics(admin: Admin, *, is_long: bool, internal: bool, as_json: bool) -
       ottla topics list --long
       ottla topics list --long --json
     """
+    from ottla.cli.views.topics import as_dict, overview
+
     found = [topic for topic in admin.describe_topics() if internal or not topic.internal]
     if as_json:
         names = [topic.name for topic in found]
@@ -85,6 +89,8 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
       ottla topics describe clicks
       ottla topics describe clicks users --json
     """
+    from ottla.cli.views.topics import as_dict, as_text
+
     found = admin.describe_topics(names)
     views = _views(admin, found, settings=_visible_settings(admin, names))
     if as_json:
@@ -119,6 +125,10 @@ def create(
       ottla topics create users --cleanup compact --max-message 2MB
       ottla topics create ticks --setting segment.ms=3600000 --dry-run
     """
+    from ottla.admin import NewTopic
+    from ottla.admin.settings import refuse_unknown
+    from ottla.cli.views.topics import setting_dict
+
     given = {key: value for key, value in changes.items() if value is not None}
     new = NewTopic(name=name, partitions=partitions, replicas=replicas or -1, settings=given)
     if given:
@@ -164,6 +174,10 @@ def alter(
       ottla topics alter clicks --unset retention.ms --dry-run
       ottla topics alter users --cleanup compact,delete --setting min.insync.replicas=2
     """
+    from ottla.admin import Apply
+    from ottla.admin.settings import refuse_unknown
+    from ottla.cli.views.topics import changes_table
+
     wanted = _all_changes(changes, unset)
     admin.describe_topics(name)  # a topic that is unknown is told at once
     before = admin.settings(name)[name]
@@ -201,6 +215,8 @@ def add_partitions(admin: Admin, *, name: str, total: int, dry_run: bool, as_jso
       ottla topics add-partitions clicks --total 12
       ottla topics add-partitions clicks --total 12 --dry-run
     """
+    from ottla.admin import Apply
+
     [topic] = admin.describe_topics(name)
     before = len(topic.partitions)
     if total <= before:
@@ -227,6 +243,8 @@ def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) ->
       ottla topics delete clicks --dry-run
       ottla topics delete clicks --yes
     """
+    from ottla.model import TopicPartition
+
     found = admin.describe_topics(names)
     ranges = admin.visible_log_ranges(TopicPartition(one.name, part.index) for one in found for part in one.partitions)
     records = Counter({one.name: 0 for one in found})
@@ -245,6 +263,9 @@ def _views(
     admin: Admin, found: Collection[TopicDescription], *, settings: Mapping[str, Settings] | None = None
 ) -> list[TopicView]:
     """Everything about topics that can be told at the moment."""
+    from ottla.cli.views.topics import TopicView
+    from ottla.model import TopicPartition
+
     alive = frozenset(admin.cluster.known.brokers)
     ranges = admin.visible_log_ranges(
         TopicPartition(topic.name, partition.index) for topic in found for partition in topic.partitions
@@ -257,6 +278,8 @@ def _views(
 
 
 def _visible_settings(admin: Admin, names: Collection[str]) -> dict[str, Settings] | None:
+    from ottla.errors import ErrorCode
+
     try:
         return admin.settings(names)
     except BrokerError as exc:
@@ -277,6 +300,8 @@ def _all_changes(changes: Changes, unset: tuple[str, ...]) -> dict[str, str | No
 
 def _foreseen(admin: Admin, before: Settings, changes: Changes) -> dict[str, str | None]:
     """What the settings will be. Where the broker does not tell what a topic inherits, a new topic would have it."""
+    from ottla.admin import NewTopic
+
     unset = [key for key, value in changes.items() if value is None]
     inherited = {key: before[key].inherited for key in unset if key in before}
     if None in inherited.values():

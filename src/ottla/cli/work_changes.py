@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.admin import Admin, OffsetSpec
 from ottla.cli import Misuse
 from ottla.cli.options.connecting import with_admin
 from ottla.cli.options.fleet import look, with_store
@@ -21,12 +20,16 @@ from ottla.cli.resetting import Goal, Move, ToOffset, ToTime
 from ottla.cli.values import places
 from ottla.cli.views.groups import move_dict, moves_text
 from ottla.cli.views.tables import table, terminal_width
-from ottla.cli.working import changing
-from ottla.engines.fleet.store import Store
 from ottla.errors import InputError
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.engines.fleet.store import Store
 
 
 def _goal(text: str) -> Goal:
+    from ottla.admin import OffsetSpec
+
     place = places.parse_place(text, now=datetime.now(UTC))
     match place:
         case "earliest":
@@ -84,6 +87,8 @@ def reset(
       ottla work reset --topic clicks --partition 0,2 --to 1000 --store redis://localhost
       ottla work reset --settings --ordered --max-attempts 3 --store redis://localhost
     """
+    from ottla.cli.working import changing
+
     wanted = {"ordered": ordered, "max_attempts": max_attempts, "lease_seconds": lease}
     settings = {name: value for name, value in wanted.items() if value is not None}
     if is_settings:
@@ -124,6 +129,8 @@ def list_topics(*, store: Store, group: str, as_json: bool) -> None:
     Example:
       ottla work topics list --store redis://localhost
     """
+    from ottla.cli.working import changing
+
     rows = changing.listed(look(store, group))
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows]))
@@ -179,6 +186,8 @@ def remove(*, store: Store, group: str, names: tuple[str, ...], as_json: bool) -
 def _reset_settings(
     admin: Admin, store: Store, group: str, settings: dict[str, Any], *, dry_run: bool, as_json: bool
 ) -> None:
+    from ottla.cli.working import changing
+
     if not settings:
         raise Misuse("--settings needs --ordered or --unordered, --max-attempts or --lease")
     look(store, group)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,10 +18,12 @@ from ottla.cli.options.reading import parsed
 from ottla.cli.values.unit_ids import parse_unit_id, unit_id
 from ottla.cli.views.tables import terminal_width
 from ottla.cli.views.work import failure_dict, failure_text, failures_text
-from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Failure
 from ottla.errors import InputError
-from ottla.model import OffsetRange
+
+if TYPE_CHECKING:
+    from ottla.engines.fleet.store import Store
+    from ottla.engines.fleet.units import Failure
+    from ottla.model import OffsetRange
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _unit = click.argument("unit", metavar="UNIT", callback=parsed(parse_unit_id))

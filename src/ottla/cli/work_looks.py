@@ -10,10 +10,10 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin import Admin
 from ottla.cli import Misuse
 from ottla.cli.options.connecting import with_admin
 from ottla.cli.options.fleet import look, with_store
@@ -21,11 +21,14 @@ from ottla.cli.options.general import json_option
 from ottla.cli.terminal.interrupting import Interrupted, Interruption, output_pipe
 from ottla.cli.views.tables import terminal_width
 from ottla.cli.views.work import status_dict, status_text, unit_dict, units_text
-from ottla.cli.working.looking import Looking, Standing
-from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Out, Snapshot
 from ottla.errors import StoreUnavailable
-from ottla.model import OffsetRange
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.cli.working.looking import Looking, Standing
+    from ottla.engines.fleet.store import Store
+    from ottla.engines.fleet.units import Out, Snapshot
+    from ottla.model import OffsetRange
 
 _WATCH_SECONDS = 1.0
 _REDRAW = "\x1b[H\x1b[J"
@@ -50,6 +53,8 @@ def status(context: click.Context, /, admin: Admin, *, store: Store, group: str,
       ottla work status --store redis://localhost --watch
       ottla work status --store sqlite:///fleet.db --json | jq .lag
     """
+    from ottla.cli.working.looking import Looking
+
     looking = Looking(store, admin, group)
     if not watch:
         _show(looking.look(), as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,20 +13,15 @@ from ottla.cli.options.fleet import named_store_option
 from ottla.cli.options.reading import max_batch_bytes_option
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.stopping import Stopping
-from ottla.config import Security
-from ottla.engines import local
-from ottla.engines.fleet import jobs
-from ottla.engines.fleet.jobs import JOBS
-from ottla.engines.fleet.store import open_store
-from ottla.fetch.options import Fetching
-from ottla.jobs.archive_kind import ArchiveKind
-from ottla.jobs.brokers import Brokers
+
+if TYPE_CHECKING:
+    from ottla.config import Security
 
 
 @click.command()
 @named_store_option
 @click.option(
-    "--group", default=JOBS, show_default=True, metavar="NAME", help="Nodes of one name work on the same jobs."
+    "--group", default="jobs", show_default=True, metavar="NAME", help="Nodes of one name work on the same jobs."
 )
 @click.option(
     "--folder",
@@ -59,6 +55,13 @@ def serve(
       ottla work serve --store redis://host --bootstrap kafka:9092 --folder /shared
       ottla archive clicks --to /shared/clicks --engine fleet --store redis://host        elsewhere
     """
+    from ottla.engines import local
+    from ottla.engines.fleet import jobs
+    from ottla.engines.fleet.store import open_store
+    from ottla.fetch.options import Fetching
+    from ottla.jobs.archive_kind import ArchiveKind
+    from ottla.jobs.brokers import Brokers
+
     number = threads or local.default_workers()
     fetching = Fetching(max_batch_bytes=max_batch_bytes)
     kinds = [ArchiveKind(Brokers(bootstrap=bootstrap, security=security, fetching=fetching), folders=folders)]

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ottla.cluster import lifecycle
 from ottla.cluster.guard import start_guard
-from ottla.cluster.jars import DEFAULT_VERSION, Progress, pinned_jars
+from ottla.cluster.jars import Progress
+from ottla.cluster.pinned import DEFAULT_VERSION, pinned_jars
 from ottla.cluster.ports import free_ports
 from ottla.cluster.process import Life, ProcessId, life
 from ottla.cluster.security import USERS

@@ -11,7 +11,6 @@ import base64
 import errno
 import hashlib
 import http.client
-import json
 import logging
 import random
 import threading
@@ -23,12 +22,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from ottla.cluster.pinned import Jar, pinned_jars
 from ottla.config import Retry
 from ottla.errors import ConfigError, LocalClusterError
 from ottla.text import redacted
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_VERSION = "4.3.1"
 
 Progress = Callable[[int, int], None]
 """Called with the bytes fetched so far and the bytes to fetch in all, from the thread that asked."""
@@ -55,42 +52,6 @@ _LOCK_WAIT = 1800.0
 _CHUNK_BYTES = 1 << 16
 _OUR_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 """Errors of the cache's file system, which another attempt would only repeat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Jar:
-    """One pinned artifact: `coordinates` are `group:artifact:version`."""
-
-    coordinates: str
-    sha256: str
-    size_bytes: int
-
-    @property
-    def file(self) -> str:
-        """The file's name, in the repository and in the cache."""
-        _, artifact, version = self.coordinates.split(":")
-        return f"{artifact}-{version}.jar"
-
-    @property
-    def path(self) -> str:
-        """Where a Maven repository keeps it, below its base URL."""
-        group, artifact, version = self.coordinates.split(":")
-        return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file}"
-
-
-def versions() -> tuple[str, ...]:
-    """The Kafka versions whose jars are pinned, newest first."""
-    names = [entry.name for entry in resources.files(__package__).iterdir()]
-    found = [n.removeprefix("kafka-").removesuffix(".json") for n in names if n.startswith("kafka-")]
-    return tuple(sorted(found, key=lambda v: [int(part) for part in v.split(".")], reverse=True))
-
-
-def pinned_jars(version: str) -> tuple[Jar, ...]:
-    """The pinned list of one Kafka version."""
-    if version not in versions():
-        raise ConfigError(f"Kafka version {version!r} is not one of {', '.join(versions())}")
-    text = resources.files(__package__).joinpath(f"kafka-{version}.json").read_text(encoding="utf-8")
-    return tuple(Jar(row["coordinates"], row["sha256"], row["bytes"]) for row in json.loads(text)["jars"])
 
 
 def maven_central() -> str:

@@ -10,10 +10,11 @@ import subprocess
 from os import PathLike
 from pathlib import Path
 
-from ottla.cluster.jars import DEFAULT_VERSION, ensure_jars
+from ottla.cluster.jars import ensure_jars
 from ottla.cluster.java import find_java
 from ottla.cluster.local import default_cache_dir
 from ottla.cluster.nodes import Java
+from ottla.cluster.pinned import DEFAULT_VERSION
 from ottla.errors import LocalClusterError
 
 _QUIET = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")

@@ -14,7 +14,7 @@ from ottla.consume.positions import Portion, Positions
 from ottla.errors import OffsetsLost, OttlaError
 from ottla.events import Events
 from ottla.fetch.course import Course, Failed, Piece
-from ottla.fetch.decoding import decode
+from ottla.fetch.decoding import Decoding
 from ottla.fetch.fetcher import Fetcher
 from ottla.model import TopicPartition
 from ottla.net.deadline import Deadline
@@ -27,8 +27,7 @@ class Handing:
 
     def __init__(self, fetcher: Fetcher, decoder: Decoder, events: Events) -> None:
         self._fetcher = fetcher
-        self._decoder = decoder
-        self._events = events
+        self._decoding = Decoding(decoder, events, fetcher.shelf.following)
         self.positions = Positions()
         self._courses: dict[TopicPartition, Course] = {}
         self._paused: set[TopicPartition] = set()
@@ -43,7 +42,7 @@ class Handing:
     @property
     def columns(self) -> tuple[str, ...]:
         """Of the records that are handed out."""
-        return tuple(self._decoder.schema.names)
+        return tuple(self._decoding.decoder.schema.names)
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -78,6 +77,7 @@ class Handing:
         """Ctrl-C may have come between any two steps: what was fetched and is not with the program is fetched anew."""
         self._piece = None
         self._chunks = iter(())
+        self._decoding.forget()
         self._fetcher.abandon()
         for at in self.positions:
             self._restart(at)
@@ -90,7 +90,9 @@ class Handing:
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing more of these is handed out; how far they are is still known."""
         gone = list(partitions)
-        self._fetcher.remove([self._courses[at] for at in gone if at in self._courses])
+        courses = [self._courses[at] for at in gone if at in self._courses]
+        if courses:
+            self._fetcher.remove(courses)
         for at in gone:
             self.positions.take_back(at)
             self._courses.pop(at, None)
@@ -179,7 +181,7 @@ class Handing:
             return item.error
         self.positions.reach(at, item.start, topic_id=item.topic_id)
         self._piece = item
-        self._chunks = decode(self._decoder, item, events=self._events)
+        self._chunks = self._decoding.decode(item)
         return None
 
     def _next_chunk(self) -> Portion | None:

@@ -36,6 +36,9 @@ class Holdings:
         self._held = NOTHING
         self._seen = NOTHING  # what the consumer saw when it last looked, and may be about to take
         self._lost = NOTHING
+        self._summed = (NOTHING, NOTHING, NOTHING, NOTHING)
+        self._claimed = NOTHING
+        """What comes of `_summed`: it is asked for at every poll, and there may be thousands."""
 
     @property
     def assigned(self) -> Partitions:
@@ -45,7 +48,11 @@ class Holdings:
     @property
     def claimed(self) -> Partitions:
         """What must not be anybody else's yet."""
-        return (self._held | self._seen | self._assigned) - self._lost
+        parts = (self._held, self._seen, self._assigned, self._lost)
+        if any(part is not before for part, before in zip(parts, self._summed, strict=True)):
+            self._claimed = (self._held | self._seen | self._assigned) - self._lost
+            self._summed = parts
+        return self._claimed
 
     @property
     def kept(self) -> Partitions:
@@ -60,8 +67,9 @@ class Holdings:
     def look(self) -> Wanted:
         """What the consumer is to hold; it is about to act on this."""
         # A lost partition that the consumer was about to take when it was lost, and did not take, needs no farewell.
-        self._lost &= self._held
-        self._seen = self._assigned - self._lost
+        if self._lost:  # most of the time nothing is lost, and there may be thousands
+            self._lost &= self._held
+        self._seen = self._assigned - self._lost if self._lost else self._assigned
         return Wanted(self.version, self._seen, self._lost)
 
     def hold(self, partitions: Partitions) -> None:

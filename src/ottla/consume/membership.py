@@ -87,7 +87,8 @@ class Membership:
         with self._lock:
             before = self._holdings.claimed
             wanted = self._holdings.look()
-            if self._holdings.claimed != before:
+            claimed = self._holdings.claimed
+            if claimed is not before and claimed != before:
                 self._wake.notify()
             return wanted
 

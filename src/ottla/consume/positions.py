@@ -79,6 +79,8 @@ class Positions:
 
     def __init__(self) -> None:
         self._places: dict[TopicPartition, _Place] = {}
+        self._moved: set[TopicPartition] = set()
+        """Where something was handed out since the program came back last."""
         self.underway: Portion | None = None
         """Handed out, and not with the program yet. One store ends that: Ctrl-C comes before it or after it, and what
         the program has not got is neither passed over nor committed."""
@@ -127,6 +129,7 @@ class Positions:
     def hand_out(self, portion: Portion, *, epoch: int = UNKNOWN) -> None:
         """These are for the program, which has them when they are `underway` no more."""
         place = self._places[portion.at]
+        self._moved.add(portion.at)  # first this: an interrupt may come at any time
         self.underway = portion
         place.handed = portion.stop
         if epoch != UNKNOWN:
@@ -134,20 +137,26 @@ class Positions:
 
     def pass_over(self, at: TopicPartition, next_offset: int) -> None:
         """Up to this offset there is nothing more for the program."""
+        self._moved.add(at)
         self._places[at].handed = next_offset
 
     def take_back(self, at: TopicPartition) -> None:
         """What is underway does not get to the program."""
         portion = self.underway
         if portion is not None and portion.at == at:
+            self._moved.add(at)
             self._note_done(portion)
             self._places[at].handed = portion.start
             self.underway = None
 
     def came_back(self) -> None:
         """The program asks for more: it is through with what it got."""
-        for at, place in list(self._places.items()):
-            place.done = self._handed(at, place)
+        for at in list(self._moved):
+            place = self._places.get(at)
+            if place is not None:
+                place.done = self._handed(at, place)
+        portion = self.underway
+        self._moved = set() if portion is None else {portion.at}
 
     def came_back_in(self, portion: Portion) -> None:
         """The program asks for the next record of the portion."""

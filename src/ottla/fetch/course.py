@@ -15,6 +15,7 @@ from ottla.errors import BrokerError, CorruptBatch, OttlaError, WireError
 from ottla.model import TopicPartition
 from ottla.wire.batch import Batch, split
 from ottla.wire.fetch import Aborted, Diverging, Fetched, Wanted
+from ottla.wire.scan import Batches
 
 END_OF_LOG = (1 << 63) - 1
 UNKNOWN = -1
@@ -170,17 +171,6 @@ class Course:
         """Whether it is a range; otherwise it follows the log for ever."""
         return self.stop < END_OF_LOG
 
-    def may_ask(self, now: float) -> bool:
-        """Whether a request for it may be sent now."""
-        return (
-            self.open
-            and not self.is_asked
-            and not self.paused
-            and not self.is_over
-            and self.leader >= 0
-            and now >= self.resume_at
-        )
-
     def wanted(self, max_bytes: int) -> Wanted:
         """What to ask for; of a range, hardly more than there is left of it."""
         at, most = self.at, max_bytes
@@ -225,9 +215,12 @@ class Course:
         self.resume_at = resume_at
 
     def take(
-        self, fetched: Fetched, parcel: Parcel, now: float, *, committed_only: bool
+        self, fetched: Fetched, parcel: Parcel, now: float, *, committed_only: bool, scanned: Batches | None = None
     ) -> Piece | OutOfRange | Parted | BrokerError | CorruptBatch | None:
-        """What the answer means; None when there is nothing new. An error that it returns may go by."""
+        """What the answer means; None when there is nothing new. An error that it returns may go by.
+
+        `scanned` are its batches, if they were looked for already and nothing is wrong with them.
+        """
         if fetched.error_code == OUT_OF_RANGE:
             return OutOfRange()
         if fetched.error_code:
@@ -236,14 +229,20 @@ class Course:
             return Parted(fetched.diverging)
         self.is_certain = True
         self.recover_but_wait(now, fetched)
-        batches = _in_order(fetched.records, self.position) if len(fetched.records) else []
-        if not batches:
-            return _cut_short(fetched.records)
+        batches: Sequence[Batch]
+        if scanned is not None and scanned.next_offset > self.position:
+            batches = scanned
+            first_offset, next_offset, epoch = scanned.first_offset, scanned.next_offset, scanned.epoch
+        else:
+            batches = _in_order(fetched.records, self.position) if len(fetched.records) else []
+            if not batches:
+                return _cut_short(fetched.records)
+            last = batches[-1].header
+            first_offset, next_offset, epoch = batches[0].header.base_offset, last.next_offset, last.leader_epoch
         self.waiting_since = math.inf
-        last = batches[-1].header
-        self.density = len(fetched.records) / (last.next_offset - batches[0].header.base_offset)
-        start, self.position = self.position, last.next_offset
-        self.epoch = last.leader_epoch
+        self.density = len(fetched.records) / (next_offset - first_offset)
+        start, self.position = self.position, next_offset
+        self.epoch = epoch
         self.is_over = self.position >= self.stop
         kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
         return Piece(self, kept, start, self.stop, self.position, parcel, self.topic_id, self.epoch)
@@ -256,6 +255,22 @@ class Course:
 
 
 OUT_OF_RANGE = 1
+
+
+def askable(courses: Iterable[Course], now: float) -> list[Course]:
+    """Those for which a request may be sent now. There may be thousands: a call for each would take too long."""
+    return [
+        course
+        for course in courses
+        if not (
+            course.is_asked
+            or course.is_over
+            or course.paused
+            or not course.open
+            or course.leader < 0
+            or now < course.resume_at
+        )
+    ]
 
 
 def _cut_short(records: memoryview) -> CorruptBatch | None:

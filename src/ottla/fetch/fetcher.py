@@ -7,16 +7,19 @@ piece contains is for others to know.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
-from ottla.fetch.course import Course, Failed, OutOfRange, Parcel, Parted, Piece
+from ottla.fetch.course import Course, Failed, OutOfRange, Parcel, Parted, Piece, askable
 from ottla.fetch.leaders import Leaders
 from ottla.fetch.options import Manner
+from ottla.fetch.session import Session
 from ottla.fetch.shelf import Shelf
 from ottla.fetch.troubles import News, Troubles
 from ottla.model import Isolation, TopicPartition
@@ -28,19 +31,24 @@ from ottla.net.loop import Answer, Loop
 from ottla.net.metadata import Metadata
 from ottla.net.watch import Watch
 from ottla.wire import fetch
+from ottla.wire.scan import Batches, scan
 
 _LEAST_BYTES = 1 << 16
 """A request for less is not worth while, unless nothing else is on the shelf."""
-_LEAST_PER_PARTITION = 1 << 16
+_LEAST_PER_PARTITION = 1 << 20
+"""A broker has nothing of a partition whose next batch is larger, unless it is the first of the request."""
 _DECODING_BYTES = 24 << 20
 """Of the memory, what the columns of the piece that is being handed out take, and those that the program still has."""
 _GROWTH_SECONDS = 30.0
 """How often new partitions are looked for."""
 _BULK_BYTES = 1 << 16
 """Of an answer, from which on decoding is worth another thread."""
+_SCANNED_BYTES = 1 << 14
+"""Of an answer, from which on its batches are looked for by a kernel."""
 _STOP_SECONDS = 5.0
 _ERRAND_SECONDS = 0.5
 """What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
+_TOPIC_ID = operator.attrgetter("topic_id")
 _UNKNOWN_TOPIC = frozenset(
     {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
 )
@@ -49,11 +57,12 @@ _UNKNOWN_TOPIC = frozenset(
 class _Request:
     """One Fetch under way."""
 
-    __slots__ = ("courses", "inquiries", "reserved", "version")
+    __slots__ = ("courses", "inquiries", "reserved", "session", "version")
 
-    def __init__(self, courses: list[Course], *, reserved: int, version: int) -> None:
+    def __init__(self, courses: list[Course], session: Session, *, reserved: int, version: int) -> None:
         self.courses = courses
         self.inquiries = [course.inquiry for course in courses]
+        self.session = session
         self.reserved = reserved
         self.version = version
 
@@ -76,6 +85,8 @@ class Fetcher:
         """The courses in the order in which they are asked for: those that got records go to the end."""
         self._troubles = Troubles(cluster, manner, errands=self._loop.errands, events=events, chance=self._loop.chance)
         self._leaders = Leaders(self._new_watch())
+        self._sessions: dict[int, Session] = {}
+        """By broker."""
         self._held_since = math.inf
         """Since when the shelf is full, so that nobody is asked."""
         self._is_bulk = False
@@ -194,6 +205,8 @@ class Fetcher:
         self._turns = deque(self._courses.values())
         self._topics = frozenset(at.topic for at in self._courses)
         self._held_since = math.inf
+        for session in self._sessions.values():
+            session.reset()
         for course in self._turns:
             course.restart()
             self._meet_leader(course)
@@ -227,11 +240,11 @@ class Fetcher:
             self._courses[course.at] = course
             self._turns.append(course)
             self._meet_leader(course)
-        self._topics = frozenset(at.topic for at in self._courses)
+        self._topics |= {course.at.topic for course in courses}
 
     def _remove(self, courses: list[Course]) -> None:
+        self.shelf.discard(courses)
         for course in courses:
-            self.shelf.discard(course)
             course.open = False
             if self._courses.get(course.at) is course:
                 del self._courses[course.at]
@@ -280,12 +293,10 @@ class Fetcher:
     # Asking
 
     def _ask(self, now: float) -> Iterator[News]:
-        ready: dict[int, list[Course]] = {}
-        for course in self._turns:
-            if course.may_ask(now):
-                ready.setdefault(course.leader, []).append(course)
+        ready = askable(self._turns, now)
         links = self._loop.links
-        for leader, courses in ready.items():
+        for leader in dict.fromkeys([course.leader for course in ready]):
+            courses = [course for course in ready if course.leader == leader]
             link = links.get(leader)
             if link is None:
                 for course in courses:
@@ -311,26 +322,34 @@ class Fetcher:
         except OttlaError as error:
             self.shelf.settle(reserved, None)
             return [self._troubles.fail(course, error) for course in courses]
-        if version > fetch.LOWEST_VERSION and any(course.topic_id is None for course in courses):
+        if version > fetch.LOWEST_VERSION and not all(map(_TOPIC_ID, courses)):
             version = fetch.LOWEST_VERSION
-        each = max(reserved // len(courses), min(_LEAST_PER_PARTITION, reserved))
+        # Not less when there is little room: a session remembers it, and the whole answer is limited anyhow.
+        each = max(reserved // len(courses), _LEAST_PER_PARTITION)
         connection.use_buffers(self._buffers)
-        request = _Request(courses, reserved=reserved, version=version)
-        wanted = [course.wanted(each) for course in courses]
+        session = self._sessions.setdefault(link.broker.id, Session())
+        question = session.question(courses, version=version)
+        request = _Request(courses, session, reserved=reserved, version=version)
         body = fetch.fetch_request(
-            wanted,
+            [course.wanted(each) for course in question.courses],
             version=version,
             max_wait_ms=int(fetching.max_wait * 1000),
-            # A broker that may not send as much as it shall wait for would wait for nothing.
-            min_bytes=min(fetching.min_bytes, sum(one.max_bytes for one in wanted)),
+            min_bytes=self._min_bytes(courses, each),
             max_bytes=reserved,
             isolation=self._manner.isolation,
+            session=question.session,
+            forgotten=question.forgotten,
         )
         for course in courses:
             course.is_asked = True
         seconds = self._cluster.timeouts.request + fetching.max_wait
         self._loop.request(request, link, fetch.API_KEY, version, body, seconds=seconds)
         return []
+
+    def _min_bytes(self, courses: Sequence[Course], each: int) -> int:
+        """A broker that may not send as much as it shall wait for would wait for nothing."""
+        wanted = self._manner.fetching.min_bytes
+        return wanted if wanted <= 1 else min(wanted, sum(course.wanted(each).max_bytes for course in courses))
 
     def _let_go(self, now: float) -> None:
         """There is room again: the time without any was nobody's fault."""
@@ -352,24 +371,36 @@ class Fetcher:
             self._loop.distrust(heard.link, error)
             self._lost(request, error, now)
             return []
-        asked = {
-            (course.topic_id if request.version >= 13 else course.at.topic, course.at.partition): (course, inquiry)
-            for course, inquiry in zip(request.courses, request.inquiries, strict=True)
-        }
-        for course, inquiry in asked.values():
+        for course, inquiry in zip(request.courses, request.inquiries, strict=True):
             if course.inquiry == inquiry:
                 course.is_asked = False
         if answer.error_code:
             self.shelf.settle(request.reserved, None)
+            if request.session.was_lost(answer.error_code):
+                return []
+            request.session.reset()
             refusal = BrokerError(answer.error_code, f"Fetch from {heard.link.broker}")
-            met = (self._troubles.meet(course, refusal, now) for course, _ in asked.values())
+            met = (self._troubles.meet(course, refusal, now) for course in request.courses)
             return [failed for failed in met if failed is not None]
+        request.session.answered(answer.session_id)
+        if self._manner.patience < math.inf:
+            # What a session says nothing about has nothing new. Those that have get over it in `take`.
+            for course, inquiry in zip(request.courses, request.inquiries, strict=True):
+                if course.inquiry == inquiry and course.waiting_since > now:
+                    course.waiting_since = now
         parcel = Parcel(len(heard.body))
         news: list[News] = []
-        for fetched in answer.partitions:
-            course, inquiry = asked.get((fetched.topic, fetched.partition), _NOBODY)
-            if course.open and course.inquiry == inquiry and not course.paused and not course.is_over:
-                found = self._judge(course, fetched, parcel, now)
+        scanned: Iterable[Batches | None] = itertools.repeat(None)
+        if len(heard.body) >= _SCANNED_BYTES:
+            scanned = scan(heard.body, [fetched.span for fetched in answer.partitions])
+        for fetched, batches in zip(answer.partitions, scanned, strict=False):
+            number = request.session.number_of(fetched.topic, fetched.partition)
+            if number is None:
+                continue
+            course = request.courses[number]
+            is_awaited = course.inquiry == request.inquiries[number]
+            if is_awaited and course.open and not course.paused and not course.is_over:
+                found = self._judge(course, fetched, batches, parcel, now)
                 if found is not None:
                     news.append(found)
         pieces = [found for found in news if isinstance(found, Piece) and found.parcel is parcel]
@@ -384,10 +415,12 @@ class Fetcher:
             first = [course for course in self._turns if course not in served]
             self._turns = deque([*first, *(course for course in self._turns if course in served)])
 
-    def _judge(self, course: Course, fetched: fetch.Fetched, parcel: Parcel, now: float) -> News | None:
+    def _judge(
+        self, course: Course, fetched: fetch.Fetched, scanned: Batches | None, parcel: Parcel, now: float
+    ) -> News | None:
         committed_only = self._manner.isolation is Isolation.READ_COMMITTED
         try:
-            found = course.take(fetched, parcel, now, committed_only=committed_only)
+            found = course.take(fetched, parcel, now, committed_only=committed_only, scanned=scanned)
         except WireError as error:
             return self._troubles.fail(course, error)
         match found:
@@ -421,6 +454,7 @@ class Fetcher:
 
     def _lost(self, request: _Request, error: OttlaError, now: float) -> None:
         self.shelf.settle(request.reserved, None)
+        request.session.reset()
         for course, inquiry in zip(request.courses, request.inquiries, strict=True):
             if course.inquiry == inquiry:
                 course.is_asked = False
@@ -434,7 +468,3 @@ def _is_small(news: Sequence[News]) -> bool:
     It asks when it comes back; if it takes its time, the loop's own thread does.
     """
     return bool(news) and all(isinstance(item, Piece) and item.parcel.size_bytes < _BULK_BYTES for item in news)
-
-
-_NOBODY = (Course(TopicPartition("", -1), 0), -1)
-"""Whose answer it is that nobody asked for."""

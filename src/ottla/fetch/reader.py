@@ -18,7 +18,7 @@ from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, c
 from ottla.errors import OttlaError, WireError
 from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
-from ottla.fetch.decoding import decode
+from ottla.fetch.decoding import Decoding, decode
 from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
@@ -144,8 +144,8 @@ class Reader:
         `"latest"` is where the log ended when the call was made; `stop=None` reads on for ever. Everything that can be
         wrong with the arguments is told by the call itself; `close()` on the iterator ends it early.
         """
-        decoder = self._decoder(columns)
-        return self._records(self._plan(what, start, stop, partitions, timeout), decoder)
+        decoding = Decoding(self._decoder(columns), self._footing.events)
+        return self._records(self._plan(what, start, stop, partitions, timeout), decoding)
 
     def decoded(
         self,
@@ -163,8 +163,8 @@ class Reader:
 
         `check` is called now and then while nothing comes: what it raises ends the wait.
         """
-        decoder = self._decoder(columns, fingerprint=fingerprint)
-        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoder, check)
+        decoding = Decoding(self._decoder(columns, fingerprint=fingerprint), self._footing.events)
+        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, check)
 
     def batches(
         self,
@@ -284,16 +284,16 @@ class Reader:
 
     # Reading
 
-    def _records(self, plan: Plan, decoder: Decoder) -> Generator[pa.RecordBatch, None, None]:
-        for decoded in self._stretches(plan, decoder):
+    def _records(self, plan: Plan, decoding: Decoding) -> Generator[pa.RecordBatch, None, None]:
+        for decoded in self._stretches(plan, decoding):
             yield decoded.records
             del decoded  # its memory is free before the next one is waited for
 
     def _stretches(
-        self, plan: Plan, decoder: Decoder, check: Callable[[], None] | None = None
+        self, plan: Plan, decoding: Decoding, check: Callable[[], None] | None = None
     ) -> Generator[Decoded, None, None]:
-        for piece in self._pieces(plan, check):
-            yield from self._decoded(decoder, piece)
+        for piece in self._pieces(plan, check, decoding):
+            yield from decoding.decode(piece)
             del piece
 
     def _tried(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch | ReadFailure]:
@@ -317,19 +317,25 @@ class Reader:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
                     yield RawBatch(*piece.course.at, batch)
 
-    def _pieces(self, plan: Plan, check: Callable[[], None] | None = None) -> Iterator[Piece]:
-        for item in self._items(plan, check):
+    def _pieces(
+        self, plan: Plan, check: Callable[[], None] | None = None, decoding: Decoding | None = None
+    ) -> Iterator[Piece]:
+        for item in self._items(plan, check, decoding):
             if isinstance(item, Failed):
                 raise item.error
             yield item
             del item
 
-    def _items(self, plan: Plan, check: Callable[[], None] | None = None) -> Iterator[Piece | Failed]:
+    def _items(
+        self, plan: Plan, check: Callable[[], None] | None = None, decoding: Decoding | None = None
+    ) -> Iterator[Piece | Failed]:
         """What comes of the courses, until all are over; a failure ends its course."""
         ahead = {course for course in plan.courses if not course.is_over}
         if not ahead:
             return
         fetcher = self._fetcher(ahead, plan.followed)
+        if decoding is not None:
+            decoding.following = fetcher.shelf.following
         try:
             self._fetchers.add(fetcher)
             fetcher.start()

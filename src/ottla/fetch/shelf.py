@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ottla.fetch.course import Course, Failed, Parcel, Piece
 from ottla.net.deadline import Deadline
@@ -91,6 +91,17 @@ class Shelf:
         """Until there may be something new. One reader at a time."""
         self._bell.acquire(timeout=deadline.remaining())
 
+    def following(self, piece: Piece, most: int) -> list[Piece]:
+        """The pieces of the same answer that would be taken next; `piece` was taken last."""
+        found: list[Piece] = []
+        with self._lock:
+            for item in self._items:
+                if not isinstance(item, Piece) or item.parcel is not piece.parcel or len(found) >= most:
+                    break
+                if item.course.open and not item.course.paused:
+                    found.append(item)
+        return found
+
     def has_news(self) -> bool:
         """Whether `take` would return at once."""
         with self._lock:
@@ -132,12 +143,13 @@ class Shelf:
                 item.course.fact = item.fact()
         self.recount()
 
-    def discard(self, course: Course) -> None:
-        """Takes all pieces of a course off. That it failed stays: it would not be told again."""
+    def discard(self, courses: Iterable[Course]) -> None:
+        """Takes all pieces of these off. That one failed stays: it would not be told again."""
+        gone = frozenset(courses)
         with self._lock:
             kept: deque[Item] = deque()
             for item in self._items:
-                if item.course is not course or isinstance(item, Failed):
+                if item.course not in gone or isinstance(item, Failed):
                     kept.append(item)
                     continue
                 self._drop(item)

@@ -121,7 +121,9 @@ class Troubles:
         if patience == math.inf:
             return []
         failed: list[Failed] = []
-        for course in courses:
+        limit = now - patience
+        # There may be thousands, and hardly ever one that is stuck.
+        for course in [one for one in courses if one.trouble_since <= limit or one.waiting_since <= limit]:
             since = min(course.trouble_since, course.waiting_since if course.is_bounded else math.inf)
             if course.is_over or not course.open or course.paused or now - since < patience:
                 continue

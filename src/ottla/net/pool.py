@@ -2,6 +2,10 @@
 
 A key and an address come in, an open connection goes out: the one at hand if it is alive, belongs to that address
 and its session does not end soon, else a new one. It decides nothing about which broker to ask.
+
+A signal handler may come in the middle of any step here, and wait for another thread that needs a connection. So there
+is no lock but that of a slot while connecting: dicts and lists are changed by single calls of their methods, which the
+interpreter does not interrupt.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ class _Slot:
     """One key's connection. The lock is held while opening, so that two threads do not open two."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
-    connection: Connection | None = None
+    connections: list[Connection] = field(default_factory=list)
+    """One at most. Who takes it out has it."""
     replace_at: float | None = None
 
 
@@ -38,7 +43,6 @@ class Pool:
     def __init__(self, *, security: Security, client_id: str) -> None:
         self._security = security
         self._client_id = client_id
-        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
         self._slots: dict[Hashable, _Slot] = {}
         self._retired: list[Connection] = []
         self._closed = False
@@ -73,7 +77,7 @@ class Pool:
             raise
         try:
             # Not waiting for a thread that is connecting there at the moment: it may have more time than the caller.
-            free = slot.lock.acquire(blocking=False) and (slot.connection is None or slot.connection.closed)
+            free = slot.lock.acquire(blocking=False) and all(there.closed for there in tuple(slot.connections))
             if free:
                 self._fill(slot, connection)
             else:
@@ -86,54 +90,43 @@ class Pool:
 
     def drop(self, key: Hashable, connection: Connection) -> bool:
         """Takes `connection` from under `key` without closing it; whether it was there."""
-        with self._lock:
-            slot = self._slots.get(key)
-            if slot is None or slot.connection is not connection:
-                return False
-            slot.connection = None  # the slot stays: another thread may be about to fill it
-            return True
+        slot = self._slots.get(key)  # the slot stays: another thread may be about to fill it
+        return slot is not None and _removed(slot.connections, connection)
 
     def retire(self, connection: Connection) -> None:
         """Closes it once its requests are answered: nobody gets it from now on."""
-        with self._lock:
-            used = [one for one in (*self._retired, connection) if one.in_flight or one.unsent_bytes]
-            busy = [] if self._closed else used
-            idle = [one for one in (*self._retired, connection) if one not in busy]
-            self._retired = busy
-        for one in idle:
-            one.close()
+        self._retired.append(connection)
+        for retired in tuple(self._retired):
+            if (self._closed or not (retired.in_flight or retired.unsent_bytes)) and _removed(self._retired, retired):
+                retired.close()
 
     def alive(self, key: Hashable) -> bool:
         """Whether there is an open connection under `key`."""
-        with self._lock:
-            slot = self._slots.get(key)
-        return slot is not None and slot.connection is not None and not slot.connection.closed
+        slot = self._slots.get(key)
+        return slot is not None and any(not connection.closed for connection in tuple(slot.connections))
 
     def release(self, belongs: Callable[[Hashable], bool]) -> None:
         """Closes the connections under these keys; nobody uses them any more."""
-        with self._lock:
-            keys = [key for key in self._slots if belongs(key)]
-            slots = [self._slots.pop(key) for key in keys]
-        for slot in slots:
-            if slot.connection is not None:
-                slot.connection.close()
+        for key in filter(belongs, tuple(self._slots)):
+            slot = self._slots.pop(key, None)
+            for connection in tuple(slot.connections) if slot is not None else ():
+                connection.close()
 
     def close(self) -> None:
         """Closes every connection, also those that are just being opened; none is opened afterwards."""
-        with self._lock:
-            self._closed = True
-            slots, self._slots = list(self._slots.values()), {}
-            retired, self._retired = self._retired, []
+        self._closed = True
+        slots, self._slots = self._slots, {}
         self._interrupt.happen()
-        for connection in [*(slot.connection for slot in slots), *retired]:
-            if connection is not None:
+        for slot in tuple(slots.values()):
+            for connection in tuple(slot.connections):
                 connection.close()
+        for connection in tuple(self._retired):
+            connection.close()
 
     def _slot(self, key: Hashable) -> _Slot:
-        with self._lock:
-            if self._closed:
-                raise client_closed()
-            return self._slots.setdefault(key, _Slot())
+        if self._closed:
+            raise client_closed()
+        return self._slots.setdefault(key, _Slot())
 
     def _open(self, address: Address, deadline: Deadline) -> Connection:
         return Connection.open(
@@ -145,30 +138,37 @@ class Pool:
         )
 
     def _usable(self, slot: _Slot, address: Address) -> Connection | None:
-        connection = slot.connection
-        if connection is None:
-            return None
-        if not connection.in_flight:
-            connection.pump()  # notices that the broker closed it while it was idle
-        if connection.closed:
-            return None
-        outdated = slot.replace_at is not None and time.monotonic() >= slot.replace_at
-        if outdated or connection.address != address:
-            self.retire(connection)
-            return None
-        return connection
+        for connection in tuple(slot.connections):
+            if not connection.in_flight:
+                connection.pump()  # notices that the broker closed it while it was idle
+            if connection.closed:
+                continue
+            outdated = slot.replace_at is not None and time.monotonic() >= slot.replace_at
+            if not outdated and connection.address == address:
+                return connection
+            if _removed(slot.connections, connection):
+                self.retire(connection)
+        return None
 
     def _fill(self, slot: _Slot, connection: Connection) -> None:
         # There is one if a signal handler of this thread has connected while the thread was connecting.
-        before, slot.connection = slot.connection, connection
-        if before is not None and not before.closed:
-            self.retire(before)
+        before, slot.connections[:] = tuple(slot.connections), [connection]
         slot.replace_at = None
         if connection.expires_at is not None:
             left = connection.expires_at - time.monotonic()
             slot.replace_at = connection.expires_at - min(_SESSION_MARGIN_SECONDS, left / 4)
-        with self._lock:
-            closed = self._closed
-        if closed:
+        for replaced in before:
+            if not replaced.closed:
+                self.retire(replaced)
+        if self._closed:  # looked at afterwards: either it is seen here, or `close` sees the connection
             connection.close()
             raise client_closed()
+
+
+def _removed(connections: list[Connection], connection: Connection) -> bool:
+    """Whether this call has taken it out."""
+    try:
+        connections.remove(connection)
+    except ValueError:
+        return False
+    return True

@@ -209,6 +209,10 @@ class Traffic:
             self._in_flight.add(pending)
         self._outbox.add(pending, frame)
         self._midway = False
+        if self._is_lost() and not pending.done:  # a signal handler has ended the line before this one was listed
+            self._in_flight.withdraw(pending)
+            self._outbox.drain()
+            raise ConnectionLost(self.address, _INTERRUPTED)
 
     def _waiting(self) -> Iterator[Pending]:
         return itertools.chain(self._in_flight, self._outbox.unanswered())

@@ -24,7 +24,7 @@ from ottla.produce.core import Caller, Carried, Core, Send
 from ottla.produce.delivery import Delivery, Placement, Shipment
 from ottla.produce.intake import Intake
 from ottla.produce.lane import Lane
-from ottla.produce.outgoing import Outgoing
+from ottla.produce.outgoing import Outgoing, Share
 from ottla.produce.packing import Topic
 from ottla.wire import produce as wire
 from ottla.wire.single import one_record
@@ -146,7 +146,7 @@ class Expressway:
         shipment.count = shipment.unsettled = 1
         shipment.now_ms = now_ms
         shipment.placements.append(Placement(batch, range(1), 0))
-        batch.shipments.append((shipment, 1))
+        batch.shipments.append(Share(shipment, 1))
         carried = Carried(topic, lane, batch)
         send = Send(link.broker.id, topic.settings.acks_code, {lane.at: carried}, Caller())
         return Express(send, carried, link, connection, shipment, has_key=key is not None)

@@ -200,6 +200,15 @@ class Chunk(list[Any]):
         """Whether a record may be appended."""
         return self.limit != _TAKEN and not self.busy
 
+    def add_key(self, index: int, key: bytes) -> None:
+        """The key of the record that comes at `index`."""
+        keys = self.keys
+        if keys is None:
+            keys = self.keys = []
+        if len(keys) != index:
+            keys += [None] * (index - len(keys))
+        keys.append(key)
+
     def columns(self) -> tuple[Columns, npt.NDArray[np.int32] | None]:
         """The records as columns, and the partitions that were asked for."""
         count = self.counts[0].records
@@ -321,11 +330,13 @@ class Intake:
             if not looks_closer or self._accepted(chunk, index):
                 return Delivery(chunk.shipment, index)
 
-    def settle_append(self, chunk: Chunk, index: int, value: bytes, usable: Callable[[], None]) -> Delivery:
+    def settle_append(
+        self, chunk: Chunk, index: int, value: bytes, key: bytes | None, usable: Callable[[], None]
+    ) -> Delivery:
         """The rest of the short way, for a record that filled its chunk or met one that was closed."""
         if self._accepted(chunk, index):
             return Delivery(chunk.shipment, index)
-        return self.put(chunk.topic, value, key=None, extras=None, usable=usable)
+        return self.put(chunk.topic, value, key=key, extras=None, usable=usable)
 
     def hand_over(self, handover: Handover) -> None:
         """Rows of one call, after those that the thread has put one by one."""
@@ -468,10 +479,7 @@ def _is_first(tickets: list[bool]) -> bool:
 def _beside(chunk: Chunk, index: int, key: bytes | None, extras: Extras | None) -> None:
     """Puts key and extras of the record that comes at `index` into the chunk."""
     if key is not None:
-        if chunk.keys is None:
-            chunk.keys = []
-        chunk.keys += [None] * (index - len(chunk.keys))
-        chunk.keys.append(key)
+        chunk.add_key(index, key)
     if extras is not None:
         if chunk.extras is None:
             chunk.extras = {}

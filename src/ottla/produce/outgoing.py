@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
 from ottla.errors import OttlaError
 from ottla.produce.delivery import Outcome, Shipment
 from ottla.produce.spool import Ticket
 from ottla.wire.batch import IS_TRANSACTIONAL, BatchHeader, pack_header
-from ottla.wire.columns import Columns
 from ottla.wire.restamp import restamp
 
 
 class OpenBatch(Protocol):
-    """What rows are put into: a `wire.draft.Draft`, or the draft of a batch hook."""
+    """What rows are in while more may come: a `wire.draft.Draft`, a slot, or the draft of a batch hook."""
 
     @property
     def count(self) -> int: ...
@@ -29,7 +27,12 @@ class OpenBatch(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def append(self, columns: Columns, *, rows: npt.NDArray[np.int64], start: int, stop: int, now_ms: int) -> int: ...
+
+class Share(msgspec.Struct, gc=False, frozen=True):
+    """So many rows of a batch are of this shipment. The garbage collector leaves it alone, as it does placements."""
+
+    shipment: Shipment
+    rows: int
 
 
 class Identity(NamedTuple):
@@ -108,7 +111,7 @@ class Outgoing:
         self.raw_bytes = 0
         self.held_bytes = 0
         """How much of the producer's memory is accounted to it."""
-        self.shipments: list[tuple[Shipment, int]] = []
+        self.shipments: list[Share] = []
         self.identity: Identity | None = None
         self.attempts = 0
         self.flying = False
@@ -180,8 +183,8 @@ class Outgoing:
         if self.parent is not None:
             self.parent[0]._part_decided(self, self.parent[1])
         shipments, self.shipments = self.shipments, []
-        for shipment, rows in shipments:
-            shipment.settle(rows)
+        for share in shipments:
+            share.shipment.settle(share.rows)
 
     def _part_decided(self, part: Outgoing, first: int) -> None:
         self.part_outcomes += [(first, part, outcome) for outcome in part.outcomes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,12 @@ from ottla.produce.hook import HookedDraft
 from ottla.produce.intake import Handover
 from ottla.produce.lane import MOST_IN_FLIGHT, Lane
 from ottla.produce.options import Settings
-from ottla.produce.outgoing import Account, Outgoing
-from ottla.produce.route import Partitions, Router, invalid, runs
+from ottla.produce.outgoing import Account, Outgoing, Share
+from ottla.produce.route import Partitions, Router, Spread, invalid, runs, spread
 from ottla.wire.batch import Codec
 from ottla.wire.draft import Draft
 from ottla.wire.encode import ALL_ROWS, BatchLimits, NewBatch
+from ottla.wire.slots import ELSEWHERE, MOST_PARTITIONS, Slot, Slots
 
 
 class Settle(NamedTuple):
@@ -102,6 +104,7 @@ class Topic:
         self.limits = settings.limits
         """Shrinks when a broker finds batches too large."""
         self.unknown_since: float | None = None
+        self._slots: Slots | None = None
         self.is_express = (
             settings.batching.linger == 0
             and settings.codec is Codec.NONE
@@ -126,6 +129,13 @@ class Topic:
     def is_idle(self) -> bool:
         """Whether nothing of it is to be sent or waited for."""
         return not self.waiting and not self.late and all(lane.is_idle for lane in self.lanes.values())
+
+    def slots(self) -> Slots:
+        """Where batches of many partitions begin, made when it is first used."""
+        if self._slots is None:
+            assert self.partitions is not None
+            self._slots = Slots(min(self.partitions.count, MOST_PARTITIONS))
+        return self._slots
 
     def lane(self, partition: int) -> Lane:
         """The lane of a partition, made when it is first used."""
@@ -161,7 +171,11 @@ def pack(
         if len(wrong) and refuse:
             into.settled += _refusals(topic, handover.shipment, partitions, wrong)
         partitions[wrong] = _NOWHERE
-    for partition, chosen in runs(partitions):
+    found = spread(partitions)
+    if found is not None and len(found.partitions) >= _MANY and topic.settings.batch_hook is None:
+        _fill_many(topic, handover, found, into)
+        return wrong
+    for partition, chosen in runs(partitions) if found is None else found.runs():
         if partition != _NOWHERE:
             lane = topic.lane(partition)
             _fill(topic, lane, handover, chosen, into)
@@ -190,6 +204,8 @@ def _explicit(handover: Handover, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
 
 _NO_ROWS = np.empty(0, np.int64)
 _NOWHERE = -1
+_MANY = 16
+"""Partitions from which on their rows are encoded in one call."""
 
 
 def _refusals(
@@ -218,8 +234,7 @@ def _fill(
     picked, at, stop = (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
     while at < stop:
         batch = lane.open or _open(topic, lane, handover)
-        draft = batch.draft
-        assert draft is not None
+        draft = _own_draft(topic, batch)
         first = draft.count
         reached = draft.append(handover.columns, rows=picked, start=at, stop=stop, now_ms=handover.shipment.now_ms)
         if reached > at:
@@ -228,6 +243,56 @@ def _fill(
         at = reached
         if at < stop or draft.count >= topic.limits.max_records:
             seal(topic, lane, into)
+
+
+def _fill_many(topic: Topic, handover: Handover, found: Spread, into: Packing) -> None:
+    """Rows for many partitions: one call puts into slots what fits there."""
+    slots = topic.slots()
+    lanes = [topic.lane(partition) if partition != _NOWHERE else None for partition in found.partitions.tolist()]
+    targets = found.partitions.copy()
+    for run, lane in enumerate(lanes):
+        if lane is None or lane.at.partition >= len(slots):
+            targets[run] = ELSEWHERE
+        elif lane.open is None:
+            _open(topic, lane, handover).draft = slots.begin(lane.at.partition)
+        elif type(lane.open.draft) is not Slot:
+            targets[run] = ELSEWHERE
+    targets.flags.writeable = False
+    shipment, rows = handover.shipment, found.rows
+    appended = slots.append(
+        handover.columns,
+        limits=topic.limits,
+        rows=rows,
+        edges=found.edges,
+        partitions=targets,
+        now_ms=shipment.now_ms,
+    )
+    left: list[tuple[Lane, npt.NDArray[np.int64]]] = []
+    for lane, (start, stop), reached, first, grown in zip(
+        lanes, pairwise(found.edges.tolist()), *appended, strict=True
+    ):
+        if lane is None:
+            continue
+        if reached > start:
+            batch = lane.open
+            assert batch is not None
+            shipment.placements.append(Placement(batch, rows[start:reached], first))
+            batch.shipments.append(Share(shipment, reached - start))
+            into.account.hold(batch, grown)
+        if reached < stop:
+            left.append((lane, rows[reached:stop]))
+        into.touched.append(lane)
+    for lane, rest in left:  # once all that was encoded is noted
+        _fill(topic, lane, handover, rest, into)
+
+
+def _own_draft(topic: Topic, batch: Outgoing) -> Draft | HookedDraft:
+    """The draft of an open batch, which leaves its slot if it has one."""
+    draft = batch.draft
+    if isinstance(draft, Slot):
+        draft = batch.draft = draft.leave(topic.limits)
+    assert isinstance(draft, Draft | HookedDraft)
+    return draft
 
 
 def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
@@ -243,27 +308,26 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
 def _place(batch: Outgoing, shipment: Shipment, picked: npt.NDArray[np.int64], rows: range, first: int) -> None:
     numbers = picked[rows.start : rows.stop] if len(picked) else rows
     shipment.placements.append(Placement(batch, numbers, first))
-    batch.shipments.append((shipment, len(rows)))
+    batch.shipments.append(Share(shipment, len(rows)))
 
 
 def seal(topic: Topic, lane: Lane, into: Packing) -> None:
     """The open batch of a lane takes its place in the line; it may have to be compressed there."""
     batch = lane.open
     assert batch is not None
-    assert batch.draft is not None
+    draft = _own_draft(topic, batch)
     lane.open = None
-    batch.raw_bytes = batch.draft.size_bytes
-    if isinstance(batch.draft, HookedDraft):
-        _seal_hooked(topic, lane, batch, batch.draft, into)
+    batch.raw_bytes = draft.size_bytes
+    if isinstance(draft, HookedDraft):
+        _seal_hooked(topic, lane, batch, draft, into)
         return
-    assert isinstance(batch.draft, Draft)
     settings = topic.settings
-    sealing = Sealing(batch, batch.draft, settings.codec, settings.level)
+    sealing = Sealing(batch, draft, settings.codec, settings.level)
     lane.add(batch)
     if settings.codec is Codec.NONE:
         finish(sealing, sealing.compressed(), into.account)
     else:
-        batch.count = batch.draft.count
+        batch.count = draft.count
         into.sealing.append(sealing)
 
 

@@ -206,9 +206,38 @@ class Producer:
                 if index < chunk.limit:
                     return Delivery(chunk.shipment, index)
                 if self._express is None or not chunk.received or chunk.successors:
-                    return self._intake.settle_append(chunk, index, value, self._check_open)
+                    return self._intake.settle_append(chunk, index, value, None, self._check_open)
                 chunk.trim()
+        elif headers is None and partition is None and timestamp is None:
+            delivery = self._send_small(topic, value, key)
+            if delivery is not None:
+                return delivery
         return self._send(topic, value, key, headers, partition, timestamp)
+
+    def _send_small(self, topic: str, value: Payload, key: Payload) -> Delivery | None:
+        """The short way for a record with a key, or of text; None if it has to go the long one."""
+        body = value if type(value) is bytes else checks.payload("value", value)
+        name = key if type(key) is bytes else checks.payload("key", key)
+        if body is None or len(body) + (len(name) if name is not None else 0) > SMALL_BYTES:
+            return None
+        try:
+            chunk = self._open.chunks[topic]
+        except (KeyError, TypeError):
+            return None
+        if chunk.busy:
+            return None
+        chunk.busy = True
+        index = len(chunk)
+        if name is not None:
+            chunk.add_key(index, name)
+        chunk.append(body)
+        chunk.busy = False
+        if index < chunk.limit:
+            return Delivery(chunk.shipment, index)
+        if self._express is None or not chunk.received or chunk.successors:
+            return self._intake.settle_append(chunk, index, body, name, self._check_open)
+        chunk.trim()
+        return None
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
         """Sends a list of values and `(key, value)` pairs, mixed as you like."""

@@ -45,7 +45,7 @@ from ottla.produce.intake import Budget, Handover, Intake
 from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
 from ottla.produce.options import ByTopic, Spool, WhenFull
-from ottla.produce.outgoing import Outgoing
+from ottla.produce.outgoing import Outgoing, Share
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
 from ottla.produce.spool import Store as SpoolStore
@@ -217,7 +217,7 @@ class Sender:
             shipment = Shipment(stored.topic)
             shipment.count = shipment.unsettled = batch.count
             shipment.placements.append(Placement(batch, range(batch.count), 0))
-            batch.shipments.append((shipment, batch.count))
+            batch.shipments.append(Share(shipment, batch.count))
             self._shipments.append(shipment)
             self._core.topics.inherit(self._topic(stored.topic), batch, floor=stored.floor_offset)
 

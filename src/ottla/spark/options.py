@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ottla.admin import Admin
 from ottla.config import Retry, Security, Timeouts, parse_bootstrap
 from ottla.errors import ConfigError
 from ottla.fetch.options import Fetching, OnLost
 from ottla.model import Isolation
-from ottla.net import Cluster
-from ottla.net.footing import Sinks
 from ottla.spark.names import IGNORED, PREFIX
 from ottla.spark.security import Protection, protection
 
 if TYPE_CHECKING:
+    from ottla.admin import Admin
     from ottla.fetch.reader import Reader
+    from ottla.net import Cluster
+    from ottla.net.footing import Sinks
 
 _UNITS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.I)
@@ -51,6 +51,8 @@ class Connection:
 
     def cluster(self) -> Cluster:
         """A client of the cluster; nothing connects before its first call."""
+        from ottla.net import Cluster
+
         return Cluster(
             self.bootstrap,
             security=self.security,
@@ -61,6 +63,8 @@ class Connection:
 
     def admin(self) -> Admin:
         """For topics, sizes and groups."""
+        from ottla.admin import Admin
+
         return Admin(
             self.bootstrap,
             security=self.security,

@@ -14,38 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from ottla.engines.settling import settle
-from ottla.errors import InputError
 from ottla.model import OffsetRange
 from ottla.spark.wanted import Wanted
 
 if TYPE_CHECKING:
     from ottla.fetch.reader import Reader
-
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-COLUMNS: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": _HEADERS,
-}
-"""Those of Spark's Kafka connector."""
 
 
 class Slice(InputPartition):
@@ -71,28 +47,6 @@ class Task:
         for records in client(self.wanted).read(slice.range, columns=shape.names):
             yield pa.RecordBatch.from_arrays([records.column(name) for name in shape.names], schema=shape)
         settle()
-
-
-def full_schema(*, headers: bool) -> StructType:
-    """All columns, with or without the headers."""
-    return StructType([StructField(name, kind) for name, kind in COLUMNS.items() if headers or name != "headers"])
-
-
-def check_schema(schema: StructType) -> None:
-    """A schema that a user gave may leave out columns and reorder them, and nothing else."""
-    if not schema.fields:
-        raise InputError(f"the schema has no column; there are {', '.join(COLUMNS)}")
-    for field in schema.fields:
-        kind = COLUMNS.get(field.name)
-        if kind is None:
-            raise InputError(f"the schema has a column {field.name}; there are {', '.join(COLUMNS)}")
-        if field.dataType != kind:
-            raise InputError(
-                f"the schema has {field.name} as {field.dataType.simpleString()}; it is {kind.simpleString()}:"
-                " read it so, and cast it in the DataFrame"
-            )
-    if len(set(schema.names)) != len(schema.names):
-        raise InputError("the schema names a column twice")
 
 
 _clients: dict[object, Reader] = {}

@@ -19,7 +19,6 @@ from urllib.parse import unquote, urlsplit
 
 from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
 from ottla.errors import ConfigError
-from ottla.net.tokens import ClientCredentials, TokenFile
 from ottla.spark.stores import key_pem, trust_pem
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -227,6 +226,8 @@ def _sasl(settings: Mapping[str, str]) -> Sasl:
 
 def _bearer(settings: Mapping[str, str], found: Mapping[str, str]) -> OAuthBearer:
     """As Java's login handler: a token endpoint or a file, or claims that nobody signs."""
+    from ottla.net.tokens import ClientCredentials, TokenFile
+
     extensions = tuple(
         (name.removeprefix("extension_"), value) for name, value in found.items() if name.startswith("extension_")
     )

@@ -1,8 +1,9 @@
 # ruff: noqa: N802 - the names are Spark's
 """The data source `ottla`: what Spark asks for a reader, a stream or a writer of Kafka topics.
 
-Options and a schema come in as Spark hands them over, and are checked before anything is started. The writers are
-imported when they are needed.
+Options and a schema come in as Spark hands them over, and are checked before anything is started. Readers and writers
+are imported when they are needed: Spark starts one process to find the sources there are, and another to ask for the
+columns, before any that reads.
 """
 
 from __future__ import annotations
@@ -12,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from ottla.spark.batch_source import BatchReader
+from ottla.spark.columns import check_schema, full_schema
 from ottla.spark.idle_workers import silence_this
-from ottla.spark.reading import check_schema, full_schema
-from ottla.spark.stream_source import StreamReader
-from ottla.spark.wanted import for_batch, for_stream, general, with_headers
 from ottla.spark.wording import in_options
 
 if TYPE_CHECKING:
@@ -36,18 +34,26 @@ class OttlaSource(DataSource):
     @in_options()
     def schema(self) -> StructType:
         """The columns, where the user asks for no others."""
+        from ottla.spark.wanted import general, with_headers
+
         general(self.options)
         return full_schema(headers=with_headers(self.options))
 
     @in_options()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
+        from ottla.spark.batch_source import BatchReader
+        from ottla.spark.wanted import for_batch
+
         check_schema(schema)
         return BatchReader(for_batch(self.options), schema)
 
     @in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
+        from ottla.spark.stream_source import StreamReader
+        from ottla.spark.wanted import for_stream
+
         check_schema(schema)
         return StreamReader(for_stream(self.options), schema)
 

@@ -8,6 +8,7 @@ names the column, its type and what is accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.errors import InputError
+from ottla.wire.kernels import loading
 from ottla.wire.kernels.encoding import BinaryIn, HeadersIn
+from ottla.wire.kernels.gathering import UNFIT, gather, measure
 
 Payload = bytes | bytearray | memoryview | str | None
 Item = Payload | tuple[Payload, Payload]
@@ -27,6 +30,8 @@ _NO_BYTES.flags.writeable = _NO_ENDS.flags.writeable = False
 _ALL_NULL = BinaryIn(_NO_ENDS, _NO_BYTES, _NO_BYTES)
 NO_KEYS = _ALL_NULL
 _NO_HEADERS = HeadersIn(_NO_ENDS, _NO_BYTES, _ALL_NULL, _ALL_NULL)
+_CAN_READ_OBJECTS = loading.is_possible()
+_BYTES, _NONE = id(bytes), id(None)
 
 
 class Columns(NamedTuple):
@@ -62,49 +67,56 @@ def from_arrow(
     values = _binary("value", _whole("value", value))
     listed = _NO_HEADERS if headers is None else _headers(_whole("headers", headers))
     times = _NO_ENDS if timestamp is None else _milliseconds(_whole("timestamp", timestamp))
-    content = (keys, values, listed.keys, listed.values)
-    return Columns(
-        count=count,
-        key=keys,
-        value=values,
-        headers=listed,
-        times=times,
-        data_bytes=sum(_span(column) for column in content),
-        header_count=_span_of(listed.ends),
-    )
+    return _columns(keys, values, listed, times, count=count)
 
 
 def from_list(items: Iterable[Item]) -> Columns:
     """Columns from a list that mixes values and `(key, value)` pairs; text is sent as UTF-8."""
     if isinstance(items, str):
         raise InputError("a text is no list of records: put it into one")
-    items = items if isinstance(items, Sequence) else list(items)
-    if any(issubclass(kind, tuple) for kind in set(map(type, items))):
-        pairs = [_pair(item, i) for i, item in enumerate(items)]
-        keys = _from_payloads("key", [pair[0] for pair in pairs])
-        return from_arrow(_from_payloads("value", [pair[1] for pair in pairs]), key=keys)
-    return from_arrow(_from_payloads("value", items))
+    listed = items if type(items) is list else list(items)
+    kinds = set(map(type, listed))
+    if not any(issubclass(kind, tuple) for kind in kinds):
+        return _columns(_ALL_NULL, _payloads("value", listed), count=len(listed))
+    if len(kinds) > 1 or set(map(len, listed)) != {2}:
+        listed = [_pair(item, i) for i, item in enumerate(listed)]
+    keys, values = list(map(itemgetter(0), listed)), list(map(itemgetter(1), listed))
+    return _columns(_payloads("key", keys), _payloads("value", values), count=len(listed))
 
 
 def from_bytes(
-    values: Sequence[bytes | None],
+    values: list[bytes | None],
     *,
-    keys: Sequence[bytes | None] | None = None,
+    keys: list[bytes | None] | None = None,
     headers: pa.Array | None = None,
     times: npt.NDArray[np.int64] = _NO_ENDS,
 ) -> Columns:
     """Columns from values and keys that are known to be bytes, or None: what a producer collects from single sends."""
-    listed = _NO_HEADERS if headers is None else _headers(headers)
-    value = _joined(values)
-    key = _ALL_NULL if keys is None else _joined(keys)
-    return Columns(
+    return _columns(
+        _ALL_NULL if keys is None else _payloads("key", keys),
+        _payloads("value", values),
+        _NO_HEADERS if headers is None else _headers(headers),
+        times if not times.flags.writeable else _readonly(times),
         count=len(values),
+    )
+
+
+def _columns(
+    key: BinaryIn,
+    value: BinaryIn,
+    headers: HeadersIn = _NO_HEADERS,
+    times: npt.NDArray[np.int64] = _NO_ENDS,
+    *,
+    count: int,
+) -> Columns:
+    return Columns(
+        count=count,
         key=key,
         value=value,
-        headers=listed,
-        times=times if not times.flags.writeable else _readonly(times),
-        data_bytes=_span(value) + _span(key) + _span(listed.keys) + _span(listed.values),
-        header_count=_span_of(listed.ends),
+        headers=headers,
+        times=times,
+        data_bytes=sum(map(_span, (key, value, headers.keys, headers.values))),
+        header_count=_span_of(headers.ends),
     )
 
 
@@ -193,16 +205,23 @@ def _valid(nulls: npt.NDArray[np.uint8]) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(nulls == 0, bitorder="little")) if len(nulls) else None
 
 
-def _joined(payloads: Sequence[bytes | None]) -> BinaryIn:
-    try:
-        data = b"".join(payloads)  # type: ignore[arg-type]  # None is what the except clause is for
-    except TypeError:
-        return _binary("value", pa.array(payloads, pa.large_binary()))
-    ends = np.empty(len(payloads) + 1, np.int64)
-    ends[0] = 0
-    np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)), out=ends[1:])  # type: ignore[arg-type]
-    ends.flags.writeable = False
-    return BinaryIn(ends, np.frombuffer(data, np.uint8), _NO_BYTES)
+def _payloads(name: str, payloads: list[Any]) -> BinaryIn:
+    found = _where_they_lie(payloads) if _CAN_READ_OBJECTS else None
+    return _binary(name, _from_payloads(name, payloads)) if found is None else found
+
+
+def _where_they_lie(payloads: list[Any]) -> BinaryIn | None:
+    """Bytes and None, read without asking each object; None if there is anything else."""
+    ends, nulls = np.empty(len(payloads) + 1, np.int64), np.empty(len(payloads), np.uint8)
+    missing = measure(payloads, _BYTES, _NONE, ends, nulls)
+    if missing == UNFIT:
+        return None
+    # Arrow's pool keeps freed pages; fresh ones from the system would cost more than the copy.
+    data = np.frombuffer(pa.allocate_buffer(int(ends[-1])), np.uint8)
+    if gather(payloads, _NONE, ends, data) == UNFIT:
+        return None
+    data.flags.writeable = ends.flags.writeable = nulls.flags.writeable = False
+    return BinaryIn(ends, data, nulls if missing else _NO_BYTES)
 
 
 def _pair(item: Item, index: int) -> tuple[Payload, Payload]:

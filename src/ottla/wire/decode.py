@@ -8,17 +8,20 @@ to know. A damaged batch raises `CorruptBatch`, and nothing of it is handed out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+import crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.errors import ConfigError, CorruptBatch, WireError
 from ottla.model import Fingerprint
 from ottla.wire.batch import (
     CODEC_MASK,
+    CRC_START,
     HEADER_BYTES,
     IS_CONTROL,
     IS_LOG_APPEND,
@@ -26,12 +29,15 @@ from ottla.wire.batch import (
     SMALLEST_RECORD,
     Batch,
     BatchHeader,
+    Codec,
     TimestampType,
 )
 from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
 from ottla.wire.kernels import decoding as k
+from ottla.wire.kernels import scanning
 from ottla.wire.room import Fault, Room
+from ottla.wire.scan import Batches
 
 SCHEMA = pa.schema(
     [
@@ -70,6 +76,13 @@ class Decoded(NamedTuple):
     """Records whose time does not fit in microseconds, and that have the nearest one that does."""
 
 
+class Stretch(NamedTuple):
+    """Batches of one partition, of which every record is wanted."""
+
+    batches: Batches
+    partition: int
+
+
 class Decoder:
     """Decodes batch after batch with the same settings, reusing its memory. Use one for each thread.
 
@@ -95,7 +108,7 @@ class Decoder:
         self._fields = tuple((field.name, field.type) for field in self.schema)  # Arrow makes them anew each time
         self._want = sum(bit for name, bit in _BITS.items() if name in columns) | (k.FINGERPRINT if fingerprint else 0)
         self._max_batch_bytes = max_batch_bytes
-        self._chunk_bytes = chunk_bytes
+        self.chunk_bytes = chunk_bytes
         self._verify_crc = verify_crc
         self._scratch = Scratch()
 
@@ -128,6 +141,93 @@ class Decoder:
             if fault is not None:
                 raise fault
 
+    @property
+    def can_join(self) -> bool:
+        """Whether `decode_together` can do it: a fingerprint is of one stretch."""
+        return not self._want & k.FINGERPRINT
+
+    def decode_together(self, stretches: Sequence[Stretch], *, topic: str) -> list[Decoded] | None:
+        """All records of each stretch, or of the first ones if they are too large together, as `decode` has them.
+
+        None if they lie in different memory, or anything is remarkable about them. The columns of all stretches are
+        slices of the same ones. A stretch without records has none.
+        """
+        source = stretches[0].batches.source
+        append_time = stretches[0].batches.any_attributes & IS_LOG_APPEND
+        for one in stretches:
+            batches = one.batches
+            kinds = (batches.any_attributes & IS_LOG_APPEND, batches.all_attributes & IS_LOG_APPEND)
+            if kinds != (append_time, append_time) or batches.source is not source:
+                return None
+        table = np.concatenate([one.batches.table for one in stretches])
+        lengths = table[:, k.END] - table[:, k.START]
+        if not self.can_join or int(lengths.max()) > self._max_batch_bytes or not self._are_intact(source, table):
+            return None
+        _load_kernel()
+        is_data = (table[:, scanning.ATTRIBUTES] & IS_CONTROL == 0) & (table[:, k.COUNT] > 0)
+        owners = np.repeat(np.arange(len(stretches)), [len(one.batches) for one in stretches])[is_data]
+        segments = table[is_data]
+        data = np.frombuffer(source, np.uint8)
+        if (segments[:, scanning.ATTRIBUTES] & CODEC_MASK).any():
+            unpacked = self._unpack(source, segments, owners)
+            if unpacked == 0:
+                return None
+            stretches, owners, segments = stretches[:unpacked], owners[owners < unpacked], segments[owners < unpacked]
+            data = self._scratch.view()
+        rows = np.bincount(owners, segments[:, k.COUNT], len(stretches)).astype(np.int64)
+        room = Room(self._want, int(rows.sum()), int((segments[:, k.END] - segments[:, k.START]).sum()))
+        fault = room.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), 0, _END_OF_LOG)
+        if fault is not None or room.clamped or room.rows != rows.sum():
+            return None
+        kind = TimestampType.LOG_APPEND if append_time else TimestampType.CREATE
+        records = self._joined(room, stretches, rows, {"topic": topic, "timestampType": int(kind)})
+        return [
+            Decoded(records.slice(end - count, count), count, None, one.batches.next_offset)
+            for one, count, end in zip(stretches, rows.tolist(), rows.cumsum().tolist(), strict=True)
+        ]
+
+    def _are_intact(self, source: memoryview, table: npt.NDArray[np.int64]) -> bool:
+        """Whether all checksums are right."""
+        if not self._verify_crc:
+            return True
+        starts, ends = (table[:, scanning.AT] + CRC_START).tolist(), table[:, k.END].tolist()
+        found = [crc32c.crc32c(source[start:end]) for start, end in zip(starts, ends, strict=True)]
+        return bool(found == table[:, scanning.CRC].tolist())
+
+    def _unpack(self, source: memoryview, segments: npt.NDArray[np.int64], owners: npt.NDArray[np.int64]) -> int:
+        """Decompresses the records and says in `segments` where they are then; of how many stretches, as many as go
+        into a chunk. 0 if that is not possible."""
+        self._scratch.clear()
+        rows = zip(segments.tolist(), owners.tolist(), strict=True)
+        for number, (segment, owner) in enumerate(rows):
+            if owner and self._scratch.used > self.chunk_bytes and owner != owners[number - 1]:
+                return int(owner)
+            codec = Codec(segment[scanning.ATTRIBUTES] & CODEC_MASK)
+            if codec is Codec.NONE:
+                return 0
+            try:
+                place = self._scratch.append(codec, source[segment[k.START] : segment[k.END]], self._max_batch_bytes)
+            except DecompressionFailed:
+                return 0
+            if segment[k.COUNT] * SMALLEST_RECORD > place[1] - place[0]:
+                return 0
+            segments[number, k.START], segments[number, k.END] = place
+        return int(owners[-1]) + 1
+
+    def _joined(
+        self, room: Room, stretches: Sequence[Stretch], rows: npt.NDArray[np.int64], fixed: dict[str, str | int]
+    ) -> pa.RecordBatch:
+        columns = []
+        for name, data_type in self._fields:
+            if name == "partition":
+                numbers = np.repeat(np.array([one.partition for one in stretches], np.int32), rows)
+                columns.append(pa.Array.from_buffers(data_type, len(numbers), [None, pa.py_buffer(numbers)]))
+            elif name in fixed:
+                columns.append(_repeated(fixed[name], room.rows))
+            else:
+                columns.append(room.column(name, data_type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
     def _chunks(self, batches: Iterable[Batch], start: int, stop: int) -> Iterator[_Chunk]:
         """Group batches, decompressing them, until there is enough for one `RecordBatch`."""
         chunk = _Chunk()
@@ -142,7 +242,7 @@ class Decoder:
                 if attributes & IS_CONTROL or header.count == 0:
                     continue
                 if chunk.batches and (
-                    chunk.record_bytes + header.length > self._chunk_bytes
+                    chunk.record_bytes + header.length > self.chunk_bytes
                     or (chunk.attributes ^ attributes) & IS_LOG_APPEND
                 ):
                     yield chunk

@@ -33,6 +33,15 @@ class Draft:
         self._out: Any = None
         self._room: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 
+    @classmethod
+    def holding(cls, limits: BatchLimits, records: npt.NDArray[np.uint8], result: npt.NDArray[np.int64]) -> Draft:
+        """One with these records already in it, of which the kernel says this."""
+        draft = cls(limits)
+        draft._grow(len(records))
+        draft._room[: len(records)] = records
+        draft._result[:] = result
+        return draft
+
     @property
     def count(self) -> int:
         """Records so far."""

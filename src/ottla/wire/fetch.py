@@ -1,14 +1,14 @@
 """The Fetch request and its answer, by hand: record batches come out as views on the response, undecoded.
 
 Version 12 names topics (every broker since 3.0), version 13 takes topic ids, so that a topic that was deleted and
-created again under the same name is noticed. Sessions are not used: each request says all it wants.
+created again under the same name is noticed. What sessions are for is told in `fetch/session.py`.
 """
 
 from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ottla.errors import InputError
@@ -19,12 +19,15 @@ from ottla.wire.produce import Leader
 API_KEY = 1
 LOWEST_VERSION = 12
 HIGHEST_VERSION = 13
+BY_ID = 13
+"""From this version on topics have ids instead of names."""
 
 _HEAD = struct.Struct(">iiiibii")
 _PARTITION = struct.Struct(">iiqiqi")
 _FETCHED = struct.Struct(">ihqqq")
 _CONSUMER = -1
-_NO_SESSION = (0, -1)
+NO_SESSION = (0, -1)
+"""The broker is to remember nothing."""
 _UNKNOWN = -1
 
 
@@ -42,6 +45,14 @@ class Wanted(NamedTuple):
     leader_epoch: int = _UNKNOWN
     topic_id: uuid.UUID | None = None
     last_epoch: int = _UNKNOWN
+
+
+class Forgotten(NamedTuple):
+    """A partition that a session is to have no more."""
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID | None = None
 
 
 class Diverging(NamedTuple):
@@ -73,6 +84,13 @@ class Fetched(NamedTuple):
     records: memoryview
     leader: Leader | None
     diverging: Diverging | None = None
+    records_end: int = 0
+    """Where the records end in the response."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the records lie in the response."""
+        return self.records_end - len(self.records), self.records_end
 
 
 class FetchAnswer(NamedTuple):
@@ -80,6 +98,8 @@ class FetchAnswer(NamedTuple):
 
     error_code: int
     partitions: list[Fetched]
+    session_id: int = 0
+    """What the broker remembers the request by, for the next one; 0 if it does not."""
 
 
 def fetch_request(
@@ -91,12 +111,14 @@ def fetch_request(
     max_bytes: int,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     rack: str = "",
+    session: tuple[int, int] = NO_SESSION,
+    forgotten: Iterable[Forgotten] = (),
 ) -> list[bytes | memoryview]:
-    """The body of a request."""
+    """The body of a request; `session` is an id and an epoch."""
     by_topic: dict[bytes, list[Wanted]] = {}
     for want in wanted:
         by_topic.setdefault(_identity(want, version), []).append(want)
-    body = bytearray(_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation, *_NO_SESSION))
+    body = bytearray(_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation, *session))
     body += compact_length(len(by_topic))
     for identity, partitions in by_topic.items():
         body += identity + compact_length(len(partitions))
@@ -106,12 +128,18 @@ def fetch_request(
             )
             body += NO_TAGS
         body += NO_TAGS
-    body += compact_length(0) + compact_string(rack) + NO_TAGS  # no forgotten topics: there is no session
+    dropped: dict[bytes, list[int]] = {}
+    for one in forgotten:
+        dropped.setdefault(_identity(one, version), []).append(one.partition)
+    body += compact_length(len(dropped))
+    for identity, numbers in dropped.items():
+        body += identity + compact_length(len(numbers)) + struct.pack(f">{len(numbers)}i", *numbers) + NO_TAGS
+    body += compact_string(rack) + NO_TAGS
     return [bytes(body)]
 
 
-def _identity(want: Wanted, version: int) -> bytes:
-    if version < 13:
+def _identity(want: Wanted | Forgotten, version: int) -> bytes:
+    if version < BY_ID:
         return compact_string(want.topic)
     if want.topic_id is None:
         raise InputError(f"Fetch version {version} needs the id of topic {want.topic}")
@@ -123,15 +151,15 @@ def fetch_response(body: memoryview, *, version: int) -> FetchAnswer:
     cursor = Cursor(body)
     cursor.int32()  # throttle time
     error_code = cursor.int16()
-    cursor.int32()  # session id: none was asked for
+    session_id = cursor.int32()
     topics = cursor.compact_array(lambda c: _topic(c, version), smallest=3)
     cursor.skip_tags()
     cursor.finish()
-    return FetchAnswer(error_code, [partition for topic in topics for partition in topic])
+    return FetchAnswer(error_code, [partition for topic in topics for partition in topic], session_id)
 
 
 def _topic(cursor: Cursor, version: int) -> list[Fetched]:
-    topic = cursor.uuid() if version >= 13 else cursor.compact_string() or ""
+    topic = cursor.uuid() if version >= BY_ID else cursor.compact_string() or ""
     partitions = cursor.compact_array(lambda c: _partition(c, topic), smallest=37)
     cursor.skip_tags()
     return partitions
@@ -142,6 +170,7 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
     aborted = tuple(cursor.compact_array(_aborted, smallest=17))
     preferred = cursor.int32()
     records = cursor.compact_bytes()
+    records_end = cursor.at
     leader = diverging = None
     for tag, content in cursor.tags():
         if tag == 0:
@@ -160,6 +189,7 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
         memoryview(b"") if records is None else records,
         leader,
         diverging,
+        records_end,
     )
 
 

@@ -65,6 +65,11 @@ class Cursor:
         self._at = at + size
         return at
 
+    @property
+    def at(self) -> int:
+        """How far it is."""
+        return self._at
+
     def int8(self) -> int:
         return self._data[self._take(1)]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.wire.batch import Codec, split
-from ottla.wire.columns import from_arrow
+from ottla.wire.columns import from_arrow, from_list
 from ottla.wire.decode import Decoder
 from ottla.wire.draft import Draft
 from ottla.wire.encode import BatchLimits, encode
@@ -17,6 +17,8 @@ from ottla.wire.kernels import loading
 from ottla.wire.kernels.calling import KERNELS
 from ottla.wire.partitioning import OPEN, hash_partitions, murmur2
 from ottla.wire.restamp import restamp
+from ottla.wire.scan import scan
+from ottla.wire.slots import Slots
 
 
 def warm() -> None:
@@ -28,13 +30,19 @@ def warm() -> None:
         headers=pa.array([[{"key": "name", "value": b"content"}], None], entries),
         timestamp=pa.array([1, 2], pa.int64()),
     )
+    from_list([b"value", None])
     Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
+    numbers = np.zeros(1, np.int64)
+    numbers.flags.writeable = False
+    Slots(1).append(columns, limits=BatchLimits(), rows=numbers, edges=numbers, partitions=numbers[:0], now_ms=0)
     hash_partitions(columns.key, 1, out=np.full(columns.count, OPEN, np.int32))
     murmur2(b"key")
     for codec in (Codec.NONE, Codec.ZSTD):
         for batch in encode(columns, now_ms=0, codec=codec, fingerprint=True):
             restamp(batch.header, producer_id=1, producer_epoch=0, base_sequence=0)
-            for _ in Decoder(fingerprint=True).decode(split(bytes(batch))):
+            data = bytes(batch)
+            scan(memoryview(data), [(0, len(data))])
+            for _ in Decoder(fingerprint=True).decode(split(data)):
                 pass
 
 

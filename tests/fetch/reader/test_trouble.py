@@ -374,4 +374,4 @@ def test_a_connection_that_broke_is_let_go_of_with_the_half_answer_on_it(kafka: 
 
 
 def _receiving() -> int:
-    return sum(isinstance(one, Frames) for one in gc.get_objects())
+    return sum(type(one) is Frames for one in gc.get_objects())

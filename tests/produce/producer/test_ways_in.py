@@ -225,3 +225,29 @@ def test_partition_for_tells_the_choice_without_sending(kafka: FakeKafka) -> Non
             assert producer.send("many", b"x").result(SOON).partition == told
     with new(kafka, partitioner=lambda key, value, partitions: 3) as producer:
         assert producer.partition_for("many", b"any") == 3
+
+
+def test_records_for_hundreds_of_partitions_arrive_each_in_its_own_and_in_order() -> None:
+    """By single sends, by lists and by tables, small ones and some that outgrow the common memory."""
+    with FakeKafka(topics={"wide": 300}) as kafka, new(kafka) as producer:
+        items = [(b"key-%d" % (i % 1000), b"%d" % i + bytes(20_000 if i % 997 == 0 else i % 50)) for i in range(6000)]
+        table = pa.table({"key": [key for key, _ in items[:2000]], "value": [value for _, value in items[:2000]]})
+        given = [producer.send_table("wide", table), producer.send_many("wide", items[2000:4000])]
+        single = [producer.send("wide", value, key) for key, value in items[4000:]]
+        places: dict[int, tuple[int, int]] = {}
+        for number, delivery in enumerate(given):
+            for at, rows, offset, error in delivery.outcomes(SOON):
+                assert error is None
+                places |= {2000 * number + row: (at.partition, offset + i) for i, row in enumerate(rows.tolist())}
+        for row, one in enumerate(single, 4000):
+            sent = one.result(SOON)
+            places[row] = sent.partition, sent.offset
+        logs = {partition: kafka.records("wide", partition) for partition in range(300)}
+    for row, (key, value) in enumerate(items):
+        partition, offset = places[row]
+        assert partition == partition_of_key(key, 300)
+        record = logs[partition][offset]
+        assert (record.key, record.value) == (key, value)
+    for records in logs.values():
+        numbers = [int(record.value.split(b"\0")[0]) for record in records if record.value]
+        assert numbers == sorted(numbers)

@@ -15,9 +15,6 @@ import click
 from click.core import ParameterSource
 
 from ottla.cli import CLUSTER_PACKAGES, Misuse
-from ottla.cli.wording import worded
-from ottla.config import parse_bootstrap
-from ottla.errors import ConfigError
 
 if TYPE_CHECKING:
     from ottla.cluster import ClusterStatus
@@ -42,6 +39,10 @@ def bootstrap_option(command: _Command) -> _Command:
 
 
 def _resolved(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from ottla.cli.wording import worded
+    from ottla.config import parse_bootstrap
+    from ottla.errors import ConfigError
+
     if context.resilient_parsing:
         return value
     if value:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -21,9 +21,10 @@ from click.core import ParameterSource
 from ottla.cli import CLUSTER_PACKAGES, Misuse
 from ottla.cli.options.bootstrap import DIR_VARIABLE
 from ottla.cli.values.times import ACCEPTED, parse_time
-from ottla.engines.fleet.store import Store, open_store
-from ottla.engines.fleet.units import Snapshot
-from ottla.errors import InputError
+
+if TYPE_CHECKING:
+    from ottla.engines.fleet.store import Store
+    from ottla.engines.fleet.units import Snapshot
 
 STORE_VARIABLE = "OTTLA_STORE"
 GROUP_VARIABLE = "OTTLA_GROUP"
@@ -75,6 +76,8 @@ def with_store(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def opened(*args: Any, group: str, store: str, **given: Any) -> Any:
+        from ottla.engines.fleet.store import open_store
+
         _refuse_missing_file(store)
         with closing(open_store(store, group)) as found:
             return command(*args, group=group, store=found, **given)
@@ -88,6 +91,8 @@ def look(store: Store, group: str) -> Snapshot:
     """How the group stands; a group that nobody has begun is refused."""
     seen = store.look()
     if not (seen.number or seen.topics or seen.lanes or seen.nodes):
+        from ottla.errors import InputError
+
         raise InputError(f"there is no group {group!r} in the store {store.address}: 'ottla work run' begins one")
     return seen
 

@@ -13,8 +13,6 @@ import click
 
 from ottla.cli.values import places
 from ottla.cli.values.places import Fixed, LastRecords, Place
-from ottla.fetch.options import Fetching
-from ottla.produce import records as checks
 
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
@@ -37,6 +35,8 @@ def parsed(parse: Callable[[str], object]) -> _Callback:
 
 
 def _topic(text: str) -> str:
+    from ottla.produce import records as checks
+
     checks.topic(text)
     return text
 
@@ -79,7 +79,7 @@ isolation_option = click.option(
 max_batch_bytes_option = click.option(
     "--max-batch-bytes",
     type=click.IntRange(1 << 10, (1 << 31) - 1),
-    default=Fetching().max_batch_bytes,
+    default=128 << 20,
     show_default=True,
     metavar="N",
     help="What one batch may take when it is decompressed; a larger one counts as damaged.",

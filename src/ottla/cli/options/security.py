@@ -10,13 +10,14 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ottla.cli import Misuse
-from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Tls
-from ottla.net.tokens import ClientCredentials, TokenFile
+
+if TYPE_CHECKING:
+    from ottla.config import OAuthBearer, Sasl, Tls
 
 PASSWORD_VARIABLE = "OTTLA_PASSWORD"  # noqa: S105 - the name of a variable
 KEY_PASSWORD_VARIABLE = "OTTLA_KEY_PASSWORD"  # noqa: S105
@@ -62,6 +63,8 @@ def security_options(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def secured(*args: Any, **given: Any) -> Any:
+        from ottla.config import Security
+
         tls, login, endpoint = ({name: given.pop(name) for name in names} for names in (_TLS, _LOGIN, _ENDPOINT))
         token_file = given.pop("oauth_token_file")
         tokens = _tokens(token_file, endpoint)
@@ -76,6 +79,8 @@ def security_options(command: _Command) -> _Command:
 
 
 def _tls(*, tls: bool, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Tls | None:
+    from ottla.config import Tls
+
     if not (tls or ca_file or cert_file or key_file):
         return None
     if key_file is not None and cert_file is None:
@@ -87,6 +92,8 @@ def _tls(*, tls: bool, ca_file: Path | None, cert_file: Path | None, key_file: P
 def _sasl(
     *, sasl_mechanism: str | None, username: str | None, password_file: Path | None, tokens: OAuthBearer | None
 ) -> Sasl | None:
+    from ottla.config import Plain, Scram
+
     if tokens is not None:
         if sasl_mechanism not in (None, "OAUTHBEARER") or username is not None or password_file is not None:
             raise Misuse("a token is for --sasl-mechanism OAUTHBEARER alone, without --username and --password-file")
@@ -105,6 +112,9 @@ def _sasl(
 
 
 def _tokens(file: Path | None, endpoint: dict[str, Any]) -> OAuthBearer | None:
+    from ottla.config import OAuthBearer
+    from ottla.net.tokens import ClientCredentials, TokenFile
+
     given = [f"--{name.replace('_', '-')}" for name, value in endpoint.items() if value is not None]
     if file is not None:
         if given:

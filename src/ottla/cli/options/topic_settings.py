@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.admin import Setting
 from ottla.cli import Misuse
 from ottla.cli.options.general import settings_option
 from ottla.cli.values.units import DURATIONS, SIZES, parse_duration, parse_size, show_duration, show_size
+
+if TYPE_CHECKING:
+    from ottla.admin import Setting
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NO_LIMIT = -1

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ottla.cli.values import times
-from ottla.fetch.places import CommittedBy
+
+if TYPE_CHECKING:
+    from ottla.fetch.places import CommittedBy
 
 _LAST_OFFSET = (1 << 63) - 1
 _LAST_PARTITION = (1 << 31) - 1
@@ -29,9 +31,9 @@ class LastRecords:
     count: int
 
 
-Fixed = Literal["earliest", "latest"] | int | datetime | CommittedBy
+Fixed: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | CommittedBy"
 """What a reader understands, too."""
-Place = Fixed | LastRecords
+Place: TypeAlias = "Fixed | LastRecords"
 
 
 def parse_place(text: str, *, now: datetime) -> Place:
@@ -48,6 +50,8 @@ def parse_place(text: str, *, now: datetime) -> Place:
         name = word.removeprefix("group:")
         if not name:
             raise ValueError("the name of the group is missing, for example group:billing")
+        from ottla.fetch.places import CommittedBy
+
         return CommittedBy(name)
     return _time(text, now)
 

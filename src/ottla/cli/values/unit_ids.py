@@ -7,8 +7,10 @@ accepted. Pure.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from ottla.model import OffsetRange
+if TYPE_CHECKING:
+    from ottla.model import OffsetRange
 
 _ID = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,10})/(?P<start>[0-9]{1,19})-(?P<stop>[0-9]{1,19})", re.ASCII)
 
@@ -20,6 +22,8 @@ def unit_id(unit: OffsetRange) -> str:
 
 def parse_unit_id(text: str) -> OffsetRange:
     """The unit that a name means."""
+    from ottla.model import OffsetRange
+
     match = _ID.fullmatch(text.strip())
     if match is None or int(match["stop"]) < int(match["start"]):
         raise ValueError(f"{text!r} names no unit: write TOPIC/PARTITION/START-STOP, for example clicks/0/1000-2000")

@@ -7,11 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cluster import ClusterStatus
 from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.cluster import ClusterStatus
 
 _BAR_WIDTH = 30
 _LINE_EVERY = 10.0

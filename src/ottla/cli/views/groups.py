@@ -6,14 +6,15 @@ Descriptions, lags and moves come in; text or plain values for JSON go out. It a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ottla.admin import DescribedMember, GroupDescription, ListedGroup, PartitionLag
-from ottla.admin.committed import by_topic
 from ottla.cli.resetting import Move
 from ottla.cli.views.tables import table
-from ottla.model import TopicPartition
 from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.admin import DescribedMember, GroupDescription, ListedGroup, PartitionLag
+    from ottla.model import TopicPartition
 
 
 def listed_text(groups: Sequence[ListedGroup], *, width: int | None) -> str:
@@ -104,6 +105,8 @@ def _owners(group: GroupDescription) -> dict[TopicPartition, DescribedMember]:
 
 
 def _member_dict(member: DescribedMember) -> dict[str, Any]:
+    from ottla.admin.committed import by_topic
+
     return {
         "member_id": member.member_id,
         "client_id": member.client_id,
@@ -149,6 +152,8 @@ def _members_table(members: Sequence[DescribedMember], width: int | None) -> str
 
 
 def _assigned(member: DescribedMember) -> str:
+    from ottla.admin.committed import by_topic
+
     return " ".join(f"{name}:{_spans(indexes)}" for name, indexes in by_topic(member.assigned).items())
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.values.unit_ids import unit_id
 from ottla.cli.values.units import show_duration, show_size
 from ottla.cli.views.tables import table
-from ottla.cli.working.looking import Behind, Flight, Pace, Standing
-from ottla.cli.working.running import Tally
-from ottla.engines.fleet.units import Failure, Out, node_of
-from ottla.model import OffsetRange
+
+if TYPE_CHECKING:
+    from ottla.cli.working.looking import Behind, Flight, Pace, Standing
+    from ottla.cli.working.running import Tally
+    from ottla.engines.fleet.units import Failure, Out
+    from ottla.model import OffsetRange
 
 _MANY_FLIGHTS = 10
 """So many units in flight are shown with a group; `ottla work units` shows all."""
@@ -171,6 +173,8 @@ def _node_dict(pace: Pace) -> dict[str, Any]:
 
 
 def _flights_table(flights: Sequence[Flight], width: int | None) -> str:
+    from ottla.engines.fleet.units import node_of
+
     rows = [
         (
             unit_id(flight.out.range),

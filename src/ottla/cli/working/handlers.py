@@ -12,14 +12,16 @@ import os
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.cli import Misuse
 from ottla.config import why_not_called
 from ottla.engines.fleet.handlers import call
-from ottla.engines.fleet.unit import Unit
 
-Handler = Callable[[Unit], object]
+if TYPE_CHECKING:
+    from ottla.engines.fleet.unit import Unit
+
+Handler: TypeAlias = "Callable[[Unit], object]"
 
 
 class Takes(Enum):

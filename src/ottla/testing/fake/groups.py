@@ -203,7 +203,7 @@ class Group:
 
     # -- after joining
 
-    def sync(self, member: Member, assignments: dict[str, bytes]) -> None:
+    def sync(self, member: Member, assignments: dict[str, bytes], now: float) -> None:
         """The leader brings everybody's assignment, the others wait for theirs until `has_assignment`."""
         if self.phase is Phase.PREPARING:
             raise Refused(ErrorCode.rebalance_in_progress)
@@ -213,6 +213,8 @@ class Group:
         if member.id == self.leader:
             self.phase = Phase.STABLE
             for other in self.members.values():
+                # From now on each has to be heard of, also one that died while it waited.
+                other.syncing, other.seen = False, now
                 other.assignment = assignments.get(other.id, b"")
 
     def synced(self, member: Member, generation: int, now: float) -> bytes | None:

@@ -85,6 +85,18 @@ class TransactionalId:
     epoch: int = 0
 
 
+@dataclass(slots=True)
+class FetchSession:
+    """What a broker remembers of a reader (KIP-227)."""
+
+    epoch: int
+    """That of the next request."""
+    parts: dict[tuple[Any, int], tuple[Any, Any]]
+    """By topic, as it was named, and partition: the topic and the partition of the request that was about it last."""
+    ends: dict[tuple[Any, int], int]
+    """High watermarks that were told."""
+
+
 class ClusterState:
     """Everything that the brokers of one fake cluster share."""
 
@@ -97,7 +109,9 @@ class ClusterState:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.transactional: dict[str, TransactionalId] = {}
-        self._topics_made = 0
+        self.fetch_sessions: dict[tuple[int, int], FetchSession] = {}
+        """By broker and number."""
+        self._topics_made = self._fetch_sessions_made = 0
         self._next_producer_id = 1000
 
     # -- brokers and leaders
@@ -114,9 +128,16 @@ class ClusterState:
             if partition.leader == NO_LEADER and broker in partition.replicas:
                 partition.lead(broker)
 
+    def new_fetch_session(self, broker: int) -> int:
+        """The number of a new session of a broker."""
+        self._fetch_sessions_made += 1
+        self.fetch_sessions[broker, self._fetch_sessions_made] = FetchSession(1, {}, {})
+        return self._fetch_sessions_made
+
     def broker_down(self, broker: int) -> None:
-        """The broker is away; the next live replica leads what it led."""
+        """The broker is away, and has forgotten its sessions; the next live replica leads what it led."""
         self.live.discard(broker)
+        self.fetch_sessions = {at: session for at, session in self.fetch_sessions.items() if at[0] != broker}
         for partition in self._partitions():
             if partition.leader == broker:
                 partition.lead(next((r for r in partition.replicas if r in self.live), NO_LEADER))

@@ -54,6 +54,8 @@ class Array(NamedTuple):
 
 NUMBER = "a number of 64 bits"
 BYTES = "bytes"
+ITEMS = "a list"
+"""The kernel sees the addresses of what is in it, as an array of 64-bit numbers."""
 
 
 def reads(dtype: str) -> Array:
@@ -78,7 +80,7 @@ PARTS: list[Callable[..., Any]] = []
 class Kernel:
     """A compiled loop, called as its function is.
 
-    `kinds` are what its parameters are: an `Array`, `NUMBER`, `BYTES`, or a named tuple of these.
+    `kinds` are what its parameters are: an `Array`, `NUMBER`, `BYTES`, `ITEMS`, or a named tuple of these.
     """
 
     def __init__(self, function: Callable[..., Any], kinds: dict[str, Any], *, keeps_gil: bool = False) -> None:
@@ -125,6 +127,10 @@ def _usable(name: str, kind: Any, argument: Any) -> Any:
         if not isinstance(argument, bytes):
             raise TypeError(f"{name} is {_named(argument)}, expected bytes")
         return bytes(argument)
+    if kind is ITEMS:
+        if not isinstance(argument, list):
+            raise TypeError(f"{name} is {_named(argument)}, expected a list")
+        return list(argument)
     if isinstance(kind, Array):
         return _usable_array(name, kind, argument)
     if type(argument) is not type(kind):

@@ -100,6 +100,7 @@ def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashi
 def _write_batch(
     out: Any,
     start: Any,
+    end: Any,
     most_bytes: Any,
     most_records: Any,
     rows: Any,
@@ -117,8 +118,8 @@ def _write_batch(
     """Write on at the batch that begins at `start`: rows from `next_row` to `last_row`, or until it is full.
 
     `result` says how far the batch is (all zero for a new one), and afterwards how far it got. `rows`, if not empty,
-    says which rows to take in which order. `most_bytes` bounds the batch unless its first record alone is larger;
-    `out` always does. Returns the row to go on with.
+    says which rows to take in which order. `most_bytes` bounds the batch unless its first record alone is larger; the
+    `end` of its room in `out` always does. Returns the row to go on with.
     """
     at = start + result[SIZE]
     count = result[COUNT]
@@ -140,7 +141,7 @@ def _write_batch(
         size = int_size(body) + body
         if count != 0 and at - start + size > most_bytes:
             break
-        if size > len(out) - at:
+        if size > end - at:
             result[NEEDED] = size
             break
         at = write(out, at, body)
@@ -212,7 +213,7 @@ def encode_records(
     result: Any,
 ) -> Any:
     """Write one batch, or more of one: see `_write_batch`."""
-    limits = most_bytes, most_records
+    limits = len(out), most_bytes, most_records
     columns = key, value, headers, times
     return _write_batch(out, start, *limits, rows, next_row, last_row, *columns, default_time, hashing, sums, result)
 
@@ -264,6 +265,7 @@ def encode_batches(
         _write_batch(
             out,
             at,
+            len(out),
             most_bytes,
             most_records,
             rows,
@@ -283,3 +285,70 @@ def encode_batches(
         at += result[SIZE]
         next_row = result[NEXT_ROW]
     return len(results)
+
+
+@kernel(
+    memory=writes("uint8"),
+    slot_bytes=NUMBER,
+    most_bytes=NUMBER,
+    most_records=NUMBER,
+    rows=reads("int64"),
+    edges=reads("int64"),
+    partitions=reads("int64"),
+    key=_BINARY,
+    value=_BINARY,
+    headers=_HEADERS,
+    times=reads("int64"),
+    default_time=NUMBER,
+    reached=writes("int64"),
+    results=table("int64", RESULT_FIELDS, written=True),
+)
+def encode_runs(
+    memory: Any,
+    slot_bytes: Any,
+    most_bytes: Any,
+    most_records: Any,
+    rows: Any,
+    edges: Any,
+    partitions: Any,
+    key: Any,
+    value: Any,
+    headers: Any,
+    times: Any,
+    default_time: Any,
+    reached: Any,
+    results: Any,
+) -> Any:
+    """Write on at the batches of many partitions, each in its slot of `memory`: run i of `rows` goes to that of
+    `partitions[i]`, and `reached[i]` says how far it got. What has no slot is left out. Returns how many runs are
+    whole.
+
+    No batch gets longer than its slot, not by its first record either.
+    """
+    whole = 0
+    for run in range(len(partitions)):
+        partition = partitions[run]
+        reached[run] = edges[run]
+        if partition < 0 or partition >= len(results) or (partition + 1) * slot_bytes > len(memory):
+            continue
+        start = partition * slot_bytes
+        reached[run] = _write_batch(
+            memory,
+            start,
+            start + slot_bytes,
+            most_bytes,
+            most_records,
+            rows,
+            edges[run],
+            edges[run + 1],
+            key,
+            value,
+            headers,
+            times,
+            default_time,
+            False,
+            memory,  # instead of sums: nothing is hashed
+            results[partition],
+        )
+        whole += reached[run] == edges[run + 1]
+    return whole

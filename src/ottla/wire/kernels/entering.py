@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array as untyped_populate_array
 
 from ottla.wire.kernels import layout
-from ottla.wire.kernels.calling import BYTES, NUMBER, Array, Kernel
+from ottla.wire.kernels.calling import BYTES, ITEMS, NUMBER, Array, Kernel
 
 types: Any = untyped_types
 cgutils: Any = untyped_cgutils
@@ -58,6 +58,8 @@ def _numba_type(kind: Any) -> Any:
         return types.int64
     if kind is BYTES:
         return types.Array(types.uint8, 1, "C", readonly=True)
+    if kind is ITEMS:
+        return types.Array(types.int64, 1, "C", readonly=True)
     if isinstance(kind, Array):
         return types.Array(getattr(types, kind.dtype), kind.dimensions, "C", readonly=not kind.written)
     return types.NamedTuple([_numba_type(inner) for inner in kind], type(kind))
@@ -111,6 +113,9 @@ class _Reading:
             self._require(self._same(self._word(of, layout.TYPE), self._identity(bytes)))
             start = self._builder.add(of, _WORD(layout.CONTENT))
             return self._array(kind, start, [self._word(of, layout.SIZE)])
+        if kind is ITEMS:
+            self._require(self._same(self._word(of, layout.TYPE), self._identity(list)))
+            return self._array(kind, self._word(of, layout.ITEMS), [self._word(of, layout.SIZE)])
         if isinstance(kind, Array):
             return self._checked_array(kind, of)
         self._require(self._same(self._word(of, layout.TYPE), self._identity(type(kind))))

@@ -18,7 +18,8 @@ import numpy as np
 
 from ottla.wire.kernels.calling import Array
 
-# In an object; the items of a tuple and the content of bytes lie in the object itself.
+# In an object; the items of a tuple and the content of bytes lie in the object itself, those of a list elsewhere: it
+# has their address in the place of the first one.
 TYPE, SIZE, ITEMS, CONTENT = 8, 16, 24, 32
 # In an array.
 DATA, DIMENSIONS, SHAPE, DTYPE, FLAGS = 16, 24, 32, 56, 64
@@ -27,7 +28,7 @@ IN_ONE_PIECE, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 def known(kinds: Iterable[Any]) -> list[Any]:
     """The objects with which machine code compares parts of its arguments, in the order in which it is given them."""
-    found: list[Any] = [None, np.ndarray, bytes]
+    found: list[Any] = [None, np.ndarray, bytes, list]
     for kind in kinds:
         inner: list[Any] = []
         if isinstance(kind, Array):
@@ -47,7 +48,8 @@ def is_known() -> bool:
     array = np.zeros((3, 5), np.int32)
     array.flags.writeable = False
     content, pair = b"some bytes", (array, array)
-    (shape,) = _read("P", array, SHAPE)
+    listed = [content, array, content]
+    (shape,), (items,) = _read("P", array, SHAPE), _read("P", listed, ITEMS)
     return (
         _read("P", array, TYPE) == (id(np.ndarray),)
         and _read("P", array, DATA) == (array.ctypes.data,)
@@ -56,6 +58,9 @@ def is_known() -> bool:
         and _read("P", array, DTYPE) == (id(np.dtype(np.int32)),)
         and _read("i", array, FLAGS)[0] & (IN_ONE_PIECE | ALIGNED | WRITEABLE) == IN_ONE_PIECE | ALIGNED
         and _read("2P", pair, ITEMS) == (id(array), id(array))
+        and _read("q", listed, SIZE) == (len(listed),)
+        and struct.unpack("3P", ctypes.string_at(items, 24)) == tuple(map(id, listed))
+        and _read("P", content, TYPE) == (id(bytes),)
         and _read("q", content, SIZE) == (len(content),)
         and ctypes.string_at(id(content) + CONTENT, len(content)) == content
     )

@@ -1,5 +1,4 @@
-"""The three operations that numba would not compile well: block copy, eight-byte load, and a folded product of two
-words.
+"""The operations that numba would not compile well: block copies, eight-byte loads, and a folded product of two words.
 
 Each is a Python function that says exactly what it does (fuzzing runs that one), with a compiled twin of a few
 instructions in `compiling`.
@@ -7,6 +6,7 @@ instructions in `compiling`.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 _WORD = (1 << 64) - 1
@@ -24,6 +24,18 @@ def load(data: Any, at: Any) -> Any:
     if at < 0 or at + 8 > len(data):
         raise IndexError("load outside its buffer")
     return int.from_bytes(bytes(data[at : at + 8]), "little")
+
+
+def word_at(address: Any) -> Any:
+    """The eight bytes at an address, as one little-endian signed word. The caller knows that they are there."""
+    return int.from_bytes(ctypes.string_at(int(address), 8), "little", signed=True)
+
+
+def copy_from(out: Any, to: Any, address: Any, count: Any) -> None:
+    """The same as `copy`, from an address at which the caller knows so many bytes to be."""
+    if to < 0 or count < 0 or to + count > len(out):
+        raise IndexError("copy outside its buffer")
+    out[to : to + count] = bytearray(ctypes.string_at(int(address), int(count)))
 
 
 def product(a: Any, b: Any) -> Any:

@@ -12,7 +12,7 @@ from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic, overload
 
 from ottla.wire.kernels.calling import CHECKED
-from ottla.wire.kernels.memory import copy, load, product
+from ottla.wire.kernels.memory import copy, copy_from, load, product, word_at
 
 cgutils: Any = untyped_cgutils
 _intrinsic: Any = intrinsic  # called inside compiled code without the typing context it is declared with
@@ -44,6 +44,26 @@ def _load(typing_context: Any, data: Any, at: Any) -> Any:
         return loaded
 
     return types.uint64(data, types.intp), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _copy_from(typing_context: Any, out: Any, to: Any, address: Any, count: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target = _pointer(context, builder, signature.args[0], args[0], args[1])
+        source = builder.inttoptr(args[2], ir.IntType(8).as_pointer())
+        cgutils.raw_memcpy(builder, target, source, args[3], 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, types.intp, types.intp), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _word_at(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(word, typ=ir.IntType(64)) if _opaque_pointers() else builder.load(word)
+
+    return types.int64(types.intp), generate
 
 
 def _opaque_pointers() -> bool:
@@ -92,6 +112,31 @@ def _compiled_load(data: Any, at: Any) -> Any:
 
     def plain(data: Any, at: Any) -> Any:
         return _load(data, np.intp(at))
+
+    return plain
+
+
+@overload(copy_from, inline="always")
+def _compiled_copy_from(out: Any, to: Any, address: Any, count: Any) -> Any:
+    if CHECKED:
+
+        def checked(out: Any, to: Any, address: Any, count: Any) -> Any:
+            if to < 0 or count < 0 or to + count > out.size:
+                raise IndexError("copy outside its buffer")
+            _copy_from(out, np.intp(to), np.intp(address), np.intp(count))
+
+        return checked
+
+    def plain(out: Any, to: Any, address: Any, count: Any) -> Any:
+        _copy_from(out, np.intp(to), np.intp(address), np.intp(count))
+
+    return plain
+
+
+@overload(word_at, inline="always")
+def _compiled_word_at(address: Any) -> Any:
+    def plain(address: Any) -> Any:
+        return _word_at(np.intp(address))
 
     return plain
 

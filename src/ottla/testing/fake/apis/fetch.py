@@ -1,11 +1,8 @@
-"""Fetch: batches from an offset on, waiting for enough of them.
-
-Every answer is a full one with session id 0, which tells the client that there are no fetch sessions
-(KIP-227).
-"""
+"""Fetch: batches from an offset on, waiting for enough of them; sessions (KIP-227) last until the broker goes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +13,11 @@ from ottla.testing.fake.apis.produce import current_leader
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.log import PartitionLog, Refused
 from ottla.testing.fake.messages import Tree
-from ottla.testing.fake.state import ClusterState, Partition
+from ottla.testing.fake.state import ClusterState, FetchSession, Partition
 
 KEY = 1
 VERSIONS = range(4, 19)
+_NO_SESSION = -1
 
 
 @dataclass(slots=True)
@@ -42,16 +40,71 @@ class _Basket:
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
     """Wait until `min_bytes` are there, a partition has an error, or `max_wait` is over."""
-    if getattr(request, "session_id", 0) != 0:
-        return {"error_code": ErrorCode.fetch_session_id_not_found}
+    number, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", _NO_SESSION)
+    session = None
+    topics = [(item, item.partitions) for item in request.topics]
+    if epoch > 0:
+        session = state.fetch_sessions.get((context.broker, number))
+        if session is None:
+            return {"error_code": ErrorCode.fetch_session_id_not_found}
+        if session.epoch != epoch:
+            return {"error_code": ErrorCode.invalid_fetch_session_epoch}
+        topics = _remembered(session, request)
+        session.epoch += 1
+    else:
+        state.fetch_sessions.pop((context.broker, number), None)
+        number = state.new_fetch_session(context.broker) if epoch == 0 else 0
+        if number:
+            session = state.fetch_sessions[context.broker, number]
+            _remembered(session, request)
     deadline = context.now() + request.max_wait.total_seconds()
     while True:
         basket = _Basket(request.max_bytes)
-        responses = [_topic(state, context, item, basket, request.isolation_level) for item in request.topics]
+        responses = [_topic(state, context, *item, basket, request.isolation_level) for item in topics]
         left = deadline - context.now()
         if basket.failed or basket.size >= request.min_bytes or left <= 0:
-            return {"responses": responses, "node_endpoints": _endpoints(state, responses)}
+            news = responses if session is None else _news(session, responses)
+            told = news if epoch > 0 else responses
+            return {"responses": told, "session_id": number, "node_endpoints": _endpoints(state, told)}
         context.wait(left)
+
+
+def _remembered(session: FetchSession, request: Any) -> list[tuple[Any, list[Any]]]:
+    """All that the session has, after what the request says."""
+    for item in request.topics:
+        for part in item.partitions:
+            session.parts[_name(item), part.partition] = (item, part)
+    for item in request.forgotten_topics_data:
+        for index in item.partitions:
+            session.parts.pop((_name(item), index), None)
+            session.ends.pop((_name(item), index), None)
+    topics: dict[Any, tuple[Any, list[Any]]] = {}
+    for (name, _), (item, part) in session.parts.items():
+        topics.setdefault(name, (item, []))[1].append(part)
+    return list(topics.values())
+
+
+def _name(item: Any) -> Any:
+    return getattr(item, "topic_id", None) or item.topic
+
+
+def _news(session: FetchSession, responses: list[Tree]) -> list[Tree]:
+    """Only partitions with something to say; those that have records are asked last the next time."""
+    told: list[Tree] = []
+    for response in responses:
+        name = response["topic_id"] or response["topic"]
+        parts = []
+        for part in response["partitions"]:
+            place = (name, part["partition_index"])
+            is_new = session.ends.get(place) != part["high_watermark"]
+            if is_new or part.get("records") or part["error_code"] is not ErrorCode.none or "diverging_epoch" in part:
+                parts.append(part)
+                session.ends[place] = part["high_watermark"]
+            if part.get("records"):
+                session.parts[place] = session.parts.pop(place)
+        if parts:
+            told.append({**response, "partitions": parts})
+    return told
 
 
 def _endpoints(state: ClusterState, responses: list[Tree]) -> list[Any]:
@@ -60,8 +113,10 @@ def _endpoints(state: ClusterState, responses: list[Tree]) -> list[Any]:
     return [broker(state, node) for node in sorted(leaders & state.live)]
 
 
-def _topic(state: ClusterState, context: Context, item: Any, basket: _Basket, isolation: int) -> Tree:
-    parts = [_partition(state, context, item, part, basket, isolation) for part in item.partitions]
+def _topic(
+    state: ClusterState, context: Context, item: Any, partitions: Iterable[Any], basket: _Basket, isolation: int
+) -> Tree:
+    parts = [_partition(state, context, item, part, basket, isolation) for part in partitions]
     return {
         "topic": getattr(item, "topic", None),
         "topic_id": getattr(item, "topic_id", None),

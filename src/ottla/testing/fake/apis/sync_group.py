@@ -32,7 +32,7 @@ def handle(request: Any, state: ClusterState, context: Context) -> Tree:
 def _assignment(request: Any, group: Group, context: Context) -> bytes:
     instance_id = getattr(request, "group_instance_id", None)
     member = group.member(request.member_id, request.generation_id, instance_id=instance_id)
-    group.sync(member, {a.member_id: bytes(a.assignment) for a in request.assignments})
+    group.sync(member, {a.member_id: bytes(a.assignment) for a in request.assignments}, context.now())
     try:
         while (assignment := group.synced(member, request.generation_id, context.now())) is None:
             context.wait(group.next_due(context.now()))

@@ -1,0 +1,172 @@
+"""Fetch sessions: whatever happens, a broker that follows the rules asks for exactly what the reader wants."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.fetch.course import Course
+from ottla.fetch.session import Question, Session
+from ottla.model import TopicPartition
+from ottla.wire.fetch import NO_SESSION
+
+IDS = {name: uuid.uuid4() for name in "ab"}
+Told = tuple[int, int, int]
+
+
+class Broker:
+    """What the rules of KIP-227 make of requests; a fetch by id knows topics by their ids."""
+
+    def __init__(self, version: int = 13) -> None:
+        self.version = version
+        self.sessions: dict[int, tuple[int, dict[tuple[object, int], Told]]] = {}
+        self.number = 0
+        self.grants = True
+
+    def ask(self, question: Question) -> tuple[int, int, dict[tuple[object, int], Told]]:
+        """The error, the id of the session, and what is fetched."""
+        (number, epoch), courses, forgotten = question
+        told = wanted(courses, self.version)
+        if epoch <= 0:
+            self.sessions.pop(number, None)
+            if (number, epoch) == NO_SESSION or not self.grants:
+                return 0, 0, told
+            self.number += 1
+            self.sessions[self.number] = (1, told)
+            return 0, self.number, told
+        if number not in self.sessions:
+            return ErrorCode.fetch_session_id_not_found, 0, {}
+        expected, known = self.sessions[number]
+        if epoch != expected:
+            return ErrorCode.invalid_fetch_session_epoch, 0, {}
+        known.update(told)
+        for one in forgotten:
+            known.pop((one.topic_id if self.version >= 13 else one.topic, one.partition), None)
+        self.sessions[number] = (expected + 1, known)
+        return 0, number, known
+
+
+def courses_of(count: int) -> list[Course]:
+    found = [Course(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
+    for course in found:
+        course.leader = course.leader_epoch = 0
+    return found
+
+
+def identity(course: Course, version: int) -> str | uuid.UUID:
+    assert course.topic_id is not None
+    return course.topic_id if version >= 13 else course.at.topic
+
+
+def wanted(courses: Iterable[Course], version: int) -> dict[tuple[object, int], Told]:
+    return {
+        (identity(course, version), course.at.partition): (course.position, course.epoch, course.leader_epoch)
+        for course in courses
+    }
+
+
+def test_only_what_changed_is_said() -> None:
+    session, broker, courses = Session(), Broker(), courses_of(40)
+    for _ in range(2):
+        question = session.question(list(courses), version=13)
+        assert question.courses == courses
+        session.answered(broker.ask(question)[1])
+    assert session.question(list(courses), version=13) == Question((1, 1), [], [])
+    session.answered(1)
+    courses[7].position = 5
+    question = session.question(courses[:-1], version=13)
+    assert question.courses == [courses[7]]
+    assert [(one.topic, one.partition, one.topic_id) for one in question.forgotten] == [("b", 39, IDS["b"])]
+    assert session.number_of(IDS["b"], 7) == 7
+    assert session.number_of(IDS["a"], 7) is None
+    assert session.number_of(uuid.uuid4(), 7) is None
+    assert session.number_of(IDS["b"], 39) is None
+
+
+def test_a_single_request_and_few_partitions_need_no_session() -> None:
+    session = Session()
+    assert session.question(courses_of(100), version=13).session == NO_SESSION
+    session.answered(0)
+    few = Session()
+    for _ in range(5):
+        assert few.question(courses_of(1), version=13).session == NO_SESSION
+        few.answered(0)
+
+
+@pytest.mark.parametrize("number", [7, -1])
+def test_a_session_that_was_not_asked_for_is_none(number: int) -> None:
+    session, courses = Session(), courses_of(40)
+    assert session.question(courses, version=13).session == NO_SESSION
+    session.answered(number)
+    assert session.question(courses, version=13) == Question((0, 0), courses)
+    session.answered(-1)
+    assert session.question(courses, version=13) == Question((0, 0), courses)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch])
+def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None:
+    session, courses = Session(), courses_of(40)
+    session.question(courses, version=13)
+    session.answered(0)
+    session.question(courses, version=13)
+    session.answered(9)
+    session.question(courses, version=13)
+    assert session.was_lost(error)
+    assert session.question(courses, version=13) == Question((0, 0), courses)
+    assert not session.was_lost(error), "a question that tells all cannot be lost"
+    assert not session.was_lost(ErrorCode.not_leader_or_follower)
+
+
+def test_another_version_begins_again() -> None:
+    session, courses = Session(), courses_of(40)
+    for number in (0, 9):
+        session.question(courses, version=13)
+        session.answered(number)
+    assert session.question(courses, version=12) == Question((9, 0), courses)
+    assert session.number_of("a", 0) == 0
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> None:
+    chance = Random(seed)
+    session, broker, courses = Session(), Broker(version), courses_of(30)
+    sessions = 0
+    for _ in range(300):
+        for course in chance.sample(courses, chance.randrange(4)):
+            change = chance.randrange(5)
+            if change == 0:
+                course.position += chance.randrange(3)
+            elif change == 1:
+                course.epoch = chance.randrange(3)
+            elif change == 2:
+                course.leader_epoch = chance.randrange(3)
+            elif change == 3:  # the topic was created again
+                course.topic_id = uuid.uuid4()
+            else:  # it was let go of, and taken again
+                again = Course(course.at, chance.randrange(3), topic_id=course.topic_id)
+                courses[courses.index(course)] = again
+        broker.grants = chance.random() > 0.1
+        if chance.random() < 0.05:
+            broker.sessions.clear()
+        ready = [course for course in courses if chance.random() > 0.1]
+        question = session.question(ready, version=version)
+        if chance.random() < 0.05:  # the connection is lost, before the broker hears of it or after
+            if chance.random() < 0.5:
+                broker.ask(question)
+            session.reset()
+            continue
+        error, number, asked = broker.ask(question)
+        if error:
+            assert session.was_lost(error)
+            continue
+        sessions += number > 0
+        assert asked == wanted(ready, version)
+        for position, course in enumerate(ready):
+            assert session.number_of(identity(course, version), course.at.partition) == position
+        session.answered(number)
+    assert sessions > 100
