@@ -25,7 +25,7 @@ from bench.stage import Peer, Stage, open_peers, told, versions
 from bench.writing import fill
 from ottla.cluster.ports import HOST, free_ports
 from ottla.cluster.process import end
-from ottla.cluster.redis import find_redis, start_redis, wait_for_redis
+from ottla.cluster.redis import find_redis, password, start_redis, wait_for_redis
 
 MODULE = "bench.peers.fleet"
 PARTITIONS = 6
@@ -116,7 +116,7 @@ def _redis(folder: Path) -> Iterator[str]:
     running = start_redis(find_redis(os.environ), folder, port=port, environment=os.environ)
     try:
         wait_for_redis(running, folder, port=port, timeout=_REDIS_SECONDS)
-        yield f"redis://{HOST}:{port}"
+        yield f"redis://:{password(folder)}@{HOST}:{port}"
     finally:
         end([running], grace=_REDIS_SECONDS)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
-from ottla.errors import OttlaError, WireError
+from ottla.errors import InputError, OttlaError, WireError
 from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
 from ottla.fetch.decoding import Decoding, decode
@@ -57,6 +57,34 @@ class ReadFailure(NamedTuple):
     partition: int
     offset: int
     error: OttlaError
+
+
+class Prefetch:
+    """A range whose first answer is fetched before anybody reads it.
+
+    `Reader.decoded` takes it over and goes on from there; `close` ends one that nobody wants any more.
+    """
+
+    __slots__ = ("_end", "_fetcher", "plan")
+
+    def __init__(self, plan: Plan, fetcher: Fetcher, end: Callable[[Fetcher], None]) -> None:
+        self.plan = plan
+        self._fetcher: Fetcher | None = fetcher
+        self._end = end
+
+    def close(self) -> None:
+        """Stops fetching, unless a reader took it over."""
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            self._end(fetcher)
+
+    def taken(self) -> Fetcher:
+        """The fetcher, for the one who reads: from now on it may use all of its memory."""
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is None:
+            raise InputError("a prefetch is read once, and not after it was closed")
+        fetcher.shelf.widen()
+        return fetcher
 
 
 class Reader:
@@ -147,9 +175,22 @@ class Reader:
         decoding = Decoding(self._decoder(columns), self._footing.events)
         return self._records(self._plan(what, start, stop, partitions, timeout), decoding)
 
+    def prefetch(self, what: OffsetRange) -> Prefetch:
+        """Begins to fetch a range that is to be read soon: one answer of it, no more, waits until `decoded` asks."""
+        plan = self._plan(what, "earliest", "latest", None, None)
+        fetcher = self._fetcher(plan.courses, plan.followed, most_bytes=self._fetching.request_bytes)
+        self._fetchers.add(fetcher)
+        try:
+            self._check_open()  # only now: whoever closes the reader ends all that are there
+            fetcher.start()
+        except BaseException:
+            self._end(fetcher)
+            raise
+        return Prefetch(plan, fetcher, self._end)
+
     def decoded(
         self,
-        what: What,
+        what: What | Prefetch,
         start: Place = "earliest",
         stop: Place | None = "latest",
         *,
@@ -164,6 +205,8 @@ class Reader:
         `check` is called now and then while nothing comes: what it raises ends the wait.
         """
         decoding = Decoding(self._decoder(columns, fingerprint=fingerprint), self._footing.events)
+        if isinstance(what, Prefetch):
+            return self._stretches(what.plan, decoding, check, what)
         return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, check)
 
     def batches(
@@ -290,9 +333,13 @@ class Reader:
             del decoded  # its memory is free before the next one is waited for
 
     def _stretches(
-        self, plan: Plan, decoding: Decoding, check: Callable[[], None] | None = None
+        self,
+        plan: Plan,
+        decoding: Decoding,
+        check: Callable[[], None] | None = None,
+        begun: Prefetch | None = None,
     ) -> Generator[Decoded, None, None]:
-        for piece in self._pieces(plan, check, decoding):
+        for piece in self._pieces(plan, check, decoding, begun):
             yield from decoding.decode(piece)
             del piece
 
@@ -318,22 +365,33 @@ class Reader:
                     yield RawBatch(*piece.course.at, batch)
 
     def _pieces(
-        self, plan: Plan, check: Callable[[], None] | None = None, decoding: Decoding | None = None
+        self,
+        plan: Plan,
+        check: Callable[[], None] | None = None,
+        decoding: Decoding | None = None,
+        begun: Prefetch | None = None,
     ) -> Iterator[Piece]:
-        for item in self._items(plan, check, decoding):
+        for item in self._items(plan, check, decoding, begun):
             if isinstance(item, Failed):
                 raise item.error
             yield item
             del item
 
     def _items(
-        self, plan: Plan, check: Callable[[], None] | None = None, decoding: Decoding | None = None
+        self,
+        plan: Plan,
+        check: Callable[[], None] | None = None,
+        decoding: Decoding | None = None,
+        begun: Prefetch | None = None,
     ) -> Iterator[Piece | Failed]:
         """What comes of the courses, until all are over; a failure ends its course."""
-        ahead = {course for course in plan.courses if not course.is_over}
-        if not ahead:
+        ahead = {course for course in plan.courses if not course.fact.is_over}
+        if begun is not None:
+            fetcher = begun.taken()
+        elif ahead:
+            fetcher = self._fetcher(ahead, plan.followed)
+        else:
             return
-        fetcher = self._fetcher(ahead, plan.followed)
         if decoding is not None:
             decoding.following = fetcher.shelf.following
         try:
@@ -355,16 +413,21 @@ class Reader:
                     ahead.discard(item.course)
                 del item
         finally:
-            fetcher.stop()
-            self._fetchers.discard(fetcher)
-            self._lanes.append(fetcher.lane)
+            self._end(fetcher)
+
+    def _end(self, fetcher: Fetcher) -> None:
+        fetcher.stop()
+        self._fetchers.discard(fetcher)
+        self._lanes.append(fetcher.lane)
 
     def _check_open(self) -> None:
         if self._closed:
             raise client_closed()
         self.cluster.effort("reading")  # raises in a forked child, which must not touch locks of the parent
 
-    def _fetcher(self, courses: Collection[Course], followed: Collection[str]) -> Fetcher:
+    def _fetcher(
+        self, courses: Collection[Course], followed: Collection[str], *, most_bytes: int | None = None
+    ) -> Fetcher:
         endless = all(course.stop == END_OF_LOG for course in courses)
         patience = math.inf if endless else self.cluster.timeouts.total
         manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
@@ -373,6 +436,8 @@ class Reader:
         except IndexError:
             lane = f"read-{next(_numbers)}"
         fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._footing.events)
+        if most_bytes is not None:
+            fetcher.shelf.narrow(most_bytes)
         fetcher.add(sorted(courses, key=lambda course: course.at))
         if followed:
             fetcher.follow(followed)

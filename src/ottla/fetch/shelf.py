@@ -20,7 +20,7 @@ class Shelf:
     """Holds at most about `limit_bytes`; `room` is called when there is some again."""
 
     def __init__(self, limit_bytes: int, *, room: Callable[[], None]) -> None:
-        self._limit = limit_bytes
+        self._limit = self._widest = limit_bytes
         self._room = room
         self._items: deque[Item] = deque()
         # Not a Condition: Ctrl-C in the midst of its wait leaves its lock in a wrong state, and a RuntimeError behind.
@@ -39,6 +39,17 @@ class Shelf:
     def used_bytes(self) -> int:
         """What is on the shelf, in use, or on its way."""
         return self._used
+
+    def narrow(self, limit_bytes: int) -> None:
+        """Holds less than it could, until `widen`."""
+        self._limit = min(self._widest, limit_bytes)
+
+    def widen(self) -> None:
+        """Holds as much as it was made for."""
+        with self._lock:
+            self._limit = self._widest
+            self._wants_room = False
+        self._room()
 
     def reserve(self, wanted: int, *, least: int) -> int:
         """How many bytes may be fetched now: up to `wanted`, 0 when there is less room than `least`.

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
+from ottla.engines.fleet.ahead import Ahead, Claimed
 from ottla.engines.fleet.goal import Goal
 from ottla.engines.fleet.handling import ended, handle
 from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
@@ -302,17 +303,31 @@ class Fleet:
         """Units; None each time that there is nothing to take."""
         goal = self._goal() if until_end else None
         nap = _SHORTEST_NAP
-        while not self._stopped.wait(self._pause.seconds(time.monotonic())):
+        ahead = Ahead(self._take, self._reader.prefetch, self._return)
+        try:
+            while not self._stopped.wait(self._pause.seconds(time.monotonic())):
+                unit = self._next(ahead)
+                if unit is not None:
+                    nap = _SHORTEST_NAP
+                    yield unit
+                    continue
+                if goal is not None and goal.is_reached(time.monotonic()):
+                    return
+                yield None
+                self._stopped.wait(nap)
+                nap = min(_LONGEST_NAP, nap * 2)
+        finally:
+            ahead.close()
+
+    def _next(self, ahead: Ahead) -> Unit | None:
+        self._check_process()
+        claimed = ahead.claim()
+        if claimed is None:
             held = self._take()
-            if held is not None:
-                nap = _SHORTEST_NAP
-                yield Unit(held, self._reader, self._ended)
-                continue
-            if goal is not None and goal.is_reached(time.monotonic()):
-                return
-            yield None
-            self._stopped.wait(nap)
-            nap = min(_LONGEST_NAP, nap * 2)
+            claimed = None if held is None else Claimed(held, None)
+        if claimed is None:
+            return None
+        return Unit(claimed.held, self._reader, self._ended, prefetch=claimed.prefetch, near_end=ahead.begin)
 
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
         try:
@@ -333,6 +348,9 @@ class Fleet:
             except StoreUnavailable:
                 return None  # the steward tells
         return taken[0] if taken else None
+
+    def _return(self, held: Held) -> Ending:
+        return self._holdings.finish(held, held.grant.range.start)
 
     def _ended(self, unit: Unit, held: Held, reached: int, error: BaseException | None) -> Ending:
         if error is None:

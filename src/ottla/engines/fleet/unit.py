@@ -16,10 +16,11 @@ from typing import Self
 import pyarrow as pa
 
 from ottla.consume.singly import records_of
+from ottla.engines.fleet.ahead import NEAR_END_SECONDS
 from ottla.engines.fleet.handlers import came_from_outside
 from ottla.engines.fleet.holding import Ending, Held
 from ottla.errors import InputError, LeaseLost, UsedAfterFork
-from ottla.fetch.reader import Reader
+from ottla.fetch.reader import Prefetch, Reader
 from ottla.model import OffsetRange, Record
 from ottla.wire.decode import COLUMNS, SCHEMA
 
@@ -30,11 +31,22 @@ Told = Callable[["Unit", Held, int, BaseException | None], Ending]
 class Unit:
     """A slice of one partition. One thread uses it at a time."""
 
-    def __init__(self, held: Held, reader: Reader, tell: Told) -> None:
+    def __init__(
+        self,
+        held: Held,
+        reader: Reader,
+        tell: Told,
+        *,
+        prefetch: Prefetch | None = None,
+        near_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`prefetch` has begun to fetch its records; `near_end` hears once that little is left to read."""
         self._pid = os.getpid()
         self._held = held
         self._reader = reader
         self._tell = tell
+        self._prefetch = prefetch
+        self._near_end = near_end
         self.range: OffsetRange = held.grant.range
         """What is to be worked on. Key what you write by it: another attempt has the same range."""
         self.attempt: int = held.grant.attempt
@@ -65,13 +77,18 @@ class Unit:
 
     def read(self, columns: Collection[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
         """Its records as Arrow. Raises `LeaseLost` when the unit is somebody else's by now."""
+        what, self._prefetch = self._prefetch or self.range, None
+        began, is_near_end = time.monotonic(), False
         # Also while nothing comes: a log that was replaced or cut may never have the offsets.
-        for stretch in self._reader.decoded(self.range, columns=columns, fingerprint=False, check=self._require_lease):
+        for stretch in self._reader.decoded(what, columns=columns, fingerprint=False, check=self._require_lease):
             self._require_lease()
             self.records_read += stretch.rows
             self.records_wasted += stretch.left_out
             self.bytes_read += stretch.records.nbytes
             self.reached = stretch.next_offset
+            if not is_near_end and self._seconds_left(began) <= NEAR_END_SECONDS:
+                is_near_end = True
+                self._near_end()
             yield stretch.records
         self.reached = self.range.stop
 
@@ -115,6 +132,11 @@ class Unit:
         else:
             self.fail(error)
 
+    def _seconds_left(self, began: float) -> float:
+        """How long it takes to read the rest, at the pace of what was read since `began`."""
+        pace = (time.monotonic() - began) / max(1, self.reached - self.range.start)
+        return (self.range.stop - self.reached) * pace
+
     def _require_lease(self) -> None:
         if self.is_lost:
             raise LeaseLost(f"{self.range} was given to another node while it was read")
@@ -124,6 +146,8 @@ class Unit:
             raise UsedAfterFork(f"{self.range} belongs to the process that took it: what becomes of it is said there")
         if self.ending is not None:
             raise InputError(f"{self.range} has ended already: {self.ending.value}")
+        if self._prefetch is not None:  # it was never read
+            self._prefetch.close()
         self.ending = self._tell(self, self._held, reached, error)
         return self.ending
 
