@@ -7,9 +7,8 @@ to know. A damaged batch raises `CorruptBatch`, and nothing of it is handed out.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import crc32c
@@ -33,10 +32,11 @@ from ottla.wire.batch import (
     TimestampType,
 )
 from ottla.wire.codecs import DecompressionFailed, Scratch
+from ottla.wire.constants import constant
 from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
 from ottla.wire.kernels import decoding as k
 from ottla.wire.kernels import scanning
-from ottla.wire.room import Fault, Room
+from ottla.wire.room import Fault, Room, Spare
 from ottla.wire.scan import Batches
 
 SCHEMA = pa.schema(
@@ -111,6 +111,7 @@ class Decoder:
         self.chunk_bytes = chunk_bytes
         self._verify_crc = verify_crc
         self._scratch = Scratch()
+        self._spare = Spare()
 
     def decode(
         self,
@@ -127,6 +128,11 @@ class Decoder:
         """
         _load_kernel()
         stop = min(stop, _END_OF_LOG)
+        if isinstance(batches, Batches) and self._is_plain(batches):
+            reached = yield from self._scanned(batches, topic, partition, start, stop)
+            if reached == len(batches):
+                return
+            batches = batches[reached:]  # something is wrong there, and is told below
         for chunk in self._chunks(batches, start, stop):
             fault = chunk.fault
             try:
@@ -140,6 +146,50 @@ class Decoder:
                 fault.topic, fault.partition = topic, partition
             if fault is not None:
                 raise fault
+
+    def _is_plain(self, batches: Batches) -> bool:
+        """Whether the records can be decoded from the table of batches, without a `Batch` for each."""
+        is_mixed = (batches.any_attributes ^ batches.all_attributes) & IS_LOG_APPEND
+        lengths = batches.table[:, k.END] - batches.table[:, scanning.AT]
+        return (
+            batches.size_bytes > MOST_BYTES
+            and not batches.any_attributes & CODEC_MASK
+            and not is_mixed
+            and int(lengths.max()) <= self._max_batch_bytes
+        )
+
+    def _scanned(
+        self, batches: Batches, topic: str, partition: int, start: int, stop: int
+    ) -> Generator[Decoded, None, int]:
+        """The records of uncompressed batches, chunk by chunk; returns how many batches went well."""
+        kind = TimestampType.LOG_APPEND if batches.any_attributes & IS_LOG_APPEND else TimestampType.CREATE
+        fixed: dict[str, str | int] = {"topic": topic, "partition": partition, "timestampType": int(kind)}
+        data = np.frombuffer(batches.source, np.uint8)
+        first = 0
+        while first < len(batches.table):
+            table = self._portion(batches.table[first:])
+            end = first + len(table)
+            table = table[
+                (table[:, k.BASE_OFFSET] + table[:, k.LAST_DELTA] >= start) & (table[:, k.BASE_OFFSET] < stop)
+            ]
+            if not self._are_intact(batches.source, table):
+                break
+            segments = table[_is_data(table)]
+            if len(segments):
+                room = self._new_room(int(segments[:, k.COUNT].sum()), _record_bytes(segments))
+                if room.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), start, stop) is not None:
+                    break
+                reached = int(segments[-1, k.BASE_OFFSET] + segments[-1, k.LAST_DELTA]) + 1
+                if room.rows:
+                    yield self._decoded(room, fixed, int(segments[:, k.COUNT].sum()), min(stop, reached))
+                del room
+            first = end
+        return first
+
+    def _portion(self, table: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first rows of a table of batches, as many as go into a chunk."""
+        ends = np.cumsum(table[:, k.END] - table[:, scanning.AT])
+        return table[: max(1, int(np.searchsorted(ends, self.chunk_bytes, "right")))]
 
     @property
     def can_join(self) -> bool:
@@ -164,7 +214,7 @@ class Decoder:
         if not self.can_join or int(lengths.max()) > self._max_batch_bytes or not self._are_intact(source, table):
             return None
         _load_kernel()
-        is_data = (table[:, scanning.ATTRIBUTES] & IS_CONTROL == 0) & (table[:, k.COUNT] > 0)
+        is_data = _is_data(table)
         owners = np.repeat(np.arange(len(stretches)), [len(one.batches) for one in stretches])[is_data]
         segments = table[is_data]
         data = np.frombuffer(source, np.uint8)
@@ -175,7 +225,7 @@ class Decoder:
             stretches, owners, segments = stretches[:unpacked], owners[owners < unpacked], segments[owners < unpacked]
             data = self._scratch.view()
         rows = np.bincount(owners, segments[:, k.COUNT], len(stretches)).astype(np.int64)
-        room = Room(self._want, int(rows.sum()), int((segments[:, k.END] - segments[:, k.START]).sum()))
+        room = self._new_room(int(rows.sum()), _record_bytes(segments))
         fault = room.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), 0, _END_OF_LOG)
         if fault is not None or room.clamped or room.rows != rows.sum():
             return None
@@ -223,7 +273,7 @@ class Decoder:
                 numbers = np.repeat(np.array([one.partition for one in stretches], np.int32), rows)
                 columns.append(pa.Array.from_buffers(data_type, len(numbers), [None, pa.py_buffer(numbers)]))
             elif name in fixed:
-                columns.append(_repeated(fixed[name], room.rows))
+                columns.append(constant(fixed[name], room.rows))
             else:
                 columns.append(room.column(name, data_type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -278,15 +328,18 @@ class Decoder:
             "partition": partition,
             "timestampType": int(chunk.timestamp_type),
         }
+        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
+        return self._decoded(room, fixed, chunk.count, min(stop, reached))
+
+    def _decoded(self, room: Room | Few, fixed: Mapping[str, str | int], count: int, next_offset: int) -> Decoded:
+        """What was laid out, of `count` records that there were."""
         columns = [
-            _repeated(fixed[name], room.rows) if name in fixed else room.column(name, data_type)
+            constant(fixed[name], room.rows) if name in fixed else room.column(name, data_type)
             for name, data_type in self._fields
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         fingerprint = room.fingerprint() if self._want & k.FINGERPRINT and isinstance(room, Room) else None
-        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
-        left_out = chunk.count - room.rows
-        return Decoded(records, room.rows, fingerprint, min(stop, reached), left_out, room.clamped)
+        return Decoded(records, room.rows, fingerprint, next_offset, count - room.rows, room.clamped)
 
     def _few(self, chunk: _Chunk, start: int, stop: int) -> Few | None:
         if chunk.count > MOST_RECORDS or chunk.record_bytes > MOST_BYTES or self._want & k.FINGERPRINT:
@@ -297,8 +350,11 @@ class Decoder:
         few = Few()
         return few if few.fill(source, chunk.segments, start, stop) else None
 
+    def _new_room(self, count: int, record_bytes: int) -> Room:
+        return Room(self._want, count, record_bytes, self._spare)
+
     def _room(self, chunk: _Chunk, start: int, stop: int) -> Room:
-        room = Room(self._want, chunk.count, chunk.record_bytes)
+        room = self._new_room(chunk.count, chunk.record_bytes)
         for source, batches, segments in chunk.stretches():
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
             fault = room.fill(data, np.array(segments, np.int64), start, stop)
@@ -316,24 +372,6 @@ def _load_kernel() -> None:
         data = np.empty(0, np.uint8)
         data.flags.writeable = is_decompressed
         Room(0, 0, 0).fill(data, np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
-
-
-def _repeated(value: str | int, rows: int) -> pa.Array:
-    return _repeated_few(value, rows) if rows <= MOST_RECORDS else pa.repeat(_constant(value), rows)
-
-
-@lru_cache(maxsize=1024)
-def _repeated_few(value: str | int, rows: int) -> pa.Array:
-    return pa.repeat(_constant(value), rows)
-
-
-def _constant(value: str | int) -> pa.Scalar:
-    """The value as Arrow's string or int32. `pa.scalar` would do, but imports pandas where it is installed: 45 MB."""
-    if isinstance(value, int):
-        return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(struct.pack("<i", value))])[0]
-    text = value.encode()
-    ends = struct.pack("<ii", 0, len(text))
-    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(text)])[0]
 
 
 class _FaultyRecords(Exception):
@@ -406,6 +444,16 @@ class _Chunk:
             if i == len(self.batches) or self.sources[i] is not self.sources[first]:
                 yield self.sources[first], self.batches[first:i], self.segments[first:i]
                 first = i
+
+
+def _is_data(table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which batches of a table have records for a program."""
+    is_data: npt.NDArray[np.bool_] = (table[:, scanning.ATTRIBUTES] & IS_CONTROL == 0) & (table[:, k.COUNT] > 0)
+    return is_data
+
+
+def _record_bytes(segments: npt.NDArray[np.int64]) -> int:
+    return int((segments[:, k.END] - segments[:, k.START]).sum())
 
 
 def _fault(batch: Batch, reason: str, position: int) -> CorruptBatch:

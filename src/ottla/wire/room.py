@@ -30,6 +30,8 @@ class Fault(NamedTuple):
 _SHARED_BYTES = 1 << 15
 """Columns that need no more than this together lie in one piece of memory: allocations cost more than records."""
 _ALIGNED = 64
+_MOST_SPARE = 4
+_EMPTY = pa.py_buffer(b"")
 
 
 def _allocated(size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
@@ -37,12 +39,38 @@ def _allocated(size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
     return buffer, np.frombuffer(buffer, np.uint8)
 
 
+class Spare:
+    """Memory of columns in which nothing was put, for the next chunk: most topics have no keys or no headers."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[pa.Buffer, npt.NDArray[np.uint8]]] = []
+
+    def take(self, size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
+        """A piece of at least this size."""
+        while self._pieces:
+            piece = self._pieces.pop()
+            if size_bytes <= piece[0].size <= 4 * size_bytes:
+                return piece
+        return _allocated(max(size_bytes, 8))
+
+    def put(self, piece: tuple[pa.Buffer, npt.NDArray[np.uint8]]) -> None:
+        """One that holds nothing, and that nothing refers to."""
+        if len(self._pieces) < _MOST_SPARE and piece[0].size > _SHARED_BYTES:
+            self._pieces.append(piece)
+
+
 class _Land:
     """Where the memory of columns comes from: a piece of its own for each, or parts of one when all are small."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, spare: Spare | None = None) -> None:
         self._free = _allocated(total_bytes) if total_bytes <= _SHARED_BYTES else None
         self._at = 0
+        self.spare = spare if self._free is None else None
+        """For data whose size is not known before; None where all is in one piece."""
+
+    def take_data(self, size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
+        """For the bytes of a column, of which there may be none in the end."""
+        return self.take(size_bytes) if self.spare is None else self.spare.take(size_bytes)
 
     def take(self, size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
         size_bytes = max(size_bytes, 8)
@@ -98,19 +126,24 @@ class _Binary:
     def __init__(self, rows: int, data_bytes: int, land: _Land = _APART) -> None:
         self.ends = _Numbers(rows + 1, _SMALL, land)
         self.ends.out[0] = 0
-        self.buffer, memory = land.take(data_bytes)
+        self.buffer, memory = land.take_data(data_bytes)
+        self._spare = land.spare
         self.valid = _Validity(rows, land)
         self.out = k.BinaryOut(self.ends.out, memory, self.valid.out)
 
     def array(self, data_type: pa.DataType, rows: int, nulls: int) -> pa.Array:
         used = int(self.ends.out[rows])
-        buffers = [self.valid.bits(nulls), self.ends.filled(rows + 1), _fitted(self.buffer, used)]
-        return pa.Array.from_buffers(data_type, rows, buffers, nulls)
+        data = _fitted(self.buffer, used) if used else _EMPTY
+        if not used and self._spare is not None:
+            self._spare.put((self.buffer, self.out.data))
+            self._spare = None
+        return pa.Array.from_buffers(data_type, rows, [self.valid.bits(nulls), self.ends.filled(rows + 1), data], nulls)
 
     def grown(self, rows: int, filled: int) -> _Binary:
         """The same column with room for more rows (its data had room for the worst case from the start)."""
         other = _Binary.__new__(_Binary)
         other.ends, other.valid, other.buffer = _Numbers(rows + 1, _SMALL), _Validity(rows), self.buffer
+        other._spare = self._spare
         other.ends.out[: filled + 1] = self.ends.out[: filled + 1]
         size = (filled + 7) // 8
         other.valid.out[:size] = self.valid.out[:size]
@@ -126,12 +159,12 @@ _UNWANTED_BINARY = _Binary(0, 0)
 class Room:
     """Where the records of one chunk are laid out."""
 
-    def __init__(self, want: int, count: int, record_bytes: int) -> None:
+    def __init__(self, want: int, count: int, record_bytes: int, spare: Spare | None = None) -> None:
         self._want = want
         self._record_bytes = record_bytes
         self._state = np.zeros(k.STATE_FIELDS, np.int64)
         self._sums = np.zeros(2, np.uint64)
-        land = _Land(_most_bytes(want, count, record_bytes))
+        land = _Land(_most_bytes(want, count, record_bytes), spare)
         self._offsets = _Numbers(count, _WIDE, land) if want & k.OFFSET else _UNWANTED_NUMBERS
         self._timestamps = _Numbers(count, _WIDE, land) if want & k.TIMESTAMP else _UNWANTED_NUMBERS
         self._key = _Binary(count, record_bytes, land) if want & k.KEY else _UNWANTED_BINARY
