@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.errors import InputError, OttlaError, WireError
+from ottla.events import Event, Events, RangeLost
 from ottla.fetch import places
 from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
 from ottla.fetch.decoding import Decoding, decode
@@ -59,17 +61,48 @@ class ReadFailure(NamedTuple):
     error: OttlaError
 
 
+class _Losses:
+    """Passes on the events of a prefetch. A loss waits until the range is read, and is dropped if it never is."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._kept: deque[RangeLost] = deque()
+        self._is_read = False
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, RangeLost):
+            self._events.emit(event)
+            return
+        self._kept.append(event)
+        if self._is_read:
+            self._pass_on()
+
+    def release(self) -> None:
+        """The range is being read."""
+        self._is_read = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._kept:
+            try:
+                event = self._kept.popleft()
+            except IndexError:
+                return  # another thread has it
+            self._events.emit(event)
+
+
 class Prefetch:
     """A range whose first answer is fetched before anybody reads it.
 
     `Reader.decoded` takes it over and goes on from there; `close` ends one that nobody wants any more.
     """
 
-    __slots__ = ("_end", "_fetcher", "plan")
+    __slots__ = ("_end", "_fetcher", "_losses", "plan")
 
-    def __init__(self, plan: Plan, fetcher: Fetcher, end: Callable[[Fetcher], None]) -> None:
+    def __init__(self, plan: Plan, fetcher: Fetcher, losses: _Losses, end: Callable[[Fetcher], None]) -> None:
         self.plan = plan
         self._fetcher: Fetcher | None = fetcher
+        self._losses = losses
         self._end = end
 
     def close(self) -> None:
@@ -83,6 +116,7 @@ class Prefetch:
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is None:
             raise InputError("a prefetch is read once, and not after it was closed")
+        self._losses.release()
         fetcher.shelf.widen()
         return fetcher
 
@@ -178,7 +212,9 @@ class Reader:
     def prefetch(self, what: OffsetRange) -> Prefetch:
         """Begins to fetch a range that is to be read soon: one answer of it, no more, waits until `decoded` asks."""
         plan = self._plan(what, "earliest", "latest", None, None)
-        fetcher = self._fetcher(plan.courses, plan.followed, most_bytes=self._fetching.request_bytes)
+        losses = _Losses(self._footing.events)
+        fetcher = self._fetcher(plan.courses, plan.followed, Events(losses))
+        fetcher.shelf.narrow(self._fetching.request_bytes)
         self._fetchers.add(fetcher)
         try:
             self._check_open()  # only now: whoever closes the reader ends all that are there
@@ -186,7 +222,7 @@ class Reader:
         except BaseException:
             self._end(fetcher)
             raise
-        return Prefetch(plan, fetcher, self._end)
+        return Prefetch(plan, fetcher, losses, self._end)
 
     def decoded(
         self,
@@ -425,9 +461,7 @@ class Reader:
             raise client_closed()
         self.cluster.effort("reading")  # raises in a forked child, which must not touch locks of the parent
 
-    def _fetcher(
-        self, courses: Collection[Course], followed: Collection[str], *, most_bytes: int | None = None
-    ) -> Fetcher:
+    def _fetcher(self, courses: Collection[Course], followed: Collection[str], events: Events | None = None) -> Fetcher:
         endless = all(course.stop == END_OF_LOG for course in courses)
         patience = math.inf if endless else self.cluster.timeouts.total
         manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
@@ -435,9 +469,7 @@ class Reader:
             lane = self._lanes.pop()
         except IndexError:
             lane = f"read-{next(_numbers)}"
-        fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._footing.events)
-        if most_bytes is not None:
-            fetcher.shelf.narrow(most_bytes)
+        fetcher = Fetcher(self.cluster, manner, lane=lane, events=events or self._footing.events)
         fetcher.add(sorted(courses, key=lambda course: course.at))
         if followed:
             fetcher.follow(followed)

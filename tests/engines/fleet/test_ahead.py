@@ -122,8 +122,25 @@ def test_what_was_taken_ahead_goes_back_when_the_program_stops(fleet: Fleet) -> 
         eventually(lambda: len(fleet.look().out) == 2, "the next unit was taken")
         batches.close()  # type: ignore[attr-defined]
     units.close()  # type: ignore[attr-defined]
-    assert len(fleet.look().out) == 0
+    eventually(lambda: len(fleet.look().out) == 0, "it went back")
     eventually(no_thread_is_left, "all threads have ended")
+
+
+def test_closing_the_fleet_gives_back_what_was_taken_ahead_and_leaves_no_thread(kafka: FakeKafka, group: str) -> None:
+    with new_fleet(kafka, group) as fleet:
+        unit = next(units := fleet.units())
+        next(unit.read())
+        eventually(lambda: len(fleet.look().out) == 2, "the next unit was taken")
+        fleet.close()
+        assert no_thread_is_left()
+        assert list(units) == []
+
+
+def test_a_unit_that_outlives_its_iterator_takes_nothing_ahead(fleet: Fleet) -> None:
+    unit = next(fleet.units())
+    assert unit.table().num_rows == UNIT
+    assert len(fleet.look().out) == 1
+    assert no_thread_is_left()
 
 
 def test_a_prefetch_holds_one_answer_until_it_is_read(kafka: FakeKafka) -> None:

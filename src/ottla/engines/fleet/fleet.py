@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
-from ottla.engines.fleet.ahead import Ahead, Claimed
+from ottla.engines.fleet.ahead import Ahead, Claimed, Slot
 from ottla.engines.fleet.goal import Goal
 from ottla.engines.fleet.handling import ended, handle
 from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
@@ -49,6 +49,7 @@ from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader
 from ottla.model import Isolation, OffsetRange, Record, TopicPartition
+from ottla.net.deadline import Deadline
 from ottla.net.footing import Addresses, Footing, Sinks
 
 _log = logging.getLogger(__name__)
@@ -131,6 +132,7 @@ class Fleet:
             self._store, self.node, host=self.host, most_seconds=most_seconds, went_back=self._went_back
         )
         self._planner = Planner(self._footing.cluster, self._store, self._policy, self._tell)
+        self._ahead = Ahead(self._take, self._reader.prefetch, self._return)
         self._steward: Steward | None = None
         self._tally = Tally()
         self._pause = Pause()
@@ -251,6 +253,7 @@ class Fleet:
         """No further units; those in hand can be finished. Any thread may call it, and a signal handler as well."""
         self._holdings.hurry()
         self._stopped.set()
+        self._ahead.hurry()
 
     def close(self) -> None:
         """Leaves the group: units that are in hand go back to it."""
@@ -264,6 +267,7 @@ class Fleet:
                 self._holdings.give_up()
                 self._give_back_astray()
         finally:
+            self._ahead.join(Deadline.after(_CLOSE_SECONDS))
             if self._steward is not None:
                 self._steward.stop()
                 self._steward = None
@@ -303,31 +307,28 @@ class Fleet:
         """Units; None each time that there is nothing to take."""
         goal = self._goal() if until_end else None
         nap = _SHORTEST_NAP
-        ahead = Ahead(self._take, self._reader.prefetch, self._return)
-        try:
-            while not self._stopped.wait(self._pause.seconds(time.monotonic())):
-                unit = self._next(ahead)
-                if unit is not None:
-                    nap = _SHORTEST_NAP
-                    yield unit
-                    continue
-                if goal is not None and goal.is_reached(time.monotonic()):
-                    return
-                yield None
-                self._stopped.wait(nap)
-                nap = min(_LONGEST_NAP, nap * 2)
-        finally:
-            ahead.close()
+        slot = self._ahead.slot()
+        while not self._stopped.wait(self._pause.seconds(time.monotonic())):
+            unit = self._next(slot)
+            if unit is not None:
+                nap = _SHORTEST_NAP
+                yield unit
+                continue
+            if goal is not None and goal.is_reached(time.monotonic()):
+                return
+            yield None
+            self._stopped.wait(nap)
+            nap = min(_LONGEST_NAP, nap * 2)
 
-    def _next(self, ahead: Ahead) -> Unit | None:
+    def _next(self, slot: Slot) -> Unit | None:
         self._check_process()
-        claimed = ahead.claim()
+        claimed = slot.claim()
         if claimed is None:
             held = self._take()
             claimed = None if held is None else Claimed(held, None)
         if claimed is None:
             return None
-        return Unit(claimed.held, self._reader, self._ended, prefetch=claimed.prefetch, near_end=ahead.begin)
+        return Unit(claimed.held, self._reader, self._ended, prefetch=claimed.prefetch, near_end=slot.opener())
 
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
         try:
