@@ -12,9 +12,8 @@ from typing import Any
 import aiokafka
 import confluent_kafka
 import pytest
-from kio.schema.errors import ErrorCode
 
-from ottla.errors import ConfigError, DeadlineExceeded, InputError
+from ottla.errors import ConfigError, DeadlineExceeded, ErrorCode, InputError
 from ottla.testing import FakeKafka, When
 
 from .raw import RawClient, make_batch, produce

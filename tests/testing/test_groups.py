@@ -11,8 +11,8 @@ from typing import Any
 import aiokafka
 import confluent_kafka
 import pytest
-from kio.schema.errors import ErrorCode
 
+from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
 from ottla.testing.fake.groups import Group, Joining, Member, Phase
 from ottla.testing.fake.log import Refused

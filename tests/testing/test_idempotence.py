@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from kio.schema.errors import ErrorCode
 
+from ottla.errors import ErrorCode
 from ottla.testing.fake.log import REMEMBERED_BATCHES, PartitionLog, Refused
 from ottla.wire.batch import Batch
 

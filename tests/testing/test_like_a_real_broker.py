@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from ottla.cluster import LocalCluster
 from ottla.config import Address, parse_bootstrap
+from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
 from ottla.testing.fake.apis.table import TABLE
 from ottla.wire.messages import api_name

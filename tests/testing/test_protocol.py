@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
 
 from ottla.config import Address
+from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
 from ottla.testing.fake import messages
 from ottla.testing.fake.apis.table import TABLE
