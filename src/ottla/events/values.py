@@ -38,14 +38,16 @@ from ottla.events.reading import (
 )
 from ottla.events.sending import (
     BufferFull,
-    DowntimeReplayed,
-    DowntimeSaved,
     Dropped,
     EpochBumped,
     FlushAcknowledged,
     Flushed,
     FlushFailed,
     FlushRetried,
+)
+from ottla.events.spooling import (
+    DowntimeReplayed,
+    DowntimeSaved,
     SpoolDamaged,
     SpoolFailed,
     SpoolFull,

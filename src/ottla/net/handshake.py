@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ottla._version import VERSION
 from ottla.config import Address, Sasl, Security
@@ -47,8 +46,7 @@ class _Speaks(Protocol):
     def submit_message(self, message: messages.Message, *, deadline: Deadline) -> Pending: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(NamedTuple):
     """What the handshake found out."""
 
     versions: Versions

@@ -200,7 +200,9 @@ def _is_literal(host: str) -> bool:
 
 
 def _look_up(address: Address) -> list[IpAddress]:
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # Python loads tables of Unicode for any text here, but takes bytes as they are.
+    host = address.host.encode() if address.host.isascii() else address.host
+    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
     return [(family, ip_address) for family, _, _, _, ip_address in found]
 
 
