@@ -173,7 +173,7 @@ def test_an_entity_shows_what_it_has_and_takes_nothing_else() -> None:
     assert repr(entity) == "ApiVersionsRequest(client_software_name='ottla', client_software_version='1')"
     assert entity == kind(client_software_version="1", client_software_name="ottla")
     assert entity != kind(client_software_name="ottla", client_software_version="2")
-    with pytest.raises(TypeError, match="ApiVersionsRequest needs client_software_version"):
+    with pytest.raises(TypeError, match="ApiVersionsRequest v3 needs client_software_version"):
         kind(client_software_name="ottla")
     with pytest.raises(TypeError, match="ApiVersionsRequest v3 has no colour"):
         kind(client_software_name="ottla", client_software_version="1", colour="red")

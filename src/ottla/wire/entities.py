@@ -83,6 +83,12 @@ def fields_of(entity_type: type) -> tuple[Field, ...]:
 
 
 @cache
+def names_of(entity_type: type) -> frozenset[str]:
+    """The names of the fields of an entity."""
+    return frozenset(field.name for field in fields_of(entity_type))
+
+
+@cache
 def element_type(entity_type: type, name: str) -> Any:
     """The type of one element of the array, or of the nested entity, that the field `name` holds."""
     return next(field.kind for field in fields_of(entity_type) if field.name == name)

@@ -7,7 +7,9 @@ takes as long to import as all else that a client needs for its first record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
 
 __all__ = ["APIS", "REQUIRED", "Api", "Entity", "Field", "request_type", "response_type"]
@@ -33,25 +35,27 @@ class Field(NamedTuple):
 class Entity:
     """A message or a part of one. Each class of it has the fields of one version."""
 
-    __slots__ = ()
     __fields__: ClassVar[tuple[Field, ...]] = ()
+    __names__: ClassVar[frozenset[str]] = frozenset()
+    __defaults__: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     __api_key__: ClassVar[int]
     __version__: ClassVar[int]
     __flexible__: ClassVar[bool]
 
     def __init__(self, **values: Any) -> None:
-        for field in self.__fields__:
-            value = values.pop(field.name, field.default)
-            if value is REQUIRED:
-                raise TypeError(f"{type(self).__name__} needs {field.name}")
-            setattr(self, field.name, value)
-        if values:
-            raise TypeError(f"{type(self).__name__} v{self.__version__} has no {', '.join(values)}")
+        if values.keys() != self.__names__:
+            values = {**self.__defaults__, **values}
+            if values.keys() != self.__names__:
+                raise TypeError(self._misfit(values))
+        self.__dict__.update(values)  # answers have thousands of entities: nothing is done for each field
+
+    def _misfit(self, values: Mapping[str, Any]) -> str:
+        name = f"{type(self).__name__} v{self.__version__}"
+        unknown = ", ".join(sorted(values.keys() - self.__names__))
+        return f"{name} has no {unknown}" if unknown else f"{name} needs {', '.join(self.__names__ - values.keys())}"
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.__fields__)
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -109,8 +113,9 @@ def response_type(api_key: int, version: int) -> type[Entity]:
 def _type(part: Part, api_key: int, version: int) -> type[Entity]:
     fields = tuple(_field(row, api_key, version) for row in part.rows if row.since <= version < row.until)
     content = {
-        "__slots__": tuple(field.name for field in fields),
         "__fields__": fields,
+        "__names__": frozenset(field.name for field in fields),
+        "__defaults__": {field.name: field.default for field in fields if field.default is not REQUIRED},
         "__api_key__": api_key,
         "__version__": version,
         "__flexible__": version >= APIS[api_key].flexible,

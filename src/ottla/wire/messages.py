@@ -106,7 +106,7 @@ def compose(entity_type: type, values: Mapping[str, Any]) -> Any:
     A value that this version of the message does not know is left out, so that one mapping serves all
     versions; check the version first where leaving it out would change the meaning.
     """
-    known = {field.name for field in entities.fields_of(entity_type)}
+    known = entities.names_of(entity_type)
     return entity_type(**{name: _inner(entity_type, name, v) for name, v in values.items() if name in known})
 
 
