@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla._lazy import lazy
+from ottla._version import VERSION
 
 if TYPE_CHECKING:
     from ottla.admin import (
@@ -164,8 +165,7 @@ if TYPE_CHECKING:
         end_transaction,
     )
 
-
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "Admin": "ottla.admin.admin",

@@ -29,9 +29,6 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
         module = sys.modules[package]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
-        # First, in every thread: where hypothesis is installed, kio imports it, and it looks into a numpy that another
-        # thread may just be importing.
-        import_module("ottla.codes")
         try:
             value = getattr(import_module(homes[name]), name)
         except ModuleNotFoundError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import socket
 import ssl
 import struct
@@ -12,8 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
-
-from kio.serial import entity_writer
 
 from ottla.config import Address
 from ottla.errors import ErrorCode
@@ -86,10 +83,7 @@ def response(asked: tuple[int, int, int], fields: dict[str, Any]) -> bytes:
 
 
 def body(entity_type: type, fields: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    values = {"throttle_time": timedelta(0), **fields}
-    entity_writer(entity_type)(buffer, messages.compose(entity_type, values))
-    return buffer.getvalue()
+    return messages.encode_body(messages.compose(entity_type, {"throttle_time": timedelta(0), **fields}))
 
 
 def frame(correlation_id: int, payload: bytes, *, tagged: bool = False) -> bytes:

@@ -1,22 +1,23 @@
-"""Control messages: what kio wrote is read back, and bytes that lie do no harm."""
+"""Control messages: what kio wrote is read back, what is written here kio reads, and bytes that lie do no harm."""
 
 from __future__ import annotations
 
-import io
 import random
 import tracemalloc
 import uuid
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
+from tests.by_kio import plain, written
 
 from ottla.errors import ErrorCode, UnsupportedFormat, WireError
 from ottla.wire import entities, messages
+from ottla.wire.layouts import Field
 
 from .servers import body
 
@@ -26,23 +27,20 @@ _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 def sample(entity_type: type, chance: random.Random) -> Any:
     """An entity with random content in every field."""
-    return entity_type(**{f.name: _value(entity_type, f, chance) for f in fields(entity_type)})
+    return entity_type(**{f.name: _value(f, chance) for f in entities.fields_of(entity_type)})
 
 
-def _value(entity_type: type, field: Any, chance: random.Random) -> Any:
-    inner, is_array, optional = entities._hint(entity_type, field.name)
-    kafka_type = field.metadata.get("kafka_type")
-    if optional and "tag" not in field.metadata and chance.random() < 0.3:
+def _value(field: Field, chance: random.Random) -> Any:
+    if field.optional and field.tag is None and chance.random() < 0.3:
         return None
-    if is_array:
-        return tuple(_one(inner, kafka_type, chance) for _ in range(chance.randrange(4)))
-    return _one(inner, kafka_type, chance)
+    if field.is_array:
+        return tuple(_one(field.kind, chance) for _ in range(chance.randrange(4)))
+    return _one(field.kind, chance)
 
 
-def _one(inner: type, kafka_type: str | None, chance: random.Random) -> Any:
-    if kafka_type is None:
-        assert is_dataclass(inner)
-        return sample(inner, chance)
+def _one(kafka_type: str | type, chance: random.Random) -> Any:
+    if not isinstance(kafka_type, str):
+        return sample(kafka_type, chance)
     if kafka_type in _BITS:
         half = 1 << (_BITS[kafka_type] - 1)
         return chance.randrange(-half, half)
@@ -62,20 +60,14 @@ def _one(inner: type, kafka_type: str | None, chance: random.Random) -> Any:
     return make[kafka_type]()
 
 
-def written(entity: Any) -> bytes:
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
 def test_every_response_of_every_version_is_read_as_it_was_written() -> None:
     chance = random.Random(1)
     for key, version in EVERY_RESPONSE:
-        entity_type = messages.response_type(key, version)
+        entity_type = load_response_schema(key, version)
         for _ in range(3):
             entity = sample(entity_type, chance)
             data = written(entity)
-            assert messages.decode_response(key, version, memoryview(data)) == entity
+            assert plain(messages.decode_response(key, version, memoryview(data))) == plain(entity)
             assert entity_reader(entity_type)(data, 0)[0] == entity
 
 
@@ -83,13 +75,23 @@ def test_every_request_of_every_version_is_read_as_it_was_written() -> None:
     chance = random.Random(2)
     for key, version in EVERY_RESPONSE:
         entity = sample(messages.request_type(key, version), chance)
-        assert entities.read_entity(type(entity), memoryview(messages.encode_body(entity)))[0] == entity
+        data = messages.encode_body(entity)
+        assert entities.read_entity(type(entity), memoryview(data))[0] == entity
+        assert plain(entity_reader(load_request_schema(key, version))(data, 0)[0]) == plain(entity)
+
+
+def test_every_message_is_written_as_kio_writes_it() -> None:
+    chance = random.Random(5)
+    for key, version in EVERY_RESPONSE:
+        for load in (load_request_schema, load_response_schema):
+            entity = sample(load(key, version), chance)
+            assert messages.encode_body(entity) == written(entity)
 
 
 def test_a_truncated_answer_is_a_wire_error_at_every_length() -> None:
     chance = random.Random(3)
     for key, version in chance.sample(EVERY_RESPONSE, 60):
-        data = written(sample(messages.response_type(key, version), chance))
+        data = written(sample(load_response_schema(key, version), chance))
         for size in range(0, len(data), max(1, len(data) // 40)):
             with pytest.raises(WireError):
                 messages.decode_response(key, version, memoryview(data)[:size])
@@ -99,7 +101,7 @@ def test_mutated_answers_are_read_or_refused_and_nothing_else() -> None:
     chance = random.Random(4)
     refused = 0
     for key, version in EVERY_RESPONSE * 20:
-        data = bytearray(written(sample(messages.response_type(key, version), chance)))
+        data = bytearray(written(sample(load_response_schema(key, version), chance)))
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
         try:

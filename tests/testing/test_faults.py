@@ -12,9 +12,8 @@ from typing import Any
 import aiokafka
 import confluent_kafka
 import pytest
-from kio.schema.errors import ErrorCode
 
-from ottla.errors import ConfigError, DeadlineExceeded, InputError
+from ottla.errors import ConfigError, DeadlineExceeded, ErrorCode, InputError
 from ottla.testing import FakeKafka, When
 
 from .raw import RawClient, make_batch, produce
@@ -300,7 +299,7 @@ def test_without_a_live_replica_there_is_no_leader_until_it_returns() -> None:
         assert kafka.leader("t", 0) == -1
         with RawClient(kafka.addresses[3 - only]) as client:
             topic = client.ask("Metadata", 12, topics=[{"name": "t"}]).topics[0]
-            assert topic.partitions[0].error_code is ErrorCode.leader_not_available
+            assert topic.partitions[0].error_code == ErrorCode.leader_not_available
         kafka.up(only)
         assert kafka.leader("t", 0) == only
 
@@ -325,7 +324,7 @@ def test_a_fault_for_one_broker_leaves_the_others_alone() -> None:
     with FakeKafka(brokers=2) as kafka:
         fault = kafka.cut("ApiVersions", broker=2, times=None)
         with RawClient(kafka.addresses[1]) as one, RawClient(kafka.addresses[2]) as two:
-            assert one.ask("ApiVersions", 0).error_code is ErrorCode.none
+            assert one.ask("ApiVersions", 0).error_code == ErrorCode.none
             two.send("ApiVersions", 0)
             with pytest.raises(ConnectionError):
                 two.receive_bytes()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from kio.schema.errors import ErrorCode
 
+from ottla.errors import ErrorCode
 from ottla.testing.fake.log import REMEMBERED_BATCHES, PartitionLog, Refused
 from ottla.wire.batch import Batch
 
@@ -58,22 +58,22 @@ class Producing(RuleBasedStateMachine):
         ancient = [batch for batch in self.accepted if batch[0] == self.epoch][:-REMEMBERED_BATCHES]
         if ancient:
             epoch, sequence, known, _ = ancient[0]
-            assert self.append(epoch, sequence, known) is ErrorCode.out_of_order_sequence_number
+            assert self.append(epoch, sequence, known) == ErrorCode.out_of_order_sequence_number
 
     @rule(gap=st.integers(1, 100), count=counts)
     def skip_a_sequence(self, gap: int, count: int) -> None:
         sequence = (self.next_sequence + gap) % (LAST_SEQUENCE + 1)
-        assert self.append(self.epoch, sequence, count) is ErrorCode.out_of_order_sequence_number
+        assert self.append(self.epoch, sequence, count) == ErrorCode.out_of_order_sequence_number
 
     @rule(count=counts)
     def send_with_an_old_epoch(self, count: int) -> None:
         if self.epoch:
             code = self.append(self.epoch - 1, self.next_sequence, count)
-            assert code is ErrorCode.invalid_producer_epoch
+            assert code == ErrorCode.invalid_producer_epoch
 
     @rule(count=counts)
     def begin_a_new_epoch(self, count: int) -> None:
-        assert self.append(self.epoch + 1, 5, count) is ErrorCode.out_of_order_sequence_number
+        assert self.append(self.epoch + 1, 5, count) == ErrorCode.out_of_order_sequence_number
         self.epoch, self.next_sequence = self.epoch + 1, 0
         self.send(count)
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from ottla.cluster import LocalCluster
 from ottla.config import Address, parse_bootstrap
+from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
 from ottla.testing.fake.apis.table import TABLE
 from ottla.wire.messages import api_name
@@ -207,7 +207,7 @@ def test_transactional_ids_are_taken_over_as_on_a_real_broker(both: tuple[Stage,
             first, second = init(), init()
             stale = init(first.producer_id, first.producer_epoch)
             same = second.producer_id == first.producer_id
-            assert first.error_code is ErrorCode.none
+            assert first.error_code == ErrorCode.none
             return [first.producer_epoch, second.producer_epoch, same, stale.error_code, stale.producer_id]
 
     real, fake = both

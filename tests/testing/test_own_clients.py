@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kio.schema.errors import ErrorCode
 from tests.waiting import eventually
 
 from ottla import Consumer, Producer, Reader
 from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.config import Timeouts
-from ottla.errors import BrokerError
+from ottla.errors import BrokerError, ErrorCode
 from ottla.model import TopicPartition
 from ottla.testing import FakeKafka, When
 

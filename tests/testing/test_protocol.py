@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
 
 from ottla.config import Address
+from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
 from ottla.testing.fake import messages
 from ottla.testing.fake.apis.table import TABLE
@@ -172,15 +172,15 @@ def test_the_last_five_batches_are_known_again_and_older_ones_are_out_of_order(c
     batches = [make_batch(2, producer_id=7, epoch=0, sequence=2 * i) for i in range(6)]
     assert [produce(client, batch).base_offset for batch in batches] == [0, 2, 4, 6, 8, 10]
     assert [produce(client, batch).base_offset for batch in batches[1:]] == [2, 4, 6, 8, 10]
-    assert produce(client, batches[0]).error_code is ErrorCode.out_of_order_sequence_number
+    assert produce(client, batches[0]).error_code == ErrorCode.out_of_order_sequence_number
 
 
 def test_a_gap_and_an_old_epoch_are_refused(client: RawClient) -> None:
-    assert produce(client, make_batch(producer_id=7, epoch=1, sequence=0)).error_code is ErrorCode.none
+    assert produce(client, make_batch(producer_id=7, epoch=1, sequence=0)).error_code == ErrorCode.none
     gap = produce(client, make_batch(producer_id=7, epoch=1, sequence=5))
     old = produce(client, make_batch(producer_id=7, epoch=0, sequence=1))
-    assert gap.error_code is ErrorCode.out_of_order_sequence_number
-    assert old.error_code is ErrorCode.invalid_producer_epoch
+    assert gap.error_code == ErrorCode.out_of_order_sequence_number
+    assert old.error_code == ErrorCode.invalid_producer_epoch
     assert (gap.base_offset, old.base_offset) == (-1, -1)
 
 
@@ -205,19 +205,19 @@ def damaged(batch: bytes) -> bytes:
 )
 def test_a_wrong_batch_is_refused_as_by_a_real_broker(records: bytes, error: ErrorCode) -> None:
     with FakeKafka(topics={"t": 1}, max_message_bytes=500) as kafka, RawClient(kafka.addresses[1]) as client:
-        assert produce(client, records).error_code is error
+        assert produce(client, records).error_code == error
         assert kafka.log("t", 0) == []
 
 
 def test_unknown_topics_partitions_and_acks_are_refused(client: RawClient) -> None:
-    assert produce(client, make_batch(), topic="no").error_code is ErrorCode.unknown_topic_or_partition
-    assert produce(client, make_batch(), partition=9).error_code is ErrorCode.unknown_topic_or_partition
+    assert produce(client, make_batch(), topic="no").error_code == ErrorCode.unknown_topic_or_partition
+    assert produce(client, make_batch(), partition=9).error_code == ErrorCode.unknown_topic_or_partition
     data = [{"name": "t", "partition_data": [{"index": 0, "records": make_batch()}]}]
     answer = client.ask("Produce", 9, acks=2, topic_data=data)
-    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.invalid_required_acks
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.invalid_required_acks
     unknown_id = [{"topic_id": uuid.uuid4(), "partition_data": [{"index": 0, "records": make_batch()}]}]
     answer = client.ask("Produce", 13, acks=1, topic_data=unknown_id)
-    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.unknown_topic_id
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.unknown_topic_id
 
 
 def test_acks_0_gets_no_answer_and_an_error_ends_the_connection(fake_kafka: FakeKafka, client: RawClient) -> None:
@@ -264,16 +264,16 @@ def test_fetch_gives_whole_batches_within_the_limits_but_always_one(client: RawC
 
 def test_fetch_says_when_an_offset_is_out_of_range(client: RawClient) -> None:
     produce(client, make_batch(2))
-    assert fetch(client, 3).responses[0].partitions[0].error_code is ErrorCode.offset_out_of_range
+    assert fetch(client, 3).responses[0].partitions[0].error_code == ErrorCode.offset_out_of_range
     client.ask("DeleteRecords", 2, topics=[{"name": "t", "partitions": [{"partition_index": 0, "offset": 2}]}])
-    assert fetch(client, 1).responses[0].partitions[0].error_code is ErrorCode.offset_out_of_range
+    assert fetch(client, 1).responses[0].partitions[0].error_code == ErrorCode.offset_out_of_range
     assert fetch(client, 2).responses[0].partitions[0].log_start_offset == 2
 
 
 def test_fetch_checks_leader_epoch_and_sessions(client: RawClient) -> None:
-    assert fetch(client, 0, epoch=1).responses[0].partitions[0].error_code is ErrorCode.unknown_leader_epoch
+    assert fetch(client, 0, epoch=1).responses[0].partitions[0].error_code == ErrorCode.unknown_leader_epoch
     answer = fetch(client, 0, session_id=5, session_epoch=3)
-    assert answer.error_code is ErrorCode.fetch_session_id_not_found
+    assert answer.error_code == ErrorCode.fetch_session_id_not_found
 
 
 def test_a_fetch_session_says_only_what_is_new(client: RawClient) -> None:
@@ -283,14 +283,14 @@ def test_a_fetch_session_says_only_what_is_new(client: RawClient) -> None:
     known = {"session_id": number, "topics": []}
     assert offsets(fetch(client, 0, session_epoch=1, **known)) == [0]
     assert fetch(client, 2, session_id=number, session_epoch=2).responses == ()
-    assert fetch(client, 0, session_epoch=2, **known).error_code is ErrorCode.invalid_fetch_session_epoch
+    assert fetch(client, 0, session_epoch=2, **known).error_code == ErrorCode.invalid_fetch_session_epoch
     produce(client, make_batch(2))
     assert offsets(fetch(client, 0, session_epoch=3, **known)) == [2]
     dropped = [{"topic": "t", "partitions": [0]}]
     assert fetch(client, 0, session_epoch=4, forgotten_topics_data=dropped, **known).responses == ()
     again = fetch(client, 0, session_id=number, session_epoch=0)
     assert again.session_id not in (0, number)
-    assert fetch(client, 0, session_epoch=5, **known).error_code is ErrorCode.fetch_session_id_not_found
+    assert fetch(client, 0, session_epoch=5, **known).error_code == ErrorCode.fetch_session_id_not_found
     assert fetch(client, 0, session_epoch=-1).session_id == 0
 
 
@@ -316,11 +316,11 @@ def test_a_new_leader_stamps_its_epoch_and_an_old_epoch_is_fenced() -> None:
         kafka.move_leader("t", 0, to=new)
         with RawClient(kafka.addresses[old]) as client:
             refused = produce(client, make_batch(), version=10)
-            assert refused.error_code is ErrorCode.not_leader_or_follower
+            assert refused.error_code == ErrorCode.not_leader_or_follower
             assert refused.current_leader.leader_id == new
         with RawClient(kafka.addresses[new]) as client:
             assert produce(client, make_batch()).base_offset == 2
-            assert fetch(client, 0, epoch=0).responses[0].partitions[0].error_code is ErrorCode.fenced_leader_epoch
+            assert fetch(client, 0, epoch=0).responses[0].partitions[0].error_code == ErrorCode.fenced_leader_epoch
             part = {"partition": 0, "current_leader_epoch": 1, "leader_epoch": 0}
             asked = client.ask("OffsetForLeaderEpoch", 4, topics=[{"topic": "t", "partitions": [part]}])
             assert (asked.topics[0].partitions[0].leader_epoch, asked.topics[0].partitions[0].end_offset) == (0, 2)
@@ -355,7 +355,7 @@ def test_a_transactional_id_is_taken_over_with_the_next_epoch(client: RawClient)
     refused = client.ask("InitProducerId", 4, transactional_id="tx", **stale)
     assert (refused.error_code, refused.producer_id) == (ErrorCode.producer_fenced, -1)
     old = produce(client, make_batch(producer_id=first.producer_id, epoch=0, sequence=0))
-    assert old.error_code is ErrorCode.invalid_producer_epoch
+    assert old.error_code == ErrorCode.invalid_producer_epoch
 
 
 def test_offsets_are_committed_and_fetched_by_topic_id(client: RawClient) -> None:
@@ -384,12 +384,12 @@ def test_offsets_are_committed_and_fetched_by_topic_id(client: RawClient) -> Non
 )
 def test_a_topic_that_cannot_be_is_refused(client: RawClient, topic: dict[str, Any], error: ErrorCode) -> None:
     topic = {"replication_factor": -1, **topic}
-    assert client.ask("CreateTopics", 7, topics=[topic]).topics[0].error_code is error
+    assert client.ask("CreateTopics", 7, topics=[topic]).topics[0].error_code == error
 
 
 def test_validate_only_creates_nothing(fake_kafka: FakeKafka, client: RawClient) -> None:
     topic = {"name": "n", "num_partitions": 3, "replication_factor": 1}
-    assert client.ask("CreateTopics", 7, topics=[topic], validate_only=True).topics[0].error_code is ErrorCode.none
+    assert client.ask("CreateTopics", 7, topics=[topic], validate_only=True).topics[0].error_code == ErrorCode.none
     assert "n" not in fake_kafka.topics
 
 

@@ -269,13 +269,13 @@ def test_where_nothing_can_be_kept_every_process_compiles(cache: Cache) -> None:
 
 
 def test_without_a_chosen_folder_or_a_home_it_lies_beside_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = Path(loading.__file__).parent / "__pycache__"
+    beside = str(Path(loading.__file__).parent / "__pycache__")
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/cache")
-    assert loading.folders() == [beside, Path("/some/cache/ottla")]
+    assert loading.folders() == [beside, "/some/cache/ottla"]
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/some/home")
-    assert loading.folders() == [beside, Path("/some/home/.cache/ottla")]
+    assert loading.folders() == [beside, "/some/home/.cache/ottla"]
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert loading.folders() == [beside]
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
-from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from ottla.errors import InputError, WireError
+from ottla.errors import ErrorCode, InputError, WireError
 from ottla.model import Isolation, TopicPartition
 from ottla.wire import fetch, messages, produce
 from ottla.wire.fetch import (

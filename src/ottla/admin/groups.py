@@ -6,7 +6,6 @@ same values. Pure: `GroupAdmin` does the sending.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
@@ -242,8 +241,7 @@ def _embedded(kind: str, data: bytes) -> Any:
     version = min(_VERSION.unpack_from(data)[0], _LAST_EMBEDDED)
     if version < 0:
         return None
-    module = importlib.import_module(f"kio.schema.consumer_protocol_{kind}.v{version}.data")
-    entity_type = getattr(module, f"ConsumerProtocol{kind.capitalize()}")
+    entity_type = messages.data_type(f"consumer_protocol_{kind}", version)
     try:
         # A newer version only adds fields behind those that are known.
         return entities.read_entity(entity_type, memoryview(data), _VERSION.size)[0]

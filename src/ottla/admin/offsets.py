@@ -7,10 +7,9 @@ offsets found and partitions to ask again. Pure: `Admin` does the routing and se
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.errors import BrokerError, ErrorCode, InputError, UnsupportedFormat
 from ottla.model import Isolation, TopicPartition
@@ -43,8 +42,7 @@ At = OffsetSpec | datetime | int
 _LOWEST_VERSION = {OffsetSpec.MAX_TIMESTAMP: 7}
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAt:
+class OffsetAt(NamedTuple):
     """The answer for one partition. `offset` is -1 when no record is at or after the time asked for.
 
     `timestamp` is that record's, in milliseconds since 1970, -1 for LATEST and EARLIEST.

@@ -11,22 +11,13 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from kio.schema.consumer_protocol_assignment import v0 as assignment_v0
-from kio.schema.consumer_protocol_subscription import v0, v1, v2, v3
-
 from ottla.errors import WireError
 from ottla.model import TopicPartition
 from ottla.wire import entities, messages
 
 _VERSION = Struct(">h")
 _GENERATION = Struct(">i")
-_SUBSCRIPTIONS: tuple[type, ...] = (
-    v0.ConsumerProtocolSubscription,
-    v1.ConsumerProtocolSubscription,
-    v2.ConsumerProtocolSubscription,
-    v3.ConsumerProtocolSubscription,
-)
-_NEWEST = len(_SUBSCRIPTIONS) - 1
+_NEWEST = 3  # version of a subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +40,17 @@ def write_subscription(subscription: Subscription) -> bytes:
         "generation_id": subscription.generation,
         "rack_id": subscription.rack,
     }
-    return _VERSION.pack(_NEWEST) + messages.encode_body(messages.compose(_SUBSCRIPTIONS[_NEWEST], fields))
+    return _VERSION.pack(_NEWEST) + messages.encode_body(messages.compose(_subscription(_NEWEST), fields))
 
 
 def read_subscription(data: bytes) -> Subscription:
     """What another member, of whatever make, said."""
     version = _version(data)
     try:
-        entity = _entity(_SUBSCRIPTIONS[min(version, _NEWEST)], data)
+        entity = _entity(_subscription(min(version, _NEWEST)), data)
     except WireError:
         # Some clients name a version and leave out what it adds.
-        entity = _entity(_SUBSCRIPTIONS[0], data)
+        entity = _entity(_subscription(0), data)
     return Subscription(
         topics=frozenset(entity.topics),
         owned=_partitions(getattr(entity, "owned_partitions", ())),
@@ -71,7 +62,7 @@ def read_subscription(data: bytes) -> Subscription:
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """As one member's assignment in SyncGroup."""
     fields = {"assigned_partitions": _by_topic(partitions), "user_data": None}
-    entity = messages.compose(assignment_v0.ConsumerProtocolAssignment, fields)
+    entity = messages.compose(_assignment(), fields)
     return _VERSION.pack(0) + messages.encode_body(entity)
 
 
@@ -80,7 +71,15 @@ def read_assignment(data: bytes) -> frozenset[TopicPartition]:
     if not data:
         return frozenset()
     _version(data)
-    return _partitions(_entity(assignment_v0.ConsumerProtocolAssignment, data).assigned_partitions)
+    return _partitions(_entity(_assignment(), data).assigned_partitions)
+
+
+def _subscription(version: int) -> type:
+    return messages.data_type("consumer_protocol_subscription", version)
+
+
+def _assignment() -> type:
+    return messages.data_type("consumer_protocol_assignment", 0)
 
 
 def _version(data: bytes) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Self
 
 from ottla.errors import ConfigError
-from ottla.events.values import Event
+from ottla.events.event import Event
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ottla.events.values import Event
+from ottla.events.event import Event
 
 
 class Measure(Enum):

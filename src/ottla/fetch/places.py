@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.admin.committed import fetch_committed
 from ottla.admin.lookup import find_offsets
 from ottla.admin.offsets import OffsetSpec, wire_timestamp
 from ottla.errors import InputError
@@ -88,6 +87,8 @@ def resolve(
         case int():
             return dict.fromkeys(partitions, place)
         case CommittedBy(group, otherwise):
+            from ottla.admin.committed import fetch_committed
+
             committed = fetch_committed(cluster, GroupMember(group), partitions, ids=ids, deadline=deadline)
             missing = [at for at in partitions if at not in committed]
             rest = _find(cluster, missing, _SPECS[otherwise], isolation, deadline) if missing else {}

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -25,13 +25,15 @@ from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.places import Place
 from ottla.fetch.planning import Plan, Planning, What
-from ottla.fetch.profile import PartitionProfile, Tally
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.deadline import Deadline
 from ottla.net.footing import Addresses, Footing, Sinks
 from ottla.net.interrupt import client_closed
 from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
+
+if TYPE_CHECKING:
+    from ottla.fetch.profile import PartitionProfile
 
 T = TypeVar("T")
 
@@ -307,6 +309,8 @@ class Reader:
         timeout: float | None = None,
     ) -> list[PartitionProfile]:
         """Records, bytes, codecs, times and producers of each partition, from the headers of batches alone."""
+        from ottla.fetch.profile import Tally
+
         places.check(stop, "stop")
         plan = self._plan(what, start, stop, partitions, timeout)
         tallies = {course.at: Tally(OffsetRange(*course.at, course.position, course.stop)) for course in plan.courses}

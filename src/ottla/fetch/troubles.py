@@ -12,11 +12,10 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from ottla.admin.identity import replaced
-from ottla.admin.transactions import OpenTransaction, oldest_open
 from ottla.errors import (
     BrokerError,
     CorruptBatch,
@@ -39,6 +38,9 @@ from ottla.net.deadline import Deadline
 from ottla.net.effort import worth_repeating
 from ottla.net.errands import Errands
 from ottla.wire.fetch import Diverging
+
+if TYPE_CHECKING:
+    from ottla.admin.transactions import OpenTransaction
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -233,6 +235,8 @@ class Troubles:
 
     def _open_transaction(self, course: Course) -> OpenTransaction | None:
         """The one that holds it up, as far as a broker tells."""
+        from ottla.admin.transactions import oldest_open
+
         deadline = Deadline.after(self._cluster.timeouts.request)
         try:
             found = oldest_open(self._cluster, course.at, deadline=deadline)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ottla.config import Address, Timeouts
 from ottla.errors import Attempt, BrokerError, ErrorCode, NetworkError, NoBrokerReachable, OttlaError, copied
@@ -42,8 +42,7 @@ class OnUnknownTopic(Enum):
     """Create it, if the brokers run with auto.create.topics.enable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """Which topics to ask for: None for all, empty for brokers only."""
 
     topics: frozenset[str] | None = frozenset()

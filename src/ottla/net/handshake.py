@@ -6,15 +6,12 @@ out. Every failure here is a ConnectFailed or AuthenticationFailed that says wha
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ottla._version import VERSION
 from ottla.config import Address, Sasl, Security
 from ottla.errors import (
     Advice,
@@ -28,11 +25,13 @@ from ottla.errors import (
     UnsupportedFormat,
     WireError,
 )
-from ottla.net import sasl
 from ottla.net.deadline import Deadline
 from ottla.net.frames import TlsAnswered
 from ottla.net.pending import Pending
 from ottla.wire import messages
+
+if TYPE_CHECKING:
+    import ssl
 
 API_VERSIONS = 18
 SASL_HANDSHAKE = 17
@@ -47,8 +46,7 @@ class _Speaks(Protocol):
     def submit_message(self, message: messages.Message, *, deadline: Deadline) -> Pending: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(NamedTuple):
     """What the handshake found out."""
 
     versions: Versions
@@ -83,7 +81,7 @@ def _ask_versions(connection: _Speaks, deadline: Deadline) -> Versions:
 
 def _api_versions(connection: _Speaks, version: int, deadline: Deadline) -> tuple[ErrorCode, Versions]:
     entity = messages.request_type(API_VERSIONS, version)
-    fields = {"client_software_name": "ottla", "client_software_version": _own_version()}
+    fields = {"client_software_name": "ottla", "client_software_version": VERSION}
     body = connection.submit_message(messages.compose(entity, fields), deadline=deadline).result()
     # The error comes first in every version, and with it the rest is in version 0.
     refused = body[:2] == ErrorCode.unsupported_version.to_bytes(2, "big")
@@ -92,17 +90,10 @@ def _api_versions(connection: _Speaks, version: int, deadline: Deadline) -> tupl
     return response.error_code, MappingProxyType(ranges)
 
 
-@cache
-def _own_version() -> str:
-    # Not `ottla.__version__`: a room must not import the package above it.
-    try:
-        return metadata.version("ottla")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def _authenticate(connection: _Speaks, settings: Sasl, *, versions: Versions, deadline: Deadline) -> float | None:
     """Runs the dialogue; when the session ends, by the monotonic clock, if the broker says so (KIP-368)."""
+    from ottla.net import sasl
+
     address = connection.address
     name = sasl.mechanism(settings)
     answer = _ask(connection, SASL_HANDSHAKE, 1, {"mechanism": name}, deadline)
@@ -145,6 +136,8 @@ def _refusal(name: str, answer: Any) -> str:
 
 def _explain(address: Address, exc: NetworkError | WireError, security: Security) -> ConnectFailed:
     """A failure before the first real request, in terms of what is probably set wrongly."""
+    import ssl
+
     if isinstance(exc.__cause__, TlsAnswered):
         return SecurityMismatch(address, str(exc.__cause__))
     if isinstance(exc, ConnectionLost) and isinstance(exc.__cause__, WireError):

@@ -24,8 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.config import LONGEST
 from ottla.errors import ConnectionLost, OttlaError
@@ -69,8 +68,7 @@ class Actor(Protocol):
         """The loop has ended, because it was stopped or on an error of the actor's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[R]):
+class Answer(NamedTuple, Generic[R]):
     """What became of a request: the body of the answer, or an error. The body is empty where none was due."""
 
     request: R

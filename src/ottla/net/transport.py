@@ -1,4 +1,4 @@
-"""One TCP socket towards a broker, with or without TLS, that never blocks longer than a deadline allows.
+"""One TCP socket towards a broker that never blocks longer than a deadline allows; with TLS it is one of `tls.py`.
 
 Addresses and a deadline come in; a transport comes out on which bytes are sent and received. It knows
 nothing of Kafka's frames. The socket is non-blocking: an operation is tried first, and waited for by polling
@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import os
 import select
 import socket
-import ssl
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from ottla.config import Address, Tls
-from ottla.errors import Advice, ConfigError, ConnectFailed, SecurityMismatch
+from ottla.errors import ConnectFailed
 from ottla.net.deadline import Deadline
 from ottla.net.interrupt import Interrupt
 from ottla.net.waiting import Flag, Total
 
 _KEEPALIVE_IDLE_SECONDS = 60
-_TLS_CHUNK_BYTES = 1 << 18
 MOST_BUFFERS = 512
 """Buffers handed to one sendmsg; the kernel takes 1024 at most."""
-_JOIN_BYTES = 1 << 14
-"""TLS has no scatter-gather: smaller buffers are joined into one record instead of one record each."""
 
 IpAddress = tuple[socket.AddressFamily, Any]
 
@@ -43,33 +38,30 @@ class Transport:
         # No lock: a signal handler may come in the middle of a call, and wait for another thread that makes one.
         self._users = Total()
         self._ended = False
-        # OpenSSL's state of one connection must not be touched by two threads at once.
-        self._tls_lock = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
-        # What OpenSSL could not write: it must be offered the very same bytes until it has.
-        self._stuck: bytes | memoryview | None = None
 
-    @classmethod
+    @staticmethod
     def connect(
-        cls, address: Address, *, tls: Tls | None, deadline: Deadline, interrupt: Interrupt | None = None
+        address: Address, *, tls: Tls | None, deadline: Deadline, interrupt: Interrupt | None = None
     ) -> Transport:
         """TCP to the first of the host's addresses that answers, then the TLS handshake."""
-        context = None if tls is None else tls_context(tls)
         interrupt = interrupt or Interrupt()
-        sock = _connect_any(address, deadline, interrupt)
+        if tls is None:
+            return Transport(_connected(address, deadline, interrupt), address=address)
+        from ottla.net.tls import TlsTransport, handshake, tls_context
+
+        context = tls_context(tls)
+        sock = _connected(address, deadline, interrupt)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(sock)
-            if context is not None:
-                sock = _handshake(sock, context, address=address, deadline=deadline, interrupt=interrupt)
+            wrapped = handshake(sock, context, address=address, deadline=deadline, interrupt=interrupt)
         except BaseException:
             sock.close()
             raise
-        return cls(sock, address=address)
+        return TlsTransport(wrapped, address=address)
 
     @property
     def is_encrypted(self) -> bool:
         """Whether it uses TLS."""
-        return self._tls_lock is not None
+        return False
 
     def fileno(self) -> int:
         """The file descriptor, for the owner of a select loop."""
@@ -81,32 +73,20 @@ class Transport:
         Bytes that it did not take must come first in the next call; others may then stand behind them.
         """
         try:
-            if self._tls_lock is None:
-                return self._socket.sendmsg(buffers)
-            with self._tls_lock:
-                if self._stuck is None:
-                    self._stuck = _one_record(buffers)
-                count = self._socket.send(self._stuck)
-                self._stuck = None
-                return count
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return self._socket.sendmsg(buffers)
+        except BlockingIOError:
             return 0
 
     def receive(self, space: memoryview) -> int | None:
         """Receives into `space` and returns how many bytes: None when none are there yet, 0 at the end."""
         try:
-            if self._tls_lock is None:
-                return self._socket.recv_into(space)
-            with self._tls_lock:
-                return self._socket.recv_into(space[:_TLS_CHUNK_BYTES])
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return self._socket.recv_into(space)
+        except BlockingIOError:
             return None
-        except ssl.SSLEOFError:
-            return 0
 
     def wait(self, events: int, seconds: float) -> int:
         """Waits for `select.POLLIN` or `POLLOUT`, at most `seconds`; the events that came, 0 for none."""
-        return _poll(self._socket, events, seconds)
+        return poll(self._socket, events, seconds)
 
     def enter(self) -> bool:
         """A thread is about to use the socket, until it calls `leave`; False when it has ended."""
@@ -125,7 +105,7 @@ class Transport:
     def end(self) -> None:
         """Ends the connection for both sides and wakes whoever waits on it."""
         self._ended = True
-        _shut_down(self._socket)
+        shut_down(self._socket)
         # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
         if not self._users.value:
             self._socket.close()
@@ -135,21 +115,15 @@ class Transport:
         self._socket.close()
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """OpenSSL's settings for `tls`; a file that cannot be used is a ConfigError that names it."""
+def _connected(address: Address, deadline: Deadline, interrupt: Interrupt) -> socket.socket:
+    sock = _connect_any(address, deadline, interrupt)
     try:
-        context = ssl.create_default_context(cafile=None if tls.ca_file is None else os.fspath(tls.ca_file))
-    except (OSError, ssl.SSLError) as exc:
-        raise ConfigError(f"Tls(ca_file={str(tls.ca_file)!r}) has no readable certificates: {exc}") from exc
-    context.check_hostname = tls.check_hostname
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.cert_file is not None:
-        try:
-            context.load_cert_chain(tls.cert_file, tls.key_file, tls.key_password or "")
-        except (OSError, ssl.SSLError) as exc:
-            files = f"cert_file={str(tls.cert_file)!r}, key_file={str(tls.key_file)!r}"
-            raise ConfigError(f"Tls({files}) cannot be used as client certificate: {exc}") from exc
-    return context
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _connect_any(address: Address, deadline: Deadline, interrupt: Interrupt) -> socket.socket:
@@ -162,7 +136,7 @@ def _connect_any(address: Address, deadline: Deadline, interrupt: Interrupt) -> 
             return _connect_one(family, ip_address, deadline=share, interrupt=interrupt)
         except OSError as exc:
             name = f"{ip_address[0]}: " if len(found) > 1 else ""
-            reasons.append(f"{name}{_reason(exc, share)}")
+            reasons.append(f"{name}{reason_of(exc, share)}")
     raise ConnectFailed(address, "no TCP connection: " + "; ".join(reasons))
 
 
@@ -172,10 +146,10 @@ def _connect_one(
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        with interrupt.ends(lambda: _shut_down(sock)):
+        with interrupt.ends(lambda: shut_down(sock)):
             code = sock.connect_ex(ip_address)
             if code == errno.EINPROGRESS:
-                if not _poll(sock, select.POLLOUT, deadline.remaining()):
+                if not poll(sock, select.POLLOUT, deadline.remaining()):
                     raise TimeoutError
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -216,88 +190,31 @@ def _resolve(address: Address, deadline: Deadline, interrupt: Interrupt) -> list
 
 
 def _is_literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host.partition("%")[0])
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
 
 
 def _look_up(address: Address) -> list[IpAddress]:
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # Python loads tables of Unicode for any text here, but takes bytes as they are.
+    host = address.host.encode() if address.host.isascii() else address.host
+    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
     return [(family, ip_address) for family, _, _, _, ip_address in found]
 
 
-def _handshake(
-    sock: socket.socket, context: ssl.SSLContext, *, address: Address, deadline: Deadline, interrupt: Interrupt
-) -> ssl.SSLSocket:
-    try:
-        wrapped = context.wrap_socket(sock, server_hostname=address.host, do_handshake_on_connect=False)
-    except (OSError, ValueError) as exc:
-        raise ConnectFailed(address, f"TLS handshake failed: {exc}") from exc
-    try:
-        with interrupt.ends(lambda: _shut_down(wrapped)):
-            _shake_hands(wrapped, deadline)
-    except OSError as exc:
-        wrapped.close()
-        raise _handshake_error(exc, address, deadline) from exc
-    except BaseException:
-        wrapped.close()
-        raise
-    return wrapped
-
-
-def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
-    while True:
-        try:
-            return sock.do_handshake()
-        except ssl.SSLWantReadError:
-            ready = _poll(sock, select.POLLIN, deadline.remaining())
-        except ssl.SSLWantWriteError:
-            ready = _poll(sock, select.POLLOUT, deadline.remaining())
-        if not ready:
-            raise TimeoutError
-
-
-def _handshake_error(exc: OSError, address: Address, deadline: Deadline) -> ConnectFailed:
-    if isinstance(exc, ssl.SSLCertVerificationError):
-        # OpenSSL's codes for a mismatch of host name and of IP address.
-        advice = Advice.HOST_NAME if exc.verify_code in (62, 64) else Advice.CA_FILE
-        reason = f"the broker's certificate is not accepted: {exc.verify_message}; {advice}"
-        return SecurityMismatch(address, reason)
-    if isinstance(exc, ssl.SSLEOFError | ConnectionError):
-        reason = f"the connection was closed during the TLS handshake: {Advice.NO_TLS}"
-        return ConnectFailed(address, reason)
-    if isinstance(exc, ssl.SSLError):
-        reason = (exc.reason or str(exc)).replace("_", " ").lower()
-        if "wrong version number" in reason:
-            reason += f": {Advice.NO_TLS}"
-        return SecurityMismatch(address, f"TLS handshake failed: {reason}")
-    return ConnectFailed(address, f"no TLS handshake: {_reason(exc, deadline)}")
-
-
-def _reason(exc: OSError, deadline: Deadline) -> str:
+def reason_of(exc: OSError, deadline: Deadline) -> str:
+    """Why the system refused, in words."""
     if isinstance(exc, TimeoutError) and exc.errno is None:
         return f"no answer within {deadline.seconds:.1f} s"
     return (exc.strerror or str(exc)).lower()
 
 
-def _one_record(buffers: Sequence[memoryview]) -> bytes | memoryview:
-    """The next bytes for one TLS write: the first buffer, or several small ones joined."""
-    if len(buffers) == 1 or len(buffers[0]) >= _JOIN_BYTES:
-        return buffers[0][:_TLS_CHUNK_BYTES]
-    joined: list[memoryview] = []
-    size = 0
-    for buffer in buffers:
-        if size + len(buffer) > _JOIN_BYTES:
-            joined.append(buffer[: _JOIN_BYTES - size])
-            break
-        joined.append(buffer)
-        size += len(buffer)
-    return b"".join(joined)
-
-
-def _poll(sock: socket.socket, events: int, seconds: float) -> int:
+def poll(sock: socket.socket, events: int, seconds: float) -> int:
+    """Waits for events on a socket, at most `seconds`; those that came, 0 for none."""
     poller = select.poll()
     poller.register(sock, events)
     # Rounded up: a poll of 0 ms just before the deadline would spin.
@@ -305,7 +222,7 @@ def _poll(sock: socket.socket, events: int, seconds: float) -> int:
     return ready[0][1] if ready else 0
 
 
-def _shut_down(sock: socket.socket) -> None:
+def shut_down(sock: socket.socket) -> None:
     """Ends the connection, also one that is not there yet, and wakes whoever polls it."""
     with contextlib.suppress(OSError):
         # Of the plain socket: SSLSocket.shutdown would drop the TLS state under another thread's feet.

@@ -7,7 +7,6 @@ cost nothing to those who do not use them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -431,6 +430,8 @@ def _awaited(delivery: Any) -> Generator[Any, None, None]:
     if delivery.done:
         return
     _check_process(delivery)
+    import asyncio  # whoever awaits has imported it
+
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

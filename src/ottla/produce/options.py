@@ -6,7 +6,6 @@ of each. Nothing here connects or opens a file.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -263,6 +262,8 @@ def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     known = TopicSettings.__annotations__
     for name in options:
         if name not in known:
+            import difflib
+
             close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name, _PRODUCERS_OWN, 1)
             hint = _ELSEWHERE.get(name) or (f"did you mean {close[0]}? " if close else "")
             raise ConfigError(

@@ -7,15 +7,17 @@ it. Shipments whose rows are in it are settled when it is decided.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from ottla.errors import OttlaError
 from ottla.produce.delivery import Outcome, Shipment
-from ottla.produce.spool import Ticket
 from ottla.wire.batch import IS_TRANSACTIONAL, BatchHeader, pack_header
 from ottla.wire.restamp import restamp
+
+if TYPE_CHECKING:
+    from ottla.produce.spool import Ticket
 
 
 class OpenBatch(Protocol):

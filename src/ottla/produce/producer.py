@@ -46,13 +46,14 @@ from ottla.produce.options import (
 from ottla.produce.participants import Gate
 from ottla.produce.route import Partitions
 from ottla.produce.sender import Sender, Surroundings, new_loop
-from ottla.produce.spool import Store
 from ottla.produce.transacting import Transactions, check_settings
 from ottla.produce.transaction import Transaction
 from ottla.wire.columns import Item, Payload, as_arrow, from_list
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from ottla.produce.spool import Store
 
 _log = logging.getLogger(__name__)
 _SLICE_BYTES = 8 << 20
@@ -101,7 +102,7 @@ class Producer:
             bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
         self._cluster, self._events = self._footing.cluster, self._footing.events
-        store = None if spool is None else Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
+        store = None if spool is None else _opened(spool)
         loop = new_loop(self._cluster, name=client_id, events=self._events)
         self._bell = loop.bell
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
@@ -516,6 +517,12 @@ class Producer:
             raise OttlaError("this producer was closed")
         if has_stopped:
             raise OttlaError("this producer has stopped on an internal error; see the log")
+
+
+def _opened(spool: Spool) -> Store:
+    from ottla.produce.spool import Store
+
+    return Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
 
 
 def _seconds(timeout: float | None) -> float:

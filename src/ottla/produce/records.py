@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ottla.errors import InputError, OttlaError
 from ottla.produce.delivery import Delivery, Placement, Refusal, Shipment
@@ -148,6 +147,8 @@ def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa
         return
     if "topic" not in names:
         raise InputError("neither the call nor a column of the table says which topic")
+    import pyarrow.compute as pc
+
     column = table.column("topic")
     if not _is_text(column.type):
         raise InputError(f"column topic has type {column.type}; accepted is text")
@@ -175,6 +176,8 @@ def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
 
 
 def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
+    import pyarrow.compute as pc
+
     column = rows.column("partition")
     if not pa.types.is_integer(column.type) and not pa.types.is_null(column.type):
         raise InputError(f"column partition has type {column.type}; accepted are whole numbers, null for none")

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ottla.config import LONGEST
@@ -24,7 +25,7 @@ from ottla.net.deadline import Deadline
 from ottla.net.loop import Answer, Loop
 from ottla.net.pending import Reply
 from ottla.net.watch import Lookup, Watch
-from ottla.produce import coordinator, tail
+from ottla.produce import coordinator
 from ottla.produce.core import (
     MOST_REQUESTS,
     Caller,
@@ -42,18 +43,20 @@ from ottla.produce.express import Express, Expressway, Offer
 from ottla.produce.failures import Failures
 from ottla.produce.identity import new_producer_id
 from ottla.produce.intake import Budget, Handover, Intake
-from ottla.produce.keeper import Keeper
 from ottla.produce.lane import Lane
 from ottla.produce.options import ByTopic, Spool, WhenFull
-from ottla.produce.outgoing import Outgoing, Share
+from ottla.produce.outgoing import Identity, Outgoing, Share
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
-from ottla.produce.spool import Store as SpoolStore
 from ottla.produce.squeezing import Squeezers
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
 from ottla.wire import produce as wire
 from ottla.wire.columns import NO_KEYS
 from ottla.wire.partitioning import partition_of_key
+
+if TYPE_CHECKING:
+    from ottla.produce.keeper import Keeper
+    from ottla.produce.spool import Store as SpoolStore
 
 _log = logging.getLogger(__name__)
 _LANE = "produce"
@@ -106,6 +109,8 @@ class Sender:
         )
         self.keeper: Keeper | None = None
         if around.spool is not None:
+            from ottla.produce.keeper import Keeper
+
             self.keeper = Keeper(*around.spool, account=self._core.account, events=around.events)
         self._shipments: deque[Shipment] = deque()
         """Those without an outcome, and some that have theirs."""
@@ -507,9 +512,15 @@ class Sender:
 
     def _read_tail(self, effect: ReadTail) -> None:
         topic, lane, search, wanted = effect
+
+        def look() -> dict[Identity, int]:
+            from ottla.produce import tail  # reads, as few producers ever do
+
+            return tail.find(self._cluster, search, wanted)
+
         self._loop.errands.run(
             ("tail", lane.at),
-            lambda: tail.find(self._cluster, search, wanted),
+            look,
             done=lambda found: self._core.tail_read(topic, lane, found),
             failed=lambda error: self._core.tail_not_read(lane, error, time.monotonic()),
         )

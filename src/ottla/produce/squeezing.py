@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from ottla.produce.packing import Sealing
 from ottla.produce.topics import one_by_one
 from ottla.wire.encode import NewBatch
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _WORTH_BYTES = 1 << 16
 """From so many on it pays to wake other threads."""
@@ -30,6 +33,10 @@ class Squeezers:
         if len(sealing) < 2 or self._cores < 2 or sum(one.batch.raw_bytes for one in sealing) < _WORTH_BYTES:
             return one_by_one(sealing)
         if self._pool is None:
+            try:
+                from concurrent.futures import ThreadPoolExecutor
+            except RuntimeError:  # the interpreter is about to end, and starts nothing new
+                return one_by_one(sealing)
             self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix=f"{self._name}-codec")
         # The largest first, so that the threads end together.
         order = sorted(range(len(sealing)), key=lambda number: -sealing[number].batch.raw_bytes)
@@ -39,7 +46,9 @@ class Squeezers:
     def _begin(self, pool: ThreadPoolExecutor, sealing: Sealing) -> Future[NewBatch]:
         try:
             return pool.submit(sealing.compressed)
-        except RuntimeError:  # the interpreter is about to end, and starts nothing new
+        except RuntimeError:  # the same, in the meantime
+            from concurrent.futures import Future
+
             done: Future[NewBatch] = Future()
             done.set_result(sealing.compressed())
             return done

@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-import crc32c
-
 from ottla.errors import CorruptBatch, InputError, UnsupportedFormat
+from ottla.wire.checksums import crc32c
 
 Buffer = bytes | bytearray | memoryview
 
@@ -154,7 +153,7 @@ class Batch:
     def verify(self) -> None:
         """Compare the checksum; raises `CorruptBatch` when it is wrong."""
         end = self.start + LENGTH_END + self.header.length
-        actual = crc32c.crc32c(self.source[self.start + CRC_START : end])
+        actual = crc32c(self.source[self.start + CRC_START : end])
         if actual != self.header.crc:
             raise CorruptBatch(
                 f"checksum is {actual:#010x}, its header says {self.header.crc:#010x}",

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ottla.errors import InputError
 from ottla.wire.kernels import loading
@@ -346,6 +345,8 @@ def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
         items = array.values
         # -1 for a field that is missing, and for one that is there twice
         if pa.types.is_struct(items.type) and min(map(items.type.get_field_index, ("key", "value"))) >= 0:
+            import pyarrow.compute as pc
+
             return pc.struct_field(items, "key"), pc.struct_field(items, "value")
     raise InputError(f"column headers has type {kind}; accepted is list<struct<key, value>> or map<key, value>")
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from functools import cache
 from typing import NamedTuple
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -31,6 +30,7 @@ from ottla.wire.batch import (
     Codec,
     TimestampType,
 )
+from ottla.wire.checksums import crc32c
 from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.constants import constant
 from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
@@ -241,7 +241,7 @@ class Decoder:
         if not self._verify_crc:
             return True
         starts, ends = (table[:, scanning.AT] + CRC_START).tolist(), table[:, k.END].tolist()
-        found = [crc32c.crc32c(source[start:end]) for start, end in zip(starts, ends, strict=True)]
+        found = [crc32c(source[start:end]) for start, end in zip(starts, ends, strict=True)]
         return bool(found == table[:, scanning.CRC].tolist())
 
     def _unpack(self, source: memoryview, segments: npt.NDArray[np.int64], owners: npt.NDArray[np.int64]) -> int:

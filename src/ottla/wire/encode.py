@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow as pa
 from ottla.errors import ConfigError, InputError
 from ottla.model import Fingerprint
 from ottla.wire.batch import CHECKED_FIELDS, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, Codec, pack_header
+from ottla.wire.checksums import crc32c
 from ottla.wire.codecs import check_level, compress, parse_codec
 from ottla.wire.columns import Columns
 from ottla.wire.kernels import encoding as k
@@ -198,7 +198,7 @@ def finish(
     times = result[k.BASE_TIME], result[k.MAX_TIME]
     length = HEADER_BYTES - LENGTH_END + len(body)
     fields = (int(codec), count - 1, *times, NO_PRODUCER, NO_PRODUCER, NO_PRODUCER, count)
-    crc = crc32c.crc32c(body, crc32c.crc32c(CHECKED_FIELDS.pack(*fields)))
+    crc = crc32c(body, crc32c(CHECKED_FIELDS.pack(*fields)))
     return NewBatch(BatchHeader(0, length, NO_EPOCH, MAGIC, crc, *fields), body, fingerprint)
 
 

@@ -1,8 +1,8 @@
-"""Reads kio's entities from bytes that nobody vouches for.
+"""Reads entities of `layouts` and of kio from bytes that nobody vouches for.
 
 kio's own reader reserves memory for as many array elements as the bytes claim and ends the process
 when it cannot (five bytes are enough), and it refuses error codes and tagged fields newer than itself.
-This one follows the same dataclasses, checks every length against the bytes that are there, skips unknown
+This one follows the fields of the same classes, checks every length against the bytes that are there, skips unknown
 tags and reads an unknown error code as UNKNOWN_SERVER_ERROR. Bytes go in, an entity and the position after
 it come out; whatever is wrong with the bytes is a WireError.
 """
@@ -10,22 +10,22 @@ it come out; whatever is wrong with the bytes is a WireError.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from struct import Struct
-from types import NoneType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any
 from uuid import UUID
 
-from ottla.errors import ErrorCode, WireError
+from ottla.codes import ErrorCode
+from ottla.errors import WireError
+from ottla.wire.layouts import REQUIRED, Entity, Field
 
 Read = Callable[[memoryview, int], tuple[Any, int]]
 """Takes bytes and a position; returns one value and the position after it."""
 Step = Callable[[memoryview, int, dict[str, Any]], int]
 """Takes bytes, a position and the values so far; adds fields and returns the position after them."""
 
-_FORMATS = {
+FORMATS = {
     "bool": "?",
     "int8": "b",
     "uint8": "B",
@@ -42,19 +42,12 @@ _FORMATS = {
     "datetime_i64": "q",
     "uuid": "16s",
 }
+"""The types of fixed size, with their formats in `struct`."""
 _VARINT_BYTES = 5
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ERROR_CODES = {int(code): code for code in ErrorCode}
-
-
-class _Hint(NamedTuple):
-    """What the annotation of a field says."""
-
-    inner: type
-    is_array: bool
-    optional: bool
 
 
 def read_entity(entity_type: type, data: memoryview, start: int = 0) -> tuple[Any, int]:
@@ -79,25 +72,45 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
     raise WireError(f"number without end at byte {position}")
 
 
-def element_type(entity_type: type, name: str) -> type:
-    """The type of one element of the array, or of the nested entity, that the field `name` holds."""
-    return _hint(entity_type, name).inner
+@cache
+def fields_of(entity_type: type) -> tuple[Field, ...]:
+    """The fields of an entity."""
+    if issubclass(entity_type, Entity):
+        return entity_type.__fields__
+    from ottla.wire.schemas import fields_of
+
+    return fields_of(entity_type)
 
 
 @cache
-def _hint(entity_type: type, name: str) -> _Hint:
-    hint: Any = get_type_hints(entity_type)[name]
-    optional = NoneType in get_args(hint)
-    if optional:
-        hint = next(arg for arg in get_args(hint) if arg is not NoneType)
-    is_array = get_origin(hint) is tuple
-    return _Hint(get_args(hint)[0] if is_array else hint, is_array, optional)
+def names_of(entity_type: type) -> frozenset[str]:
+    """The names of the fields of an entity."""
+    return frozenset(field.name for field in fields_of(entity_type))
+
+
+@cache
+def element_type(entity_type: type, name: str) -> Any:
+    """The type of one element of the array, or of the nested entity, that the field `name` holds."""
+    return next(field.kind for field in fields_of(entity_type) if field.name == name)
+
+
+def absent(field: Field) -> Any:
+    """What an absent tagged field means: its declared default, else zero, empty or an entity of such."""
+    if field.default is not REQUIRED:
+        return field.default
+    kind = field.kind
+    if not isinstance(kind, str):
+        return kind(**{nested.name: absent(nested) for nested in fields_of(kind)})
+    if kind in ("string", "bytes"):
+        return "" if kind == "string" else b""
+    layout = Struct(">" + FORMATS[kind])
+    return _single(layout, _converter(kind, optional=False))(memoryview(bytes(layout.size)), 0)[0]
 
 
 @cache
 def _entity(entity_type: type) -> Read:
     steps = _steps(entity_type)
-    defaults = {f.name: _default(entity_type, f) for f in fields(entity_type) if "tag" in f.metadata}
+    defaults = {field.name: absent(field) for field in fields_of(entity_type) if field.tag is not None}
 
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         values = dict(defaults)
@@ -112,38 +125,37 @@ def _steps(entity_type: type) -> tuple[Step, ...]:
     flexible: bool = entity_type.__flexible__  # type: ignore[attr-defined]
     steps: list[Step] = []
     tagged: dict[int, tuple[str, Read]] = {}
-    run: list[Field[Any]] = []  # neighbours of fixed size, read in one step
-    for field in fields(entity_type):
-        if "tag" in field.metadata:
-            tagged[field.metadata["tag"]] = (field.name, _field(entity_type, field, flexible))
-        elif field.metadata.get("kafka_type") in _FORMATS and not _hint(entity_type, field.name).is_array:
+    run: list[Field] = []  # neighbours of fixed size, read in one step
+    for field in fields_of(entity_type):
+        if field.tag is not None:
+            tagged[field.tag] = (field.name, _field(field, flexible))
+        elif field.kind in FORMATS and not field.is_array:
             run.append(field)
         else:
-            steps += [_fixed(entity_type, tuple(run))] if run else []
-            steps.append(_named(field.name, _field(entity_type, field, flexible)))
+            steps += [_fixed(tuple(run))] if run else []
+            steps.append(_named(field.name, _field(field, flexible)))
             run = []
-    steps += [_fixed(entity_type, tuple(run))] if run else []
+    steps += [_fixed(tuple(run))] if run else []
     return (*steps, _tags(tagged)) if flexible else tuple(steps)
 
 
-def _field(entity_type: type, field: Field[Any], flexible: bool) -> Read:
-    hint = _hint(entity_type, field.name)
-    kafka_type = field.metadata.get("kafka_type")
-    if kafka_type is None:
-        one = _entity(hint.inner)
+def _field(field: Field, flexible: bool) -> Read:
+    kind = field.kind
+    optional = field.optional and not field.is_array
+    if not isinstance(kind, str):
         # KIP-893: a nullable struct has a marker byte before it; a tagged one is absent instead.
-        one = _nullable(one) if hint.optional and not hint.is_array and "tag" not in field.metadata else one
+        one = _nullable(_entity(kind)) if optional and field.tag is None else _entity(kind)
     else:
-        one = _primitive(kafka_type, flexible, optional=hint.optional and not hint.is_array)
-    if not hint.is_array:
+        one = _primitive(kind, flexible, optional=optional)
+    if not field.is_array:
         return one
-    smallest = Struct(">" + _FORMATS[kafka_type]).size if kafka_type in _FORMATS else 1
-    return _array(one, flexible=flexible, smallest=smallest, optional=hint.optional)
+    smallest = Struct(">" + FORMATS[kind]).size if isinstance(kind, str) and kind in FORMATS else 1
+    return _array(one, flexible=flexible, smallest=smallest, optional=field.optional)
 
 
 def _primitive(kafka_type: str, flexible: bool, optional: bool) -> Read:
-    if kafka_type in _FORMATS:
-        return _single(Struct(">" + _FORMATS[kafka_type]), _converter(kafka_type, optional))
+    if kafka_type in FORMATS:
+        return _single(Struct(">" + FORMATS[kafka_type]), _converter(kafka_type, optional))
     size = _compact_size if flexible else _short_size if kafka_type == "string" else _long_size
     return _sized(size, str if kafka_type == "string" else bytes, optional)
 
@@ -176,12 +188,13 @@ def _single(layout: Struct, convert: Callable[[Any], Any] | None) -> Read:
     return read
 
 
-def _fixed(entity_type: type, run: tuple[Field[Any], ...]) -> Step:
-    layout = Struct(">" + "".join(_FORMATS[field.metadata["kafka_type"]] for field in run))
+def _fixed(run: tuple[Field, ...]) -> Step:
+    kinds = [str(field.kind) for field in run]
+    layout = Struct(">" + "".join(FORMATS[kind] for kind in kinds))
     names = tuple(field.name for field in run)
     conversions: list[tuple[str, Callable[[Any], Any]]] = []
-    for field in run:
-        convert = _converter(field.metadata["kafka_type"], _hint(entity_type, field.name).optional)
+    for field, kind in zip(run, kinds, strict=True):
+        convert = _converter(kind, field.optional)
         conversions += [(field.name, convert)] if convert is not None else []
 
     def step(data: memoryview, position: int, values: dict[str, Any]) -> int:
@@ -278,20 +291,6 @@ def _tags(known: dict[int, tuple[str, Read]]) -> Step:
         return position
 
     return step
-
-
-def _default(entity_type: type, field: Field[Any]) -> Any:
-    """What an absent tagged field means: its declared default, else zero, empty or an entity of such."""
-    if field.default is not MISSING:
-        return field.default
-    inner = _hint(entity_type, field.name).inner
-    if is_dataclass(inner):
-        return inner(**{nested.name: _default(inner, nested) for nested in fields(inner)})
-    kafka_type = field.metadata["kafka_type"]
-    if kafka_type in ("string", "bytes"):
-        return "" if kafka_type == "string" else b""
-    layout = Struct(">" + _FORMATS[kafka_type])
-    return _single(layout, _converter(kafka_type, optional=False))(memoryview(bytes(layout.size)), 0)[0]
 
 
 def _end(data: memoryview, position: int, size: int) -> int:

@@ -1,31 +1,27 @@
-"""Control messages: every protocol request and response but Produce and Fetch, through kio's typed classes.
+"""Control messages: every protocol request and response but Produce and Fetch, as entities of `layouts` or of kio.
 
-Requests go in as kio entities (`compose` makes one from plain fields) and come out as header and body
-without the 4-byte frame size; response bodies go in as bytes and come out as kio entities, and every fault
+Requests go in as entities (`compose` makes one from plain fields) and come out as header and body
+without the 4-byte frame size; response bodies go in as bytes and come out as entities, and every fault
 of the bytes is a WireError. Nothing here knows sockets, clocks or which version was negotiated.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache, lru_cache
 from struct import Struct
 from typing import Any, ClassVar, Protocol
 
-from kio.index import KioIndexError, load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
-from kio.serial import entity_writer
-
 from ottla.errors import UnsupportedFormat, WireError
-from ottla.wire import entities
+from ottla.wire import entities, layouts
+from ottla.wire.writing import write_entity
 
 __all__ = [
     "Message",
     "api_key",
     "api_name",
     "compose",
+    "data_type",
     "decode_response",
     "encode_body",
     "encode_request",
@@ -44,7 +40,7 @@ _LENGTH = Struct(">h")
 
 
 class Message(Protocol):
-    """A request entity of kio, for example `kio.schema.metadata.v12.request.MetadataRequest`."""
+    """A request, for example a MetadataRequest."""
 
     __api_key__: ClassVar[Any]
     __version__: ClassVar[Any]
@@ -61,12 +57,10 @@ def encode_request(message: Message, *, correlation_id: int, client_id: str | No
 
 def encode_body(message: Message) -> bytes:
     """The body alone. A value that its field cannot hold is a WireError that names the message."""
-    buffer = io.BytesIO()
     try:
-        _writer(type(message))(buffer, message)
+        return write_entity(message)
     except Exception as exc:
         raise WireError(f"cannot write {type(message).__name__} v{message.__version__}: {exc}") from exc
-    return buffer.getvalue()
 
 
 def request_header(api_key: int, version: int, *, correlation_id: int, client_id: str | None) -> bytes:
@@ -112,7 +106,7 @@ def compose(entity_type: type, values: Mapping[str, Any]) -> Any:
     A value that this version of the message does not know is left out, so that one mapping serves all
     versions; check the version first where leaving it out would change the meaning.
     """
-    known = {field.name for field in fields(entity_type)}
+    known = entities.names_of(entity_type)
     return entity_type(**{name: _inner(entity_type, name, v) for name, v in values.items() if name in known})
 
 
@@ -126,27 +120,54 @@ def _inner(entity_type: type, name: str, value: Any) -> Any:
 
 @cache
 def request_type(api_key: int, version: int) -> type:
-    """kio's class for a request."""
-    try:
-        return load_request_schema(api_key, version)
-    except KioIndexError as exc:
-        raise UnsupportedFormat(f"{api_name(api_key)} has no version {version} here: {exc}") from exc
+    """The class of a request."""
+    _check_version(api_key, version)
+    if _has_layout(api_key):
+        return layouts.request_type(api_key, version)
+    from ottla.wire import schemas
+
+    return schemas.load_request_schema(api_key, version)
 
 
 @cache
 def response_type(api_key: int, version: int) -> type:
-    """kio's class for a response."""
-    try:
-        return load_response_schema(api_key, version)
-    except KioIndexError as exc:
-        raise UnsupportedFormat(f"{api_name(api_key)} has no version {version} here: {exc}") from exc
+    """The class of a response."""
+    _check_version(api_key, version)
+    if _has_layout(api_key):
+        return layouts.response_type(api_key, version)
+    from ottla.wire import schemas
+
+    return schemas.load_response_schema(api_key, version)
+
+
+def data_type(name: str, version: int) -> type:
+    """The class of what is neither request nor response, as what members of a group tell each other; by kio's name."""
+    from ottla.wire import schemas
+
+    return schemas.data_type(name, version)
+
+
+def _has_layout(api_key: int) -> bool:
+    return api_key in layouts.APIS and bool(layouts.APIS[api_key].response)
+
+
+def _check_version(api_key: int, version: int) -> None:
+    lowest, highest = supported_versions(api_key)
+    if not lowest <= version <= highest:
+        name = api_name(api_key)
+        raise UnsupportedFormat(f"{name} has no version {version} here: it is known from {lowest} to {highest}")
 
 
 @cache
 def supported_versions(api_key: int) -> tuple[int, int]:
     """The lowest and highest version of an API that can be spoken here."""
+    if api_key in layouts.APIS:
+        api = layouts.APIS[api_key]
+        return api.lowest, api.highest
+    from ottla.wire import schemas
+
     try:
-        versions = schema_name_map[api_key_map[api_key]]
+        versions = schemas.schema_name_map[schemas.api_key_map[api_key]]
     except KeyError as exc:
         raise UnsupportedFormat(f"the API with key {api_key} is not known here") from exc
     return min(versions), max(versions)
@@ -155,26 +176,32 @@ def supported_versions(api_key: int) -> tuple[int, int]:
 @cache
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version has tagged fields and compact lengths (KIP-482)."""
+    _check_version(api_key, version)
+    if api_key in layouts.APIS:
+        return version >= layouts.APIS[api_key].flexible
     return bool(request_type(api_key, version).__flexible__)  # type: ignore[attr-defined]
 
 
 @cache
 def api_name(api_key: int) -> str:
     """Kafka's name of an API, for example ListOffsets."""
-    name = api_key_map.get(api_key)
+    if api_key in layouts.APIS:
+        return layouts.APIS[api_key].name
+    from ottla.wire import schemas
+
+    name = schemas.api_key_map.get(api_key)
     return f"API {api_key}" if name is None else "".join(word.capitalize() for word in name.split("_"))
 
 
 @cache
 def api_key(name: str) -> int:
     """The key of an API by Kafka's name of it."""
-    keys = [key for key in api_key_map if api_name(key).lower() == name.lower()]
+    from ottla.wire import schemas
+
+    keys = [key for key in schemas.api_key_map if api_name(key).lower() == name.lower()]
     if not keys:
         raise UnsupportedFormat(f"no API is called {name!r}")
     return keys[0]
-
-
-_writer = cache(entity_writer)
 
 
 def _skip_tags(data: memoryview, position: int) -> int:

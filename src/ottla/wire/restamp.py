@@ -7,9 +7,8 @@ change alone, so a batch that was damaged before is still seen to be damaged aft
 
 from __future__ import annotations
 
-import crc32c
-
 from ottla.wire.batch import CRC_START, HEADER_BYTES, BatchHeader, pack_header
+from ottla.wire.checksums import crc32c
 from ottla.wire.kernels.checksum import shift
 
 
@@ -36,5 +35,5 @@ def restamp(
     before, after = pack_header(header)[CRC_START:], pack_header(stamped)[CRC_START:]
     if before == after:
         return stamped
-    difference = crc32c.crc32c(before) ^ crc32c.crc32c(after)
+    difference = crc32c(before) ^ crc32c(after)
     return stamped._replace(crc=header.crc ^ shift(difference, header.size_bytes - HEADER_BYTES))

@@ -6,9 +6,8 @@ one record the way into a kernel and back takes ten times as long as the work.
 
 from __future__ import annotations
 
-import crc32c
-
 from ottla.wire.batch import CHECKED_FIELDS, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, Codec
+from ottla.wire.checksums import crc32c
 from ottla.wire.encode import NO_EPOCH, NO_PRODUCER, NewBatch
 
 _SHORT = 1 << 13
@@ -28,7 +27,7 @@ def one_record(
     records = _varint(len(body)) + body
     length = HEADER_BYTES - LENGTH_END + len(records)
     fields = (int(Codec.NONE), 0, now_ms, now_ms, *producer, 1)
-    crc = crc32c.crc32c(records, crc32c.crc32c(CHECKED_FIELDS.pack(*fields)))
+    crc = crc32c(records, crc32c(CHECKED_FIELDS.pack(*fields)))
     return NewBatch(BatchHeader(0, length, NO_EPOCH, MAGIC, crc, *fields), memoryview(records))
 
 

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 from tests.engines.fleet.crew import new_fleet, settled, write
 from tests.waiting import eventually
 
@@ -22,6 +21,7 @@ from ottla.engines.fleet.singly import Singly
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.unit import Unit
 from ottla.engines.fleet.units import Charter, Failure
+from ottla.errors import ErrorCode
 from ottla.events.values import UnitEnded
 from ottla.fetch.options import Fetching
 from ottla.model import OffsetRange, Record

@@ -44,7 +44,7 @@ from ottla.errors import (
     StoreUnavailable,
     UsedAfterFork,
 )
-from ottla.events.values import Event, StoreWentBack
+from ottla.events import Event, StoreWentBack
 from ottla.fetch import places
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader

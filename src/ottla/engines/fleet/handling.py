@@ -11,7 +11,7 @@ from ottla.engines.fleet.handlers import call
 from ottla.engines.fleet.holding import Ending
 from ottla.engines.fleet.singly import log_failure
 from ottla.engines.fleet.unit import Unit, reason_of
-from ottla.events.values import UnitEnded
+from ottla.events import UnitEnded
 
 
 def handle(handler: Callable[[Unit], object], unit: Unit) -> None:

@@ -21,7 +21,7 @@ from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.unit import reason_of, trace_of
 from ottla.engines.fleet.units import Charter
 from ottla.errors import OttlaError, StoreUnavailable
-from ottla.events.values import Event
+from ottla.events import Event
 from ottla.model import OffsetRange
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan, por
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import LEAP, Lane, Lease, Snapshot, label
 from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError
-from ottla.events.values import (
+from ottla.events import (
     Event,
     PlanningFailed,
     PositionMisplaced,

@@ -23,7 +23,7 @@ from ottla.engines.fleet.redis_address import Kind, Place
 from ottla.engines.fleet.redis_scripts import Script
 from ottla.engines.fleet.redis_troubles import code, first_line, meaning
 from ottla.errors import ConfigError, StoreUnavailable
-from ottla.net.transport import tls_context
+from ottla.net.tls import tls_context
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0

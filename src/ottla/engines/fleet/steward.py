@@ -19,7 +19,7 @@ from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import Charter, Lease, Out, Pulse, Seen
 from ottla.engines.fleet.watching import Watch
 from ottla.errors import LeaseLost, OttlaError, StoreUnavailable
-from ottla.events.values import Event, PlannerChanged, StoreDown, StoreUp, UnitReclaimed
+from ottla.events import Event, PlannerChanged, StoreDown, StoreUp, UnitReclaimed
 from ottla.model import OffsetRange
 
 _log = logging.getLogger(__name__)

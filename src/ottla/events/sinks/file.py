@@ -15,7 +15,7 @@ from typing import Any
 
 from ottla.config import Path
 from ottla.errors import OttlaError
-from ottla.events.values import Event, fields_of, text_of
+from ottla.events.event import Event, fields_of, text_of
 
 
 class JsonLinesSink:

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from ottla import config
 from ottla.errors import ConfigError, OttlaError
+from ottla.events.event import Event
 from ottla.events.sinks.file import JsonLinesSink
-from ottla.events.values import Event
 from ottla.files import sync
 
 _log = logging.getLogger(__name__)

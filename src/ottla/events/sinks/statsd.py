@@ -15,8 +15,8 @@ from typing import Any
 
 from ottla.config import DEFAULT_PORT, Address, parse_address
 from ottla.errors import ConfigError
+from ottla.events.event import Event, fields_of
 from ottla.events.measures import Measure, Reading, labels_of, readings
-from ottla.events.values import Event, fields_of
 
 DATAGRAM_BYTES = 1432
 """What fits into one Ethernet frame with its headers, also through common tunnels."""

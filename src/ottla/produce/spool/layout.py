@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
-import crc32c
-
 from ottla.errors import InputError
 from ottla.produce.spool.values import Entry
 from ottla.wire.batch import HEADER, HEADER_BYTES, LENGTH_END, BatchHeader
+from ottla.wire.checksums import crc32c
 
 VERSION = 1
 SEGMENT_MAGIC = b"OttlaSpl"
@@ -61,11 +60,9 @@ class SegmentHeader:
         """The bytes."""
         stamp = SEGMENT_MAGIC + self.version.to_bytes(2, "big") + b"\0\0"
         head = (
-            stamp
-            + _CRC.pack(crc32c.crc32c(stamp))
-            + _SEGMENT.pack(self.kind, self.follows, self.first_id, self.spool.bytes)
+            stamp + _CRC.pack(crc32c(stamp)) + _SEGMENT.pack(self.kind, self.follows, self.first_id, self.spool.bytes)
         )
-        return head + _CRC.pack(crc32c.crc32c(head))
+        return head + _CRC.pack(crc32c(head))
 
 
 def stamped_version(data: bytes | memoryview) -> int | None:
@@ -73,7 +70,7 @@ def stamped_version(data: bytes | memoryview) -> int | None:
     if len(data) < _STAMP.size:
         return None
     magic, version, _, crc = _STAMP.unpack_from(data)
-    right = magic == SEGMENT_MAGIC and crc == crc32c.crc32c(data[: _STAMP.size - _CRC.size])
+    right = magic == SEGMENT_MAGIC and crc == crc32c(data[: _STAMP.size - _CRC.size])
     return int(version) if right else None
 
 
@@ -83,7 +80,7 @@ def parse_segment_header(data: bytes | memoryview) -> SegmentHeader | None:
     if version != VERSION or len(data) < SEGMENT_HEADER_BYTES:
         return None
     end = SEGMENT_HEADER_BYTES - _CRC.size
-    if _CRC.unpack_from(data, end)[0] != crc32c.crc32c(data[:end]):
+    if _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         return None
     kind, follows, first_id, spool = _SEGMENT.unpack_from(data, _STAMP.size)
     return SegmentHeader(version, kind, follows, first_id, UUID(bytes=spool))
@@ -137,11 +134,11 @@ def pack_frame(entry: Entry, batch_header: bytes, *, entry_id: int, spool: bytes
             round(entry.created * 1000),
             entry.floor_offset,
             entry.partition,
-            crc32c.crc32c(batch_header),
+            crc32c(batch_header),
         )
         + topic
     )
-    return start + _CRC.pack(crc32c.crc32c(rest, crc32c.crc32c(start))) + rest
+    return start + _CRC.pack(crc32c(rest, crc32c(start))) + rest
 
 
 def frame_crc(frame: bytes) -> int:
@@ -171,7 +168,7 @@ def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None)
     if not _TOPIC_AT < header_bytes <= len(data) or total_bytes < header_bytes + HEADER_BYTES:
         return None
     (crc,) = _CRC.unpack_from(data, _CRC_AT)
-    if crc != crc32c.crc32c(data[_FIELDS_AT:header_bytes], crc32c.crc32c(data[:_CRC_AT])):
+    if crc != crc32c(data[_FIELDS_AT:header_bytes], crc32c(data[:_CRC_AT])):
         return None
     topic = bytes(data[_TOPIC_AT:header_bytes]).decode(errors="replace")
     owner, at, entry_id, supersedes, place, created_ms, floor_offset, partition, check = fields
@@ -204,7 +201,7 @@ def begins_frame(data: bytes | memoryview, *, position: int) -> bool:
 
 def trusted_batch_header(data: bytes | memoryview, *, frame: FrameHeader) -> BatchHeader | None:
     """The 61 bytes of a batch's header, if they are all there and are what was written."""
-    if len(data) < HEADER_BYTES or crc32c.crc32c(data[:HEADER_BYTES]) != frame.batch_check:
+    if len(data) < HEADER_BYTES or crc32c(data[:HEADER_BYTES]) != frame.batch_check:
         return None
     header = BatchHeader._make(HEADER.unpack_from(data))
     return header if header.length + LENGTH_END == frame.batch_bytes else None
@@ -213,12 +210,12 @@ def trusted_batch_header(data: bytes | memoryview, *, frame: FrameHeader) -> Bat
 def pack_mark(entry_id: int, crc: int) -> bytes:
     """An acknowledgement: the entry with this id and frame checksum is done."""
     mark = _MARK.pack(entry_id, crc)
-    return mark + _CRC.pack(crc32c.crc32c(mark))
+    return mark + _CRC.pack(crc32c(mark))
 
 
 def parse_marks(data: bytes) -> Iterator[tuple[int, int]]:
     """Id and frame checksum of each whole and undamaged mark; the places of damaged ones are passed over."""
     for at in range(0, len(data) - MARK_BYTES + 1, MARK_BYTES):
-        if _CRC.unpack_from(data, at + _MARK.size)[0] == crc32c.crc32c(data[at : at + _MARK.size]):
+        if _CRC.unpack_from(data, at + _MARK.size)[0] == crc32c(data[at : at + _MARK.size]):
             entry_id, crc = _MARK.unpack_from(data, at)
             yield entry_id, crc

@@ -18,11 +18,10 @@ from io import FileIO
 from pathlib import Path
 from uuid import UUID
 
-import crc32c
-
 from ottla.errors import SpoolFailed, SpoolInUse
 from ottla.produce.spool.layout import VERSION
 from ottla.produce.spool.values import Owner
+from ottla.wire.checksums import crc32c
 
 FILE = "owner"
 _RECORD_BYTES = 512  # one size for ever, so that writing it again needs no space on a full disk
@@ -53,14 +52,14 @@ class Record:
     def pack(self) -> bytes:
         """A line of JSON with its checksum, padded with spaces."""
         text = json.dumps(asdict(self))
-        return f"{text} {crc32c.crc32c(text.encode()):08x}".ljust(_RECORD_BYTES - 1).encode() + b"\n"
+        return f"{text} {crc32c(text.encode()):08x}".ljust(_RECORD_BYTES - 1).encode() + b"\n"
 
 
 def parse_record(data: bytes) -> Record | None:
     """The record, or None when it is empty or damaged."""
     try:
         text, _, crc = data.decode().rstrip().rpartition(" ")
-        if int(crc, 16) != crc32c.crc32c(text.encode()):
+        if int(crc, 16) != crc32c(text.encode()):
             return None
         record = Record(**json.loads(text))
         UUID(record.spool)

@@ -10,8 +10,6 @@ import logging
 import os
 from dataclasses import dataclass, field
 
-import crc32c
-
 from ottla.errors import CorruptBatch, UnsupportedFormat
 from ottla.produce.spool.layout import (
     FRAME_MAGIC,
@@ -28,6 +26,7 @@ from ottla.produce.spool.layout import (
     trusted_batch_header,
 )
 from ottla.wire.batch import CRC_START, HEADER_BYTES, BatchHeader, check_header, check_prefix
+from ottla.wire.checksums import crc32c
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +163,7 @@ class _Window:
             data = self.read(start, min(_BLOCK, stop - start))
             if not data:
                 return -1  # shrank meanwhile
-            crc = crc32c.crc32c(data, crc)
+            crc = crc32c(data, crc)
             start += len(data)
         return crc
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kio.schema.errors import ErrorCode
-
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, ErrorCode
 from ottla.model import TopicPartition
 from ottla.testing.fake.messages import api_key
 from ottla.wire.messages import api_name

@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kio.schema.errors import ErrorCode
-
+from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
 from ottla.testing.fake.log import Refused
 

@@ -12,8 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 
-from kio.schema.errors import ErrorCode
-
+from ottla.errors import ErrorCode
 from ottla.wire.batch import Batch, BatchHeader
 
 REMEMBERED_BATCHES = 5  # ProducerStateEntry.NUM_BATCHES_TO_RETAIN of the real broker

@@ -17,12 +17,15 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-from kio.schema.index import api_key_map
-from kio.serial import entity_reader, entity_writer
-
-from ottla.errors import ConfigError, WireError
-from ottla.wire.messages import api_name, request_type, response_type
+from ottla.errors import ConfigError, ErrorCode, WireError
+from ottla.wire.messages import api_name
+from ottla.wire.schemas import (
+    api_key_map,
+    entity_reader,
+    entity_writer,
+    load_request_schema,
+    load_response_schema,
+)
 
 Tree = Mapping[str, Any]
 
@@ -81,7 +84,7 @@ def parse(frame: bytes, *, known: bool) -> Incoming:
     key, version, correlation_id = _PREFIX.unpack_from(frame)
     if not known:
         return Incoming(key, version, correlation_id, None, None)
-    schema: Any = request_type(key, version)
+    schema: Any = load_request_schema(key, version)
     try:
         header, size = entity_reader(schema.__header_schema__)(frame, 0)
         body, _ = entity_reader(schema)(frame, size)
@@ -98,7 +101,7 @@ def peek(frame: bytes) -> tuple[int, int]:
 
 def answer(key: int, version: int, *, correlation_id: int, tree: Tree) -> bytes:
     """The answer described by `tree` as bytes, with its header and its length in front."""
-    schema: Any = response_type(key, version)
+    schema: Any = load_response_schema(key, version)
     header_type = schema.__header_schema__
     buffer = io.BytesIO()
     buffer.write(bytes(4))

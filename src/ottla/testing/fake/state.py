@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from ottla.config import Address
+from ottla.errors import ErrorCode
 from ottla.testing.fake.groups import Group
 from ottla.testing.fake.log import PartitionLog, Refused
 

@@ -5,8 +5,7 @@ Each call adds a rule to the dispatcher's table under its lock; what a rule mean
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
+from ottla.errors import ErrorCode
 from ottla.testing.fake.dispatch import Dispatcher
 from ottla.testing.fake.faults import Fault, Kind, When, new_fault
 

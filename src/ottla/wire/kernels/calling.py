@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,10 +31,12 @@ CHECKED = not INTERPRETED and _is_set("NUMBA_BOUNDSCHECK")
 def sources() -> str:
     """A digest of this folder, for a kernel is made of several files; nothing where they are in an archive."""
     digest = hashlib.sha256()
-    paths = sorted(Path(__file__).parent.glob("*.py"))
-    for path in paths:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest() if paths else ""
+    folder = os.path.dirname(__file__)
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".py")) if os.path.isdir(folder) else []
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as file:
+            digest.update(name.encode() + file.read())
+    return digest.hexdigest() if names else ""
 
 
 SOURCES = sources()

@@ -14,11 +14,9 @@ import mmap
 import os
 import stat
 import struct
-import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from ottla.wire.kernels import layout
@@ -62,7 +60,7 @@ def stored(kernel: Kernel) -> Image | None:
     """The kernel as a cache has it, if one has."""
     key = _key(kernel)
     for folder in folders() if key else ():
-        content = _trusted_content(folder / _file_name(kernel, key))
+        content = _trusted_content(folder, _file_name(kernel, key))
         image = None if content is None else _unpacked(content, key)
         if image is not None:
             return image
@@ -74,22 +72,23 @@ def _store(kernel: Kernel, image: Image) -> None:
     key = _key(kernel)
     for folder in folders() if key else ():
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not _is_safe(folder.stat(), folder=True):
+            os.makedirs(folder, exist_ok=True)
+            if not _is_safe(os.stat(folder), folder=True):
                 continue
-            _write(folder / _file_name(kernel, key), _packed(image, key))
+            _write(folder, _file_name(kernel, key), _packed(image, key))
         except OSError:
             continue
         return
 
 
-def folders() -> list[Path]:
+def folders() -> list[str]:
     """Where numba has its cache, too: the folder that was chosen, or beside the source, or the user's own."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
-        return [Path(chosen)]
-    own = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"))  # unlike Path's, it never raises
-    return [Path(__file__).parent / "__pycache__", *([own / "ottla"] if own.is_absolute() else [])]
+        return [chosen]
+    own = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    beside = os.path.join(os.path.dirname(__file__), "__pycache__")
+    return [beside, *([os.path.join(own, "ottla")] if os.path.isabs(own) else [])]
 
 
 def _file_name(kernel: Kernel, key: str) -> str:
@@ -120,13 +119,14 @@ def _version(package: str) -> str:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"the package {package} is not installed")
-    return Path(spec.origin).with_name("_version.py").read_text()
+    with open(os.path.join(os.path.dirname(spec.origin), "_version.py"), encoding="utf-8") as file:
+        return file.read()
 
 
 def _processor() -> str:
     """Which instructions there are. Of the first processor: the others have the same."""
     wanted = ("vendor_id", "cpu family", "model", "flags")
-    with Path("/proc/cpuinfo").open() as lines:
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
         first = takewhile(str.strip, lines)  # an empty line ends it
         return "".join(line for line in first if line.partition(":")[0].strip() in wanted)
 
@@ -140,10 +140,11 @@ def _is_safe(status: os.stat_result, *, folder: bool = False) -> bool:
     return stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _trusted_content(path: Path) -> bytes | None:
+def _trusted_content(folder: str, name: str) -> bytes | None:
     try:
-        if not _is_safe(path.parent.stat(), folder=True):
+        if not _is_safe(os.stat(folder), folder=True):
             return None
+        path = os.path.join(folder, name)
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not hold it up
         with os.fdopen(handle, "rb") as file:
             return file.read(_MOST_BYTES) if _is_safe(os.fstat(handle)) else None
@@ -151,14 +152,16 @@ def _trusted_content(path: Path) -> bytes | None:
         return None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(folder: str, name: str, content: bytes) -> None:
     """There whole or not at all, whoever else does the same."""
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    import tempfile  # with the first kernel that is compiled, which takes far longer
+
+    handle, draft = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             os.fchmod(file.fileno(), _READABLE)  # what root has compiled serves everybody
-        os.replace(draft, path)
+        os.replace(draft, os.path.join(folder, name))
     except BaseException:
         os.unlink(draft)
         raise

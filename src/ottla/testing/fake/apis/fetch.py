@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
+from ottla.errors import ErrorCode
 from ottla.testing.fake.apis.metadata import broker
 from ottla.testing.fake.apis.produce import current_leader
 from ottla.testing.fake.context import Context

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
+from ottla.errors import ErrorCode
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.log import PartitionLog, Refused
 from ottla.testing.fake.messages import Tree

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
+from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.groups import Committed, Group

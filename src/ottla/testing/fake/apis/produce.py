@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from ottla.errors import CorruptBatch
+from ottla.errors import CorruptBatch, ErrorCode
 from ottla.testing.fake.apis.metadata import broker
 from ottla.testing.fake.context import Context, Hangup
 from ottla.testing.fake.log import Refused

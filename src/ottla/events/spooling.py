@@ -1,0 +1,58 @@
+"""What happens to the spool. See `event.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.events.event import Event
+
+
+@dataclass(frozen=True, slots=True)
+class DowntimeSaved(Event):
+    """A batch went to the spool."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DowntimeReplayed(Event):
+    """A batch from the spool was acknowledged."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolDamaged(Event):
+    """A part of a spool file cannot be read and was passed over: `size_bytes` from byte `position`."""
+
+    path: str
+    position: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFailed(Event):
+    """The disk refuses what the spool wants to write."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFull(Event):
+    """The spool has no room for another batch, told once until it has: its limit is reached, or, when `max_bytes` is
+    None, its disk is full."""
+
+    gauges = frozenset({"used_bytes", "max_bytes"})
+
+    path: str
+    used_bytes: int
+    max_bytes: int | None
+    reason: str

@@ -1,0 +1,32 @@
+"""CRC-32C, which record batches have: the compiled function of the package `crc32c`, without the package.
+
+The package itself looks up its own version and makes a command line when it is imported, which takes longer than all of
+`wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
+
+__all__ = ["crc32c"]
+
+
+def _compiled() -> Callable[..., int]:
+    package = PathFinder.find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    extension = PathFinder.find_spec("crc32c._crc32c", places or [])
+    if extension is None or extension.loader is None:  # a package of another kind, as in an archive
+        from crc32c import crc32c
+
+        return crc32c
+    module: Any = module_from_spec(extension)
+    extension.loader.exec_module(module)
+    function: Callable[..., int] = module.crc32c
+    return function
+
+
+crc32c = _compiled()
+"""The checksum of some bytes; of a whole whose first part has the checksum that is given as second argument."""

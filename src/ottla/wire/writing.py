@@ -1,0 +1,114 @@
+"""Entities to bytes, by their fields.
+
+Comes in: an entity of `layouts` or of kio. Goes out: its bytes. A value that its field cannot hold is an error of some
+kind; `messages.encode_body` makes a WireError of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Any
+
+from ottla.errors import WireError
+from ottla.wire.entities import FORMATS, absent, fields_of
+from ottla.wire.layouts import Field
+from ottla.wire.primitives import compact_length, unsigned_varint
+
+Write = Callable[[Any], bytes]
+
+_SHORT = Struct(">h")
+_LONG = Struct(">i")
+
+
+def write_entity(entity: Any) -> bytes:
+    """The bytes of an entity."""
+    entity_type: Any = type(entity)
+    return _entity(entity_type)(entity)
+
+
+@cache
+def _entity(entity_type: type) -> Write:
+    flexible: bool = entity_type.__flexible__  # type: ignore[attr-defined]
+    fields = fields_of(entity_type)
+    plain = [(field.name, _field(field, flexible)) for field in fields if field.tag is None]
+    tagged = sorted((field for field in fields if field.tag is not None), key=lambda field: field.tag or 0)
+    tags = [(field.tag or 0, field.name, _field(field, flexible), absent(field)) for field in tagged]
+
+    def write(entity: Any) -> bytes:
+        parts = [write_one(getattr(entity, name)) for name, write_one in plain]
+        return b"".join([*parts, _tags(entity, tags)] if flexible else parts)
+
+    return write
+
+
+def _tags(entity: Any, tags: list[tuple[int, str, Write, Any]]) -> bytes:
+    """Those tagged fields whose values are not what their absence means."""
+    parts = []
+    for tag, name, write, default in tags:
+        value = getattr(entity, name)
+        if value != default:
+            content = write(value)
+            parts.append(unsigned_varint(tag) + unsigned_varint(len(content)) + content)
+    return b"".join([unsigned_varint(len(parts)), *parts])
+
+
+def _field(field: Field, flexible: bool) -> Write:
+    # A tagged field that is null is absent instead.
+    optional = field.optional and field.tag is None
+    one = _one(field, flexible, optional=optional and not field.is_array)
+    if not field.is_array:
+        return one
+    return _array(one, compact_length if flexible else _LONG.pack, optional=optional)
+
+
+def _one(field: Field, flexible: bool, *, optional: bool) -> Write:
+    kind = field.kind
+    if not isinstance(kind, str):
+        return _nullable(_entity(kind)) if optional else _entity(kind)
+    if kind in FORMATS:
+        return _fixed(kind)
+    size = compact_length if flexible else _SHORT.pack if kind == "string" else _LONG.pack
+    return _sized(size, str.encode if kind == "string" else bytes, optional=optional)
+
+
+def _fixed(kind: str) -> Write:
+    pack = Struct(">" + FORMATS[kind]).pack
+    if kind == "uuid":
+        return lambda value: bytes(16) if value is None else value.bytes
+    if kind == "datetime_i64":
+        return lambda value: pack(-1 if value is None else round(value.timestamp() * 1000))
+    if kind in ("timedelta_i32", "timedelta_i64"):
+        return lambda value: pack(round(value.total_seconds() * 1000))
+    return pack
+
+
+def _sized(size: Write, encoded: Write, *, optional: bool) -> Write:
+    def write(value: Any) -> bytes:
+        if value is None:
+            return _null(size, optional)
+        content = encoded(value)
+        return size(len(content)) + content
+
+    return write
+
+
+def _array(one: Write, size: Write, *, optional: bool) -> Write:
+    def write(values: Any) -> bytes:
+        if values is None:
+            return _null(size, optional)
+        return b"".join([size(len(values)), *map(one, values)])
+
+    return write
+
+
+def _null(size: Write, optional: bool) -> bytes:
+    if not optional:
+        raise WireError("null where a value must be")
+    return size(-1)
+
+
+def _nullable(one: Write) -> Write:
+    # KIP-893: a marker byte comes first.
+    return lambda value: b"\xff" if value is None else b"\x01" + one(value)
