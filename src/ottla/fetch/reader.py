@@ -28,6 +28,7 @@ from ottla.fetch.planning import Plan, Planning, What
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.deadline import Deadline
 from ottla.net.footing import Addresses, Footing, Sinks
+from ottla.net.frames import Buffers
 from ottla.net.interrupt import client_closed
 from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
@@ -42,6 +43,7 @@ _CHUNK_BYTES = 2 << 20
 """Of records in one `RecordBatch`, about: several are alive at a time, beside what is fetched ahead."""
 _numbers = itertools.count(1)
 """Of lanes: readers that share a cluster share no connection."""
+_MOST_BUFFERS = 2
 _NAP = 1.0
 """Seconds between two looks of a reader that waits whether its thread is still there."""
 
@@ -150,7 +152,8 @@ class Reader:
         self._planning = Planning(
             self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._footing.events
         )
-        self._lanes: list[str] = []
+        self._lanes: list[tuple[str, Buffers | None]] = []
+        """Of reads that have ended: their connections, and for a few the memory for answers, to be used again."""
         self._fetchers: set[Fetcher] = set()
         self._closed = False
 
@@ -171,7 +174,7 @@ class Reader:
         reading = list(self._fetchers)
         for fetcher in reading:
             fetcher.stop()
-        for lane in {*self._lanes, *(fetcher.lane for fetcher in reading)}:
+        for lane in {*(lane for lane, _ in self._lanes), *(fetcher.lane for fetcher in reading)}:
             self.cluster.leave(lane)  # others may go on using the cluster
         self._footing.close()
 
@@ -458,7 +461,9 @@ class Reader:
     def _end(self, fetcher: Fetcher) -> None:
         fetcher.stop()
         self._fetchers.discard(fetcher)
-        self._lanes.append(fetcher.lane)
+        # Each may have half of what a read is allowed: many reads at a time must not leave all of that behind.
+        is_kept = len(self._lanes) < _MOST_BUFFERS
+        self._lanes.append((fetcher.lane, fetcher.buffers if is_kept else None))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -470,10 +475,10 @@ class Reader:
         patience = math.inf if endless else self.cluster.timeouts.total
         manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
         try:
-            lane = self._lanes.pop()
+            lane, buffers = self._lanes.pop()
         except IndexError:
-            lane = f"read-{next(_numbers)}"
-        fetcher = Fetcher(self.cluster, manner, lane=lane, events=events or self._footing.events)
+            lane, buffers = f"read-{next(_numbers)}", None
+        fetcher = Fetcher(self.cluster, manner, lane=lane, events=events or self._footing.events, buffers=buffers)
         fetcher.add(sorted(courses, key=lambda course: course.at))
         if followed:
             fetcher.follow(followed)
