@@ -178,7 +178,7 @@ def _whole_again(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def hasty_about_unknown_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that no broker knows is given up soon; a program waits for three seconds, as it may be a new one."""
-    monkeypatch.setattr("ottla.net.effort.UNKNOWN_TOPIC_SECONDS", 0.3)
+    monkeypatch.setattr("ottla.net.attempts.UNKNOWN_TOPIC_SECONDS", 0.3)
     monkeypatch.setattr("ottla.produce.topics._UNKNOWN_PATIENCE", 0.3)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ottla.consume.consumer import (
         Consumer,
     )
-    from ottla.consume.listening import (
+    from ottla.consume.listener import (
         Listener,
     )
     from ottla.consume.options import (
@@ -96,12 +96,12 @@ if TYPE_CHECKING:
     from ottla.events import (
         Events,
     )
+    from ottla.fetch.bounds import (
+        CommittedBy,
+    )
     from ottla.fetch.options import (
         Fetching,
         OnLost,
-    )
-    from ottla.fetch.places import (
-        CommittedBy,
     )
     from ottla.fetch.profile import (
         PartitionProfile,
@@ -180,7 +180,7 @@ _HOMES = {
     "Cluster": "ottla.net.cluster",
     "CommitFailed": "ottla.errors",
     "Committed": "ottla.admin.committed",
-    "CommittedBy": "ottla.fetch.places",
+    "CommittedBy": "ottla.fetch.bounds",
     "ConfigError": "ottla.errors",
     "ConnectFailed": "ottla.errors",
     "ConnectionLost": "ottla.errors",
@@ -207,7 +207,7 @@ _HOMES = {
     "LakeDamaged": "ottla.errors",
     "LakeError": "ottla.errors",
     "LeaseLost": "ottla.errors",
-    "Listener": "ottla.consume.listening",
+    "Listener": "ottla.consume.listener",
     "LocalClusterError": "ottla.errors",
     "NetworkError": "ottla.errors",
     "NewTopic": "ottla.admin.topics",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ottla.cli.values.places import LastRecords, Place, parse_partitions, parse_place
-from ottla.fetch.places import CommittedBy
+from ottla.fetch.bounds import CommittedBy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -21,7 +21,7 @@ from ottla.cli import cli
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
-from ottla.cluster.creation import Wanted
+from ottla.cluster.creation import ClusterRequest
 from ottla.cluster.state import ClusterFolder
 from ottla.errors import BrokerError, ConfigError
 
@@ -194,7 +194,7 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
 
 def test_a_log_in_which_clients_name_themselves_does_not_steer_the_terminal(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path, "default")
-    folder.save(Wanted(brokers=1, cache_dir=tmp_path).new_state("default", random.Random(1)))
+    folder.save(ClusterRequest(brokers=1, cache_dir=tmp_path).new_state("default", random.Random(1)))
     folder.log(1).parent.mkdir()
     folder.log(1).write_text("\tclient \x1b]0;owned\x07\nnext\n")
     assert _run("cluster", "logs", "1", "--dir", str(tmp_path)).stdout == "\tclient \\x1b]0;owned\\x07\nnext\n"

@@ -24,7 +24,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from ottla.cluster import Condition, LocalCluster, lifecycle
-from ottla.cluster.creation import Wanted
+from ottla.cluster.creation import ClusterRequest
 from ottla.cluster.guard import start_guard
 from ottla.cluster.nodes import Java, write_properties
 from ottla.cluster.ports import PortTaken, free_ports
@@ -53,7 +53,7 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessId]:
 
 
 def _state(phase: Phase = Phase.RUNNING, process: ProcessId | None = None) -> ClusterState:
-    state = Wanted(brokers=2, redis=True, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    state = ClusterRequest(brokers=2, redis=True, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
     nodes = tuple(replace(node, process=process) for node in state.nodes)
     redis = replace(state.redis, process=process) if state.redis is not None else None
     return replace(state, phase=phase, nodes=nodes, redis=redis)
@@ -369,7 +369,7 @@ def test_after_a_failed_format_no_further_one_begins(tmp_path: Path, monkeypatch
         raise LocalClusterError("no")
 
     monkeypatch.setattr(lifecycle, "format_storage", fail)
-    state = Wanted(brokers=50, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    state = ClusterRequest(brokers=50, cache_dir=Path("cache")).new_state("c", random.Random(3))
     tools = lifecycle.Tools(Java(Path("java"), (), {}), None)
     folder = ClusterFolder(tmp_path, "c")
     with pytest.raises(LocalClusterError, match="no"):
@@ -398,7 +398,7 @@ def test_what_is_not_running_says_how_to_start_it(tmp_path: Path) -> None:
 
 
 def test_files_with_passwords_are_for_their_user_alone(tmp_path: Path) -> None:
-    state = Wanted(brokers=1, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
+    state = ClusterRequest(brokers=1, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
     folder = ClusterFolder(tmp_path / "base", "c")
     folder.path.mkdir(parents=True)
     folder.path.chmod(0o755)  # as an earlier version made it

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ottla.cluster.certificates import Certificates
-from ottla.cluster.creation import Wanted
+from ottla.cluster.creation import ClusterRequest
 from ottla.cluster.java import find_java
 from ottla.cluster.lifecycle import fresh_nodes
 from ottla.cluster.ports import free_ports, is_free
@@ -64,7 +64,7 @@ def test_a_wrong_topic_says_what_is_wrong(text: str, reason: str) -> None:
 
 
 def _state(brokers: int, *, secure: bool = False, settings: dict[str, str] | None = None) -> ClusterState:
-    wanted = Wanted(brokers=brokers, secure=secure, settings=settings or {}, cache_dir=Path("cache"))
+    wanted = ClusterRequest(brokers=brokers, secure=secure, settings=settings or {}, cache_dir=Path("cache"))
     return wanted.new_state("c", random.Random(1))
 
 
@@ -229,15 +229,15 @@ def test_a_missing_or_old_java_is_one_sentence_that_says_what_to_install(tmp_pat
 
 def test_a_cluster_that_differs_from_what_is_wanted_is_refused_with_the_difference() -> None:
     state = _state(3)
-    Wanted(cache_dir=Path("elsewhere")).require(state)
-    Wanted(brokers=3, cache_dir=Path()).require(state)
+    ClusterRequest(cache_dir=Path("elsewhere")).require(state)
+    ClusterRequest(brokers=3, cache_dir=Path()).require(state)
     with pytest.raises(LocalClusterError, match="brokers: 3, not 2"):
-        Wanted(brokers=2, cache_dir=Path()).require(state)
+        ClusterRequest(brokers=2, cache_dir=Path()).require(state)
     with pytest.raises(LocalClusterError, match="secure: False, not True"):
-        Wanted(secure=True, cache_dir=Path()).require(replace(state, name="x"))
+        ClusterRequest(secure=True, cache_dir=Path()).require(replace(state, name="x"))
 
 
 @pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 51}, {"heap_bytes": 1}, {"version": "1.0"}])
 def test_impossible_wishes_are_refused_before_anything_happens(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
-        Wanted(cache_dir=Path(), **wrong)  # type: ignore[arg-type]
+        ClusterRequest(cache_dir=Path(), **wrong)  # type: ignore[arg-type]

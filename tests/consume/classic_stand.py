@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from ottla.consume.classic import Classic
-from ottla.consume.holdings import Holdings, Partitions
-from ottla.consume.letters import JOIN, SYNC
+from ottla.consume.classic_messages import write_assignment
+from ottla.consume.classic_requests import JOIN, SYNC
 from ottla.consume.options import GroupOptions, Protocol
+from ottla.consume.ownership import OwnedPartitions, Partitions
 from ottla.consume.steps import Ask
-from ottla.consume.subscriptions import write_assignment
 from ottla.errors import ErrorCode
 from ottla.net import Topic
 from ottla.net.metadata import Partition
@@ -33,7 +33,7 @@ class ClassicStand(Stand[Classic]):
     """A stand, and what a coordinator of the classic protocol answers."""
 
     def __init__(self, **given: Any) -> None:
-        holdings = Holdings()
+        holdings = OwnedPartitions()
         machine = Classic(
             "g", options=options(**given), holdings=holdings, waits=lambda _: 1.0, seconds=5.0, metadata_age=6.0
         )

@@ -14,7 +14,7 @@ from tests.fetch.logs import fill
 
 from ottla.config import Retry, Timeouts
 from ottla.consume.consumer import Consumer
-from ottla.consume.listening import Listener
+from ottla.consume.listener import Listener
 from ottla.consume.membership import GroupOptions, Protocol
 from ottla.fetch.options import Fetching
 from ottla.model import TopicPartition

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tests.waiting import eventually
 
-from ottla.consume.membership import GroupOptions, Membership, Wanted
+from ottla.consume.membership import GroupOptions, Membership, TargetAssignment
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 
@@ -89,7 +89,7 @@ class Holder:
                 self.membership.polled()
                 self._act(self.membership.wanted())
 
-    def _act(self, wanted: Wanted) -> None:
+    def _act(self, wanted: TargetAssignment) -> None:
         gone = self.held & wanted.lost
         revoked = self.held - wanted.partitions - wanted.lost
         new = wanted.partitions - self.held

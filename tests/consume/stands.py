@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ottla.consume.classic import Classic
-from ottla.consume.holdings import Holdings, Partitions
 from ottla.consume.modern import Modern
+from ottla.consume.ownership import OwnedPartitions, Partitions
 from ottla.consume.steps import Ask, Rest, Step
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -31,7 +31,7 @@ def some(*indices: int) -> Partitions:
 class Stand(Generic[MachineT]):
     """A machine, its holdings, and a clock."""
 
-    def __init__(self, machine: MachineT, holdings: Holdings) -> None:
+    def __init__(self, machine: MachineT, holdings: OwnedPartitions) -> None:
         self.machine = machine
         self.holdings = holdings
         self.now = 0.0
@@ -64,7 +64,7 @@ class Player:
     """A consumer that takes its time, in a simulated group."""
 
     name: str
-    holdings: Holdings
+    holdings: OwnedPartitions
     pace: float
     """How often the consumer's thread has its turn: slow ones act on what they saw long ago."""
     held: Partitions = frozenset()

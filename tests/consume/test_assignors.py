@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.consume.assignors import Counts, Members, Shares, assign, by_range, cooperatively, stickily
-from ottla.consume.subscriptions import (
-    Subscription,
+from ottla.consume.classic_messages import (
+    MemberSubscription,
     read_assignment,
     read_subscription,
     write_assignment,
@@ -28,13 +28,13 @@ def at(text: str) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
-def wants(topics: str, owned: str = "", generation: int = 1) -> Subscription:
-    return Subscription(frozenset(topics), at(owned), generation)
+def wants(topics: str, owned: str = "", generation: int = 1) -> MemberSubscription:
+    return MemberSubscription(frozenset(topics), at(owned), generation)
 
 
 partitions = st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 7))
 subscriptions = st.builds(
-    Subscription,
+    MemberSubscription,
     st.frozensets(st.sampled_from(TOPICS)),
     st.frozensets(partitions, max_size=8),
     st.integers(-1, 3),
@@ -50,7 +50,7 @@ def orderly(draw: st.DrawFn) -> tuple[Members, Counts]:
     owned: dict[str, set[TopicPartition]] = {name: set() for name in members}
     for partition in sorted({p for subscription in members.values() for p in subscription.owned}):
         owned[draw(st.sampled_from(sorted(members)))].add(partition)
-    return {n: Subscription(s.topics, frozenset(owned[n]), 1) for n, s in members.items()}, counts
+    return {n: MemberSubscription(s.topics, frozenset(owned[n]), 1) for n, s in members.items()}, counts
 
 
 def existing(members: Members, counts: Counts) -> set[TopicPartition]:
@@ -112,7 +112,7 @@ def test_no_assignment_is_more_even(members: Members, counts: Counts) -> None:
 def test_an_even_group_stays_as_it_is(case: tuple[Members, Counts]) -> None:
     members, counts = case
     shares = stickily(members, counts)
-    settled = {m: Subscription(members[m].topics, frozenset(shares[m]), 2) for m in members}
+    settled = {m: MemberSubscription(members[m].topics, frozenset(shares[m]), 2) for m in members}
     assert stickily(settled, counts) == shares
     assert cooperatively(settled, counts) == shares
 
@@ -123,7 +123,7 @@ def test_with_equal_topics_no_more_moves_than_must(size: int, count: int, data: 
     names = [f"m{index}" for index in range(size)]
     owners = [data.draw(st.sampled_from([*names, ""])) for _ in range(count)]
     held = {n: frozenset(TopicPartition("a", i) for i, owner in enumerate(owners) if owner == n) for n in names}
-    shares = stickily({n: Subscription(frozenset("a"), held[n], 1) for n in names}, {"a": count})
+    shares = stickily({n: MemberSubscription(frozenset("a"), held[n], 1) for n in names}, {"a": count})
     kept = sum(len(held[n] & shares[n]) for n in names)
     # The fullest may keep one more than the rest, as often as the division leaves a remainder.
     each, more = divmod(count, size)
@@ -145,7 +145,7 @@ def test_cooperation_gives_everything_out_within_a_few_rounds(members: Members, 
     shares = cooperatively(members, counts)
     for generation in range(4, 8):
         before = shares
-        members = {m: Subscription(members[m].topics, frozenset(shares[m]), generation) for m in members}
+        members = {m: MemberSubscription(members[m].topics, frozenset(shares[m]), generation) for m in members}
         shares = cooperatively(members, counts)
         if shares == before:
             break
@@ -180,10 +180,10 @@ def test_chains_of_members_are_used_to_even_out() -> None:
 def test_a_large_group_is_assigned_in_a_moment() -> None:
     topics = frozenset(f"t{index}" for index in range(100))
     counts = dict.fromkeys(topics, 50)
-    members = {f"m{index}": Subscription(topics) for index in range(99)}
+    members = {f"m{index}": MemberSubscription(topics) for index in range(99)}
     shares = stickily(members, counts)
-    grown = {m: Subscription(topics, frozenset(share), 1) for m, share in shares.items()} | {
-        "new": Subscription(topics)
+    grown = {m: MemberSubscription(topics, frozenset(share), 1) for m, share in shares.items()} | {
+        "new": MemberSubscription(topics)
     }
     after = stickily(grown, counts)
     assert len(after["new"]) == 50
@@ -196,8 +196,8 @@ def test_an_assignor_that_was_not_offered_is_refused() -> None:
 
 @relaxed
 @given(subscriptions, st.none() | st.text(max_size=5))
-def test_a_subscription_is_read_as_it_was_written(subscription: Subscription, rack: str | None) -> None:
-    said = Subscription(subscription.topics, subscription.owned, subscription.generation, rack)
+def test_a_subscription_is_read_as_it_was_written(subscription: MemberSubscription, rack: str | None) -> None:
+    said = MemberSubscription(subscription.topics, subscription.owned, subscription.generation, rack)
     assert read_subscription(write_subscription(said)) == said
 
 
@@ -217,14 +217,14 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("data", "expected"), [o[1:] for o in OTHERS], ids=[o[0] for o in OTHERS])
-def test_what_other_clients_write_is_understood(data: bytes, expected: Subscription) -> None:
+def test_what_other_clients_write_is_understood(data: bytes, expected: MemberSubscription) -> None:
     assert read_subscription(data) == expected
 
 
 @relaxed
 @given(st.binary(max_size=40))
 def test_any_bytes_are_read_or_are_a_wire_error(data: bytes) -> None:
-    for read, kind in ((read_subscription, Subscription), (read_assignment, frozenset)):
+    for read, kind in ((read_subscription, MemberSubscription), (read_assignment, frozenset)):
         try:
             value: object = read(data)
         except WireError:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ottla.consume.letters import HEARTBEAT, JOIN, LEAVE, SYNC
+from ottla.consume.classic_messages import MemberSubscription as Said
+from ottla.consume.classic_messages import read_assignment, read_subscription, write_assignment, write_subscription
+from ottla.consume.classic_requests import HEARTBEAT, JOIN, LEAVE, SYNC
 from ottla.consume.steps import Ask, Look, Rest
-from ottla.consume.subscriptions import Subscription as Said
-from ottla.consume.subscriptions import read_assignment, read_subscription, write_assignment, write_subscription
 from ottla.errors import AuthenticationFailed, BrokerError, ConnectionLost, ErrorCode
 from ottla.model import TopicPartition
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.consume.letters import HEARTBEAT, JOIN, LEAVE
+from ottla.consume.classic_requests import HEARTBEAT, JOIN, LEAVE
 from ottla.consume.steps import Ask, Look
 from ottla.errors import ConnectionLost, ErrorCode
 from ottla.testing.fake.groups import Group, Joining, Member

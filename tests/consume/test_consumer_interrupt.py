@@ -27,19 +27,19 @@ FILES = tuple(
         "consume/positions",
         "consume/share",
         "consume/beginnings",
-        "fetch/shelf",
+        "fetch/buffer",
         "wire/decode",
     )
 )
 LOOP_FILES = tuple(
     f"ottla/{name}.py"
     for name in (
-        "fetch/course",
+        "fetch/cursor",
         "fetch/fetcher",
         "fetch/leaders",
-        "fetch/shelf",
+        "fetch/buffer",
         "fetch/troubles",
-        "net/bell",
+        "net/wakeup",
         "net/connection",
         "net/errands",
         "net/frames",

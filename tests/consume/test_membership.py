@@ -12,9 +12,9 @@ import pytest
 from tests.waiting import eventually
 
 from ottla.config import Retry
-from ottla.consume.choice import Chosen, Setting
-from ottla.consume.holdings import Holdings
 from ottla.consume.membership import GroupOptions, Membership, Protocol
+from ottla.consume.ownership import OwnedPartitions
+from ottla.consume.protocol import ChosenProtocol, MemberSettings
 from ottla.consume.steps import Ask, Rest
 from ottla.errors import (
     AuthenticationFailed,
@@ -246,14 +246,14 @@ def test_a_group_without_a_name_is_refused(stage: Stage) -> None:
 # -- the choice of the protocol
 
 
-def chosen(protocol: Protocol = Protocol.AUTO) -> Chosen:
+def chosen(protocol: Protocol = Protocol.AUTO) -> ChosenProtocol:
     options = GroupOptions(protocol=protocol)
     retry = Retry()
-    return Chosen(
+    return ChosenProtocol(
         "g",
-        Setting(
+        MemberSettings(
             options=options,
-            holdings=Holdings(),
+            holdings=OwnedPartitions(),
             member_id="me",
             waits=lambda failures: retry.wait(failures, 0.0),
             seconds=5.0,
@@ -262,7 +262,7 @@ def chosen(protocol: Protocol = Protocol.AUTO) -> Chosen:
     )
 
 
-def asked(machine: Chosen, now: float = 0.0) -> Ask:
+def asked(machine: ChosenProtocol, now: float = 0.0) -> Ask:
     step = machine.step(now, topics=frozenset({"t"}), polled=0.0)
     assert isinstance(step, Ask)
     return step

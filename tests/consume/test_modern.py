@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.consume.holdings import Holdings
 from ottla.consume.modern import Modern
 from ottla.consume.options import GroupOptions, Protocol
+from ottla.consume.ownership import OwnedPartitions
 from ottla.consume.steps import Ask, Look
 from ottla.errors import BrokerError, ConnectionLost, ErrorCode, UnsupportedFormat
 from ottla.model import TopicPartition
@@ -33,7 +33,7 @@ class ModernStand(Stand[Modern]):
 
     def __init__(self, **given: Any) -> None:
         basics: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 10.0, "max_poll_interval": 30.0}
-        holdings = Holdings()
+        holdings = OwnedPartitions()
         machine = Modern(
             "g",
             options=GroupOptions(**(basics | given)),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.wire.rows import Row, decoded, encoded, placed, rows, thorough
 
 from ottla.consume.positions import Portion, Positions
-from ottla.consume.singly import records_of
-from ottla.fetch.course import Course
+from ottla.consume.records import records_of
+from ottla.fetch.cursor import Cursor
 from ottla.model import Record, TopicPartition
 from ottla.wire.decode import SCHEMA
 
@@ -43,7 +43,7 @@ def test_they_are_what_the_columns_say(wanted: list[Row], skipped: int) -> None:
 def test_what_the_program_is_through_with_is_one_less_than_what_it_has() -> None:
     positions = Positions()
     positions.begin(AT, 0)
-    portion = Portion(Course(AT, 0), batch_of([Row()] * 5), start=0, stop=5)
+    portion = Portion(Cursor(AT, 0), batch_of([Row()] * 5), start=0, stop=5)
     positions.hand_out(portion)
     assert (positions.handed(AT), positions.all_done()[AT].offset) == (0, 0)
     for number in range(1, 6):
@@ -56,7 +56,7 @@ def test_what_the_program_is_through_with_is_one_less_than_what_it_has() -> None
 def test_what_is_taken_back_in_the_middle_is_done_up_to_there() -> None:
     positions = Positions()
     positions.begin(AT, 0)
-    portion = Portion(Course(AT, 0), batch_of([Row()] * 5), start=0, stop=5)
+    portion = Portion(Cursor(AT, 0), batch_of([Row()] * 5), start=0, stop=5)
     positions.hand_out(portion)
     portion.used = 3
     positions.take_back(AT)

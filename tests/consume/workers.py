@@ -10,7 +10,7 @@ import confluent_kafka
 from tests.waiting import eventually
 
 from ottla.consume.consumer import Consumer
-from ottla.consume.listening import Listener
+from ottla.consume.listener import Listener
 from ottla.model import TopicPartition
 from ottla.produce.producer import Producer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.wire.rows import NOW, Row, raw_batch, records_bytes
 
-from ottla.fetch.course import Course, Parcel, Piece
+from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
 from ottla.model import TopicPartition
 from ottla.testing import FakeKafka
 from ottla.testing.fake.log import StoredBatch
@@ -65,9 +65,9 @@ def parted(epoch: int, end_offset: int) -> Fetched:
     return fetched(diverging=Diverging(epoch, end_offset))
 
 
-def took(course: Course, answer: Fetched, *, committed_only: bool = False, now: float = 0.0) -> Piece:
-    """What the course makes of the answer, which must have something."""
-    piece = course.take(answer, Parcel(len(answer.records)), now, committed_only=committed_only)
+def took(cursor: Cursor, answer: Fetched, *, committed_only: bool = False, now: float = 0.0) -> Piece:
+    """What the cursor makes of the answer, which must have something."""
+    piece = cursor.take(answer, ResponseMemory(len(answer.records)), now, committed_only=committed_only)
     assert isinstance(piece, Piece), piece
     return piece
 

@@ -1,4 +1,4 @@
-"""A course against tables and a plain model: what an answer means, where it stops, what of transactions counts."""
+"""A cursor against tables and a plain model: what an answer means, where it stops, what of transactions counts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from tests.wire.rows import quick, thorough
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, UnsupportedFormat
-from ottla.fetch.course import Course, OutOfRange, Parcel, Parted, Piece, askable, moved, without_aborted
+from ottla.fetch.cursor import Cursor, Diverged, OutOfRange, Piece, ResponseMemory, askable, moved, without_aborted
 from ottla.wire.batch import IS_TRANSACTIONAL, Codec
 from ottla.wire.fetch import Aborted, Diverging
 
 from .logs import AT, fetched, marker, of_transaction, offsets_in, parse, parted, plain, took
 
 
-def new(start: int = 0, stop: int = 1000) -> Course:
-    return Course(AT, start, stop)
+def new(start: int = 0, stop: int = 1000) -> Cursor:
+    return Cursor(AT, start, stop)
 
 
 # What is asked for
@@ -27,40 +27,40 @@ def new(start: int = 0, stop: int = 1000) -> Course:
 
 def test_of_a_range_hardly_more_is_asked_for_than_there_is_left() -> None:
     assert new(0, 10).wanted(8 << 20).max_bytes < 100_000, "nobody knows yet how large records are: not very"
-    course = new(0, 1_000_000)
+    cursor = new(0, 1_000_000)
     answer = fetched(plain(0, 10), plain(10, 10))
-    took(course, answer)
-    assert course.wanted(8 << 20).max_bytes == 8 << 20
-    course = new(0, 1020)
-    took(course, answer)
+    took(cursor, answer)
+    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    cursor = new(0, 1020)
+    took(cursor, answer)
     left = 1000 * len(answer.records) / 20
-    assert left < course.wanted(8 << 20).max_bytes < 1.2 * left + (1 << 16)
-    assert course.wanted(100).max_bytes == 100
+    assert left < cursor.wanted(8 << 20).max_bytes < 1.2 * left + (1 << 16)
+    assert cursor.wanted(100).max_bytes == 100
 
 
 def test_what_has_no_end_is_asked_for_as_much_as_is_allowed() -> None:
-    course = Course(AT, 0)
-    assert course.wanted(8 << 20).max_bytes == 8 << 20
-    took(course, fetched(plain(0, 10)))
-    assert course.wanted(8 << 20).max_bytes == 8 << 20
+    cursor = Cursor(AT, 0)
+    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    took(cursor, fetched(plain(0, 10)))
+    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
 
 
 # What an answer means
 
 
 def test_an_answer_moves_the_position_behind_its_last_batch() -> None:
-    course = new()
-    piece = took(course, fetched(plain(0, 10), plain(10, 5)))
-    assert (piece.start, piece.next_offset, course.position) == (0, 15, 15)
+    cursor = new()
+    piece = took(cursor, fetched(plain(0, 10), plain(10, 5)))
+    assert (piece.start, piece.next_offset, cursor.position) == (0, 15, 15)
     assert offsets_in(piece) == list(range(15))
-    assert not course.is_over
+    assert not cursor.is_over
 
 
 def test_a_partial_batch_at_the_end_is_asked_for_again() -> None:
-    course = new()
-    piece = took(course, fetched(plain(0, 10), plain(10, 5)[:-3]))
+    cursor = new()
+    piece = took(cursor, fetched(plain(0, 10), plain(10, 5)[:-3]))
     assert offsets_in(piece) == list(range(10))
-    assert course.position == 10
+    assert cursor.position == 10
 
 
 @given(st.integers(0, 40), st.integers(0, 45), st.lists(st.integers(1, 7), min_size=1, max_size=8))
@@ -70,81 +70,81 @@ def test_a_range_is_read_exactly_wherever_its_batches_end(start: int, length: in
     batches = [plain(base, size) for base, size in zip(bases, sizes, strict=True)]
     end = sum(sizes)
     stop = min(end, start + length)
-    course = new(start, stop)
+    cursor = new(start, stop)
     found: list[int] = []
-    while not course.is_over:
-        first = max(number for number, base in enumerate(bases) if base <= course.position)
-        found += offsets_in(took(course, fetched(*batches[first : first + 2])))
+    while not cursor.is_over:
+        first = max(number for number, base in enumerate(bases) if base <= cursor.position)
+        found += offsets_in(took(cursor, fetched(*batches[first : first + 2])))
     assert found == list(range(start, stop))
 
 
 def test_a_hole_that_compaction_left_is_no_error() -> None:
-    course = new(3, 100)
-    piece = took(course, fetched(plain(0, deltas=(0, 5), last=9), plain(20, deltas=(), last=9), plain(40, 1)))
+    cursor = new(3, 100)
+    piece = took(cursor, fetched(plain(0, deltas=(0, 5), last=9), plain(20, deltas=(), last=9), plain(40, 1)))
     assert offsets_in(piece) == [5, 40]
-    assert course.position == 41
+    assert cursor.position == 41
 
 
 def test_a_range_that_ends_in_a_hole_ends() -> None:
-    course = new(0, 15)
-    piece = took(course, fetched(plain(30, 5)))
+    cursor = new(0, 15)
+    piece = took(cursor, fetched(plain(30, 5)))
     assert offsets_in(piece) == []
-    assert course.is_over
+    assert cursor.is_over
     assert piece.next_offset >= piece.stop
 
 
 def test_an_empty_answer_is_nothing_new_and_its_waiting_is_timed_from_the_first_one() -> None:
-    course = new()
+    cursor = new()
     for now in (5.0, 6.0, 7.0):
-        assert course.take(fetched(), Parcel(0), now, committed_only=False) is None
-    assert course.waiting_since == 5.0
-    took(course, fetched(plain(0)), now=8.0)
-    assert course.waiting_since == math.inf
+        assert cursor.take(fetched(), ResponseMemory(0), now, committed_only=False) is None
+    assert cursor.waiting_since == 5.0
+    took(cursor, fetched(plain(0)), now=8.0)
+    assert cursor.waiting_since == math.inf
 
 
 def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
-    course = new()
-    course.take(fetched(), Parcel(0), 5.0, committed_only=False)
-    course.stumble(OttlaError("x"), 6.0, resume_at=6.5)
-    course.postpone(100.0)
-    assert (course.waiting_since, course.trouble_since) == (105.0, 106.0)
+    cursor = new()
+    cursor.take(fetched(), ResponseMemory(0), 5.0, committed_only=False)
+    cursor.stumble(OttlaError("x"), 6.0, resume_at=6.5)
+    cursor.postpone(100.0)
+    assert (cursor.waiting_since, cursor.trouble_since) == (105.0, 106.0)
 
 
 def test_errors_of_the_broker_are_told_with_partition_and_offset() -> None:
-    course = new(7)
-    assert isinstance(course.take(fetched(error=1), Parcel(0), 0.0, committed_only=False), OutOfRange)
-    error = course.take(fetched(error=6), Parcel(0), 0.0, committed_only=False)
+    cursor = new(7)
+    assert isinstance(cursor.take(fetched(error=1), ResponseMemory(0), 0.0, committed_only=False), OutOfRange)
+    error = cursor.take(fetched(error=6), ResponseMemory(0), 0.0, committed_only=False)
     assert isinstance(error, BrokerError)
     assert error.code is ErrorCode.not_leader_or_follower
     assert "t-0 at offset 7" in str(error)
 
 
 def test_a_log_with_other_records_is_told() -> None:
-    course = new(7)
-    assert course.take(parted(3, 5), Parcel(0), 0.0, committed_only=False) == Parted(Diverging(3, 5))
-    assert course.take(fetched(diverging=Diverging(-1, -1)), Parcel(0), 0.0, committed_only=False) is None
+    cursor = new(7)
+    assert cursor.take(parted(3, 5), ResponseMemory(0), 0.0, committed_only=False) == Diverged(Diverging(3, 5))
+    assert cursor.take(fetched(diverging=Diverging(-1, -1)), ResponseMemory(0), 0.0, committed_only=False) is None
 
 
 def test_the_epoch_of_what_was_read_goes_into_the_next_request() -> None:
-    course = new()
+    cursor = new()
     data = bytearray(plain(0, 3))
     data[12:16] = (9).to_bytes(4, "big")
-    took(course, fetched(bytes(data)))
-    assert course.wanted(100).last_epoch == 9
-    course.move(50)
-    assert course.wanted(100).last_epoch == -1
-    assert course.wanted(100).offset == 50
+    took(cursor, fetched(bytes(data)))
+    assert cursor.wanted(100).last_epoch == 9
+    cursor.move(50)
+    assert cursor.wanted(100).last_epoch == -1
+    assert cursor.wanted(100).offset == 50
 
 
 # Answers that lie
 
 
 def test_batches_that_all_lie_before_the_position_are_an_error_and_no_endless_loop() -> None:
-    course = new(50)
+    cursor = new(50)
     with pytest.raises(CorruptBatch, match=r"batch at offset 10.*offset 50 was asked for") as caught:
-        took(course, fetched(plain(0, 10), plain(10, 10)))
+        took(cursor, fetched(plain(0, 10), plain(10, 10)))
     assert caught.value.base_offset == 10
-    assert course.position == 50
+    assert cursor.position == 50
 
 
 def test_the_batch_that_holds_the_position_may_begin_before_it() -> None:
@@ -153,19 +153,19 @@ def test_the_batch_that_holds_the_position_may_begin_before_it() -> None:
 
 @pytest.mark.parametrize("second", [0, 5, 9])
 def test_batches_that_run_backwards_are_never_handed_out(second: int) -> None:
-    course = new()
-    assert offsets_in(took(course, fetched(plain(0, 10), plain(second, 10)))) == list(range(10))
+    cursor = new()
+    assert offsets_in(took(cursor, fetched(plain(0, 10), plain(second, 10)))) == list(range(10))
     with pytest.raises(CorruptBatch):
-        took(course, fetched(plain(second, 1), plain(second, 1)))
+        took(cursor, fetched(plain(second, 1), plain(second, 1)))
 
 
 def test_what_lies_before_a_damaged_header_is_handed_out_first() -> None:
     damaged = bytearray(plain(10, 10))
     damaged[16] = 9  # magic
-    course = new()
-    assert offsets_in(took(course, fetched(plain(0, 10), bytes(damaged)))) == list(range(10))
+    cursor = new()
+    assert offsets_in(took(cursor, fetched(plain(0, 10), bytes(damaged)))) == list(range(10))
     with pytest.raises(CorruptBatch, match="offset 10"):
-        took(course, fetched(bytes(damaged)))
+        took(cursor, fetched(bytes(damaged)))
     old = bytearray(plain(0, 10))
     old[16] = 1
     with pytest.raises(UnsupportedFormat):
@@ -176,37 +176,37 @@ def test_what_lies_before_a_damaged_header_is_handed_out_first() -> None:
 
 
 def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
-    course = new()
-    took(course, fetched(plain(0, 10)))
-    asked = course.inquiry
-    course.is_asked = True
-    course.move(500)
-    assert course.inquiry > asked
-    assert not course.is_asked
-    assert not course.is_over
-    course.move(1000)
-    assert course.is_over
+    cursor = new()
+    took(cursor, fetched(plain(0, 10)))
+    asked = cursor.inquiry
+    cursor.is_asked = True
+    cursor.move(500)
+    assert cursor.inquiry > asked
+    assert not cursor.is_asked
+    assert not cursor.is_over
+    cursor.move(1000)
+    assert cursor.is_over
 
 
-def test_a_course_may_be_asked_for_only_when_all_is_well() -> None:
-    course = new()
-    assert not askable([course], 0.0), "no leader is known"
-    course.leader = 1
-    assert askable([course], 0.0)
+def test_a_cursor_may_be_asked_for_only_when_all_is_well() -> None:
+    cursor = new()
+    assert not askable([cursor], 0.0), "no leader is known"
+    cursor.leader = 1
+    assert askable([cursor], 0.0)
     for name, value in (("open", False), ("paused", True), ("is_asked", True), ("is_over", True)):
-        before = getattr(course, name)
-        setattr(course, name, value)
-        assert not askable([course], 0.0), name
-        setattr(course, name, before)
-    course.stumble(OttlaError("x"), 1.0, resume_at=2.0)
-    assert not askable([course], 1.9)
-    assert askable([course], 2.0)
+        before = getattr(cursor, name)
+        setattr(cursor, name, value)
+        assert not askable([cursor], 0.0), name
+        setattr(cursor, name, before)
+    cursor.stumble(OttlaError("x"), 1.0, resume_at=2.0)
+    assert not askable([cursor], 1.9)
+    assert askable([cursor], 2.0)
 
 
 def test_nothing_is_read_of_an_empty_range() -> None:
     assert new(5, 5).is_over
     end = moved(new(5, 5))
-    assert (end.next_offset, end.stop, end.parcel.pieces) == (5, 5, 1)
+    assert (end.next_offset, end.stop, end.memory.pieces) == (5, 5, 1)
 
 
 # Transactions
@@ -284,11 +284,11 @@ class Model:
 def test_exactly_the_committed_records_are_read_from_anywhere(history: list[Step], start: int, most: int) -> None:
     model = Model(history)
     start = min(start, model.stable)
-    course = new(start, model.stable)
+    cursor = new(start, model.stable)
     found: list[int] = []
-    while not course.is_over:
-        batches, aborted = model.answer(course.position, most)
-        found += offsets_in(took(course, fetched(*batches, aborted=aborted), committed_only=True))
+    while not cursor.is_over:
+        batches, aborted = model.answer(cursor.position, most)
+        found += offsets_in(took(cursor, fetched(*batches, aborted=aborted), committed_only=True))
     assert found == [offset for offset in model.counting if offset >= start]
 
 
@@ -324,8 +324,8 @@ def test_two_abort_markers_in_a_row_do_no_harm() -> None:
 
 def test_compressed_batches_of_transactions_are_no_different() -> None:
     data = plain(0, 5, flags=IS_TRANSACTIONAL, producer=(7, 0, 0), codec=Codec.ZSTD)
-    course = new()
-    piece = took(course, fetched(data, marker(5, 7), aborted=[Aborted(7, 0)]), committed_only=True)
+    cursor = new()
+    piece = took(cursor, fetched(data, marker(5, 7), aborted=[Aborted(7, 0)]), committed_only=True)
     assert isinstance(piece, Piece)
     assert offsets_in(piece) == []
-    assert course.position == 6
+    assert cursor.position == 6

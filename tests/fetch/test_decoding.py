@@ -10,8 +10,8 @@ from tests.wire.rows import NOW, Row, raw_batch, records_bytes
 
 from ottla.errors import CorruptBatch
 from ottla.events import Events
-from ottla.fetch.course import Course, Parcel, Piece
-from ottla.fetch.decoding import Decoding, decode
+from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
+from ottla.fetch.decoding import PieceDecoder, decode
 from ottla.model import TopicPartition
 from ottla.wire.batch import IS_LOG_APPEND, Codec
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
@@ -37,12 +37,12 @@ def pieces_of(*logs: bytes, start: int = 0, stop: int = 1 << 62, topic: str = "t
     for log in logs:
         spans.append((at, at + len(log)))
         at += len(log)
-    parcel = Parcel(len(source))
+    memory = ResponseMemory(len(source))
     pieces = []
     for number, batches in enumerate(scan(source, spans)):
         assert batches is not None
-        course = Course(TopicPartition(topic, number), start, stop)
-        pieces.append(Piece(course, batches, start, stop, batches.next_offset, parcel))
+        cursor = Cursor(TopicPartition(topic, number), start, stop)
+        pieces.append(Piece(cursor, batches, start, stop, batches.next_offset, memory))
     return pieces
 
 
@@ -59,7 +59,7 @@ class Counting(Decoder):
 def together(pieces: Sequence[Piece], columns: Sequence[str] = COLUMNS, **settings: int) -> tuple[list[Decoded], int]:
     """What comes of the pieces, and how many of them were decoded alone."""
     decoder = Counting(columns, **settings)  # type: ignore[arg-type]
-    decoding = Decoding(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
+    decoding = PieceDecoder(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
     return [decoded for piece in pieces for decoded in decoding.decode(piece)], decoder.single
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_batch_is_told_of_its_own_partition_after_all_before_it() -> N
     damaged[-3] ^= 1
     pieces = pieces_of(plain(0, 2), plain(3, 1) + plain(4, 1) + bytes(damaged), plain(0, 4), plain(0, 1))
     decoder = Decoder()
-    decoding = Decoding(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
+    decoding = PieceDecoder(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
     assert [one.rows for one in decoding.decode(pieces[0])] == [2]
     second = decoding.decode(pieces[1])
     assert next(second).records.column("offset").to_pylist() == [3, 4]
@@ -141,7 +141,7 @@ def test_a_damaged_batch_is_told_of_its_own_partition_after_all_before_it() -> N
 
 def test_pieces_that_do_not_come_are_passed_over() -> None:
     pieces = pieces_of(*(plain(0, number + 1) for number in range(5)))
-    decoding = Decoding(Decoder(), Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
+    decoding = PieceDecoder(Decoder(), Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
     rows = [one.rows for number in (0, 3, 4) for one in decoding.decode(pieces[number])]
     assert rows == [1, 4, 5]
     decoding.forget()

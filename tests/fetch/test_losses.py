@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.wire.rows import thorough
 
 from ottla.fetch import losses
-from ottla.fetch.course import END_OF_LOG, Course, OutOfRange, Parcel, Parted, Piece
-from ottla.fetch.ends import Ends
+from ottla.fetch.cursor import END_OF_LOG, Cursor, Diverged, OutOfRange, Piece, ResponseMemory
+from ottla.fetch.log_extent import LogExtent
 from ottla.fetch.losses import Loss
 from ottla.fetch.options import OnLost
 from ottla.wire.fetch import Diverging, Fetched
@@ -21,7 +21,7 @@ from .logs import AT, fetched, offsets_in, plain
 
 ERROR, EARLIEST, LATEST = OnLost
 LENIENT = (EARLIEST, LATEST)
-LOG = Ends(1700, 9000)
+LOG = LogExtent(1700, 9000)
 
 
 def told(loss: Loss | None) -> tuple[int, int, int] | None:
@@ -29,11 +29,11 @@ def told(loss: Loss | None) -> tuple[int, int, int] | None:
     return None if loss is None else loss[:3]
 
 
-def at(position: int, start: int = 1600, stop: int = 2000) -> Course:
-    """A course that has come so far."""
-    course = Course(AT, start, stop)
-    course.move(position)
-    return course
+def at(position: int, start: int = 1600, stop: int = 2000) -> Cursor:
+    """A cursor that has come so far."""
+    cursor = Cursor(AT, start, stop)
+    cursor.move(position)
+    return cursor
 
 
 # Ranges
@@ -44,16 +44,16 @@ def at(position: int, start: int = 1600, stop: int = 2000) -> Course:
     ("position", "ends", "expected"),
     [
         (1650, LOG, (1650, 1700, 1700)),
-        (1650, Ends(5000, 9000), (1650, 2000, 2000)),
-        (1650, Ends(2000, 9000), (1650, 2000, 2000)),
-        (1600, Ends(0, 1500), (1600, 2000, 2000)),
-        (1650, Ends(0, 1649), (1650, 2000, 2000)),
-        (1650, Ends(0, 1650), None),
-        (1650, Ends(1650, 1650), None),
+        (1650, LogExtent(5000, 9000), (1650, 2000, 2000)),
+        (1650, LogExtent(2000, 9000), (1650, 2000, 2000)),
+        (1600, LogExtent(0, 1500), (1600, 2000, 2000)),
+        (1650, LogExtent(0, 1649), (1650, 2000, 2000)),
+        (1650, LogExtent(0, 1650), None),
+        (1650, LogExtent(1650, 1650), None),
     ],
 )
 def test_a_range_goes_on_with_what_there_is_of_it_and_is_over_where_there_is_nothing(
-    on_lost: OnLost, position: int, ends: Ends, expected: tuple[int, int, int] | None
+    on_lost: OnLost, position: int, ends: LogExtent, expected: tuple[int, int, int] | None
 ) -> None:
     assert told(losses.outside(at(position), ends, on_lost)) == expected
 
@@ -62,14 +62,14 @@ def test_a_range_goes_on_with_what_there_is_of_it_and_is_over_where_there_is_not
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
-        (Ends(0, 10), (1650, 2000, 2000)),
-        (Ends(0, 1800), (1650, 2000, 1650)),
-        (Ends(1700, 1800), (1650, 2000, 1700)),
-        (Ends(3000, 4000), (1650, 2000, 2000)),
+        (LogExtent(0, 10), (1650, 2000, 2000)),
+        (LogExtent(0, 1800), (1650, 2000, 1650)),
+        (LogExtent(1700, 1800), (1650, 2000, 1700)),
+        (LogExtent(3000, 4000), (1650, 2000, 2000)),
     ],
 )
 def test_the_rest_of_a_range_is_lost_with_its_topic_and_goes_on_with_what_the_new_one_has(
-    on_lost: OnLost, ends: Ends, expected: tuple[int, int, int]
+    on_lost: OnLost, ends: LogExtent, expected: tuple[int, int, int]
 ) -> None:
     assert told(losses.replaced(at(1650), ends, on_lost, "anew")) == expected
 
@@ -83,14 +83,14 @@ def test_a_range_is_read_again_from_where_its_records_changed_and_not_from_befor
 
 
 def test_what_did_not_come_is_lost_where_the_log_ends() -> None:
-    assert told(losses.overdue(at(1650), Ends(0, 1650))) == (1650, 2000, 2000)
-    assert losses.overdue(at(1650), Ends(0, 1651)) is None, "it is there, and cannot be read yet"
+    assert told(losses.overdue(at(1650), LogExtent(0, 1650))) == (1650, 2000, 2000)
+    assert losses.overdue(at(1650), LogExtent(0, 1651)) is None, "it is there, and cannot be read yet"
 
 
 def test_an_error_tells_where_the_log_can_be_read_from() -> None:
     assert told(losses.outside(at(1650), LOG, ERROR)) == (1650, 1700, 1700)
-    assert told(losses.outside(at(1650), Ends(0, 1500), ERROR)) == (1500, 1650, 0)
-    assert told(losses.replaced(at(1650), Ends(0, 10), ERROR, "anew")) == (1650, 1651, 0)
+    assert told(losses.outside(at(1650), LogExtent(0, 1500), ERROR)) == (1500, 1650, 0)
+    assert told(losses.replaced(at(1650), LogExtent(0, 10), ERROR, "anew")) == (1650, 1651, 0)
     assert told(losses.parted(at(1650), 1000, ERROR)) == (1000, 1650, 1000)
 
 
@@ -99,11 +99,11 @@ def test_an_error_tells_where_the_log_can_be_read_from() -> None:
 
 @pytest.mark.parametrize(("on_lost", "before", "behind"), [(EARLIEST, 1700, 0), (LATEST, 9000, 1500)])
 def test_who_follows_a_log_goes_where_the_policy_says(on_lost: OnLost, before: int, behind: int) -> None:
-    course = at(1650, stop=END_OF_LOG)
-    assert told(losses.outside(course, LOG, on_lost)) == (1650, 1700, before)
-    assert told(losses.outside(course, Ends(0, 1500), on_lost)) == (1500, 1650, behind)
-    assert told(losses.replaced(course, Ends(0, 1500), on_lost, "anew")) == (1650, 1651, behind)
-    assert told(losses.parted(course, 1000, on_lost)) == (1000, 1650, 1000)
+    cursor = at(1650, stop=END_OF_LOG)
+    assert told(losses.outside(cursor, LOG, on_lost)) == (1650, 1700, before)
+    assert told(losses.outside(cursor, LogExtent(0, 1500), on_lost)) == (1500, 1650, behind)
+    assert told(losses.replaced(cursor, LogExtent(0, 1500), on_lost, "anew")) == (1650, 1651, behind)
+    assert told(losses.parted(cursor, 1000, on_lost)) == (1000, 1650, 1000)
 
 
 # Anything
@@ -134,8 +134,8 @@ class Log:
         """Each with the offset it began at."""
 
     @property
-    def ends(self) -> Ends:
-        return Ends(self.first, self.last)
+    def ends(self) -> LogExtent:
+        return LogExtent(self.first, self.last)
 
     def meet(self, happening: Happening) -> None:
         what, amount = happening
@@ -178,34 +178,34 @@ class Read(NamedTuple):
     is_over: bool
 
 
-def read(course: Course, log: Log, happenings: list[Happening], on_lost: OnLost) -> Read:
+def read(cursor: Cursor, log: Log, happenings: list[Happening], on_lost: OnLost) -> Read:
     """As the fetcher does it; before each answer the next thing happens. It must be over soon after the last one."""
     offsets: list[int] = []
     lost: list[Loss] = []
     topic = log.topic
     for happening in [*happenings, *[Happening(What.NOTHING, 0)] * 100]:
-        if course.is_over:
+        if cursor.is_over:
             break
         log.meet(happening)
         loss: Loss | None = None
         if log.topic != topic:
             topic = log.topic
-            loss = losses.replaced(course, log.ends, on_lost, "anew")
+            loss = losses.replaced(cursor, log.ends, on_lost, "anew")
         else:
-            answer = log.answer(course.position, course.epoch)
-            match course.take(answer, Parcel(0), 0.0, committed_only=False):
+            answer = log.answer(cursor.position, cursor.epoch)
+            match cursor.take(answer, ResponseMemory(0), 0.0, committed_only=False):
                 case Piece() as piece:
                     offsets += offsets_in(piece)
                 case OutOfRange():
-                    loss = losses.outside(course, log.ends, on_lost)
-                case Parted(where):
-                    loss = losses.parted(course, where.end_offset, on_lost)
+                    loss = losses.outside(cursor, log.ends, on_lost)
+                case Diverged(where):
+                    loss = losses.parted(cursor, where.end_offset, on_lost)
                 case _:
-                    loss = losses.overdue(course, log.ends)
+                    loss = losses.overdue(cursor, log.ends)
         if loss is not None:
             lost.append(loss)
-            course.move(loss.resume)
-    return Read(offsets, lost, course.is_over)
+            cursor.move(loss.resume)
+    return Read(offsets, lost, cursor.is_over)
 
 
 happenings = st.lists(st.builds(Happening, st.sampled_from(What), st.integers(0, 30)), max_size=12)
@@ -223,7 +223,7 @@ def test_a_range_ends_and_gives_nothing_outside_of_it_and_tells_all_that_it_does
     start: int, length: int, first: int, size: int, happenings: list[Happening], on_lost: OnLost
 ) -> None:
     stop = start + length
-    offsets, lost, is_over = read(Course(AT, start, stop), Log(first, first + size), happenings, on_lost)
+    offsets, lost, is_over = read(Cursor(AT, start, stop), Log(first, first + size), happenings, on_lost)
     assert is_over
     assert all(start <= offset < stop for offset in offsets)
     assert all(start <= loss.start <= loss.stop <= stop for loss in lost)

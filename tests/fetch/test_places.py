@@ -10,8 +10,8 @@ import pytest
 from tests.wire.rows import NOW
 
 from ottla.errors import InputError
-from ottla.fetch import places
-from ottla.fetch.places import CommittedBy
+from ottla.fetch import bounds
+from ottla.fetch.bounds import CommittedBy
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster, Deadline
 from ottla.testing import FakeKafka
@@ -31,9 +31,9 @@ def cluster() -> Iterator[Cluster]:
         yield client
 
 
-def resolved(cluster: Cluster, place: places.Place) -> dict[TopicPartition, int]:
+def resolved(cluster: Cluster, place: bounds.Bound) -> dict[TopicPartition, int]:
     limit = Deadline.after(10)
-    return places.resolve(cluster, [ZERO, ONE], place, isolation=Isolation.READ_UNCOMMITTED, deadline=limit)
+    return bounds.resolve(cluster, [ZERO, ONE], place, isolation=Isolation.READ_UNCOMMITTED, deadline=limit)
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def resolved(cluster: Cluster, place: places.Place) -> dict[TopicPartition, int]
 )
 def test_what_is_no_place_is_refused_and_what_is_accepted_is_named(place: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        places.check(place, "start")
+        bounds.check(place, "start")
 
 
 @pytest.mark.parametrize("place", ["earliest", "latest", 0, 7, {0: 5}, CommittedBy("g"), datetime.now(UTC)])
 def test_a_place_is_accepted(place: Any) -> None:
-    places.check(place, "start")
-    assert places.mentioned(place) == (frozenset({0}) if isinstance(place, dict) else None)
+    bounds.check(place, "start")
+    assert bounds.mentioned(place) == (frozenset({0}) if isinstance(place, dict) else None)
 
 
 def test_a_group_that_has_committed_nothing_needs_a_place_that_exists() -> None:
@@ -94,7 +94,7 @@ def test_a_group_without_offsets_is_where_it_was_told_to_be(cluster: Cluster) ->
 
 def test_a_range_that_would_end_before_it_begins_is_empty() -> None:
     start, stop = {ONE: 5, ZERO: 1}, {ONE: 2, ZERO: 3}
-    assert places.span(start, stop) == [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 5, 5)]
+    assert bounds.span(start, stop) == [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 5, 5)]
 
 
 def test_a_time_within_a_batch_is_found() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.rows import NOW, thorough
 
-from ottla.fetch.profile import PartitionProfile, Tally
+from ottla.fetch.profile import PartitionProfile, ProfileBuilder
 from ottla.model import OffsetRange
 from ottla.wire.batch import IS_LOG_APPEND, Batch, Codec
 from ottla.wire.decode import Decoder
@@ -16,7 +16,7 @@ from .logs import marker, of_transaction, parse, plain
 
 
 def profiled(batches: list[Batch], start: int, stop: int) -> PartitionProfile:
-    tally = Tally(OffsetRange("t", 0, start, stop))
+    tally = ProfileBuilder(OffsetRange("t", 0, start, stop))
     tally.add(batches)
     return tally.profile()
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from ottla.errors import ErrorCode
-from ottla.fetch.course import Course
-from ottla.fetch.session import Question, Session
+from ottla.fetch.cursor import Cursor
+from ottla.fetch.session import Session, SessionRequest
 from ottla.model import TopicPartition
 from ottla.wire.fetch import NO_SESSION
 
@@ -27,10 +27,10 @@ class Broker:
         self.number = 0
         self.grants = True
 
-    def ask(self, question: Question) -> tuple[int, int, dict[tuple[object, int], Told]]:
+    def ask(self, question: SessionRequest) -> tuple[int, int, dict[tuple[object, int], Told]]:
         """The error, the id of the session, and what is fetched."""
-        (number, epoch), courses, forgotten = question
-        told = wanted(courses, self.version)
+        (number, epoch), cursors, forgotten = question
+        told = wanted(cursors, self.version)
         if epoch <= 0:
             self.sessions.pop(number, None)
             if (number, epoch) == NO_SESSION or not self.grants:
@@ -50,36 +50,36 @@ class Broker:
         return 0, number, known
 
 
-def courses_of(count: int) -> list[Course]:
-    found = [Course(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
-    for course in found:
-        course.leader = course.leader_epoch = 0
+def cursors_of(count: int) -> list[Cursor]:
+    found = [Cursor(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
+    for cursor in found:
+        cursor.leader = cursor.leader_epoch = 0
     return found
 
 
-def identity(course: Course, version: int) -> str | uuid.UUID:
-    assert course.topic_id is not None
-    return course.topic_id if version >= 13 else course.at.topic
+def identity(cursor: Cursor, version: int) -> str | uuid.UUID:
+    assert cursor.topic_id is not None
+    return cursor.topic_id if version >= 13 else cursor.at.topic
 
 
-def wanted(courses: Iterable[Course], version: int) -> dict[tuple[object, int], Told]:
+def wanted(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], Told]:
     return {
-        (identity(course, version), course.at.partition): (course.position, course.epoch, course.leader_epoch)
-        for course in courses
+        (identity(cursor, version), cursor.at.partition): (cursor.position, cursor.epoch, cursor.leader_epoch)
+        for cursor in cursors
     }
 
 
 def test_only_what_changed_is_said() -> None:
-    session, broker, courses = Session(), Broker(), courses_of(40)
+    session, broker, cursors = Session(), Broker(), cursors_of(40)
     for _ in range(2):
-        question = session.question(list(courses), version=13)
-        assert question.courses == courses
+        question = session.question(list(cursors), version=13)
+        assert question.cursors == cursors
         session.answered(broker.ask(question)[1])
-    assert session.question(list(courses), version=13) == Question((1, 1), [], [])
+    assert session.question(list(cursors), version=13) == SessionRequest((1, 1), [], [])
     session.answered(1)
-    courses[7].position = 5
-    question = session.question(courses[:-1], version=13)
-    assert question.courses == [courses[7]]
+    cursors[7].position = 5
+    question = session.question(cursors[:-1], version=13)
+    assert question.cursors == [cursors[7]]
     assert [(one.topic, one.partition, one.topic_id) for one in question.forgotten] == [("b", 39, IDS["b"])]
     assert session.number_of(IDS["b"], 7) == 7
     assert session.number_of(IDS["a"], 7) is None
@@ -89,44 +89,44 @@ def test_only_what_changed_is_said() -> None:
 
 def test_a_single_request_and_few_partitions_need_no_session() -> None:
     session = Session()
-    assert session.question(courses_of(100), version=13).session == NO_SESSION
+    assert session.question(cursors_of(100), version=13).session == NO_SESSION
     session.answered(0)
     few = Session()
     for _ in range(5):
-        assert few.question(courses_of(1), version=13).session == NO_SESSION
+        assert few.question(cursors_of(1), version=13).session == NO_SESSION
         few.answered(0)
 
 
 @pytest.mark.parametrize("number", [7, -1])
 def test_a_session_that_was_not_asked_for_is_none(number: int) -> None:
-    session, courses = Session(), courses_of(40)
-    assert session.question(courses, version=13).session == NO_SESSION
+    session, cursors = Session(), cursors_of(40)
+    assert session.question(cursors, version=13).session == NO_SESSION
     session.answered(number)
-    assert session.question(courses, version=13) == Question((0, 0), courses)
+    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
     session.answered(-1)
-    assert session.question(courses, version=13) == Question((0, 0), courses)
+    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch])
 def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None:
-    session, courses = Session(), courses_of(40)
-    session.question(courses, version=13)
+    session, cursors = Session(), cursors_of(40)
+    session.question(cursors, version=13)
     session.answered(0)
-    session.question(courses, version=13)
+    session.question(cursors, version=13)
     session.answered(9)
-    session.question(courses, version=13)
+    session.question(cursors, version=13)
     assert session.was_lost(error)
-    assert session.question(courses, version=13) == Question((0, 0), courses)
+    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
     assert not session.was_lost(error), "a question that tells all cannot be lost"
     assert not session.was_lost(ErrorCode.not_leader_or_follower)
 
 
 def test_another_version_begins_again() -> None:
-    session, courses = Session(), courses_of(40)
+    session, cursors = Session(), cursors_of(40)
     for number in (0, 9):
-        session.question(courses, version=13)
+        session.question(cursors, version=13)
         session.answered(number)
-    assert session.question(courses, version=12) == Question((9, 0), courses)
+    assert session.question(cursors, version=12) == SessionRequest((9, 0), cursors)
     assert session.number_of("a", 0) == 0
 
 
@@ -134,26 +134,26 @@ def test_another_version_begins_again() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> None:
     chance = Random(seed)
-    session, broker, courses = Session(), Broker(version), courses_of(30)
+    session, broker, cursors = Session(), Broker(version), cursors_of(30)
     sessions = 0
     for _ in range(300):
-        for course in chance.sample(courses, chance.randrange(4)):
+        for cursor in chance.sample(cursors, chance.randrange(4)):
             change = chance.randrange(5)
             if change == 0:
-                course.position += chance.randrange(3)
+                cursor.position += chance.randrange(3)
             elif change == 1:
-                course.epoch = chance.randrange(3)
+                cursor.epoch = chance.randrange(3)
             elif change == 2:
-                course.leader_epoch = chance.randrange(3)
+                cursor.leader_epoch = chance.randrange(3)
             elif change == 3:  # the topic was created again
-                course.topic_id = uuid.uuid4()
+                cursor.topic_id = uuid.uuid4()
             else:  # it was let go of, and taken again
-                again = Course(course.at, chance.randrange(3), topic_id=course.topic_id)
-                courses[courses.index(course)] = again
+                again = Cursor(cursor.at, chance.randrange(3), topic_id=cursor.topic_id)
+                cursors[cursors.index(cursor)] = again
         broker.grants = chance.random() > 0.1
         if chance.random() < 0.05:
             broker.sessions.clear()
-        ready = [course for course in courses if chance.random() > 0.1]
+        ready = [cursor for cursor in cursors if chance.random() > 0.1]
         question = session.question(ready, version=version)
         if chance.random() < 0.05:  # the connection is lost, before the broker hears of it or after
             if chance.random() < 0.5:
@@ -166,7 +166,7 @@ def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> No
             continue
         sessions += number > 0
         assert asked == wanted(ready, version)
-        for position, course in enumerate(ready):
-            assert session.number_of(identity(course, version), course.at.partition) == position
+        for position, cursor in enumerate(ready):
+            assert session.number_of(identity(cursor, version), cursor.at.partition) == position
         session.answered(number)
     assert sessions > 100

@@ -1,4 +1,4 @@
-"""The shelf: its memory as a state machine, and what is handed out of courses that are paused, closed or moved."""
+"""The buffer: its memory as a state machine, and what is handed out of cursors that are paused, closed or moved."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from ottla.errors import OttlaError
-from ottla.fetch.course import Course, Failed, Parcel, Piece
-from ottla.fetch.shelf import Shelf
+from ottla.fetch.buffer import FetchBuffer
+from ottla.fetch.cursor import Cursor, Failed, Piece, ResponseMemory
 from ottla.model import TopicPartition
 from ottla.net.deadline import Deadline
 
 LIMIT = 1000
 
 
-def new_course(partition: int = 0) -> Course:
-    return Course(TopicPartition("t", partition), 0)
+def new_cursor(partition: int = 0) -> Cursor:
+    return Cursor(TopicPartition("t", partition), 0)
 
 
-def new_piece(course: Course, parcel: Parcel, start: int = 0) -> Piece:
-    return Piece(course, (), start, 1000, start + 1, parcel)
+def new_piece(cursor: Cursor, memory: ResponseMemory, start: int = 0) -> Piece:
+    return Piece(cursor, (), start, 1000, start + 1, memory)
 
 
-def put(shelf: Shelf, course: Course, size: int, start: int = 0) -> Piece:
+def put(buffer: FetchBuffer, cursor: Cursor, size: int, start: int = 0) -> Piece:
     """An answer with one piece arrives."""
-    reserved = shelf.reserve(size, least=1)
+    reserved = buffer.reserve(size, least=1)
     assert reserved
-    parcel = Parcel(size)
-    parcel.pieces = 1
-    shelf.settle(reserved, parcel)
-    piece = new_piece(course, parcel, start)
-    shelf.put(piece)
+    memory = ResponseMemory(size)
+    memory.pieces = 1
+    buffer.settle(reserved, memory)
+    piece = new_piece(cursor, memory, start)
+    buffer.put(piece)
     return piece
 
 
-def new_shelf() -> Shelf:
-    return Shelf(LIMIT, room=lambda: None)
+def new_buffer() -> FetchBuffer:
+    return FetchBuffer(LIMIT, room=lambda: None)
 
 
 class Memory(RuleBasedStateMachine):
@@ -48,12 +48,12 @@ class Memory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rings = 0
-        self.shelf = Shelf(LIMIT, room=self.ring)
-        self.courses = [new_course(number) for number in range(3)]
+        self.buffer = FetchBuffer(LIMIT, room=self.ring)
+        self.cursors = [new_cursor(number) for number in range(3)]
         self.on_the_way = 0
         self.excess = 0
         """By how much answers were larger than what was reserved for them: a batch comes whatever its size."""
-        self.parcels: list[Parcel] = []
+        self.memorys: list[ResponseMemory] = []
         self.refused = False
 
     requests = Bundle("requests")
@@ -65,14 +65,14 @@ class Memory(RuleBasedStateMachine):
 
     @rule(target=requests, wanted=st.integers(1, 2 * LIMIT), least=st.integers(1, LIMIT))
     def ask(self, wanted: int, least: int) -> int:
-        used = self.shelf.used_bytes
-        got = self.shelf.reserve(wanted, least=least)
+        used = self.buffer.used_bytes
+        got = self.buffer.reserve(wanted, least=least)
         assert got <= wanted
         if got:
             assert got >= min(wanted, least)
-            assert used == 0 or used + got <= LIMIT, "only an empty shelf may be filled beyond its limit"
+            assert used == 0 or used + got <= LIMIT, "only an empty buffer may be filled beyond its limit"
         else:
-            assert used, "an empty shelf always has room"
+            assert used, "an empty buffer always has room"
             self.refused = True
         self.on_the_way += got
         return got
@@ -81,53 +81,53 @@ class Memory(RuleBasedStateMachine):
     def answer(self, reserved: int, larger: int, pieces: list[int]) -> None:
         if not reserved:
             return
-        parcel = Parcel(max(1, reserved + larger))
-        parcel.pieces = len(pieces)
+        memory = ResponseMemory(max(1, reserved + larger))
+        memory.pieces = len(pieces)
         self.on_the_way -= reserved
-        self.shelf.settle(reserved, parcel)
-        self.parcels.append(parcel)
+        self.buffer.settle(reserved, memory)
+        self.memorys.append(memory)
         for number in pieces:
-            self.shelf.put(new_piece(self.courses[number], parcel))
+            self.buffer.put(new_piece(self.cursors[number], memory))
 
     @rule(reserved=consumes(requests))
     def lose(self, reserved: int) -> None:
         self.on_the_way -= reserved
-        self.shelf.settle(reserved, None)
+        self.buffer.settle(reserved, None)
 
     @rule(target=in_use)
     def take(self) -> Piece | None:
-        item = self.shelf.take()
-        assert item is None or (item.course.open and not item.course.paused)
+        item = self.buffer.take()
+        assert item is None or (item.cursor.open and not item.cursor.paused)
         assert not isinstance(item, Failed)
         return item
 
     @rule(piece=consumes(in_use))
     def use_up(self, piece: Piece | None) -> None:
         if piece is not None:
-            self.shelf.used_up(piece)
+            self.buffer.used_up(piece)
 
     @rule(number=st.integers(0, 2))
     def pause(self, number: int) -> None:
-        self.courses[number].paused = not self.courses[number].paused
+        self.cursors[number].paused = not self.cursors[number].paused
 
     @rule(number=st.integers(0, 2))
     def remove(self, number: int) -> None:
-        self.shelf.discard([self.courses[number]])
-        self.courses[number].open = False
-        self.courses[number] = new_course(number)
+        self.buffer.discard([self.cursors[number]])
+        self.cursors[number].open = False
+        self.cursors[number] = new_cursor(number)
 
     @precondition(lambda self: self.refused)
     @rule()
     def clear(self) -> None:
-        before = self.shelf.used_bytes
-        self.shelf.clear()
-        if self.shelf.used_bytes < before:
+        before = self.buffer.used_bytes
+        self.buffer.clear()
+        if self.buffer.used_bytes < before:
             assert not self.refused, "whoever was refused hears of the room"
 
     @invariant()
     def what_is_used_is_there(self) -> None:
-        there = sum(parcel.size_bytes for parcel in self.parcels if parcel.pieces > 0)
-        assert self.shelf.used_bytes == there + self.on_the_way
+        there = sum(memory.size_bytes for memory in self.memorys if memory.pieces > 0)
+        assert self.buffer.used_bytes == there + self.on_the_way
 
 
 TestMemory = Memory.TestCase
@@ -135,102 +135,102 @@ TestMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline
 
 
 def test_items_come_in_the_order_in_which_they_were_put() -> None:
-    shelf, course = new_shelf(), new_course()
-    first, second = put(shelf, course, 10), put(shelf, course, 10, 1)
-    failed = Failed(course, OttlaError("x"))
-    shelf.put(failed)
-    assert [shelf.take(), shelf.take(), shelf.take(), shelf.take()] == [first, second, failed, None]
+    buffer, cursor = new_buffer(), new_cursor()
+    first, second = put(buffer, cursor, 10), put(buffer, cursor, 10, 1)
+    failed = Failed(cursor, OttlaError("x"))
+    buffer.put(failed)
+    assert [buffer.take(), buffer.take(), buffer.take(), buffer.take()] == [first, second, failed, None]
 
 
-def test_a_paused_course_keeps_its_place_and_others_go_on() -> None:
-    shelf, one, two = new_shelf(), new_course(1), new_course(2)
-    first, other, second = put(shelf, one, 10), put(shelf, two, 10), put(shelf, one, 10, 1)
+def test_a_paused_cursor_keeps_its_place_and_others_go_on() -> None:
+    buffer, one, two = new_buffer(), new_cursor(1), new_cursor(2)
+    first, other, second = put(buffer, one, 10), put(buffer, two, 10), put(buffer, one, 10, 1)
     one.paused = True
-    assert shelf.take() is other
-    assert shelf.take() is None
+    assert buffer.take() is other
+    assert buffer.take() is None
     one.paused = False
-    assert [shelf.take(), shelf.take()] == [first, second]
+    assert [buffer.take(), buffer.take()] == [first, second]
 
 
-def test_a_reader_of_paused_courses_waits_and_does_not_spin() -> None:
-    shelf, course = new_shelf(), new_course()
-    put(shelf, course, 10)
-    course.paused = True
+def test_a_reader_of_paused_cursors_waits_and_does_not_spin() -> None:
+    buffer, cursor = new_buffer(), new_cursor()
+    put(buffer, cursor, 10)
+    cursor.paused = True
     began = time.monotonic()
-    assert shelf.take(Deadline.after(0.05)) is None
+    assert buffer.take(Deadline.after(0.05)) is None
     assert time.monotonic() - began >= 0.05
 
 
-def test_pieces_of_closed_courses_are_dropped_and_their_memory_is_free() -> None:
-    shelf, closed = new_shelf(), new_course(1)
-    put(shelf, closed, 400)
-    put(shelf, closed, 400)
+def test_pieces_of_closed_cursors_are_dropped_and_their_memory_is_free() -> None:
+    buffer, closed = new_buffer(), new_cursor(1)
+    put(buffer, closed, 400)
+    put(buffer, closed, 400)
     closed.open = False
-    assert shelf.take() is None
-    assert shelf.used_bytes == 0
+    assert buffer.take() is None
+    assert buffer.used_bytes == 0
 
 
 def test_discarding_leaves_the_others() -> None:
-    shelf, course, other = new_shelf(), new_course(), new_course(1)
-    put(shelf, other, 10)
-    put(shelf, course, 10, 5)
-    put(shelf, course, 10, 6)
-    shelf.discard([course])
-    assert shelf.used_bytes == 10
-    course.open = False
-    left = shelf.take()
+    buffer, cursor, other = new_buffer(), new_cursor(), new_cursor(1)
+    put(buffer, other, 10)
+    put(buffer, cursor, 10, 5)
+    put(buffer, cursor, 10, 6)
+    buffer.discard([cursor])
+    assert buffer.used_bytes == 10
+    cursor.open = False
+    left = buffer.take()
     assert left is not None
-    assert left.course is other
+    assert left.cursor is other
 
 
 def test_a_failure_survives_a_pause() -> None:
-    shelf, course = new_shelf(), new_course()
-    failed = Failed(course, OttlaError("x"))
-    shelf.put(failed)
-    course.paused = True
-    shelf.discard([course])
-    assert shelf.take() is None
-    course.paused = False
-    assert shelf.take() is failed
+    buffer, cursor = new_buffer(), new_cursor()
+    failed = Failed(cursor, OttlaError("x"))
+    buffer.put(failed)
+    cursor.paused = True
+    buffer.discard([cursor])
+    assert buffer.take() is None
+    cursor.paused = False
+    assert buffer.take() is failed
 
 
-def test_a_parcel_is_free_only_when_all_its_pieces_are() -> None:
-    shelf, course = new_shelf(), new_course()
-    parcel = Parcel(600)
-    parcel.pieces = 2
-    shelf.settle(shelf.reserve(600, least=1), parcel)
-    pieces = [new_piece(course, parcel), new_piece(course, parcel, 1)]
+def test_a_memory_is_free_only_when_all_its_pieces_are() -> None:
+    buffer, cursor = new_buffer(), new_cursor()
+    memory = ResponseMemory(600)
+    memory.pieces = 2
+    buffer.settle(buffer.reserve(600, least=1), memory)
+    pieces = [new_piece(cursor, memory), new_piece(cursor, memory, 1)]
     for piece in pieces:
-        shelf.put(piece)
-    assert shelf.take() is pieces[0]
-    shelf.used_up(pieces[0])
-    assert shelf.used_bytes == 600
-    shelf.clear()
-    assert shelf.used_bytes == 0
+        buffer.put(piece)
+    assert buffer.take() is pieces[0]
+    buffer.used_up(pieces[0])
+    assert buffer.used_bytes == 600
+    buffer.clear()
+    assert buffer.used_bytes == 0
 
 
 def test_a_batch_larger_than_the_limit_is_still_read() -> None:
-    shelf, course = new_shelf(), new_course()
-    reserved = shelf.reserve(LIMIT, least=1)
-    parcel = Parcel(20 * LIMIT)
-    parcel.pieces = 1
-    shelf.settle(reserved, parcel)
-    piece = new_piece(course, parcel)
-    shelf.put(piece)
-    assert shelf.reserve(10, least=1) == 0
-    assert shelf.take() is piece
-    shelf.used_up(piece)
-    assert shelf.reserve(10, least=1) == 10
+    buffer, cursor = new_buffer(), new_cursor()
+    reserved = buffer.reserve(LIMIT, least=1)
+    memory = ResponseMemory(20 * LIMIT)
+    memory.pieces = 1
+    buffer.settle(reserved, memory)
+    piece = new_piece(cursor, memory)
+    buffer.put(piece)
+    assert buffer.reserve(10, least=1) == 0
+    assert buffer.take() is piece
+    buffer.used_up(piece)
+    assert buffer.reserve(10, least=1) == 10
 
 
 def test_a_waiting_reader_is_woken_by_a_piece_and_by_a_ring() -> None:
-    shelf, course = new_shelf(), new_course()
+    buffer, cursor = new_buffer(), new_cursor()
     found: list[object] = []
 
     def read() -> None:
-        found.append(shelf.take(Deadline.after(20)))
+        found.append(buffer.take(Deadline.after(20)))
 
-    for wake in (lambda: shelf.ring(), lambda: put(shelf, course, 10)):
+    for wake in (lambda: buffer.ring(), lambda: put(buffer, cursor, 10)):
         thread = threading.Thread(target=read)
         thread.start()
         wake()

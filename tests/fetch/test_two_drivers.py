@@ -15,28 +15,28 @@ from tests.waiting import eventually
 
 from ottla.events import Events
 from ottla.fetch import fetcher as fetcher_module
-from ottla.fetch.course import Course, Failed
+from ottla.fetch.cursor import Cursor, Failed
 from ottla.fetch.fetcher import Fetcher
-from ottla.fetch.options import Fetching, Manner, OnLost
+from ottla.fetch.options import Fetching, FetchPolicy, OnLost
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster, Deadline
 from ottla.testing import FakeKafka
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 FETCHING = Fetching(memory_bytes=1 << 17, request_bytes=1 << 11, max_wait=0.05)
-MANNER = Manner(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
+MANNER = FetchPolicy(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
 FILES = tuple(
     f"ottla/{name}.py"
     for name in (
-        "fetch/course",
+        "fetch/cursor",
         "fetch/fetcher",
         "fetch/leaders",
         "fetch/session",
-        "fetch/shelf",
-        "fetch/troubles",
-        "net/bell",
+        "fetch/buffer",
+        "fetch/recovery",
+        "net/wakeup",
         "net/connection",
-        "net/errands",
+        "net/background",
         "net/frames",
         "net/line",
         "net/links",
@@ -75,8 +75,8 @@ class World:
         self.kafka = kafka
         self.fetcher = Fetcher(cluster, MANNER, lane=f"driven-{seed}", events=Events())
         self.topic_id = cluster.topic("t").id
-        self.courses = {at: Course(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
-        self.fetcher.add(self.courses.values())
+        self.cursors = {at: Cursor(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
+        self.fetcher.add(self.cursors.values())
         self.interrupter = CtrlC(FILES)
         self.most = 1
         self.written = dict.fromkeys(PARTITIONS, 0)
@@ -97,14 +97,14 @@ class World:
         if item is None:
             return
         assert not isinstance(item, Failed), item
-        assert item.start == self.reached[item.course.at], "a piece was passed over, or comes again"
-        self.reached[item.course.at] = item.next_offset
-        self.fetcher.shelf.used_up(item)
+        assert item.start == self.reached[item.cursor.at], "a piece was passed over, or comes again"
+        self.reached[item.cursor.at] = item.next_offset
+        self.fetcher.buffer.used_up(item)
 
     def begin_again(self, at: TopicPartition) -> None:
-        self.fetcher.remove([self.courses[at]])
-        self.courses[at] = Course(at, self.reached[at], topic_id=self.topic_id)
-        self.fetcher.add([self.courses[at]])
+        self.fetcher.remove([self.cursors[at]])
+        self.cursors[at] = Cursor(at, self.reached[at], topic_id=self.topic_id)
+        self.fetcher.add([self.cursors[at]])
 
     def step(self) -> None:
         match self.chance.choice([*COMMON, *COMMON, "move", "break", "again"]):
@@ -144,9 +144,9 @@ def test_every_piece_comes_once_and_in_order_whatever_is_interrupted(kafka: Fake
             eventually(world.is_through, lambda: f"{world.reached} of {world.written}")
             # Nothing is left behind that would keep it from going on: neither memory nor a driver.
             world.write()
-            eventually(world.fetcher.shelf.has_news, "nobody fetches while the program is away")
+            eventually(world.fetcher.buffer.has_news, "nobody fetches while the program is away")
             eventually(world.is_through)
             reserved = len(list(world.fetcher._loop.links)) * FETCHING.request_bytes
-            eventually(lambda: world.fetcher.shelf.used_bytes <= reserved, "memory was lost")
+            eventually(lambda: world.fetcher.buffer.used_bytes <= reserved, "memory was lost")
         finally:
             world.fetcher.stop()

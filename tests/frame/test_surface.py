@@ -20,7 +20,7 @@ from ottla.errors import ErrorCode
 from ottla.fetch.options import Fetching, OnLost
 from ottla.jobs import event_time
 from ottla.lake.layout import Format
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 from ottla.spark import rollup_fields
 
 HEAVY = ("numba", "pyspark", "redis", "pyarrow", "numpy", "kio", "click", "ssl")

@@ -67,7 +67,7 @@ def fetched(cluster: Cluster, at: TopicPartition, start: int = 0, *, highest: in
     version = connection.version(fetch.API_KEY, highest=highest)
     offset, end = start, start + 1
     while offset < end:
-        wanted = fetch.Wanted(at.topic, at.partition, offset, 1 << 20, topic_id=topic.id)
+        wanted = fetch.FetchPartition(at.topic, at.partition, offset, 1 << 20, topic_id=topic.id)
         body = fetch.fetch_request([wanted], version=version, max_wait_ms=500, min_bytes=1, max_bytes=8 << 20)
         pending = connection.submit(fetch.API_KEY, version, body, deadline=deadline)
         (answer,) = fetch.fetch_response(pending.result(), version=version).partitions

@@ -13,7 +13,7 @@ from tests.lake import stock
 
 from ottla.errors import ConfigError
 from ottla.jobs import event_time
-from ottla.lake.writing import NO_TIME
+from ottla.lake.writer import NO_TIME
 from ottla.model import OffsetRange
 from ottla.wire.decode import SCHEMA
 

@@ -20,7 +20,7 @@ from ottla.jobs.archive_kind import ArchiveKind
 from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 from ottla.model import Isolation, OffsetRange
 from ottla.testing.fake.kafka import FakeKafka
 

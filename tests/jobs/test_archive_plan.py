@@ -7,7 +7,7 @@ import pytest
 from ottla.errors import InputError, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited
-from ottla.jobs.archiving import Wanted
+from ottla.jobs.archiving import ArchiveRequest
 from ottla.model import OffsetRange, TopicPartition
 
 ONE, TWO = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -29,7 +29,7 @@ def test_what_retention_took_is_an_error_or_a_gap() -> None:
     assert [gap.range for gap in found.gaps] == [OffsetRange("clicks", 0, 4, 10)]
     assert found.ranges == (OffsetRange("clicks", 0, 10, 100),)
     with pytest.raises(InputError, match="use 'earliest'"):
-        Wanted(topics=("clicks",), on_lost=OnLost.LATEST)
+        ArchiveRequest(topics=("clicks",), on_lost=OnLost.LATEST)
 
 
 def test_a_log_that_ends_before_what_is_archived_is_another_one() -> None:

@@ -27,11 +27,11 @@ from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers, Stopped
-from ottla.jobs.archiving import Archiving, Wanted, report
+from ottla.jobs.archiving import ArchiveRequest, Archiving, report
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.verifying import Checked, verify_brokers, verify_files
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
@@ -65,7 +65,7 @@ class Stand:
         return Archiving(
             self.lake,
             job,
-            Wanted(topics=(self.topic,), **wanted),  # type: ignore[arg-type]
+            ArchiveRequest(topics=(self.topic,), **wanted),  # type: ignore[arg-type]
             engine=lambda job, ranges: local.run(job, ranges, workers=2),
             cutting=Cutting(file_bytes=1 << 16, workers=2),
         )
@@ -283,7 +283,7 @@ def test_lag_tools_are_told_nothing_of_a_topic_that_is_gone(kafka: LocalCluster,
     stand = Stand(kafka, "arch-group-gone", tmp_path / "a")
     other = Stand(kafka, "arch-group-stays", tmp_path / "b")
     stand.produce(0, 400)
-    wanted = Wanted(topics=(stand.topic, other.topic), group="arch-group-gone")
+    wanted = ArchiveRequest(topics=(stand.topic, other.topic), group="arch-group-gone")
     stand.archive(group=wanted.group)
     with Admin(kafka.bootstrap) as admin, Cluster(kafka.bootstrap) as cluster:
         admin.delete_topics([stand.topic])

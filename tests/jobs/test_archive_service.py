@@ -20,7 +20,7 @@ from ottla.events import ArchiveHeldUp, ArchiveResumed, Event, TopicResumed, Top
 from ottla.fetch.reader import Reader
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import Archived, ArchiveRange
-from ottla.jobs.archiving import Archiving, Wanted
+from ottla.jobs.archiving import ArchiveRequest, Archiving
 from ottla.jobs.brokers import Brokers
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
@@ -52,7 +52,7 @@ class Stand:
         return Archiving(
             Lake.open(self.lake.path),
             job,
-            Wanted(topics=self.topics, group=group),
+            ArchiveRequest(topics=self.topics, group=group),
             engine=engine,  # type: ignore[arg-type]
             cutting=Cutting(file_bytes=1 << 20, workers=2),
             events=[self.told.append],

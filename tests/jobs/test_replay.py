@@ -18,11 +18,11 @@ from tests.waiting import eventually
 from ottla.cluster import LocalCluster
 from ottla.engines import local
 from ottla.errors import Fenced, InputError, LakeDamaged, LakeError, OttlaError
-from ottla.jobs.replay_lineage import Placement, Replayed, Target
 from ottla.jobs.replay_notes import Note
+from ottla.jobs.replay_partition import Placement, Replayed, Target
 from ottla.jobs.replay_plan import Plan, plan
-from ottla.jobs.replay_reins import Rate, Reins, Unit
 from ottla.jobs.replay_source import Selection, open_source
+from ottla.jobs.replay_throttle import Rate, ReplayControl, Unit
 from ottla.jobs.replay_where import parse
 from ottla.model import Fingerprint, TopicPartition
 
@@ -58,8 +58,8 @@ def place(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Plac
     return Place(kafka.bootstrap, path, topic)
 
 
-def run(planned: Plan, *, reins: Reins | None = None, **job: Any) -> list[Replayed]:
-    work = replace(planned.job(reins or Reins()), **job)
+def run(planned: Plan, *, reins: ReplayControl | None = None, **job: Any) -> list[Replayed]:
+    work = replace(planned.job(reins or ReplayControl()), **job)
     return sorted(local.run(work, planned.ranges, workers=3), key=lambda one: one.range)
 
 
@@ -119,7 +119,7 @@ def test_only_what_is_selected_comes_and_the_rest_is_passed_over(place: Place) -
 
 def test_a_replay_that_was_stopped_goes_on_and_proves_the_whole(place: Place) -> None:
     target = place.target()
-    reins = Reins()
+    reins = ReplayControl()
     planned = place.plan(target)
     job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 3000)
     first = list(local.run(job, planned.ranges, workers=2))
@@ -136,7 +136,7 @@ def test_a_chunk_that_was_committed_and_not_noted_is_counted(place: Place) -> No
     target = place.target()
     planned = place.plan(target)
     at = TopicPartition(place.topic, 1)
-    reins = Reins()
+    reins = ReplayControl()
     job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 1000)
     begun = job(planned.lineages[at].range)
     assert begun.position == 1000
@@ -170,7 +170,7 @@ def test_another_selection_under_the_same_name_is_refused(place: Place) -> None:
 
 def test_of_two_at_once_one_is_told_and_nothing_is_doubled(place: Place) -> None:
     target = place.target()
-    slow = Reins(Rate(4000))
+    slow = ReplayControl(Rate(4000))
     failed: list[OttlaError] = []
 
     def first() -> None:
@@ -202,7 +202,7 @@ def test_kills_leave_every_record_once(place: Place, kills: int) -> None:
 @pytest.mark.parametrize("rate", [Rate(8000), Rate(200_000, Unit.BYTES)])
 def test_a_rate_is_kept_over_all_lineages(place: Place, rate: Rate) -> None:
     target = place.target()
-    reins = Reins(rate)
+    reins = ReplayControl(rate)
     began = time.monotonic()
     done = run(place.plan(target), reins=reins)
     seconds = time.monotonic() - began
@@ -236,7 +236,7 @@ def test_a_target_that_cannot_keep_what_comes_is_told(place: Place, kafka: Local
 def test_a_job_can_be_sent_to_another_process(place: Place) -> None:
     target = place.target()
     planned = place.plan(target)
-    job = pickle.loads(pickle.dumps(planned.job(Reins(Rate(1e9)))))
+    job = pickle.loads(pickle.dumps(planned.job(ReplayControl(Rate(1e9)))))
     done = [pickle.loads(pickle.dumps(job(one))) for one in planned.ranges]
     assert {one.range.topic_partition: one.whole for one in done} == planned.expected()
     assert check(place.bootstrap, place.topic, target) == 12_000

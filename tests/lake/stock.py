@@ -13,7 +13,7 @@ from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
 from ottla.lake.values import Archived, WrittenBy
-from ottla.lake.writing import FileOptions, RangeFiles, Times
+from ottla.lake.writer import FileOptions, RangeFiles, Times
 from ottla.model import OffsetRange, Receipt
 from ottla.wire.decode import SCHEMA
 

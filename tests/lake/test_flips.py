@@ -15,7 +15,7 @@ from tests.lake import stock
 from ottla.errors import LakeError
 from ottla.jobs.replay_source import Selection, open_source, records
 from ottla.lake import layout, verifying
-from ottla.lake.inspecting import Inspector, Unreadable
+from ottla.lake.inspector import Inspector, Unreadable
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
 from ottla.lake.verifying import Checked, verify_files

@@ -20,7 +20,7 @@ import pytest
 from tests.lake import stock
 
 from ottla.errors import LakeConflict, LakeDamaged
-from ottla.lake import delta, layout, ledger, repairing
+from ottla.lake import delta, layout, ledger, repair
 from ottla.lake import lake as lake_module
 from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
@@ -163,10 +163,10 @@ class History:
             lake.recover()
         except LakeDamaged as error:
             self.log.append(f"damaged: {error.reason}")
-            damage = repairing.look(lake)
+            damage = repair.look(lake)
             if damage.is_none:
                 raise
-            repairing.set_aside(lake, damage)
+            repair.set_aside(lake, damage)
             self._forget(damage.last)
             lake = Lake.open(self.lake.path)
             lake.recover()

@@ -13,7 +13,7 @@ import pytest
 from tests.lake import stock
 
 from ottla.errors import ConfigError, LakeConflict, LakeDamaged, LakeError, NotALake
-from ottla.lake import delta, layout, repairing
+from ottla.lake import delta, layout, repair
 from ottla.lake import lake as lake_module
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
@@ -217,8 +217,8 @@ def test_a_recorded_file_that_was_lost_before_it_was_published_is_told_by_name(
     file = lake.files()[1]
     with pytest.raises(LakeDamaged, match=file.path):
         Lake.open(lake.path).recover()
-    assert repairing.look(lake).withdrawn == 2
-    repairing.set_aside(lake, repairing.look(lake))
+    assert repair.look(lake).withdrawn == 2
+    repair.set_aside(lake, repair.look(lake))
     again = Lake.open(lake.path)
     stock.archive(again, span(10, 20))
     assert offsets(again) == list(range(20))

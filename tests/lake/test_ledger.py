@@ -10,9 +10,9 @@ import pytest
 from tests.lake import stock
 
 from ottla.errors import LakeDamaged
+from ottla.lake.checksummed import seal, unseal
 from ottla.lake.lake import Lake
 from ottla.lake.ledger import Ledger
-from ottla.lake.sealing import seal, unseal
 from ottla.lake.values import ENTRY_KEYS
 from ottla.model import OffsetRange, TopicPartition
 

@@ -13,7 +13,7 @@ from tests.lake import stock
 
 from ottla.errors import LakeDamaged
 from ottla.jobs.replay_source import open_source
-from ottla.lake import delta, layout, repairing
+from ottla.lake import delta, layout, repair
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
 from ottla.lake.verifying import Checked, verify_files
@@ -152,13 +152,13 @@ def test_a_ledger_that_lost_its_newest_entry_is_noticed_before_anything_is_writt
         stock.archive(again, span(last, 60))
     assert "lake repair" in str(refused.value)
     assert rows(lake) == list(range(60)), "nothing was written, nothing is gone"
-    damage = repairing.look(again)
+    damage = repair.look(again)
     assert damage.last == last // 10
     assert len(damage.files) == (60 - last) // 10
-    folder = repairing.set_aside(again, damage)
+    folder = repair.set_aside(again, damage)
     assert len([path for path in folder.rglob("*") if path.is_file()]) == len(damage.files)
     repaired = Lake.open(lake.path)
-    assert repairing.look(repaired).is_none
+    assert repair.look(repaired).is_none
     assert rows(repaired) == list(range(last))
     assert told(repaired) == []
     stock.archive(repaired, span(last, 70))

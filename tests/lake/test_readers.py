@@ -23,7 +23,7 @@ from ottla.lake import layout
 from ottla.lake.contents import fingerprint
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
-from ottla.lake.writing import FINGERPRINT_KEY, RANGE_KEY
+from ottla.lake.writer import FINGERPRINT_KEY, RANGE_KEY
 from ottla.model import OffsetRange
 from ottla.wire.decode import SCHEMA
 

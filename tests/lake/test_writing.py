@@ -13,9 +13,9 @@ import pytest
 from tests.lake import stock
 
 from ottla.errors import ConfigError, LakeError
-from ottla.lake import layout, writing
+from ottla.lake import layout, writer
 from ottla.lake.verifying import Checked, verify_files
-from ottla.lake.writing import FileOptions, RangeFiles
+from ottla.lake.writer import FileOptions, RangeFiles
 from ottla.model import OffsetRange
 
 ONE = OffsetRange("clicks", 2, 0, 5000)
@@ -26,7 +26,7 @@ def test_a_file_that_is_large_enough_is_followed_by_another_one(tmp_path: Path) 
     with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
         for start in range(0, 60_000, 1000):
             there = stock.records(OffsetRange("clicks", 2, start, start + 1000))
-            files.add(there, writing.as_numbers(there.column("timestamp")))
+            files.add(there, writer.as_numbers(there.column("timestamp")))
         made = files.close()
     assert len(made) > 2
     assert [file.path for file in made] == sorted({file.path for file in made})
@@ -75,7 +75,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
 
     def fail() -> None:
         with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
-            files.add(there, writing.as_numbers(there.column("timestamp")))
+            files.add(there, writer.as_numbers(there.column("timestamp")))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -86,7 +86,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = stock.create(tmp_path)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(writing, "sync", lambda path: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(writer, "sync", lambda path: (_ for _ in ()).throw(full))
     with pytest.raises(LakeError, match="No space left"):
         stock.stage(lake, ONE)
     assert lake.staged() == []

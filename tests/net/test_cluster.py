@@ -39,7 +39,7 @@ from ottla.net import (
     Refresh,
     VersionOf,
 )
-from ottla.net import effort as effort_module
+from ottla.net import attempts as effort_module
 from ottla.net.connection import Connection
 from ottla.net.pool import Pool
 from ottla.produce.producer import Producer

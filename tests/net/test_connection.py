@@ -552,7 +552,7 @@ def test_an_interrupt_in_the_middle_of_receiving_ends_the_connection(monkeypatch
 @_INTERRUPTED_SOCKETS
 def test_a_thread_beside_one_that_is_interrupted_anywhere_does_not_wait_in_vain() -> None:
     """Another thread's request ends at once, answered or with the connection lost; not when its time is over."""
-    work = CtrlC(["ottla/net/line.py", "ottla/net/traffic.py", "ottla/net/pending.py"])
+    work = CtrlC(["ottla/net/pipeline.py", "ottla/net/traffic.py", "ottla/net/pending.py"])
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
         at, ended = 0, True
         while ended:

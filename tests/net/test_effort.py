@@ -23,16 +23,16 @@ from ottla.errors import (
     SecurityMismatch,
     WireError,
 )
-from ottla.net import effort as effort_module
+from ottla.net import attempts as effort_module
+from ottla.net.attempts import Attempts
 from ottla.net.deadline import Deadline
-from ottla.net.effort import Effort
 from ottla.net.waiting import Flag
 
 LOST = ConnectionLost("a:1", "cut")
 
 
-def effort(seconds: float, retry: Retry | None = None, pause: Flag | None = None) -> Effort:
-    return Effort(
+def effort(seconds: float, retry: Retry | None = None, pause: Flag | None = None) -> Attempts:
+    return Attempts(
         "counting sheep",
         deadline=Deadline.after(seconds),
         retry=retry or Retry(initial=0.001, maximum=0.002),
@@ -41,7 +41,7 @@ def effort(seconds: float, retry: Retry | None = None, pause: Flag | None = None
     )
 
 
-def fail_until_raised(one: Effort, *errors: OttlaError) -> OttlaError:
+def fail_until_raised(one: Attempts, *errors: OttlaError) -> OttlaError:
     for number in range(100_000):
         try:
             one.failed(errors[number % len(errors)])

@@ -12,9 +12,9 @@ from ottla.config import Retry, Timeouts
 from ottla.errors import NoBrokerReachable
 from ottla.events import ConnectionDown, Event, Events, TimeDown
 from ottla.net import Cluster
-from ottla.net.errands import Errands
+from ottla.net.background import BackgroundTasks
 from ottla.net.lookups import Lookups
-from ottla.net.watch import Looked, Lookup
+from ottla.net.refresh import Lookup, LookupResult
 from ottla.testing import FakeKafka
 
 from .test_cluster import closed_port
@@ -34,15 +34,15 @@ class Stand:
 
     def __init__(self, cluster: Cluster) -> None:
         self.told: list[Event] = []
-        self._errands = Errands(wake=lambda: None, name="lookups")
-        self._lookups = Lookups(cluster, errands=self._errands, events=Events(self.told.append))
+        self._background = BackgroundTasks(wake=lambda: None, name="lookups")
+        self._lookups = Lookups(cluster, background=self._background, events=Events(self.told.append))
 
-    def result(self, topic: str = "t", *, create: bool = False) -> Looked:
+    def result(self, topic: str = "t", *, create: bool = False) -> LookupResult:
         self._lookups.run(Lookup(frozenset([topic]), create, 0.3, 0.0))
-        found: list[Looked] = []
+        found: list[LookupResult] = []
 
         def is_there() -> bool:
-            self._errands.collect()
+            self._background.collect()
             found.extend(self._lookups.done())
             return bool(found)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.config import Retry
 from ottla.errors import Attempt, AuthenticationFailed, ConnectionLost, NoBrokerReachable
-from ottla.net.watch import Lookup, Watch
+from ottla.net.refresh import Lookup, MetadataRefresh
 
 RETRY = Retry(initial=0.1, maximum=1.0)
 LOST = ConnectionLost("a:1", "cut")
@@ -18,11 +18,11 @@ REFUSED = NoBrokerReachable((Attempt("a:1", "connection refused", 0.0),), 0.0)
 SILENT = NoBrokerReachable((Attempt("a:1", "no answer within 1.0 s", 1.0),), 1.0)
 
 
-def new_watch(*, longest: float = 5.0, refresh_seconds: float = 30.0) -> Watch:
-    return Watch(RETRY, random.Random(1), longest=longest, refresh_seconds=refresh_seconds)
+def new_watch(*, longest: float = 5.0, refresh_seconds: float = 30.0) -> MetadataRefresh:
+    return MetadataRefresh(RETRY, random.Random(1), longest=longest, refresh_seconds=refresh_seconds)
 
 
-def asked(watch: Watch, now: float, *topics: str) -> Lookup:
+def asked(watch: MetadataRefresh, now: float, *topics: str) -> Lookup:
     lookup = watch.due(now, topics, refreshed=())
     assert lookup is not None
     return lookup

@@ -23,12 +23,12 @@ from ottla.events import Events
 from ottla.model import TopicPartition
 from ottla.net.metadata import Broker, Metadata, Partition
 from ottla.net.metadata import Topic as TopicMetadata
-from ottla.net.watch import Looked, Lookup, Watch
+from ottla.net.refresh import Lookup, LookupResult, MetadataRefresh
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.core import Connect, Core, Effect, Identify, ReadTail, Replace, Send, Store
 from ottla.produce.delivery import Delivery, Shipment
-from ottla.produce.express import Expressway, Offer
 from ottla.produce.failures import Failures
+from ottla.produce.fast_path import FastPath, Offer
 from ottla.produce.intake import Handover
 from ottla.produce.lane import Lane
 from ottla.produce.options import Batching, Settings
@@ -89,7 +89,7 @@ class _Beside:
     def __init__(self, world: World) -> None:
         self.world = world
         self.links = self
-        self.bell = self
+        self.wakeup = self
         self.is_interrupted = False
         """The caller does not get to send what it has claimed."""
         self.wakes: Offer | None = None
@@ -138,7 +138,7 @@ class World:
         self.now = 0.0
         self.gate = Gate() if transactional else None
         retry = Retry(initial=0.05, maximum=1.0)
-        watch = Watch(retry, self.chance, longest=10.0, refresh_seconds=300.0)
+        watch = MetadataRefresh(retry, self.chance, longest=10.0, refresh_seconds=300.0)
         self.core = Core(watch, retry=retry, chance=self.chance, spooling=spooling, gate=self.gate)
         self.failures = Failures(events=Events())
         self.disk = Disk() if spooling else None
@@ -169,7 +169,7 @@ class World:
         self.sent: Counter[Row] = Counter()
         self._beside = _Beside(self)
         beside: Any = self._beside
-        self._way = Expressway(self.core, beside, beside, request_seconds=1.0)
+        self._way = FastPath(self.core, beside, beside, request_seconds=1.0)
         self.expressed = 0
         if transactional:
             self.begin_transaction()
@@ -497,7 +497,7 @@ class World:
     def look_up(self, place: int, *, succeed: bool) -> None:
         lookup = self.lookups.pop(place % len(self.lookups))
         error = None if succeed else ConnectionLost(Address("b", 1), "nobody is there")
-        self.core.topics.looked(Looked(lookup, self.metadata(lookup) if succeed else None, error), self.now)
+        self.core.topics.looked(LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now)
         self.carry_out()
 
     def metadata(self, lookup: Lookup) -> Metadata:

@@ -16,7 +16,7 @@ from ottla.errors import NotDelivered, OttlaError
 from ottla.produce import core as core_module
 from ottla.produce import hook
 from ottla.produce.core import Core
-from ottla.produce.express import Express, Offer
+from ottla.produce.fast_path import FastRecord, Offer
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import Topic
@@ -245,7 +245,7 @@ def _never_looks_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
 def _claims_what_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers who send themselves: a claim that came too late counts, too."""
 
-    def claim(self: Offer, express: Express | None) -> bool:
+    def claim(self: Offer, express: FastRecord | None) -> bool:
         self.claims.insert(0, express)
         return True
 

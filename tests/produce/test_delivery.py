@@ -28,7 +28,7 @@ from ottla.produce.delivery import (
     SentMany,
     Shipment,
 )
-from ottla.produce.outgoing import Outgoing, Share
+from ottla.produce.outgoing import Outgoing, ShipmentShare
 from ottla.produce.records import diverted
 
 SOON = 10.0
@@ -46,7 +46,7 @@ def placed(*placements: tuple[Outgoing, Rows, int], count: int) -> Shipment:
     shipment.now_ms = 1_500
     for carrier, rows, first in placements:
         shipment.placements.append(Placement(carrier, rows, first))
-        carrier.shipments.append(Share(shipment, len(rows)))
+        carrier.shipments.append(ShipmentShare(shipment, len(rows)))
     return shipment
 
 

@@ -167,7 +167,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-_FILES = ("produce/intake.py", "produce/producer.py", "net/waiting.py", "net/bell.py")
+_FILES = ("produce/intake.py", "produce/producer.py", "net/waiting.py", "net/wakeup.py")
 
 
 def _check(producer: Producer, expected: list[tuple[bytes, Delivery]], collected: list[Handover]) -> None:

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from ottla.produce import squeezing
+from ottla.produce import compression
+from ottla.produce.compression import CompressionPool
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import Sealing
-from ottla.produce.squeezing import Squeezers
 from ottla.produce.topics import one_by_one
 from ottla.wire.batch import Codec
 from ottla.wire.columns import from_list
@@ -31,21 +31,21 @@ def many(codec: Codec) -> list[Sealing]:
 
 
 @pytest.fixture
-def squeezers() -> Squeezers:
-    found = Squeezers("test")
+def squeezers() -> CompressionPool:
+    found = CompressionPool("test")
     found._cores = 3
     return found
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_they_are_what_one_thread_would_make(codec: Codec, squeezers: Squeezers) -> None:
+def test_they_are_what_one_thread_would_make(codec: Codec, squeezers: CompressionPool) -> None:
     expected = [bytes(batch) for batch in one_by_one(many(codec))]
     assert [bytes(batch) for batch in squeezers.compress(many(codec))] == expected
     squeezers.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-codec")]
 
 
-def test_several_threads_are_at_it(squeezers: Squeezers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_are_at_it(squeezers: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=30.0)
     compressed = Sealing.compressed
 
@@ -59,18 +59,18 @@ def test_several_threads_are_at_it(squeezers: Squeezers, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_one_alone_wakes_nobody(count: int, squeezers: Squeezers) -> None:
+def test_one_alone_wakes_nobody(count: int, squeezers: CompressionPool) -> None:
     assert len(list(squeezers.compress(many(Codec.ZSTD)[:count]))) == count
     assert squeezers._pool is None
 
 
-def test_small_ones_wake_nobody(squeezers: Squeezers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squeezing, "_WORTH_BYTES", 1 << 30)
+def test_small_ones_wake_nobody(squeezers: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_WORTH_BYTES", 1 << 30)
     assert len(list(squeezers.compress(many(Codec.ZSTD)))) == 11
     assert squeezers._pool is None
 
 
-def test_an_interpreter_that_ends_starts_no_threads_and_all_is_compressed(squeezers: Squeezers) -> None:
+def test_an_interpreter_that_ends_starts_no_threads_and_all_is_compressed(squeezers: CompressionPool) -> None:
     expected = [bytes(batch) for batch in one_by_one(many(Codec.ZSTD))]
     list(squeezers.compress(many(Codec.ZSTD)))
     squeezers.close()  # submitting to it raises what it raises then

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 import ottla.spark
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers
-from ottla.jobs.archiving import Wanted
-from ottla.lake import writing
+from ottla.jobs.archiving import ArchiveRequest
+from ottla.lake import writer
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 from ottla.model import OffsetRange
 from ottla.spark.archiving import archive_stream
 
@@ -39,7 +39,7 @@ class SlowRange(ArchiveRange):
     __slots__ = ()
 
     def __call__(self, one: OffsetRange) -> Archived:
-        setattr(writing, "sync", _sync_slowly)  # noqa: B010 - it is not the module's own
+        setattr(writer, "sync", _sync_slowly)  # noqa: B010 - it is not the module's own
         return super().__call__(one)
 
 
@@ -62,7 +62,7 @@ def play(settings: dict[str, Any]) -> None:
             options=FileOptions(file_bytes=FILE_BYTES, row_group_bytes=1 << 16),
         )
         cutting = Cutting(file_bytes=FILE_BYTES, workers=4, batch_bytes=4 * FILE_BYTES)
-        queries.append(archive_stream(spark, lake, job, Wanted(topics=(settings["topic"],)), cutting=cutting))
+        queries.append(archive_stream(spark, lake, job, ArchiveRequest(topics=(settings["topic"],)), cutting=cutting))
     copying = _copy(spark, settings) if settings.get("copy") else None
     for query in queries:
         while not query.wait(1.0):

@@ -12,10 +12,10 @@ from typing import Any
 import ottla
 import ottla.spark
 from ottla.engines import spark as engine
-from ottla.jobs.replay_lineage import Target
+from ottla.jobs.replay_partition import Target
 from ottla.jobs.replay_plan import plan
-from ottla.jobs.replay_reins import Reins
 from ottla.jobs.replay_source import Selection, open_source
+from ottla.jobs.replay_throttle import ReplayControl
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def main(settings: dict[str, Any]) -> None:
     query.awaitTermination()
     target = Target(bootstrap=bootstrap, topic=settings["replayed"])
     planned = plan(open_source(settings["archive"]), Selection(), target)
-    found["replayed"] = len(list(engine.run(planned.job(Reins()), planned.ranges, spark=spark)))
+    found["replayed"] = len(list(engine.run(planned.job(ReplayControl()), planned.ranges, spark=spark)))
     found["machines"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
     spark.stop()
     print(json.dumps(found))

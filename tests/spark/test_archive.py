@@ -21,12 +21,12 @@ from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import ArchiveRange, Brokers
-from ottla.jobs.archiving import Archiving, Wanted
+from ottla.jobs.archiving import ArchiveRequest, Archiving
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.values import Entry
 from ottla.lake.verifying import Checked, verify_brokers, verify_files
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 from ottla.model import OffsetRange
 from ottla.produce.producer import Producer
 from ottla.spark.archiving import archive_stream
@@ -75,7 +75,7 @@ class Stand:
             self.spark,
             self.lake,
             self.job,
-            Wanted(topics=(self.topic,), **wanted),  # type: ignore[arg-type]
+            ArchiveRequest(topics=(self.topic,), **wanted),  # type: ignore[arg-type]
             cutting=_CUTTING,
             every=every,
             checkpoint=checkpoint,
@@ -132,7 +132,7 @@ def test_the_engines_take_turns_on_one_archive(kafka: LocalCluster, spark: Spark
     archiving = Archiving(
         stand.lake,
         stand.job,
-        Wanted(topics=(stand.topic,)),
+        ArchiveRequest(topics=(stand.topic,)),
         engine=lambda job, ranges: engine.run(job, ranges, spark=spark),
         cutting=_CUTTING,
         name="spark",
@@ -230,7 +230,7 @@ def test_a_topic_that_was_deleted_does_not_stop_the_others(
         admin.create_topic(gone, partitions=1)
         with Producer(kafka.bootstrap) as producer:
             producer.send_many(gone, [b"soon gone"] * 20)
-        wanted = Wanted(topics=(stand.topic, gone))
+        wanted = ArchiveRequest(topics=(stand.topic, gone))
         query = archive_stream(spark, stand.lake, stand.job, wanted, cutting=_CUTTING)
         assert query.wait(_SECONDS)
         admin.delete_topics([gone])

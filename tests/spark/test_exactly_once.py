@@ -17,9 +17,9 @@ from ottla.errors import Fenced, InputError, TransactionFailed
 from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.produce.identity import transactional_producer_id
-from ottla.spark import twophase
+from ottla.spark import two_phase
 from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, CommitLogFailed
-from ottla.spark.twophase import Fate
+from ottla.spark.two_phase import Fate
 
 pytestmark = pytest.mark.broker
 _numbers = itertools.count()
@@ -90,7 +90,7 @@ def test_a_driver_that_dies_before_it_records_leaves_nothing_visible(play: Play,
 
 def test_a_driver_that_dies_right_after_it_recorded_is_finished_by_the_next(play: Play, topic: str, log: Log) -> None:
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     assert play.standing().record is not None
     play.run(0, ROWS)
@@ -181,7 +181,7 @@ def test_two_writes_cannot_share_a_commit_log(play: Play, kafka: LocalCluster, t
 
 def test_finishing_twice_at_the_same_time_is_no_harm(play: Play, topic: str, log: Log) -> None:
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     play.plan()
     play.commit(messages, 0)  # the driver that was believed dead goes on
@@ -279,7 +279,7 @@ def test_a_recorded_batch_that_is_lost_completely_is_written_anew(
     play: Play, kafka: LocalCluster, topic: str, log: Log
 ) -> None:
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     for task in ROWS:
         _fence(kafka, play, task)
@@ -289,14 +289,14 @@ def test_a_recorded_batch_that_is_lost_completely_is_written_anew(
 
 def test_a_name_in_the_log_is_never_used_for_another_list(play: Play, kafka: LocalCluster) -> None:
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     before = play.standing().record
     assert before is not None
     for task in ROWS:
         _fence(kafka, play, task)
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     with pytest.raises(AlreadyRecorded):
         play.log.forget(before)  # what a driver that was believed dead would do now
@@ -397,7 +397,7 @@ def test_transactions_lost_between_record_and_end_are_told_and_repaired(
 def test_of_two_drivers_only_one_records(play: Play, topic: str, log: Log) -> None:
     slow = play.tasks(0, {5: ["slow"]})
     fast = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(fast, 0)
     standing = play.log.standing()
     assert standing.record is not None
@@ -411,7 +411,7 @@ def test_of_two_drivers_only_one_records(play: Play, topic: str, log: Log) -> No
 
 def test_a_damaged_record_stops_the_query_and_is_named(play: Play) -> None:
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     next(play.log.folder.glob("batch-*")).write_text("{")
     with pytest.raises(CommitLogFailed, match=r"batch-0+\.0, the list of transactions of batch 0, cannot be read"):
@@ -420,7 +420,7 @@ def test_a_damaged_record_stops_the_query_and_is_named(play: Play) -> None:
 
 def test_a_record_of_another_cluster_is_left_alone(play: Play, kafka: LocalCluster, topic: str, log: Log) -> None:
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     path = next(play.log.folder.glob("batch-*"))
     ours = path.read_text()

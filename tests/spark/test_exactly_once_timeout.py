@@ -16,7 +16,7 @@ from ottla.cluster import LocalCluster
 from ottla.errors import TransactionFailed
 from ottla.net import Cluster
 from ottla.produce import coordinator
-from ottla.spark import twophase
+from ottla.spark import two_phase
 from ottla.spark.sink import Written
 
 pytestmark = pytest.mark.broker
@@ -67,7 +67,7 @@ def test_a_recorded_batch_whose_transactions_timed_out_before_the_restart_is_wri
 ) -> None:
     play = _play(impatient, tmp_path, "timeout-all", **{"kafka.transaction.timeout.ms": "1000"})
     messages = play.tasks(0, ROWS)
-    with dying(twophase, "commit_all"):
+    with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     _await_timeout(impatient, messages)
     play.run(0, ROWS)

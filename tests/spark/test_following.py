@@ -21,7 +21,7 @@ from ottla.net.metadata import Partition, Topic
 from ottla.spark.following import Follower
 from ottla.spark.marks import Mark
 from ottla.spark.offsets import Logs
-from ottla.spark.wanted import Wanted, for_stream
+from ottla.spark.read_options import ReadOptions, for_stream
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Brokers:
 class Played(Logs):
     """What a driver asks brokers, answered from memory."""
 
-    def __init__(self, brokers: Brokers, wanted: Wanted) -> None:
+    def __init__(self, brokers: Brokers, wanted: ReadOptions) -> None:
         super().__init__(None, wanted.what, isolation=Isolation.READ_UNCOMMITTED)  # type: ignore[arg-type]
         self._brokers = brokers
 

@@ -12,7 +12,7 @@ from ottla.errors import ConfigError, OffsetsLost
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.spark.offsets import Logs
 from ottla.spark.open_ends import OpenEnd, find_later, later, open_ends
-from ottla.spark.wanted import Wanted, for_batch
+from ottla.spark.read_options import ReadOptions, for_batch
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
@@ -20,7 +20,9 @@ A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 class Known(Logs):
     """Logs whose ends are given: for each partition where it begins and ends, and the times of its records."""
 
-    def __init__(self, wanted: Wanted, logs: dict[TopicPartition, tuple[int, int]], first: int | None = None) -> None:
+    def __init__(
+        self, wanted: ReadOptions, logs: dict[TopicPartition, tuple[int, int]], first: int | None = None
+    ) -> None:
         super().__init__(None, wanted.what, isolation=Isolation.READ_UNCOMMITTED)  # type: ignore[arg-type]
         self._logs = logs
         self._first = first
@@ -35,7 +37,7 @@ class Known(Logs):
         return dict.fromkeys(partitions, self._first)
 
 
-def wanted(**options: str) -> Wanted:
+def wanted(**options: str) -> ReadOptions:
     return for_batch({"kafka.bootstrap.servers": "x:1", "subscribe": "a", **options})
 
 

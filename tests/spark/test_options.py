@@ -17,20 +17,20 @@ from ottla.model import Isolation, TopicPartition
 from ottla.spark import names
 from ottla.spark.names import CONNECTION, IGNORED, READING, REFUSED, WRITING
 from ottla.spark.options import connection
-from ottla.spark.sink_options import batch_settings
-from ottla.spark.wanted import (
+from ottla.spark.read_options import (
     Assigned,
     End,
     NoMatch,
     Pattern,
     Places,
+    ReadOptions,
     Times,
     Topics,
-    Wanted,
     for_batch,
     for_stream,
     with_headers,
 )
+from ottla.spark.sink_options import batch_settings
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 BASE = {**SERVERS, "subscribe": "clicks"}
@@ -40,11 +40,11 @@ PEM = "-----BEGIN CERTIFICATE-----\nMIIB\nabcd\n-----END CERTIFICATE-----\n"
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n"
 
 
-def batch(**given: str) -> Wanted:
+def batch(**given: str) -> ReadOptions:
     return for_batch({**BASE, **given})
 
 
-def stream(**given: str) -> Wanted:
+def stream(**given: str) -> ReadOptions:
     return for_stream({**BASE, **given})
 
 
@@ -251,7 +251,7 @@ def test_a_time_for_all_wins_over_times_by_partition_and_these_over_offsets() ->
         (stream, {"commitGroup": " "}, "option commitGroup is empty"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[..., Wanted], given: dict[str, str], error: str) -> None:
+def test_what_makes_no_sense_is_refused(make: Callable[..., ReadOptions], given: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         make(**given)
 

@@ -14,10 +14,10 @@ from ottla.model import OffsetRange
 from ottla.spark import reading
 from ottla.spark.batch_source import BatchReader
 from ottla.spark.columns import full_schema
+from ottla.spark.read_options import for_batch, for_stream
 from ottla.spark.reading import Slice
 from ottla.spark.source import OttlaSource
 from ottla.spark.stream_source import StreamReader
-from ottla.spark.wanted import for_batch, for_stream
 from ottla.spark.wording import WORDS
 from ottla.testing import FakeKafka
 

@@ -15,7 +15,7 @@ from ottla.errors import BrokerError, InputError, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import ArchiveRange
-from ottla.jobs.archiving import Archiving, Wanted
+from ottla.jobs.archiving import ArchiveRequest, Archiving
 from ottla.jobs.brokers import Brokers
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
@@ -118,7 +118,7 @@ class FollowsByArchive:
         return Archiving(
             Lake.open(lake.path),
             ArchiveRange(brokers=brokers, path=str(lake.path), settings=lake.settings),
-            Wanted(topics=(self._world.topic,), on_lost=self._on_lost, group=self._group),
+            ArchiveRequest(topics=(self._world.topic,), on_lost=self._on_lost, group=self._group),
             engine=local.run,
             cutting=Cutting(file_bytes=1 << 20, workers=2),
             waiting=self._waiting,

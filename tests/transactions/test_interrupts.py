@@ -17,8 +17,8 @@ from ottla.errors import ConnectionLost, TransactionFailed
 from ottla.model import TopicPartition
 from ottla.produce import coordinator
 from ottla.produce.producer import Producer
-from ottla.produce.transacting import Transactions
 from ottla.produce.transaction import Transaction, end_transaction
+from ottla.produce.transactions import Transactions
 
 from .conftest import NewProducer, failing
 from .reading import Log

@@ -15,9 +15,9 @@ from tests.wire.rows import NOW, Row, encoded, payloads, placed, rows, thorough
 from ottla.errors import OttlaError
 from ottla.wire import decode
 from ottla.wire.batch import Batch, Codec
+from ottla.wire.column_buffers import ColumnBuffers
 from ottla.wire.decode import COLUMNS, Decoder
-from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
-from ottla.wire.room import Room
+from ottla.wire.small_decode import MOST_BYTES, MOST_RECORDS, SmallDecode
 
 plain = st.builds(Row, payloads, payloads, st.just(()), st.integers(NOW - 100_000, NOW + 100_000))
 
@@ -41,7 +41,7 @@ def read(batches: list[Batch], **asked: int) -> tuple[list[pa.RecordBatch], list
 
 def by_kernels(batches: list[Batch], **asked: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Few, "fill", lambda *_: False)
+        patch.setattr(SmallDecode, "fill", lambda *_: False)
         return read(batches, **asked)
 
 
@@ -97,7 +97,7 @@ def test_the_first_few_have_the_kernels_loaded_for_later_ones(monkeypatch: pytes
     """Found: the kernel was loaded for data that may be written to, which no record that is received is."""
     kinds: set[bool] = set()
 
-    class Noted(Room):
+    class Noted(ColumnBuffers):
         def fill(self, data: npt.NDArray[np.uint8], *rest: Any) -> Any:
             kinds.add(data.flags.writeable)
             return super().fill(data, *rest)

@@ -22,12 +22,12 @@ from ottla.wire.fetch import (
     Aborted,
     Diverging,
     Fetched,
+    FetchPartition,
     Forgotten,
-    Wanted,
     fetch_request,
     fetch_response,
 )
-from ottla.wire.primitives import Cursor, compact_length, compact_string, unsigned_varint
+from ottla.wire.primitives import ByteReader, compact_length, compact_string, unsigned_varint
 from ottla.wire.produce import Leader, Produced, produce_request, produce_response
 
 from .rows import Row, encoded, quick, thorough
@@ -155,7 +155,7 @@ def test_we_read_kios_produce_response(version: int, wanted: list[Produced]) -> 
 # Fetch
 
 wants = st.builds(
-    Wanted,
+    FetchPartition,
     topic=topics,
     partition=partitions,
     offset=st.integers(0, 2**63 - 1),
@@ -167,7 +167,7 @@ wants = st.builds(
 wanted_lists = st.lists(wants, max_size=6, unique_by=lambda want: (want.topic, want.partition))
 
 
-def identified(wanted: list[Wanted]) -> list[Wanted]:
+def identified(wanted: list[FetchPartition]) -> list[FetchPartition]:
     return [want._replace(topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, want.topic)) for want in wanted]
 
 
@@ -185,7 +185,7 @@ def identified(wanted: list[Wanted]) -> list[Wanted]:
 @quick
 def test_kio_reads_our_fetch_request(
     version: int,
-    wanted: list[Wanted],
+    wanted: list[FetchPartition],
     wait: int,
     least: int,
     most: int,
@@ -247,7 +247,7 @@ def test_kio_reads_our_fetch_request(
 
 def test_a_fetch_by_id_needs_the_id() -> None:
     with pytest.raises(InputError, match="Fetch version 13 needs the id of topic clicks"):
-        fetch_request([Wanted("clicks", 0, 0, 1)], version=13, max_wait_ms=0, min_bytes=0, max_bytes=1)
+        fetch_request([FetchPartition("clicks", 0, 0, 1)], version=13, max_wait_ms=0, min_bytes=0, max_bytes=1)
 
 
 fetched = st.builds(
@@ -414,7 +414,7 @@ def test_noise_is_refused_or_read_but_nothing_else(noise: bytes, version: int) -
 @given(value=st.integers(0, 2**32 - 1))
 @thorough
 def test_unsigned_integers_come_back(value: int) -> None:
-    cursor = Cursor(memoryview(unsigned_varint(value)))
+    cursor = ByteReader(memoryview(unsigned_varint(value)))
     assert cursor.unsigned_varint() == value
     cursor.finish()
 
@@ -426,7 +426,7 @@ def test_every_primitive_comes_back(
 ) -> None:
     encoding = struct.pack(">hiq", small, middle, large) + compact_string(text) + number.bytes
     encoding += compact_length(len(data)) + data + compact_length(-1)
-    cursor = Cursor(memoryview(encoding))
+    cursor = ByteReader(memoryview(encoding))
     assert (cursor.int16(), cursor.int32(), cursor.int64()) == (small, middle, large)
     assert (cursor.compact_string(), cursor.uuid(), bytes(cursor.compact_bytes() or b"")) == (text, number, data)
     assert cursor.compact_bytes() is None
@@ -435,7 +435,7 @@ def test_every_primitive_comes_back(
 
 def test_unknown_tags_are_passed_over() -> None:
     tags = unsigned_varint(2) + b"\x05\x03abc" + b"\x07\x00"
-    cursor = Cursor(memoryview(tags + b"!"))
+    cursor = ByteReader(memoryview(tags + b"!"))
     cursor.skip_tags()
     assert cursor.int8() == ord("!")
 
@@ -449,13 +449,13 @@ def test_unknown_tags_are_passed_over() -> None:
 )
 def test_a_broken_integer_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(WireError, match=words):
-        Cursor(memoryview(data)).unsigned_varint()
+        ByteReader(memoryview(data)).unsigned_varint()
 
 
 def test_an_array_that_cannot_fit_is_refused_before_it_is_read() -> None:
     with pytest.raises(WireError, match="an array of 268435454 entries cannot fit in the 2 bytes that are left"):
-        Cursor(memoryview(b"\xff\xff\xff\x7f\0\0")).compact_array(Cursor.int8, smallest=1)
+        ByteReader(memoryview(b"\xff\xff\xff\x7f\0\0")).compact_array(ByteReader.int8, smallest=1)
 
 
 def test_text_that_is_none_is_replaced() -> None:
-    assert Cursor(memoryview(b"\x03a\xff")).compact_string() == "a\ufffd"
+    assert ByteReader(memoryview(b"\x03a\xff")).compact_string() == "a\ufffd"

@@ -56,7 +56,7 @@ def _fetch_all(connection: Connection, ranges: Sequence[OffsetRange]) -> int:
     topic = ranges[0].topic
     while open_ones := [index for index, offset in reached.items() if offset < stops[index]]:
         each = _FETCHING.request_bytes // len(open_ones)
-        wanted = [fetch.Wanted(topic, index, reached[index], each) for index in open_ones]
+        wanted = [fetch.FetchPartition(topic, index, reached[index], each) for index in open_ones]
         for got in _fetch(connection, wanted):
             if got.error_code:
                 raise BrokerError(got.error_code, "Fetch")
@@ -65,7 +65,7 @@ def _fetch_all(connection: Connection, ranges: Sequence[OffsetRange]) -> int:
     return sum(min(reached[one.partition], one.stop) - one.start for one in ranges)
 
 
-def _fetch(connection: Connection, wanted: Sequence[fetch.Wanted]) -> list[fetch.Fetched]:
+def _fetch(connection: Connection, wanted: Sequence[fetch.FetchPartition]) -> list[fetch.Fetched]:
     version = fetch.LOWEST_VERSION
     body = fetch.fetch_request(
         wanted,

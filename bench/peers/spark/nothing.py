@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.engines.settling import settle
+from ottla.engines.gc_freeze import settle
 from ottla.spark.columns import full_schema
 
 _PARTITIONS = 4

@@ -23,7 +23,7 @@ from ottla.engines import local
 from ottla.engines import spark as on_spark
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import ArchiveRange, Brokers
-from ottla.jobs.archiving import Archiving, Wanted
+from ottla.jobs.archiving import ArchiveRequest, Archiving
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
 from ottla.model import Isolation
@@ -78,7 +78,7 @@ def _archive(engine: Callable[[], Any]) -> Callable[[Job], Callable[[], int]]:
                 settings=lake.settings,
             )
             cutting = Cutting(file_bytes=_FILE_BYTES, workers=2)
-            archiving = Archiving(lake, task, Wanted(topics=(job.topic,)), engine=run, cutting=cutting)
+            archiving = Archiving(lake, task, ArchiveRequest(topics=(job.topic,)), engine=run, cutting=cutting)
             return sum(receipt.count for entry in archiving.until_now() for receipt in entry.receipts)
 
         return work

@@ -22,9 +22,9 @@ from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BrokerError, ConnectionLost, ErrorCode, InputError, OttlaError, RequestTimedOut
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, Refresh
+from ottla.net.context import ClientContext
 from ottla.net.deadline import Deadline
-from ottla.net.discovery import Question, metadata_request
-from ottla.net.footing import Footing
+from ottla.net.discovery import MetadataQuery, metadata_request
 from ottla.net.metadata import from_response
 from ottla.net.targets import AnyBroker, Controller
 
@@ -55,7 +55,7 @@ class Admin:
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self._footing = Footing(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self._footing = ClientContext(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
         self.cluster = self._footing.cluster
         self.groups = GroupAdmin(self.cluster)
         """What can be done with consumer groups and their offsets."""
@@ -304,7 +304,7 @@ class Admin:
         """Waits until the metadata of every broker passes `judge`."""
         await_everywhere(
             self.cluster,
-            lambda version_of: metadata_request(version_of, Question(frozenset(names))),
+            lambda version_of: metadata_request(version_of, MetadataQuery(frozenset(names))),
             judge=lambda response: judge(from_response(response), names),
             what=what,
             deadline=deadline,

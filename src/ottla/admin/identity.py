@@ -15,7 +15,7 @@ from ottla.errors import NetworkError, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
-from ottla.net.discovery import Question, metadata_request
+from ottla.net.discovery import MetadataQuery, metadata_request
 from ottla.net.metadata import Topic, from_response
 
 Identity = tuple[str, UUID]
@@ -42,7 +42,7 @@ def replaced(cluster: Cluster, topics: Collection[Identity], *, deadline: Deadli
     suspects = frozenset(one for one in topics if _has_another(metadata.topics.get(one[0]), one[1]))
     if not suspects or len(metadata.brokers) < 2:
         return suspects
-    question = Question(frozenset(name for name, _ in suspects))
+    question = MetadataQuery(frozenset(name for name, _ in suspects))
     answers = ask_each(
         cluster,
         metadata.brokers.values(),

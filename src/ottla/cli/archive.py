@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ottla.events.values import Event
     from ottla.jobs.archive_plan import Cutting
     from ottla.jobs.archive_range import ArchiveRange
-    from ottla.jobs.archiving import Progress, Wanted
+    from ottla.jobs.archiving import ArchiveRequest, Progress
     from ottla.jobs.brokers import Brokers
     from ottla.lake.lake import Lake
     from ottla.model import OffsetRange
@@ -222,9 +222,9 @@ def archive(
     from ottla.jobs.archive_kind import ArchiveKind
     from ottla.jobs.archive_plan import Cutting
     from ottla.jobs.archive_range import ArchiveRange
-    from ottla.jobs.archiving import Progress, Wanted
+    from ottla.jobs.archiving import ArchiveRequest, Progress
     from ottla.jobs.brokers import Brokers
-    from ottla.lake.writing import FileOptions
+    from ottla.lake.writer import FileOptions
 
     if follow and until_now:
         raise Misuse("--follow and --until-now exclude one another")
@@ -245,7 +245,7 @@ def archive(
         isolation=parse_isolation(isolation),
         fetching=Fetching(max_batch_bytes=max_batch_bytes),
     )
-    wanted = Wanted(topics=topics, start=start, on_lost=OnLost(on_lost), group=group)
+    wanted = ArchiveRequest(topics=topics, start=start, on_lost=OnLost(on_lost), group=group)
     with Interruption() as interruption:
         lake: Lake | None = None
         task: Task | None = None
@@ -309,7 +309,7 @@ class Task:
 
     lake: Lake
     job: ArchiveRange
-    wanted: Wanted
+    wanted: ArchiveRequest
     cutting: Cutting
     interruption: Interruption
     progress: Progress

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli import Failure
-from ottla.consume.listening import Listener
+from ottla.consume.listener import Listener
 from ottla.errors import OttlaError
 
 if TYPE_CHECKING:

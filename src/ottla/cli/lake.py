@@ -22,7 +22,7 @@ from ottla.cli.views.tables import table, terminal_width
 
 if TYPE_CHECKING:
     from ottla.config import Security
-    from ottla.lake import repairing
+    from ottla.lake import repair as lake_repair
     from ottla.lake.lake import Lake
     from ottla.lake.status import PartitionStatus
     from ottla.lake.verifying import Checked, Finding
@@ -142,12 +142,12 @@ def repair(path: str, *, set_aside: bool, as_json: bool) -> None:
     the brokers again by the next 'ottla archive'; what they do not have any more is a gap then, and in the files that
     were set aside. End all archivers first. Ends with 0 if nothing is in the way, or not any more, else with 1.
     """
-    from ottla.lake import repairing
+    from ottla.lake import repair as lake_repair
     from ottla.lake.lake import Lake
 
     found = Lake.open(path)
-    damage = repairing.look(found)
-    folder = repairing.set_aside(found, damage) if set_aside and not damage.is_none else None
+    damage = lake_repair.look(found)
+    folder = lake_repair.set_aside(found, damage) if set_aside and not damage.is_none else None
     if as_json:
         row = {
             "path": str(found.path),
@@ -169,7 +169,7 @@ def repair(path: str, *, set_aside: bool, as_json: bool) -> None:
         raise Failure(f"{found.path} cannot be written to: put the missing entries back, or use --set-aside")
 
 
-def _damages(damage: repairing.Damage) -> Iterator[str]:
+def _damages(damage: lake_repair.Damage) -> Iterator[str]:
     if damage.lost:
         yield f"the ledger ends with entry {damage.last}, and entry {damage.lost} was published"
     if damage.withdrawn is not None:

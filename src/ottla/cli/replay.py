@@ -30,9 +30,9 @@ from ottla.errors import InputError
 if TYPE_CHECKING:
     from ottla.config import Security
     from ottla.jobs import replay_where
-    from ottla.jobs.replay_lineage import Replayed
+    from ottla.jobs.replay_partition import Replayed
     from ottla.jobs.replay_plan import Plan
-    from ottla.jobs.replay_reins import Rate, Reins
+    from ottla.jobs.replay_throttle import Rate, ReplayControl
     from ottla.model import TopicPartition
 
 _BAR = 24
@@ -54,7 +54,7 @@ def _moment(text: str) -> datetime:
 
 
 def _rate(text: str) -> Rate:
-    from ottla.jobs.replay_reins import Rate, Unit
+    from ottla.jobs.replay_throttle import Rate, Unit
 
     try:
         if match := _BYTE_RATE.fullmatch(text):
@@ -157,7 +157,7 @@ def replay(
       ottla replay /data/clicks --to clicks-copy --keep-partitions --rate 10MB/s
     """
     from ottla.config import Timeouts
-    from ottla.jobs.replay_lineage import Placement, Target
+    from ottla.jobs.replay_partition import Placement, Target
     from ottla.jobs.replay_plan import plan
     from ottla.jobs.replay_source import Selection, open_source
 
@@ -219,9 +219,9 @@ def _check_use(
 def _by_threads(planned: Plan, workers: int, rate: Rate | None) -> tuple[list[Replayed], int]:
     """What was done, and the exit code: that of a signal if one has ended it."""
     from ottla.engines import local
-    from ottla.jobs.replay_reins import Reins
+    from ottla.jobs.replay_throttle import ReplayControl
 
-    reins = Reins(rate)
+    reins = ReplayControl(rate)
     with (
         Stopping("stopping after the chunk that is under way; once more gives up") as stopping,
         LiveLine(lambda: _show(planned, reins)),
@@ -233,7 +233,7 @@ def _by_threads(planned: Plan, workers: int, rate: Rate | None) -> tuple[list[Re
 
 def _by_spark(planned: Plan, master: str | None, rate: Rate | None) -> list[Replayed]:
     """What was done. A signal ends it at once: what a task has not committed is aborted when the replay goes on."""
-    from ottla.jobs.replay_reins import Rate, Reins
+    from ottla.jobs.replay_throttle import Rate, ReplayControl
 
     with spark_session("ottla replay", master) as spark:
         from pyspark.errors import PySparkException
@@ -243,12 +243,12 @@ def _by_spark(planned: Plan, master: str | None, rate: Rate | None) -> list[Repl
         # Tasks cannot wait for one another: each gets its share of the rate, as if all ran at the same time.
         share = None if rate is None else Rate(rate.amount / len(planned.ranges), rate.unit)
         try:
-            return list(engine.run(planned.job(Reins(share)), planned.ranges, spark=spark))
+            return list(engine.run(planned.job(ReplayControl(share)), planned.ranges, spark=spark))
         except PySparkException as error:
             raise Failure(f"Spark has failed: {error}") from error
 
 
-def _show(planned: Plan, reins: Reins) -> str:
+def _show(planned: Plan, reins: ReplayControl) -> str:
     share = _share(planned, reins.positions())
     return (
         f"[{'#' * int(share * _BAR):-<{_BAR}}] {share:4.0%}  {reins.records:,} records replayed,"

@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ClusterRequest:
     """What a caller asked for. None means "as it is", or the default when it is not there yet."""
 
     cache_dir: Path
@@ -117,7 +117,7 @@ class Wanted:
 
 def bring_up(
     folder: ClusterFolder,
-    wanted: Wanted,
+    wanted: ClusterRequest,
     *,
     owner: ProcessId | None,
     source: Source,

@@ -17,7 +17,7 @@ from types import TracebackType
 import platformdirs
 
 from ottla.cluster import lifecycle, process
-from ottla.cluster.creation import Source, Start, Wanted, bring_up, tools_for
+from ottla.cluster.creation import ClusterRequest, Source, Start, bring_up, tools_for
 from ottla.cluster.jars import Progress
 from ottla.cluster.nodes import log_tail
 from ottla.cluster.process import Life, ProcessId, life
@@ -77,7 +77,7 @@ class LocalCluster(ClusterView):
         super().__init__(ClusterFolder(Path(dir).resolve() if dir is not None else default_dir(), name))
         self.timeout = timeout
         self._topics = tuple(TopicSpec.parse(t) if isinstance(t, str) else t for t in topics)
-        self._wanted = Wanted(
+        self._wanted = ClusterRequest(
             brokers=brokers,
             redis=redis,
             secure=secure,

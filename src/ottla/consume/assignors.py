@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ottla.consume.classic_messages import MemberSubscription
 from ottla.consume.options import COOPERATIVE_STICKY, RANGE
-from ottla.consume.subscriptions import Subscription
 from ottla.errors import UnsupportedFormat
 from ottla.model import TopicPartition
 
-Members = Mapping[str, Subscription]
+Members = Mapping[str, MemberSubscription]
 Counts = Mapping[str, int]
 """Partitions by topic; a topic that is not in it has none."""
 Shares = dict[str, set[TopicPartition]]

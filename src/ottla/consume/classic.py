@@ -11,12 +11,12 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from ottla.consume.holdings import NOTHING, Holdings
-from ottla.consume.leading import Leading
-from ottla.consume.letters import JOIN, SYNC, Letters
+from ottla.consume.classic_leader import ClassicLeader
+from ottla.consume.classic_messages import MemberSubscription, read_assignment
+from ottla.consume.classic_requests import JOIN, SYNC, ClassicRequests
 from ottla.consume.options import GroupOptions
+from ottla.consume.ownership import NOTHING, OwnedPartitions
 from ottla.consume.steps import Ask, Look, Pace, Rest, Step, Waits, refusal
-from ottla.consume.subscriptions import Subscription, read_assignment
 from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.net import Refresh, Topic
 
@@ -41,14 +41,14 @@ class Classic:
         group: str,
         *,
         options: GroupOptions,
-        holdings: Holdings,
+        holdings: OwnedPartitions,
         waits: Waits,
         seconds: float,
         metadata_age: float,
     ) -> None:
         self.member_id = ""
         self.notes: list[str] = []
-        self._letters = Letters(group, options)
+        self._letters = ClassicRequests(group, options)
         self._options = options
         self._holdings = holdings
         self._seconds = seconds
@@ -63,7 +63,7 @@ class Classic:
         self._joining_with: frozenset[str] = frozenset()
         self._must_release_by: float | None = None
         self._due = -inf
-        self._leading: Leading | None = None
+        self._leading: ClassicLeader | None = None
         self._shares: Mapping[str, bytes] = {}
         self._look_at = inf
         self._claimed = NOTHING
@@ -201,7 +201,7 @@ class Classic:
         claimed = self._claimed = self._holdings.claimed
         # Who claims nothing says the same every time: a broker may then answer without disturbing the others.
         generation = self._generation if claimed else -1
-        said = Subscription(topics, claimed, generation, self._options.rack)
+        said = MemberSubscription(topics, claimed, generation, self._options.rack)
         # No longer than its own program may stay away, however slow the others are.
         return self._letters.join(self.member_id, said, reason=self._reason, seconds=poll_over - now)
 
@@ -215,7 +215,7 @@ class Classic:
         self._look_at = inf
         self._phase = _Phase.SYNC
         if response.leader == self.member_id:
-            self._leading = Leading(self._protocol, response.members)
+            self._leading = ClassicLeader(self._protocol, response.members)
             self.notes += self._leading.notes
             if getattr(response, "skip_assignment", False):  # KIP-814: a static leader came back, all stays as it is
                 self._look_at = -inf

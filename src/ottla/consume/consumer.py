@@ -21,27 +21,27 @@ import pyarrow as pa
 from ottla.admin.committed import Committed, fetch_committed
 from ottla.admin.identity import TopicCreatedAgain, refuse_replaced
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
-from ottla.consume import accepted
-from ottla.consume.accepted import Topics
-from ottla.consume.awaiting import Awaiting
-from ottla.consume.beginnings import Beginnings, Start
+from ottla.consume import arguments
+from ottla.consume.arguments import Topics
+from ottla.consume.assignment import Assignment
+from ottla.consume.async_poll import AsyncPoll
 from ottla.consume.commits import NOT_OURS, Commits, Done, of_another_topic
-from ottla.consume.handing import Handing
-from ottla.consume.listening import Listener
+from ottla.consume.dispenser import Dispenser
+from ottla.consume.listener import Listener
 from ottla.consume.options import GroupOptions
 from ottla.consume.positions import Portion
-from ottla.consume.share import Share
-from ottla.consume.singly import records_of
-from ottla.consume.subscribing import Subscription
+from ottla.consume.records import records_of
+from ottla.consume.start_positions import Start, StartPositions
+from ottla.consume.subscription import Subscription
 from ottla.errors import CommitFailed, ConfigError, InputError, OttlaError, UsedAfterFork
-from ottla.fetch import places
+from ottla.fetch import bounds
+from ottla.fetch.bounds import Bound
 from ottla.fetch.fetcher import Fetcher
-from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
-from ottla.fetch.places import Place
+from ottla.fetch.options import Fetching, FetchPolicy, OnLost, parse_isolation, parse_on_lost
 from ottla.model import GroupMember, Isolation, Record, TopicPartition
+from ottla.net.background import BackgroundTasks
+from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
-from ottla.net.errands import Errands
-from ottla.net.footing import Addresses, Footing, Sinks
 from ottla.wire.decode import COLUMNS, Decoder
 
 _log = logging.getLogger(__name__)
@@ -92,22 +92,22 @@ class Consumer:
         check_kind("options", options, GroupOptions)
         check_kind("fetching", fetching, Fetching)
         check_kind("listener", listener, Listener)
-        accepted.check_settings(group, start, commit_every)
-        wanted = accepted.topic_names(topics)
+        arguments.check_settings(group, start, commit_every)
+        wanted = arguments.topic_names(topics)
         if wanted and group is None:
             raise ConfigError(_NO_GROUP)
         self.group = group
         self._isolation = parse_isolation(isolation)
-        manner = Manner(fetching, self._isolation, parse_on_lost(on_lost), math.inf)
-        decoder = Decoder(accepted.column_names(columns), max_batch_bytes=fetching.max_batch_bytes)
-        self._footing = Footing(
+        policy = FetchPolicy(fetching, self._isolation, parse_on_lost(on_lost), math.inf)
+        decoder = Decoder(arguments.column_names(columns), max_batch_bytes=fetching.max_batch_bytes)
+        self._context = ClientContext(
             cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
-        self._cluster = self._footing.cluster
-        self._fetcher = Fetcher(self._cluster, manner, lane="consume", events=self._footing.events)
-        self._handing = Handing(self._fetcher, decoder, self._footing.events)
+        self._cluster = self._context.cluster
+        self._fetcher = Fetcher(self._cluster, policy, lane="consume", events=self._context.events)
+        self._handing = Dispenser(self._fetcher, decoder, self._context.events)
         self._wake = self._fetcher.ring
-        self._errands = Errands(wake=self._wake, name=client_id)
+        self._errands = BackgroundTasks(wake=self._wake, name=client_id)
         self._subscription = Subscription(
             self._cluster, group, options=options, errands=self._errands, changed=self._wake
         )
@@ -117,7 +117,7 @@ class Consumer:
             keeps=self._subscription.keeps,
             name=group or client_id,
         )
-        self._beginnings = Beginnings(
+        self._beginnings = StartPositions(
             self._cluster,
             self._handing,
             errands=self._errands,
@@ -127,7 +127,7 @@ class Consumer:
         )
         self._commit_every = None if group is None else commit_every
         self._commit_at = math.inf if self._commit_every is None else time.monotonic() + self._commit_every
-        self._share = Share(
+        self._share = Assignment(
             self,
             listener=listener,
             handing=self._handing,
@@ -141,7 +141,7 @@ class Consumer:
         self._started = self._stopped = self._closed = self._hurried = False
         self._is_shaken = False
         """Ctrl-C came in the middle of something."""
-        self._awaiting = Awaiting(self._poll_ahead, hurry=self._hurry)
+        self._awaiting = AsyncPoll(self._poll_ahead, hurry=self._hurry)
         if wanted:
             self.subscribe(wanted)
 
@@ -167,7 +167,7 @@ class Consumer:
 
     def subscribe(self, topics: Topics) -> None:
         """Takes part in the group for these topics, or all whose names match a pattern, instead of those before."""
-        wanted = accepted.topic_names(topics)
+        wanted = arguments.topic_names(topics)
         if self.group is None:
             raise ConfigError(_NO_GROUP)
         with self._use():
@@ -177,11 +177,11 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """Reads exactly these, without joining a group; a mapping says from which offsets on."""
-        wanted = accepted.partitions(partitions)
+        wanted = arguments.partitions(partitions)
         given: dict[TopicPartition, int] = {}
         if isinstance(partitions, Mapping):
-            places.check(partitions, "assign")
-            given = {accepted.partition(at): offset for at, offset in partitions.items()}
+            bounds.check(partitions, "assign")
+            given = {arguments.partition(at): offset for at, offset in partitions.items()}
         with self._use():
             self._refuse_in_listener("assign")
             if self._subscription.is_there:
@@ -222,7 +222,7 @@ class Consumer:
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """The next records of one partition; None when there are none within `timeout` seconds."""
-        accepted.check_wait("timeout", timeout)
+        arguments.check_wait("timeout", timeout)
         portion = self._next(Deadline.after(timeout))
         if portion is None:
             return None
@@ -278,9 +278,9 @@ class Consumer:
 
     # Places
 
-    def seek(self, partition: TopicPartition, place: Place, *, timeout: float | None = None) -> None:
+    def seek(self, partition: TopicPartition, place: Bound, *, timeout: float | None = None) -> None:
         """Goes on at an offset, "earliest", "latest", or the first record at or after a datetime."""
-        places.check(place, "place")
+        bounds.check(place, "place")
         with self._use():
             at = self._of_mine(partition)
             if isinstance(place, int):
@@ -290,7 +290,7 @@ class Consumer:
                 return
             deadline = self._deadline(timeout)
             ids = {name: topic.id for name, topic in self._cluster.topics([at.topic], deadline=deadline).items()}
-            found = places.resolve(self._cluster, [at], place, isolation=self._isolation, ids=ids, deadline=deadline)
+            found = bounds.resolve(self._cluster, [at], place, isolation=self._isolation, ids=ids, deadline=deadline)
             self._handing.begin(at, found[at], topic_id=ids[at.topic])
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -309,7 +309,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Committed]:
         """What the group has committed for these partitions, or for those of this consumer."""
-        wanted = self._share.held if partitions is None else accepted.partitions(partitions)
+        wanted = self._share.held if partitions is None else arguments.partitions(partitions)
         group = GroupMember(self._named_group())
         return fetch_committed(self._cluster, group, wanted, deadline=self._deadline(timeout))
 
@@ -356,7 +356,7 @@ class Consumer:
 
         Waits for another thread that is in a call of this consumer, and ends that call.
         """
-        accepted.check_wait("timeout", timeout)
+        arguments.check_wait("timeout", timeout)
         if self._closed or os.getpid() != self._pid:  # what a forked child has is its parent's
             return
         self.stop()
@@ -364,7 +364,7 @@ class Consumer:
         with self._use(deadline), ExitStack() as last:
             self._refuse_in_listener("close")
             self._is_shaken = False
-            last.callback(self._footing.close)
+            last.callback(self._context.close)
             last.callback(self._errands.join, Deadline.after(0.0))
             last.callback(self._fetcher.stop)
             membership = self._subscription.membership
@@ -484,7 +484,7 @@ class Consumer:
             return self._handing.positions.all_handed()
         wanted = {}
         for given, told in offsets.items():
-            at = accepted.partition(given)
+            at = arguments.partition(given)
             one = told if isinstance(told, Committed) else Committed(told)
             if type(one.offset) is not int or one.offset < 0:
                 raise InputError(f"the offset to commit for {at} is {told!r}; offsets are whole numbers from 0")
@@ -497,7 +497,7 @@ class Consumer:
         return self.group
 
     def _of_mine(self, partition: TopicPartition) -> TopicPartition:
-        at = accepted.partition(partition)
+        at = arguments.partition(partition)
         if at not in self._share.held:
             mine = ", ".join(map(str, sorted(self._share.held))) or "none"
             raise InputError(f"{at} is not a partition of this consumer; it has {mine}")
@@ -505,7 +505,7 @@ class Consumer:
 
     def _deadline(self, timeout: float | None) -> Deadline:
         if timeout is not None:
-            accepted.check_wait("timeout", timeout)
+            arguments.check_wait("timeout", timeout)
         return Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
 
 

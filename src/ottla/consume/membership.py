@@ -1,7 +1,7 @@
 """A member of a consumer group: a thread that joins, sends heartbeats and leaves, whatever the program does meanwhile.
 
-What the program wants and holds comes in from its thread; what the group wants it to hold goes out as `Wanted`. All
-decisions are those of the state machines (`modern.py`, `classic.py`); this drives them, and reads no record.
+What the program wants and holds comes in from its thread; what the group wants it to hold goes out as
+`TargetAssignment`. All decisions are those of the state machines (`modern.py`, `classic.py`); this drives them, and reads no record.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import uuid
 from collections.abc import Callable
 from math import inf
 
-from ottla.consume.choice import Chosen, Setting
-from ottla.consume.holdings import Holdings, Wanted
+from ottla.consume.coordinator import CoordinatorClient
 from ottla.consume.options import GroupOptions, Protocol
+from ottla.consume.ownership import OwnedPartitions, TargetAssignment
+from ottla.consume.protocol import ChosenProtocol, MemberSettings
 from ottla.consume.steps import Ask, Look, Rest, refusal
-from ottla.consume.talk import Talk
 from ottla.errors import ConfigError, OttlaError
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster, Deadline
 
-__all__ = ["GroupOptions", "Membership", "Protocol", "Wanted"]
+__all__ = ["GroupOptions", "Membership", "Protocol", "TargetAssignment"]
 
 _log = logging.getLogger(__name__)
 _SESSION_SHARE = 1 / 3
@@ -46,7 +46,7 @@ class Membership:
         # Ctrl-C within the entry of a Condition would keep the lock; within that of a lock it does not.
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
-        self._holdings = Holdings()
+        self._holdings = OwnedPartitions()
         self._announced = self._holdings.version
         self._topics: frozenset[str] = frozenset()
         self._polled = time.monotonic()
@@ -55,8 +55,8 @@ class Membership:
         self._in_trouble = False
         self._error: OttlaError | None = None
         self._seconds = min(cluster.timeouts.request, options.session_timeout * _SESSION_SHARE)
-        self._talk = Talk(cluster, group, seconds=self._seconds)
-        setting = Setting(
+        self._talk = CoordinatorClient(cluster, group, seconds=self._seconds)
+        setting = MemberSettings(
             options=options,
             holdings=self._holdings,
             member_id=str(uuid.uuid4()),
@@ -64,7 +64,7 @@ class Membership:
             seconds=self._seconds,
             metadata_age=cluster.timeouts.metadata_age,
         )
-        self._machine = Chosen(group, setting)
+        self._machine = ChosenProtocol(group, setting)
         self._thread = threading.Thread(target=self._run, name=f"ottla-group-{group}", daemon=True)
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class Membership:
             self._topics = topics
             self._wake.notify()
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> TargetAssignment:
         """What the group wants this member to hold. Act on it, and call `holding`, before asking again."""
         with self._lock:
             before = self._holdings.claimed

@@ -14,8 +14,8 @@ from math import inf
 from typing import Any
 from uuid import UUID
 
-from ottla.consume.holdings import NOTHING, Holdings
 from ottla.consume.options import GroupOptions
+from ottla.consume.ownership import NOTHING, OwnedPartitions
 from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, refusal
 from ottla.errors import ErrorCode, OttlaError
 from ottla.model import TopicPartition
@@ -53,7 +53,7 @@ class Modern:
         group: str,
         *,
         options: GroupOptions,
-        holdings: Holdings,
+        holdings: OwnedPartitions,
         member_id: str,
         waits: Waits,
         seconds: float,

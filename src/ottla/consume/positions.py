@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from ottla.admin.committed import Committed
-from ottla.fetch.course import Course
+from ottla.fetch.cursor import Cursor
 from ottla.model import TopicPartition
 
 UNKNOWN = -1
@@ -20,10 +20,10 @@ UNKNOWN = -1
 class Portion:
     """Records of one partition on their way to the program, which has got the first `used` of them."""
 
-    __slots__ = ("course", "first", "records", "stop", "used")
+    __slots__ = ("cursor", "first", "records", "stop", "used")
 
-    def __init__(self, course: Course, records: pa.RecordBatch, *, start: int, stop: int) -> None:
-        self.course = course
+    def __init__(self, cursor: Cursor, records: pa.RecordBatch, *, start: int, stop: int) -> None:
+        self.cursor = cursor
         self.records = records
         self.first = start
         self.stop = stop
@@ -32,7 +32,7 @@ class Portion:
     @property
     def at(self) -> TopicPartition:
         """Whose they are."""
-        return self.course.at
+        return self.cursor.at
 
     @property
     def start(self) -> int:

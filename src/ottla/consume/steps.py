@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.net import Refresh, Topic
-from ottla.net.effort import worth_repeating
+from ottla.net.attempts import worth_repeating
 
 Waits = Callable[[int], float]
 """Seconds to wait after so many failures in a row."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from ottla.engines.settling import settle
+from ottla.engines.gc_freeze import settle
 from ottla.errors import EngineFailed, OttlaError
 from ottla.model import OffsetRange
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from ottla.events import Events, TimesClamped
-from ottla.fetch.course import Piece
+from ottla.fetch.cursor import Piece
 from ottla.wire.decode import Decoded, Decoder, Stretch
 from ottla.wire.scan import Batches
 
@@ -21,18 +21,18 @@ _MOST_PIECES = 1024
 
 def decode(decoder: Decoder, piece: Piece, *, events: Events) -> Iterator[Decoded]:
     """Stretch by stretch, in order."""
-    course = piece.course
-    topic, partition = course.at
+    cursor = piece.cursor
+    topic, partition = cursor.at
     for decoded in decoder.decode(piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop):
         if decoded.clamped:
-            before, course.clamped = course.clamped, course.clamped + decoded.clamped
-            if before.bit_length() < course.clamped.bit_length():  # a log full of them is not a log full of warnings
-                events.emit(TimesClamped(topic, partition, course.clamped))
+            before, cursor.clamped = cursor.clamped, cursor.clamped + decoded.clamped
+            if before.bit_length() < cursor.clamped.bit_length():  # a log full of them is not a log full of warnings
+                events.emit(TimesClamped(topic, partition, cursor.clamped))
         yield decoded
         del decoded  # its memory is free before the next one is made
 
 
-class Decoding:
+class PieceDecoder:
     """Decodes the pieces of one reader, ahead where that is cheaper."""
 
     def __init__(self, decoder: Decoder, events: Events, following: Following | None = None) -> None:
@@ -71,8 +71,8 @@ class Decoding:
         pieces = self._joinable(piece)
         if len(pieces) < 2:
             return None
-        stretches = [Stretch(batches, one.course.at.partition) for one, batches in pieces]
-        decoded = self.decoder.decode_together(stretches, topic=piece.course.at.topic)
+        stretches = [Stretch(batches, one.cursor.at.partition) for one, batches in pieces]
+        decoded = self.decoder.decode_together(stretches, topic=piece.cursor.at.topic)
         if decoded is None:
             self._alone = len(pieces) - 1
             return None
@@ -88,10 +88,10 @@ class Decoding:
             return []
         found = [(piece, batches)]
         size = batches.size_bytes
-        topic = piece.course.at.topic
+        topic = piece.cursor.at.topic
         for other in self.following(piece, _MOST_PIECES):
             batches = _all_wanted(other)
-            if batches is None or size + batches.size_bytes > limit or other.course.at.topic != topic:
+            if batches is None or size + batches.size_bytes > limit or other.cursor.at.topic != topic:
                 break
             found.append((other, batches))
             size += batches.size_bytes

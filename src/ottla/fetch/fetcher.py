@@ -1,7 +1,7 @@
-"""Fetches ahead: asks the leaders of all courses, hears their answers, fills the shelf.
+"""Fetches ahead: asks the leaders of all cursors, hears their answers, fills the buffer.
 
-Courses come in, pieces go onto the shelf, within its memory and in the order of each partition. It is the actor of a
-loop (`net/loop.py`) and waits for nothing: connecting, metadata and looking for offsets are errands beside it. What a
+Cursors come in, pieces go into the buffer, within its memory and in the order of each partition. It is the actor of a
+loop (`net/loop.py`) and waits for nothing: connecting, metadata and looking up offsets are background tasks. What a
 piece contains is for others to know.
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
-from ottla.fetch.course import Course, Failed, OutOfRange, Parcel, Parted, Piece, askable
+from ottla.fetch.buffer import FetchBuffer
+from ottla.fetch.cursor import Cursor, Diverged, Failed, OutOfRange, Piece, ResponseMemory, askable
 from ottla.fetch.leaders import Leaders
-from ottla.fetch.options import Manner
+from ottla.fetch.options import FetchPolicy
+from ottla.fetch.recovery import News, Recovery
 from ottla.fetch.session import Session
-from ottla.fetch.shelf import Shelf
-from ottla.fetch.troubles import News, Troubles
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
@@ -29,12 +29,12 @@ from ottla.net.frames import Buffers
 from ottla.net.links import Link
 from ottla.net.loop import Answer, Loop
 from ottla.net.metadata import Metadata
-from ottla.net.watch import Watch
+from ottla.net.refresh import MetadataRefresh
 from ottla.wire import fetch
 from ottla.wire.scan import Batches, scan
 
 _LEAST_BYTES = 1 << 16
-"""A request for less is not worth while, unless nothing else is on the shelf."""
+"""A request for less is not worth while, unless nothing else is on the buffer."""
 _LEAST_PER_PARTITION = 1 << 20
 """A broker has nothing of a partition whose next batch is larger, unless it is the first of the request."""
 _DECODING_BYTES = 24 << 20
@@ -57,11 +57,11 @@ _UNKNOWN_TOPIC = frozenset(
 class _Request:
     """One Fetch under way."""
 
-    __slots__ = ("courses", "inquiries", "reserved", "session", "version")
+    __slots__ = ("cursors", "inquiries", "reserved", "session", "version")
 
-    def __init__(self, courses: list[Course], session: Session, *, reserved: int, version: int) -> None:
-        self.courses = courses
-        self.inquiries = [course.inquiry for course in courses]
+    def __init__(self, cursors: list[Cursor], session: Session, *, reserved: int, version: int) -> None:
+        self.cursors = cursors
+        self.inquiries = [cursor.inquiry for cursor in cursors]
         self.session = session
         self.reserved = reserved
         self.version = version
@@ -71,26 +71,28 @@ class Fetcher:
     """`start` begins it, `stop` ends it; `lane` names its connections."""
 
     def __init__(
-        self, cluster: Cluster, manner: Manner, *, lane: str, events: Events, buffers: Buffers | None = None
+        self, cluster: Cluster, policy: FetchPolicy, *, lane: str, events: Events, buffers: Buffers | None = None
     ) -> None:
         self.lane = lane
         self._cluster = cluster
-        self._manner = manner
+        self._policy = policy
         self._loop: Loop[_Request] = Loop(cluster, lane=lane, name=f"ottla-{lane}", most_requests=1, events=events)
-        memory = manner.fetching.memory_bytes
+        memory = policy.fetching.memory_bytes
         self.buffers = Buffers(memory // 2) if buffers is None else buffers
-        self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._loop.bell.ring)
-        self._courses: dict[TopicPartition, Course] = {}
+        self.buffer = FetchBuffer(memory - min(_DECODING_BYTES, memory // 2), room=self._loop.wakeup.ring)
+        self._cursors: dict[TopicPartition, Cursor] = {}
         self._topics: frozenset[str] = frozenset()
-        """Of the courses."""
-        self._turns: deque[Course] = deque()
-        """The courses in the order in which they are asked for: those that got records go to the end."""
-        self._troubles = Troubles(cluster, manner, errands=self._loop.errands, events=events, chance=self._loop.chance)
+        """Of the cursors."""
+        self._turns: deque[Cursor] = deque()
+        """The cursors in the order in which they are asked for: those that got records go to the end."""
+        self._recovery = Recovery(
+            cluster, policy, background=self._loop.background, events=events, chance=self._loop.chance
+        )
         self._leaders = Leaders(self._new_watch())
         self._sessions: dict[int, Session] = {}
         """By broker."""
         self._held_since = math.inf
-        """Since when the shelf is full, so that nobody is asked."""
+        """Since when the buffer is full, so that nobody is asked."""
         self._is_bulk = False
         """Whether the last piece that was taken was large: then fetching and decoding overlap, in two threads."""
 
@@ -103,11 +105,11 @@ class Fetcher:
     def stop(self) -> None:
         """Ends it; nothing more comes."""
         self._loop.stop(self, Deadline.after(_STOP_SECONDS))
-        self.shelf.clear()
+        self.buffer.clear()
 
-    def add(self, courses: Iterable[Course]) -> None:
+    def add(self, cursors: Iterable[Cursor]) -> None:
         """These are read from now on."""
-        new = list(courses)
+        new = list(cursors)
         self._loop.call(lambda: self._add(new))
 
     def follow(self, topics: Iterable[str]) -> None:
@@ -115,47 +117,47 @@ class Fetcher:
         wanted = frozenset(topics)
         self._loop.call(lambda: self._leaders.follow(wanted, time.monotonic()))
 
-    def remove(self, courses: Iterable[Course]) -> None:
+    def remove(self, cursors: Iterable[Cursor]) -> None:
         """These are read no more; nothing of them is handed out from this moment on."""
-        gone = list(courses)
-        for course in gone:
-            course.open = False
+        gone = list(cursors)
+        for cursor in gone:
+            cursor.open = False
         self._loop.call(lambda: self._remove(gone))
 
-    def resume(self, course: Course) -> None:
+    def resume(self, cursor: Cursor) -> None:
         """It is read on."""
-        course.paused = False
+        cursor.paused = False
         self.ring()
 
     def ring(self) -> None:
         """A reader that waits looks at other things. Signal handlers may ring."""
-        self.shelf.ring()
-        self._loop.bell.ring()
+        self.buffer.ring()
+        self._loop.wakeup.ring()
 
     def wait(self, deadline: Deadline) -> None:
         """Until `take` has something, somebody rang, or the deadline. One thread at a time.
 
         The thread that waits does the work of the loop meanwhile: a record that comes wakes no other.
         """
-        while not (self.shelf.has_news() or deadline.expired()):
+        while not (self.buffer.has_news() or deadline.expired()):
             if self._is_bulk or self._loop.is_stopping:
-                self.shelf.wait(deadline)
+                self.buffer.wait(deadline)
             else:
-                self._loop.drive(self, self.shelf.has_news, deadline)
+                self._loop.drive(self, self.buffer.has_news, deadline)
 
     def take(self) -> Piece | Failed | None:
-        """The first item of the shelf; None when there is none, or somebody rang."""
-        item = self.shelf.take()
+        """The first item of the buffer; None when there is none, or somebody rang."""
+        item = self.buffer.take()
         if isinstance(item, Piece):
-            self._is_bulk = item.parcel.size_bytes >= _BULK_BYTES
+            self._is_bulk = item.memory.size_bytes >= _BULK_BYTES
             if self._is_bulk:
                 self._loop.hand_over()
         return item
 
     def abandon(self) -> None:
         """The reader was interrupted, and has none of the pieces that it took."""
-        self.shelf.abandon()
-        self._loop.call(self.shelf.recount)
+        self.buffer.abandon()
+        self._loop.call(self.buffer.recount)
 
     def check(self) -> None:
         """Raises when the loop has ended by itself, or its client was closed."""
@@ -174,7 +176,7 @@ class Fetcher:
         for answer in self._loop.answers():
             news += self._hear(answer, now)
             del answer  # it holds the memory of all its pieces
-        news += self._troubles.found()
+        news += self._recovery.found()
         for looked in self._loop.lookups.done():
             if looked.metadata is not None:
                 self._learn(looked.metadata, now)
@@ -189,132 +191,134 @@ class Fetcher:
         if not is_handed_first:
             news += self._ask(now)
         if self._held_since == math.inf:
-            news += self._troubles.give_up(self._courses.values(), now)
+            news += self._recovery.give_up(self._cursors.values(), now)
         # Only now: a reader that wakes up takes the interpreter away from the next request.
         for item in news:
-            self.shelf.put(item)
+            self.buffer.put(item)
         if is_handed_first:
             return now
-        resumes = (course.resume_at for course in self._courses.values() if course.resume_at > now)
+        resumes = (cursor.resume_at for cursor in self._cursors.values() if cursor.resume_at > now)
         return min((*resumes, self._loop.links.next_at(now), self._leaders.next_at(self._topics)))
 
     def recover(self) -> None:
         """As in `Actor`."""
-        self.shelf.recover()
-        self._troubles.forget()
+        self.buffer.recover()
+        self._recovery.forget()
         self._leaders = Leaders(self._new_watch(), self._leaders.followed)
         self._leaders.watch.refresh(time.monotonic())
-        self._turns = deque(self._courses.values())
-        self._topics = frozenset(at.topic for at in self._courses)
+        self._turns = deque(self._cursors.values())
+        self._topics = frozenset(at.topic for at in self._cursors)
         self._held_since = math.inf
         for session in self._sessions.values():
             session.reset()
-        for course in self._turns:
-            course.restart()
-            self._meet_leader(course)
+        for cursor in self._turns:
+            cursor.restart()
+            self._meet_leader(cursor)
 
     def end(self, error: OttlaError | None) -> None:
         """As in `Actor`."""
         if error is not None:
-            for course in self._courses.values():
-                self.shelf.put(Failed(course, error))
+            for cursor in self._cursors.values():
+                self.buffer.put(Failed(cursor, error))
         for link in self._loop.links:
             if link.connection is not None:
                 link.connection.use_buffers(Buffers())
                 if link.requests:  # the answer is nobody's; else whoever reads next on this lane goes on with it
                     link.connection.close()
-        self._loop.errands.join(Deadline.after(_ERRAND_SECONDS))
+        self._loop.background.join(Deadline.after(_ERRAND_SECONDS))
 
-    def _new_watch(self) -> Watch:
+    def _new_watch(self) -> MetadataRefresh:
         timeouts = self._cluster.timeouts
         refresh_seconds = min(_GROWTH_SECONDS, timeouts.metadata_age)
-        return Watch(self._cluster.retry, self._loop.chance, longest=timeouts.request, refresh_seconds=refresh_seconds)
+        return MetadataRefresh(
+            self._cluster.retry, self._loop.chance, longest=timeouts.request, refresh_seconds=refresh_seconds
+        )
 
     # What the user wants
 
-    def _add(self, courses: list[Course]) -> None:
-        for course in courses:
-            before = self._courses.get(course.at)
-            if before is course:
+    def _add(self, cursors: list[Cursor]) -> None:
+        for cursor in cursors:
+            before = self._cursors.get(cursor.at)
+            if before is cursor:
                 continue  # it was interrupted, and is done again
             if before is not None:
                 self._remove([before])
-            self._courses[course.at] = course
-            self._turns.append(course)
-            self._meet_leader(course)
-        self._topics |= {course.at.topic for course in courses}
+            self._cursors[cursor.at] = cursor
+            self._turns.append(cursor)
+            self._meet_leader(cursor)
+        self._topics |= {cursor.at.topic for cursor in cursors}
 
-    def _remove(self, courses: list[Course]) -> None:
-        self.shelf.discard(courses)
-        for course in courses:
-            course.open = False
-            if self._courses.get(course.at) is course:
-                del self._courses[course.at]
-        self._turns = deque(course for course in self._turns if course.open)
-        self._topics = frozenset(at.topic for at in self._courses)
+    def _remove(self, cursors: list[Cursor]) -> None:
+        self.buffer.discard(cursors)
+        for cursor in cursors:
+            cursor.open = False
+            if self._cursors.get(cursor.at) is cursor:
+                del self._cursors[cursor.at]
+        self._turns = deque(cursor for cursor in self._turns if cursor.open)
+        self._topics = frozenset(at.topic for at in self._cursors)
 
     # Leaders
 
-    def _meet_leader(self, course: Course) -> None:
+    def _meet_leader(self, cursor: Cursor) -> None:
         """The one that is known; if there is none, or another by now, that is looked up."""
-        if self._leaders.learn(course, self._cluster.known).is_other:
-            self._troubles.suspect(course)
+        if self._leaders.learn(cursor, self._cluster.known).is_other:
+            self._recovery.suspect(cursor)
 
     def _learn(self, metadata: Metadata, now: float) -> None:
         self._leaders.watch.learned(now)
-        self._add(self._leaders.newcomers(metadata, self._courses))
+        self._add(self._leaders.newcomers(metadata, self._cursors))
         missing: dict[str, OttlaError] = {}
-        for course in list(self._courses.values()):
-            if course.at.topic not in metadata.topics:
+        for cursor in list(self._cursors.values()):
+            if cursor.at.topic not in metadata.topics:
                 continue
-            error, is_other = self._leaders.learn(course, metadata)
+            error, is_other = self._leaders.learn(cursor, metadata)
             if is_other:
-                self._troubles.suspect(course)
+                self._recovery.suspect(cursor)
             if error is not None:
-                missing[course.at.topic] = error
+                missing[cursor.at.topic] = error
         if missing:
             self._leaders.watch.look_again(missing, now)
         for topic, error in missing.items():
             self._stumble_without_leader({topic}, error, now)
 
     def _stumble_without_leader(self, topics: Iterable[str], error: OttlaError, now: float) -> None:
-        for course in self._courses.values():
-            if course.at.topic in topics and course.leader < 0:
-                self._troubles.stumble(course, error, now)
+        for cursor in self._cursors.values():
+            if cursor.at.topic in topics and cursor.leader < 0:
+                self._recovery.stumble(cursor, error, now)
 
     def _link_changed(self, link: Link, now: float) -> None:
         """A broker that is away may lead nothing by now."""
         if not link.is_away:
             return
-        for course in self._courses.values():
-            if course.leader == link.broker.id and not course.is_over:
-                self._leaders.doubt(course)
-                if link.error is not None and course.trouble_since > now:
-                    self._troubles.stumble(course, link.error, now)
+        for cursor in self._cursors.values():
+            if cursor.leader == link.broker.id and not cursor.is_over:
+                self._leaders.doubt(cursor)
+                if link.error is not None and cursor.trouble_since > now:
+                    self._recovery.stumble(cursor, link.error, now)
 
     # Asking
 
     def _ask(self, now: float) -> Iterator[News]:
         ready = askable(self._turns, now)
         links = self._loop.links
-        for leader in dict.fromkeys([course.leader for course in ready]):
-            courses = [course for course in ready if course.leader == leader]
+        for leader in dict.fromkeys([cursor.leader for cursor in ready]):
+            cursors = [cursor for cursor in ready if cursor.leader == leader]
             link = links.get(leader)
             if link is None:
-                for course in courses:
-                    self._leaders.doubt(course)
+                for cursor in cursors:
+                    self._leaders.doubt(cursor)
             elif not link.is_up:
                 links.connect(link, now)
             elif link.has_room:
-                yield from self._send(link, courses, now)
+                yield from self._send(link, cursors, now)
 
-    def _send(self, link: Link, courses: list[Course], now: float) -> list[Failed]:
-        """Asks a broker for its courses; those of them that cannot be read from it."""
-        fetching = self._manner.fetching
+    def _send(self, link: Link, cursors: list[Cursor], now: float) -> list[Failed]:
+        """Asks a broker for its cursors; those of them that cannot be read from it."""
+        fetching = self._policy.fetching
         connection = link.connection
         if connection is None:
             return []
-        reserved = self.shelf.reserve(fetching.request_bytes, least=_LEAST_BYTES)
+        reserved = self.buffer.reserve(fetching.request_bytes, least=_LEAST_BYTES)
         if not reserved:
             self._held_since = min(self._held_since, now)
             return []
@@ -322,42 +326,42 @@ class Fetcher:
         try:
             version = connection.version(fetch.API_KEY, highest=fetch.HIGHEST_VERSION)
         except OttlaError as error:
-            self.shelf.settle(reserved, None)
-            return [self._troubles.fail(course, error) for course in courses]
-        if version > fetch.LOWEST_VERSION and not all(map(_TOPIC_ID, courses)):
+            self.buffer.settle(reserved, None)
+            return [self._recovery.fail(cursor, error) for cursor in cursors]
+        if version > fetch.LOWEST_VERSION and not all(map(_TOPIC_ID, cursors)):
             version = fetch.LOWEST_VERSION
         # Not less when there is little room: a session remembers it, and the whole answer is limited anyhow.
-        each = max(reserved // len(courses), _LEAST_PER_PARTITION)
+        each = max(reserved // len(cursors), _LEAST_PER_PARTITION)
         connection.use_buffers(self.buffers)
         session = self._sessions.setdefault(link.broker.id, Session())
-        question = session.question(courses, version=version)
-        request = _Request(courses, session, reserved=reserved, version=version)
+        question = session.question(cursors, version=version)
+        request = _Request(cursors, session, reserved=reserved, version=version)
         body = fetch.fetch_request(
-            [course.wanted(each) for course in question.courses],
+            [cursor.wanted(each) for cursor in question.cursors],
             version=version,
             max_wait_ms=int(fetching.max_wait * 1000),
-            min_bytes=self._min_bytes(courses, each),
+            min_bytes=self._min_bytes(cursors, each),
             max_bytes=reserved,
-            isolation=self._manner.isolation,
+            isolation=self._policy.isolation,
             session=question.session,
             forgotten=question.forgotten,
         )
-        for course in courses:
-            course.is_asked = True
+        for cursor in cursors:
+            cursor.is_asked = True
         seconds = self._cluster.timeouts.request + fetching.max_wait
         self._loop.request(request, link, fetch.API_KEY, version, body, seconds=seconds)
         return []
 
-    def _min_bytes(self, courses: Sequence[Course], each: int) -> int:
+    def _min_bytes(self, cursors: Sequence[Cursor], each: int) -> int:
         """A broker that may not send as much as it shall wait for would wait for nothing."""
-        wanted = self._manner.fetching.min_bytes
-        return wanted if wanted <= 1 else min(wanted, sum(course.wanted(each).max_bytes for course in courses))
+        wanted = self._policy.fetching.min_bytes
+        return wanted if wanted <= 1 else min(wanted, sum(cursor.wanted(each).max_bytes for cursor in cursors))
 
     def _let_go(self, now: float) -> None:
         """There is room again: the time without any was nobody's fault."""
         if self._held_since < math.inf:
-            for course in self._courses.values():
-                course.postpone(now - self._held_since)
+            for cursor in self._cursors.values():
+                cursor.postpone(now - self._held_since)
             self._held_since = math.inf
 
     # Hearing
@@ -373,24 +377,24 @@ class Fetcher:
             self._loop.distrust(heard.link, error)
             self._lost(request, error, now)
             return []
-        for course, inquiry in zip(request.courses, request.inquiries, strict=True):
-            if course.inquiry == inquiry:
-                course.is_asked = False
+        for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
+            if cursor.inquiry == inquiry:
+                cursor.is_asked = False
         if answer.error_code:
-            self.shelf.settle(request.reserved, None)
+            self.buffer.settle(request.reserved, None)
             if request.session.was_lost(answer.error_code):
                 return []
             request.session.reset()
             refusal = BrokerError(answer.error_code, f"Fetch from {heard.link.broker}")
-            met = (self._troubles.meet(course, refusal, now) for course in request.courses)
+            met = (self._recovery.meet(cursor, refusal, now) for cursor in request.cursors)
             return [failed for failed in met if failed is not None]
         request.session.answered(answer.session_id)
-        if self._manner.patience < math.inf:
+        if self._policy.patience < math.inf:
             # What a session says nothing about has nothing new. Those that have get over it in `take`.
-            for course, inquiry in zip(request.courses, request.inquiries, strict=True):
-                if course.inquiry == inquiry and course.waiting_since > now:
-                    course.waiting_since = now
-        parcel = Parcel(len(heard.body))
+            for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
+                if cursor.inquiry == inquiry and cursor.waiting_since > now:
+                    cursor.waiting_since = now
+        memory = ResponseMemory(len(heard.body))
         news: list[News] = []
         scanned: Iterable[Batches | None] = itertools.repeat(None)
         if len(heard.body) >= _SCANNED_BYTES:
@@ -399,69 +403,69 @@ class Fetcher:
             number = request.session.number_of(fetched.topic, fetched.partition)
             if number is None:
                 continue
-            course = request.courses[number]
-            is_awaited = course.inquiry == request.inquiries[number]
-            if is_awaited and course.open and not course.paused and not course.is_over:
-                found = self._judge(course, fetched, batches, parcel, now)
+            cursor = request.cursors[number]
+            is_awaited = cursor.inquiry == request.inquiries[number]
+            if is_awaited and cursor.open and not cursor.paused and not cursor.is_over:
+                found = self._judge(cursor, fetched, batches, memory, now)
                 if found is not None:
                     news.append(found)
-        pieces = [found for found in news if isinstance(found, Piece) and found.parcel is parcel]
-        parcel.pieces = len(pieces)
-        self.shelf.settle(request.reserved, parcel)
+        pieces = [found for found in news if isinstance(found, Piece) and found.memory is memory]
+        memory.pieces = len(pieces)
+        self.buffer.settle(request.reserved, memory)
         if pieces:
-            self._rotate({piece.course for piece in pieces})
+            self._rotate({piece.cursor for piece in pieces})
         return news
 
-    def _rotate(self, served: set[Course]) -> None:
+    def _rotate(self, served: set[Cursor]) -> None:
         if len(self._turns) > len(served):
-            first = [course for course in self._turns if course not in served]
-            self._turns = deque([*first, *(course for course in self._turns if course in served)])
+            first = [cursor for cursor in self._turns if cursor not in served]
+            self._turns = deque([*first, *(cursor for cursor in self._turns if cursor in served)])
 
     def _judge(
-        self, course: Course, fetched: fetch.Fetched, scanned: Batches | None, parcel: Parcel, now: float
+        self, cursor: Cursor, fetched: fetch.Fetched, scanned: Batches | None, memory: ResponseMemory, now: float
     ) -> News | None:
-        committed_only = self._manner.isolation is Isolation.READ_COMMITTED
+        committed_only = self._policy.isolation is Isolation.READ_COMMITTED
         try:
-            found = course.take(fetched, parcel, now, committed_only=committed_only, scanned=scanned)
+            found = cursor.take(fetched, memory, now, committed_only=committed_only, scanned=scanned)
         except WireError as error:
-            return self._troubles.fail(course, error)
+            return self._recovery.fail(cursor, error)
         match found:
             case Piece():
                 return found
             case OutOfRange():
-                self._troubles.find_ends(course)
-            case Parted(where):
-                return self._troubles.parted(course, where)
+                self._recovery.find_ends(cursor)
+            case Diverged(where):
+                return self._recovery.parted(cursor, where)
             case BrokerError():
-                return self._refused(course, fetched, found, now)
+                return self._refused(cursor, fetched, found, now)
             case CorruptBatch():
-                self._troubles.stumble(course, found, now)
+                self._recovery.stumble(cursor, found, now)
             case None:
                 pass
         return None
 
-    def _refused(self, course: Course, fetched: fetch.Fetched, error: BrokerError, now: float) -> Failed | None:
+    def _refused(self, cursor: Cursor, fetched: fetch.Fetched, error: BrokerError, now: float) -> Failed | None:
         leader = fetched.leader
         # Only what is news: a broker that names the leader that was asked would be asked again at once, for ever.
         if (
             leader is not None
-            and (leader.id, leader.epoch) != (course.leader, course.leader_epoch)
-            and self._cluster.leader_moved(*course.at, leader=leader.id, epoch=leader.epoch)
+            and (leader.id, leader.epoch) != (cursor.leader, cursor.leader_epoch)
+            and self._cluster.leader_moved(*cursor.at, leader=leader.id, epoch=leader.epoch)
         ):
-            course.leader, course.leader_epoch = leader.id, leader.epoch
+            cursor.leader, cursor.leader_epoch = leader.id, leader.epoch
             return None
         if error.row.refresh or error.code in _UNKNOWN_TOPIC:
-            self._leaders.doubt(course)
-        return self._troubles.meet(course, error, now)
+            self._leaders.doubt(cursor)
+        return self._recovery.meet(cursor, error, now)
 
     def _lost(self, request: _Request, error: OttlaError, now: float) -> None:
-        self.shelf.settle(request.reserved, None)
+        self.buffer.settle(request.reserved, None)
         request.session.reset()
-        for course, inquiry in zip(request.courses, request.inquiries, strict=True):
-            if course.inquiry == inquiry:
-                course.is_asked = False
-            if course.open:
-                self._troubles.stumble(course, error, now)
+        for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
+            if cursor.inquiry == inquiry:
+                cursor.is_asked = False
+            if cursor.open:
+                self._recovery.stumble(cursor, error, now)
 
 
 def _is_small(news: Sequence[News]) -> bool:
@@ -469,4 +473,4 @@ def _is_small(news: Sequence[News]) -> bool:
 
     It asks when it comes back; if it takes its time, the loop's own thread does.
     """
-    return bool(news) and all(isinstance(item, Piece) and item.parcel.size_bytes < _BULK_BYTES for item in news)
+    return bool(news) and all(isinstance(item, Piece) and item.memory.size_bytes < _BULK_BYTES for item in news)

@@ -1,16 +1,16 @@
 """Which offsets of a partition are lost, and where it is read on.
 
-A course and where its log begins and ends come in; a `Loss` goes out, or None where nothing is lost. Pure. A course
+A cursor and where its log begins and ends come in; a `Loss` goes out, or None where nothing is lost. Pure. A cursor
 with a stop is a range, and nothing outside of it is ever read: whatever the policy, it goes on with what its log has of
-it, and is over where there is nothing more. A course without one follows its log to where the policy says.
+it, and is over where there is nothing more. A cursor without one follows its log to where the policy says.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.fetch.course import Course
-from ottla.fetch.ends import Ends
+from ottla.fetch.cursor import Cursor
+from ottla.fetch.log_extent import LogExtent
 from ottla.fetch.options import OnLost
 
 
@@ -25,65 +25,65 @@ class Loss(NamedTuple):
     """It is the log of another topic that has the same name."""
 
 
-def outside(course: Course, ends: Ends, on_lost: OnLost) -> Loss | None:
+def outside(cursor: Cursor, ends: LogExtent, on_lost: OnLost) -> Loss | None:
     """The broker has no such offset; None if it has by now."""
-    position = course.position
+    position = cursor.position
     if ends.first <= position <= ends.last:
         return None
-    resume = _resume(course, ends, on_lost)
+    resume = _resume(cursor, ends, on_lost)
     if position < ends.first:
-        return Loss(position, min(course.stop, ends.first), resume, "they are older than what the topic keeps")
+        return Loss(position, min(cursor.stop, ends.first), resume, "they are older than what the topic keeps")
     reason = f"the log ends at {ends.last}: it was cut back, or the offset was never written"
-    if _stays_inside(course, on_lost):
-        return Loss(position, course.stop, resume, reason)
+    if _stays_inside(cursor, on_lost):
+        return Loss(position, cursor.stop, resume, reason)
     return Loss(ends.last, position, resume, reason)
 
 
-def replaced(course: Course, ends: Ends, on_lost: OnLost, reason: str) -> Loss:
+def replaced(cursor: Cursor, ends: LogExtent, on_lost: OnLost, reason: str) -> Loss:
     """Another log is there under the same name."""
-    position, stop = course.position, course.stop
-    if not _stays_inside(course, on_lost):
+    position, stop = cursor.position, cursor.stop
+    if not _stays_inside(cursor, on_lost):
         stop = min(stop, max(position + 1, ends.last))
-    return Loss(position, stop, _resume(course, ends, on_lost), reason, replaced=True)
+    return Loss(position, stop, _resume(cursor, ends, on_lost), reason, replaced=True)
 
 
-def foreign(course: Course, ends: Ends, on_lost: OnLost) -> Loss:
+def foreign(cursor: Cursor, ends: LogExtent, on_lost: OnLost) -> Loss:
     """The log is of a time before the leader epoch of the record that was read last."""
     reason = (
-        f"the offset comes with leader epoch {course.epoch}, which this log never had: it was committed for another"
+        f"the offset comes with leader epoch {cursor.epoch}, which this log never had: it was committed for another"
         " topic of the same name, or the log was restored from an older copy"
     )
-    return replaced(course, ends, on_lost, reason)
+    return replaced(cursor, ends, on_lost, reason)
 
 
-def parted(course: Course, end_offset: int, on_lost: OnLost) -> Loss | None:
+def parted(cursor: Cursor, end_offset: int, on_lost: OnLost) -> Loss | None:
     """From `end_offset` on, the log has other records by now than those that were read; None if none was read there."""
-    if end_offset >= course.position:
+    if end_offset >= cursor.position:
         return None
     reason = (
         f"the log was cut back to offset {end_offset} and written anew after an unclean leader election:"
         " these offsets have other records than were read"
     )
-    lowest = course.start if _stays_inside(course, on_lost) else 0
-    start = max(lowest, min(end_offset, course.position))
-    return Loss(start, course.position, start, reason)
+    lowest = cursor.start if _stays_inside(cursor, on_lost) else 0
+    start = max(lowest, min(end_offset, cursor.position))
+    return Loss(start, cursor.position, start, reason)
 
 
-def overdue(course: Course, ends: Ends) -> Loss | None:
+def overdue(cursor: Cursor, ends: LogExtent) -> Loss | None:
     """Nothing of the range has come for too long; None if the log has something, which cannot be read yet."""
-    if ends.last > course.position:
+    if ends.last > cursor.position:
         return None
     reason = f"the log ends at {ends.last}, and nothing came: it was cut back, or they were never written"
-    return Loss(course.position, course.stop, course.stop, reason)
+    return Loss(cursor.position, cursor.stop, cursor.stop, reason)
 
 
-def _stays_inside(course: Course, on_lost: OnLost) -> bool:
-    return course.is_bounded and on_lost is not OnLost.ERROR
+def _stays_inside(cursor: Cursor, on_lost: OnLost) -> bool:
+    return cursor.is_bounded and on_lost is not OnLost.ERROR
 
 
-def _resume(course: Course, ends: Ends, on_lost: OnLost) -> int:
-    if not _stays_inside(course, on_lost):
+def _resume(cursor: Cursor, ends: LogExtent, on_lost: OnLost) -> int:
+    if not _stays_inside(cursor, on_lost):
         return ends.last if on_lost is OnLost.LATEST else ends.first
-    if course.position < ends.first:
-        return min(ends.first, course.stop)
-    return course.stop if course.position > ends.last else course.position
+    if cursor.position < ends.first:
+        return min(ends.first, cursor.stop)
+    return cursor.stop if cursor.position > ends.last else cursor.position

@@ -50,7 +50,7 @@ class Fetching:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class FetchPolicy:
     """How a fetcher goes about it. `patience` is how long a partition may be stuck before that is an error."""
 
     fetching: Fetching

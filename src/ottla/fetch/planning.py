@@ -1,4 +1,4 @@
-"""What a call of a reader reads: topics and places, or ranges, come in; courses, one for each partition, go out.
+"""What a call of a reader reads: topics and places, or ranges, come in; cursors, one for each partition, go out.
 
 Everything is as the brokers say at this moment, not as it is remembered: what is missing here is missing from a proof.
 """
@@ -12,10 +12,10 @@ from uuid import UUID
 
 from ottla.errors import InputError, OffsetsLost
 from ottla.events import Events, RangeLost
-from ottla.fetch import losses, places
-from ottla.fetch.course import Course
+from ottla.fetch import bounds, losses
+from ottla.fetch.bounds import Bound
+from ottla.fetch.cursor import Cursor
 from ottla.fetch.options import OnLost
-from ottla.fetch.places import Place
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
@@ -26,14 +26,14 @@ Ids = Mapping[str, UUID | None]
 """Of topics, by name."""
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """What a call reads. Of the topics that are `followed`, partitions that are added later, too."""
 
-    courses: list[Course]
+    cursors: list[Cursor]
     followed: frozenset[str] = frozenset()
 
 
-class Planning:
+class ReadPlanner:
     """With the settings of one reader."""
 
     def __init__(self, cluster: Cluster, *, isolation: Isolation, on_lost: OnLost, events: Events) -> None:
@@ -45,59 +45,59 @@ class Planning:
     def plan(
         self,
         what: What,
-        start: Place,
-        stop: Place | None,
+        start: Bound,
+        stop: Bound | None,
         partitions: Collection[int] | None,
         deadline: Deadline,
-    ) -> Plan:
-        """The courses of a call."""
+    ) -> ReadPlan:
+        """The cursors of a call."""
         given = [what] if isinstance(what, str | OffsetRange) or not isinstance(what, Iterable) else list(what)
         ranges = [one for one in given if isinstance(one, OffsetRange)]
         names = [one for one in given if isinstance(one, str)]
         if len(ranges) == len(given):
             if (start, stop, partitions) != ("earliest", "latest", None):
                 raise InputError("ranges say where to start and stop themselves: leave out start, stop and partitions")
-            return Plan(_apart(ranges, {}))
+            return ReadPlan(_apart(ranges, {}))
         if len(names) != len(given):
             raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
         if stop is not None:
-            return Plan(_apart(*self.between(names, start, stop, partitions, deadline)))
-        places.check(start, "start")
+            return ReadPlan(_apart(*self.between(names, start, stop, partitions, deadline)))
+        bounds.check(start, "start")
         wanted, ids = self._partitions(names, partitions, start, deadline)
         starts = self._resolve(wanted, start, ids, deadline)
-        courses = [Course(at, offset, topic_id=ids[at.topic]) for at, offset in starts.items()]
-        whole = partitions is None and places.mentioned(start) is None
-        return Plan(courses, frozenset(names) if whole else frozenset())
+        cursors = [Cursor(at, offset, topic_id=ids[at.topic]) for at, offset in starts.items()]
+        whole = partitions is None and bounds.mentioned(start) is None
+        return ReadPlan(cursors, frozenset(names) if whole else frozenset())
 
-    def offsets(self, topic: str, at: Place, deadline: Deadline) -> dict[TopicPartition, int]:
+    def offsets(self, topic: str, at: Bound, deadline: Deadline) -> dict[TopicPartition, int]:
         """Where a place is in each partition."""
-        places.check(at, "at")
+        bounds.check(at, "at")
         wanted, ids = self._partitions([topic], None, at, deadline)
         return self._resolve(wanted, at, ids, deadline)
 
     def between(
         self,
         names: Collection[str],
-        start: Place,
-        stop: Place,
+        start: Bound,
+        stop: Bound,
         partitions: Collection[int] | None,
         deadline: Deadline,
     ) -> tuple[list[OffsetRange], Ids]:
         """A range for each partition, and of which topics they are."""
-        places.check(start, "start")
-        places.check(stop, "stop")
+        bounds.check(start, "start")
+        bounds.check(stop, "stop")
         if isinstance(start, int) and isinstance(stop, int) and stop < start:
             raise InputError(f"stop {stop} lies before start {start}")
         wanted, ids = self._partitions(names, partitions, start, deadline)
         starts = self._resolve(wanted, start, ids, deadline)
         stops = self._resolve(wanted, stop, ids, deadline)
-        self._tell_beyond(places.beyond(self._cluster, start, starts, stops, deadline=deadline))
-        return places.span(starts, stops), ids
+        self._tell_beyond(bounds.beyond(self._cluster, start, starts, stops, deadline=deadline))
+        return bounds.span(starts, stops), ids
 
-    def _tell_beyond(self, lost: Iterable[places.Beyond]) -> None:
+    def _tell_beyond(self, lost: Iterable[bounds.Beyond]) -> None:
         """Nothing is read where a log has ended before; that is told as any other loss."""
         for at, offset, ends in lost:
-            loss = losses.outside(Course(at, offset), ends, self._on_lost)
+            loss = losses.outside(Cursor(at, offset), ends, self._on_lost)
             if loss is None:
                 continue
             if self._on_lost is OnLost.ERROR:
@@ -105,10 +105,10 @@ class Planning:
             self._events.emit(RangeLost(*at, loss.start, loss.stop, offset, loss.reason))
 
     def _partitions(
-        self, topics: Collection[str], only: Collection[int] | None, place: Place, deadline: Deadline
+        self, topics: Collection[str], only: Collection[int] | None, place: Bound, deadline: Deadline
     ) -> tuple[list[TopicPartition], Ids]:
         """As the brokers have them now: one that is missing here would be missing from a proof."""
-        named = places.mentioned(place)
+        named = bounds.mentioned(place)
         if only is not None and not isinstance(only, Collection):
             raise InputError(f"partitions is {only!r}; accepted is a collection of numbers, for example [0, 1]")
         found: list[TopicPartition] = []
@@ -128,15 +128,15 @@ class Planning:
         return [at for at in found if at in named or at.partition in named], ids
 
     def _resolve(
-        self, wanted: Collection[TopicPartition], place: Place, ids: Ids, deadline: Deadline
+        self, wanted: Collection[TopicPartition], place: Bound, ids: Ids, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        return places.resolve(self._cluster, wanted, place, isolation=self._isolation, ids=ids, deadline=deadline)
+        return bounds.resolve(self._cluster, wanted, place, isolation=self._isolation, ids=ids, deadline=deadline)
 
 
-def _apart(ranges: Iterable[OffsetRange], ids: Ids) -> list[Course]:
-    """A course for each range; two ranges of one partition would have to be one course after the other."""
-    courses = [Course(one.topic_partition, one.start, one.stop, topic_id=ids.get(one.topic)) for one in sorted(ranges)]
-    for before, after in itertools.pairwise(courses):
+def _apart(ranges: Iterable[OffsetRange], ids: Ids) -> list[Cursor]:
+    """A cursor for each range; two ranges of one partition would have to be one cursor after the other."""
+    cursors = [Cursor(one.topic_partition, one.start, one.stop, topic_id=ids.get(one.topic)) for one in sorted(ranges)]
+    for before, after in itertools.pairwise(cursors):
         if before.at == after.at:
             raise InputError(f"{before.at} is named twice: read its ranges one after the other, or as one range")
-    return courses
+    return cursors

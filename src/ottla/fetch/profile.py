@@ -35,7 +35,7 @@ class PartitionProfile:
     last_timestamp: int | None = None
 
 
-class Tally:
+class ProfileBuilder:
     """Adds up the headers of one partition."""
 
     def __init__(self, wanted: OffsetRange) -> None:

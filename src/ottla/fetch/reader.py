@@ -18,16 +18,16 @@ import pyarrow as pa
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.errors import InputError, OttlaError, WireError
 from ottla.events import Event, Events, RangeLost
-from ottla.fetch import places
-from ottla.fetch.course import END_OF_LOG, Course, Failed, Piece
-from ottla.fetch.decoding import Decoding, decode
+from ottla.fetch import bounds
+from ottla.fetch.bounds import Bound
+from ottla.fetch.cursor import END_OF_LOG, Cursor, Failed, Piece
+from ottla.fetch.decoding import PieceDecoder, decode
 from ottla.fetch.fetcher import Fetcher
-from ottla.fetch.options import Fetching, Manner, OnLost, parse_isolation, parse_on_lost
-from ottla.fetch.places import Place
-from ottla.fetch.planning import Plan, Planning, What
+from ottla.fetch.options import Fetching, FetchPolicy, OnLost, parse_isolation, parse_on_lost
+from ottla.fetch.planning import ReadPlan, ReadPlanner, What
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
+from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
-from ottla.net.footing import Addresses, Footing, Sinks
 from ottla.net.frames import Buffers
 from ottla.net.interrupt import client_closed
 from ottla.wire.batch import Batch
@@ -103,7 +103,7 @@ class Prefetch:
 
     __slots__ = ("_end", "_fetcher", "_losses", "plan")
 
-    def __init__(self, plan: Plan, fetcher: Fetcher, losses: _Losses, end: Callable[[Fetcher], None]) -> None:
+    def __init__(self, plan: ReadPlan, fetcher: Fetcher, losses: _Losses, end: Callable[[Fetcher], None]) -> None:
         self.plan = plan
         self._fetcher: Fetcher | None = fetcher
         self._losses = losses
@@ -121,7 +121,7 @@ class Prefetch:
         if fetcher is None:
             raise InputError("a prefetch is read once, and not after it was closed")
         self._losses.release()
-        fetcher.shelf.widen()
+        fetcher.buffer.widen()
         return fetcher
 
 
@@ -143,14 +143,14 @@ class Reader:
     ) -> None:
         check_kind("fetching", fetching, Fetching)
         self._isolation = parse_isolation(isolation)
-        self._footing = Footing(
+        self._context = ClientContext(
             cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
-        self.cluster = self._footing.cluster
+        self.cluster = self._context.cluster
         self._fetching = fetching
         self._on_lost = parse_on_lost(on_lost)
-        self._planning = Planning(
-            self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._footing.events
+        self._planning = ReadPlanner(
+            self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._context.events
         )
         self._lanes: list[tuple[str, Buffers | None]] = []
         """Of reads that have ended: their connections, and for a few the memory for answers, to be used again."""
@@ -176,17 +176,17 @@ class Reader:
             fetcher.stop()
         for lane in {*(lane for lane, _ in self._lanes), *(fetcher.lane for fetcher in reading)}:
             self.cluster.leave(lane)  # others may go on using the cluster
-        self._footing.close()
+        self._context.close()
 
-    def offsets(self, topic: str, at: Place = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
+    def offsets(self, topic: str, at: Bound = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Where a place is in each partition: an offset, for a time that of the first record at or after it."""
         return self._planning.offsets(topic, at, self._deadline(timeout))
 
     def ranges(
         self,
         topics: str | Iterable[str],
-        start: Place = "earliest",
-        stop: Place = "latest",
+        start: Bound = "earliest",
+        stop: Bound = "latest",
         *,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
@@ -199,8 +199,8 @@ class Reader:
     def read(
         self,
         what: What,
-        start: Place = "earliest",
-        stop: Place | None = "latest",
+        start: Bound = "earliest",
+        stop: Bound | None = "latest",
         *,
         columns: Collection[str] = COLUMNS,
         partitions: Collection[int] | None = None,
@@ -211,15 +211,15 @@ class Reader:
         `"latest"` is where the log ended when the call was made; `stop=None` reads on for ever. Everything that can be
         wrong with the arguments is told by the call itself; `close()` on the iterator ends it early.
         """
-        decoding = Decoding(self._decoder(columns), self._footing.events)
+        decoding = PieceDecoder(self._decoder(columns), self._context.events)
         return self._records(self._plan(what, start, stop, partitions, timeout), decoding)
 
     def prefetch(self, what: OffsetRange) -> Prefetch:
         """Begins to fetch a range that is to be read soon: one answer of it, no more, waits until `decoded` asks."""
         plan = self._plan(what, "earliest", "latest", None, None)
-        losses = _Losses(self._footing.events)
-        fetcher = self._fetcher(plan.courses, plan.followed, Events(losses))
-        fetcher.shelf.narrow(self._fetching.request_bytes)
+        losses = _Losses(self._context.events)
+        fetcher = self._fetcher(plan.cursors, plan.followed, Events(losses))
+        fetcher.buffer.narrow(self._fetching.request_bytes)
         self._fetchers.add(fetcher)
         try:
             self._check_open()  # only now: whoever closes the reader ends all that are there
@@ -232,8 +232,8 @@ class Reader:
     def decoded(
         self,
         what: What | Prefetch,
-        start: Place = "earliest",
-        stop: Place | None = "latest",
+        start: Bound = "earliest",
+        stop: Bound | None = "latest",
         *,
         columns: Collection[str] = COLUMNS,
         partitions: Collection[int] | None = None,
@@ -245,7 +245,7 @@ class Reader:
 
         `check` is called now and then while nothing comes: what it raises ends the wait.
         """
-        decoding = Decoding(self._decoder(columns, fingerprint=fingerprint), self._footing.events)
+        decoding = PieceDecoder(self._decoder(columns, fingerprint=fingerprint), self._context.events)
         if isinstance(what, Prefetch):
             return self._stretches(what.plan, decoding, check, what)
         return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, check)
@@ -253,8 +253,8 @@ class Reader:
     def batches(
         self,
         what: What,
-        start: Place = "earliest",
-        stop: Place | None = "latest",
+        start: Bound = "earliest",
+        stop: Bound | None = "latest",
         *,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
@@ -268,8 +268,8 @@ class Reader:
         function: Callable[[T, pa.RecordBatch | ReadFailure], T],
         initial: T,
         what: What,
-        start: Place = "earliest",
-        stop: Place = "latest",
+        start: Bound = "earliest",
+        stop: Bound = "latest",
         *,
         columns: Collection[str] = COLUMNS,
         partitions: Collection[int] | None = None,
@@ -279,11 +279,11 @@ class Reader:
         then given up, and the others are read on."""
         check_callable("the function of a fold", function, arguments=2)
         decoder = self._decoder(columns)
-        places.check(stop, "stop")
+        bounds.check(stop, "stop")
         state = initial
         for item in self._items(self._plan(what, start, stop, partitions, timeout)):
             if isinstance(item, Failed):
-                state = function(state, ReadFailure(*item.course.at, item.course.position, item.error))
+                state = function(state, ReadFailure(*item.cursor.at, item.cursor.position, item.error))
                 continue
             for result in self._tried(decoder, item):
                 state = function(state, result)
@@ -292,8 +292,8 @@ class Reader:
     def count(
         self,
         what: What,
-        start: Place = "earliest",
-        stop: Place = "latest",
+        start: Bound = "earliest",
+        stop: Bound = "latest",
         *,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
@@ -305,27 +305,29 @@ class Reader:
     def profile(
         self,
         what: What,
-        start: Place = "earliest",
-        stop: Place = "latest",
+        start: Bound = "earliest",
+        stop: Bound = "latest",
         *,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> list[PartitionProfile]:
         """Records, bytes, codecs, times and producers of each partition, from the headers of batches alone."""
-        from ottla.fetch.profile import Tally
+        from ottla.fetch.profile import ProfileBuilder
 
-        places.check(stop, "stop")
+        bounds.check(stop, "stop")
         plan = self._plan(what, start, stop, partitions, timeout)
-        tallies = {course.at: Tally(OffsetRange(*course.at, course.position, course.stop)) for course in plan.courses}
+        tallies = {
+            cursor.at: ProfileBuilder(OffsetRange(*cursor.at, cursor.position, cursor.stop)) for cursor in plan.cursors
+        }
         for piece in self._pieces(plan):
-            tallies[piece.course.at].add(piece.batches)
+            tallies[piece.cursor.at].add(piece.batches)
         return [tally.profile() for _, tally in sorted(tallies.items())]
 
     def fingerprint(
         self,
         what: What,
-        start: Place = "earliest",
-        stop: Place = "latest",
+        start: Bound = "earliest",
+        stop: Bound = "latest",
         *,
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
@@ -333,7 +335,7 @@ class Reader:
     ) -> Fingerprint:
         """How many records there are, and the sum of their content, whatever their order: equal to that of what was
         written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
-        places.check(stop, "stop")
+        bounds.check(stop, "stop")
         if progress is not None:
             check_callable("progress", progress, arguments=1)
         decoder = self._decoder((), fingerprint=True)
@@ -350,11 +352,11 @@ class Reader:
     def _plan(
         self,
         what: What,
-        start: Place,
-        stop: Place | None,
+        start: Bound,
+        stop: Bound | None,
         partitions: Collection[int] | None,
         timeout: float | None,
-    ) -> Plan:
+    ) -> ReadPlan:
         return self._planning.plan(what, start, stop, partitions, self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> Deadline:
@@ -370,15 +372,15 @@ class Reader:
 
     # Reading
 
-    def _records(self, plan: Plan, decoding: Decoding) -> Generator[pa.RecordBatch, None, None]:
+    def _records(self, plan: ReadPlan, decoding: PieceDecoder) -> Generator[pa.RecordBatch, None, None]:
         for decoded in self._stretches(plan, decoding):
             yield decoded.records
             del decoded  # its memory is free before the next one is waited for
 
     def _stretches(
         self,
-        plan: Plan,
-        decoding: Decoding,
+        plan: ReadPlan,
+        decoding: PieceDecoder,
         check: Callable[[], None] | None = None,
         begun: Prefetch | None = None,
     ) -> Generator[Decoded, None, None]:
@@ -391,27 +393,27 @@ class Reader:
         try:
             yield from self._decode(decoder, piece)
         except WireError as error:
-            piece.course.open = False
+            piece.cursor.open = False
             damaged = getattr(error, "base_offset", None) or 0
-            yield ReadFailure(*piece.course.at, max(piece.start, damaged), error)
+            yield ReadFailure(*piece.cursor.at, max(piece.start, damaged), error)
 
     def _decode(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch]:
         return (decoded.records for decoded in self._decoded(decoder, piece))
 
     def _decoded(self, decoder: Decoder, piece: Piece) -> Iterator[Decoded]:
-        return decode(decoder, piece, events=self._footing.events)
+        return decode(decoder, piece, events=self._context.events)
 
-    def _raw(self, plan: Plan) -> Generator[RawBatch, None, None]:
+    def _raw(self, plan: ReadPlan) -> Generator[RawBatch, None, None]:
         for piece in self._pieces(plan):
             for batch in piece.batches:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
-                    yield RawBatch(*piece.course.at, batch)
+                    yield RawBatch(*piece.cursor.at, batch)
 
     def _pieces(
         self,
-        plan: Plan,
+        plan: ReadPlan,
         check: Callable[[], None] | None = None,
-        decoding: Decoding | None = None,
+        decoding: PieceDecoder | None = None,
         begun: Prefetch | None = None,
     ) -> Iterator[Piece]:
         for item in self._items(plan, check, decoding, begun):
@@ -422,13 +424,13 @@ class Reader:
 
     def _items(
         self,
-        plan: Plan,
+        plan: ReadPlan,
         check: Callable[[], None] | None = None,
-        decoding: Decoding | None = None,
+        decoding: PieceDecoder | None = None,
         begun: Prefetch | None = None,
     ) -> Iterator[Piece | Failed]:
-        """What comes of the courses, until all are over; a failure ends its course."""
-        ahead = {course for course in plan.courses if not course.fact.is_over}
+        """What comes of the cursors, until all are over; a failure ends its cursor."""
+        ahead = {cursor for cursor in plan.cursors if not cursor.fact.is_over}
         if begun is not None:
             fetcher = begun.taken()
         elif ahead:
@@ -436,7 +438,7 @@ class Reader:
         else:
             return
         if decoding is not None:
-            decoding.following = fetcher.shelf.following
+            decoding.following = fetcher.buffer.following
         try:
             self._fetchers.add(fetcher)
             fetcher.start()
@@ -451,9 +453,9 @@ class Reader:
                     continue
                 yield item
                 if isinstance(item, Piece):
-                    fetcher.shelf.used_up(item)
-                if isinstance(item, Failed) or item.next_offset >= item.course.stop or not item.course.open:
-                    ahead.discard(item.course)
+                    fetcher.buffer.used_up(item)
+                if isinstance(item, Failed) or item.next_offset >= item.cursor.stop or not item.cursor.open:
+                    ahead.discard(item.cursor)
                 del item
         finally:
             self._end(fetcher)
@@ -470,16 +472,16 @@ class Reader:
             raise client_closed()
         self.cluster.effort("reading")  # raises in a forked child, which must not touch locks of the parent
 
-    def _fetcher(self, courses: Collection[Course], followed: Collection[str], events: Events | None = None) -> Fetcher:
-        endless = all(course.stop == END_OF_LOG for course in courses)
+    def _fetcher(self, cursors: Collection[Cursor], followed: Collection[str], events: Events | None = None) -> Fetcher:
+        endless = all(cursor.stop == END_OF_LOG for cursor in cursors)
         patience = math.inf if endless else self.cluster.timeouts.total
-        manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
+        policy = FetchPolicy(self._fetching, self._isolation, self._on_lost, patience)
         try:
             lane, buffers = self._lanes.pop()
         except IndexError:
             lane, buffers = f"read-{next(_numbers)}", None
-        fetcher = Fetcher(self.cluster, manner, lane=lane, events=events or self._footing.events, buffers=buffers)
-        fetcher.add(sorted(courses, key=lambda course: course.at))
+        fetcher = Fetcher(self.cluster, policy, lane=lane, events=events or self._context.events, buffers=buffers)
+        fetcher.add(sorted(cursors, key=lambda cursor: cursor.at))
         if followed:
             fetcher.follow(followed)
         return fetcher

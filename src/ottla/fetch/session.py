@@ -1,9 +1,9 @@
 """What a broker remembers of one reader's fetches (KIP-227), so that only what changes is sent and answered.
 
-Courses to ask for come in, a `Question` goes out: of all of them, or of those that are not as the broker remembers
-them, and of what it is to forget. Its answer then has only partitions about which there is something to say. Pure.
+Cursors to ask for come in, a `SessionRequest` goes out: of all of them, or of those that differ from what the broker
+remembers, and of what it is to forget. Its answer then has only partitions about which there is something to say. Pure.
 
-There may be thousands of courses, and a question every moment: what is done for each of them is done by lists.
+There may be thousands of cursors, and a question every moment: what is done for each of them is done by lists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode
-from ottla.fetch.course import Course
+from ottla.fetch.cursor import Cursor
 from ottla.model import TopicPartition
 from ottla.wire.fetch import BY_ID, NO_SESSION, Forgotten
 
@@ -30,31 +30,31 @@ _LOST = frozenset(
 
 
 class _Told(NamedTuple):
-    """What a broker was told last, an entry for each course."""
+    """What a broker was told last, an entry for each cursor."""
 
-    courses: list[Course]
+    cursors: list[Cursor]
     positions: list[int]
     epochs: list[int]
     leader_epochs: list[int]
     topic_ids: list[uuid.UUID | None]
 
     @classmethod
-    def of(cls, courses: list[Course]) -> _Told:
+    def of(cls, cursors: list[Cursor]) -> _Told:
         """What there is to tell of them now."""
         return cls(
-            courses,
-            [course.position for course in courses],
-            [course.epoch for course in courses],
-            [course.leader_epoch for course in courses],
-            [course.topic_id for course in courses],
+            cursors,
+            [cursor.position for cursor in cursors],
+            [cursor.epoch for cursor in cursors],
+            [cursor.leader_epoch for cursor in cursors],
+            [cursor.topic_id for cursor in cursors],
         )
 
 
-class Question(NamedTuple):
+class SessionRequest(NamedTuple):
     """A request: what it says anything about, and what is to be forgotten."""
 
     session: tuple[int, int]
-    courses: Sequence[Course]
+    cursors: Sequence[Cursor]
     forgotten: Sequence[Forgotten] = ()
 
 
@@ -70,31 +70,33 @@ class Session:
         """Whether the last question asked for a session, or was within one."""
         self._told = _Told.of([])
         self._numbers: dict[TopicPartition, int] = {}
-        """Which course that is of the last question."""
+        """Which cursor that is of the last question."""
         self._names: dict[uuid.UUID | None, str] = {}
         """Of topics, by their ids."""
 
-    def question(self, courses: list[Course], *, version: int) -> Question:
+    def question(self, cursors: list[Cursor], *, version: int) -> SessionRequest:
         """Asks for all of these, and for nothing else."""
         self._questions += 1
         if version != self._version:
             self._version = version
             self.reset()
-        before, numbers, self._told = self._told, self._numbers, _Told.of(courses)
-        if before.courses != courses:
-            self._numbers = {course.at: number for number, course in enumerate(courses)}
-        if before.courses != courses or before.topic_ids != self._told.topic_ids:
-            self._names = _names(courses)
+        before, numbers, self._told = self._told, self._numbers, _Told.of(cursors)
+        if before.cursors != cursors:
+            self._numbers = {cursor.at: number for number, cursor in enumerate(cursors)}
+        if before.cursors != cursors or before.topic_ids != self._told.topic_ids:
+            self._names = _names(cursors)
         self._is_wanted = True
         if self._epoch > 0:
             session = (self._id, self._epoch)
-            return Question(session, [], []) if before == self._told else self._difference(before, numbers, session)
+            return (
+                SessionRequest(session, [], []) if before == self._told else self._difference(before, numbers, session)
+            )
         # What takes one request needs no memory of it. One that is there is to be replaced.
-        self._is_wanted = self._id > 0 or (self._questions > 1 and len(courses) >= _FEWEST_COURSES)
-        return Question((self._id, 0) if self._is_wanted else NO_SESSION, courses)
+        self._is_wanted = self._id > 0 or (self._questions > 1 and len(cursors) >= _FEWEST_COURSES)
+        return SessionRequest((self._id, 0) if self._is_wanted else NO_SESSION, cursors)
 
     def number_of(self, topic: str | uuid.UUID, partition: int) -> int | None:
-        """Which of the courses of the last question a broker means by a partition of a topic, which it names or has an
+        """Which of the cursors of the last question a broker means by a partition of a topic, which it names or has an
         id of; None if it was not asked for that."""
         if isinstance(topic, str):
             return self._numbers.get(TopicPartition(topic, partition))
@@ -123,30 +125,32 @@ class Session:
         self._told = _Told.of([])
         self._numbers, self._names = {}, {}
 
-    def _difference(self, before: _Told, numbers: dict[TopicPartition, int], session: tuple[int, int]) -> Question:
+    def _difference(
+        self, before: _Told, numbers: dict[TopicPartition, int], session: tuple[int, int]
+    ) -> SessionRequest:
         forgotten = [
             Forgotten(*at, before.topic_ids[number]) for at, number in numbers.items() if at not in self._numbers
         ]
         changed = []
-        for course, *now in zip(*self._told, strict=True):
-            number = numbers.get(course.at)
+        for cursor, *now in zip(*self._told, strict=True):
+            number = numbers.get(cursor.at)
             if number is None:
-                changed.append(course)
+                changed.append(cursor)
                 continue
             if now == [told[number] for told in before[1:]]:
                 continue
-            changed.append(course)
-            if before.topic_ids[number] != course.topic_id and self._version >= BY_ID:  # by name it is the same one
-                forgotten.append(Forgotten(*course.at, before.topic_ids[number]))
-        return Question(session, changed, forgotten)
+            changed.append(cursor)
+            if before.topic_ids[number] != cursor.topic_id and self._version >= BY_ID:  # by name it is the same one
+                forgotten.append(Forgotten(*cursor.at, before.topic_ids[number]))
+        return SessionRequest(session, changed, forgotten)
 
 
-def _names(courses: list[Course]) -> dict[uuid.UUID | None, str]:
+def _names(cursors: list[Cursor]) -> dict[uuid.UUID | None, str]:
     """Of their topics: few, and to compare ids takes long."""
     names: dict[uuid.UUID | None, str] = {}
     last = None
-    for course in courses:
-        if course.topic_id is not last:
-            last = course.topic_id
-            names[last] = course.at.topic
+    for cursor in cursors:
+        if cursor.topic_id is not last:
+            last = cursor.topic_id
+            names[last] = cursor.at.topic
     return names

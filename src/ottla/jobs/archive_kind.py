@@ -21,7 +21,7 @@ from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers
 from ottla.lake.lake import Lake
 from ottla.lake.layout import STAGING
 from ottla.lake.values import LakeFile
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 from ottla.model import Isolation
 
 _RUN = re.compile(r"[0-9a-f]{32}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ottla.errors import InputError, OffsetsLost, OttlaError
-from ottla.fetch import places
+from ottla.fetch import bounds
 from ottla.fetch.options import OnLost
 from ottla.fetch.record_sizes import GUESS_BYTES, RecordSizes
 from ottla.lake.values import Gap
@@ -114,7 +114,7 @@ class Survey:
 
     def _resolve(self, partitions: list[TopicPartition], place: Start) -> dict[TopicPartition, int]:
         deadline = Deadline.after(self._cluster.timeouts.total)
-        found = places.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
+        found = bounds.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
         return dict(sorted(found.items()))
 
 

@@ -26,7 +26,7 @@ from ottla.lake import contents
 from ottla.lake.lake import Lake
 from ottla.lake.layout import LakeSettings
 from ottla.lake.values import Archived
-from ottla.lake.writing import FileOptions, RangeFiles, as_numbers
+from ottla.lake.writer import FileOptions, RangeFiles, as_numbers
 from ottla.model import Fingerprint, OffsetRange, Receipt
 
 __all__ = ["ArchiveRange", "Archived", "Brokers", "Stopped"]

@@ -16,10 +16,10 @@ from ottla.engines import local
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import Cutting, Start
 from ottla.jobs.archive_range import ArchiveRange, Brokers
-from ottla.jobs.archiving import Archiving, Progress, Wanted
+from ottla.jobs.archiving import ArchiveRequest, Archiving, Progress
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
-from ottla.lake.writing import FileOptions
+from ottla.lake.writer import FileOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def archive(
     reached = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
     lake = open_archive(to, names, reached, layout=layout)
     job = ArchiveRange(brokers=reached, path=str(lake.path), settings=lake.settings, options=files)
-    wanted = Wanted(topics=names, start=start, on_lost=on_lost, group=group)
+    wanted = ArchiveRequest(topics=names, start=start, on_lost=on_lost, group=group)
     archiving = Archiving(
         lake,
         job,

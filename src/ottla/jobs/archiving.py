@@ -56,7 +56,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ArchiveRequest:
     """What is to be archived."""
 
     topics: tuple[str, ...]
@@ -127,7 +127,7 @@ class Archiving:
         self,
         lake: Lake,
         job: ArchiveRange,
-        wanted: Wanted,
+        wanted: ArchiveRequest,
         *,
         engine: Engine,
         cutting: Cutting,
@@ -289,7 +289,7 @@ def _ids(chosen: Round, logs: Logs) -> dict[str, str]:
     return {topic: logs.topics[topic] for topic in chosen.topics if topic in logs.topics}
 
 
-def begin(lake: Lake, survey: Survey, wanted: Wanted, by: WrittenBy) -> None:
+def begin(lake: Lake, survey: Survey, wanted: ArchiveRequest, by: WrittenBy) -> None:
     """Records where topics begin that the archive does not have yet: another run must not begin elsewhere."""
     if wanted.start == "earliest":
         return
@@ -301,7 +301,7 @@ def begin(lake: Lake, survey: Survey, wanted: Wanted, by: WrittenBy) -> None:
         lake.append([], by=by, starts=starts, topics=survey.ids(fresh))
 
 
-def report(lake: Lake, cluster: Cluster, wanted: Wanted, *, left_out: Collection[str] = ()) -> None:
+def report(lake: Lake, cluster: Cluster, wanted: ArchiveRequest, *, left_out: Collection[str] = ()) -> None:
     """Tells the group how far the archive is, for tools that look at its lag.
 
     Offsets are those of the topics that were archived: one that is gone, or is another one by now, has none.

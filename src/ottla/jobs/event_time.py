@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.errors import ConfigError
-from ottla.lake.writing import NO_TIME, Times, as_numbers
+from ottla.lake.writer import NO_TIME, Times, as_numbers
 
 ACCEPTED = "record, header:NAME, json:FIELD or json:FIELD.FIELD"
 _PATH = re.compile(r"[^.\s]+(?:\.[^.\s]+)*")

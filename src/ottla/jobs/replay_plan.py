@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ottla.admin import Admin
 from ottla.errors import ConfigError, InputError
-from ottla.jobs.replay_lineage import Placement, ReplayLineage, Target, Title, position
 from ottla.jobs.replay_notes import NO_NOTES, Notes
-from ottla.jobs.replay_reins import Reins
-from ottla.jobs.replay_source import Lineage, Selection, Source, shown_time
+from ottla.jobs.replay_partition import Placement, ReplayNames, ReplayPartition, Target, position
+from ottla.jobs.replay_source import Selection, Source, SourcePartition, shown_time
+from ottla.jobs.replay_throttle import ReplayControl
 from ottla.lake.paths import require_inside
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
@@ -36,8 +36,8 @@ class Plan:
     source: Source
     selection: Selection
     target: Target
-    title: Title
-    lineages: Mapping[TopicPartition, Lineage]
+    title: ReplayNames
+    lineages: Mapping[TopicPartition, SourcePartition]
     """All that are selected."""
     positions: Mapping[TopicPartition, int]
     """How far they are; 0 for those that were never begun."""
@@ -51,9 +51,9 @@ class Plan:
         found = [lineage.range for lineage in self.lineages.values()]
         return [one for one in found if self.positions[one.topic_partition] < one.stop]
 
-    def job(self, reins: Reins) -> ReplayLineage:
+    def job(self, reins: ReplayControl) -> ReplayPartition:
         """What an engine runs over the ranges."""
-        return ReplayLineage(
+        return ReplayPartition(
             target=self.target,
             title=self.title,
             lineages=self.lineages,
@@ -109,7 +109,7 @@ def checked_name(name: str) -> str:
 
 def _title(
     source: Source, selection: Selection, target: Target, topic: Topic, *, name: str | None, since: float | None
-) -> Title:
+) -> ReplayNames:
     what = {
         "path": source.path,
         "topics": sorted(selection.topics),
@@ -124,10 +124,10 @@ def _title(
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:_DIGITS]
     if name is None:
         name = digest if since is None else f"{digest}-{int(since * 1000):x}"
-    return Title(checked_name(name), digest)
+    return ReplayNames(checked_name(name), digest)
 
 
-def _require_partitions(target: Target, topic: Topic, lineages: Mapping[TopicPartition, Lineage]) -> None:
+def _require_partitions(target: Target, topic: Topic, lineages: Mapping[TopicPartition, SourcePartition]) -> None:
     if target.placement is not Placement.KEPT:
         return
     highest = max(lineages, key=lambda at: at.partition)
@@ -138,7 +138,7 @@ def _require_partitions(target: Target, topic: Topic, lineages: Mapping[TopicPar
         )
 
 
-def _require_same_selection(admin: Admin, title: Title) -> None:
+def _require_same_selection(admin: Admin, title: ReplayNames) -> None:
     for group in admin.groups.list_groups():
         if group.name.startswith(title.prefix):
             digest = group.name.removeprefix(title.prefix).partition(":")[0]
@@ -150,7 +150,11 @@ def _require_same_selection(admin: Admin, title: Title) -> None:
 
 
 def _positions(
-    cluster: Cluster, target: Target, title: Title, lineages: Mapping[TopicPartition, Lineage], notes: Notes
+    cluster: Cluster,
+    target: Target,
+    title: ReplayNames,
+    lineages: Mapping[TopicPartition, SourcePartition],
+    notes: Notes,
 ) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for at, lineage in sorted(lineages.items()):
@@ -160,7 +164,7 @@ def _positions(
     return found
 
 
-def _notes(source: Source, title: Title) -> Notes:
+def _notes(source: Source, title: ReplayNames) -> Notes:
     if source.notes is None:
         return NO_NOTES
     return Notes(str(require_inside(Path(source.path), Path(source.notes) / f"{title.name}:{title.digest}")))
@@ -175,7 +179,9 @@ def _created(notes: Notes) -> tuple[str, ...]:
     return ()
 
 
-def _cautions(target: Target, settings: Mapping[str, str], lineages: Sequence[Lineage], *, now: float) -> list[str]:
+def _cautions(
+    target: Target, settings: Mapping[str, str], lineages: Sequence[SourcePartition], *, now: float
+) -> list[str]:
     found = []
     if settings.get("message.timestamp.type") == "LogAppendTime":
         found.append(f"{target.topic} has message.timestamp.type=LogAppendTime: its brokers replace the timestamps")

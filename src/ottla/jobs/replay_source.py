@@ -93,7 +93,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class SourcePartition:
     """A source partition: its files by offset."""
 
     at: TopicPartition
@@ -110,13 +110,13 @@ class Source:
     """An archive as it was when it was opened."""
 
     path: str
-    lineages: tuple[Lineage, ...]
+    lineages: tuple[SourcePartition, ...]
     receipts: tuple[Receipt, ...]
     """What the archive says of its content; none for a plain folder."""
     notes: str | None
     """Where replays of this archive keep notes; None for a folder that is not ours."""
 
-    def selected(self, selection: Selection) -> list[Lineage]:
+    def selected(self, selection: Selection) -> list[SourcePartition]:
         """The lineages with the files that may hold selected records; InputError if there are none at all."""
         there = {lineage.at.topic for lineage in self.lineages}
         unknown = [topic for topic in selection.topics if topic not in there]
@@ -129,7 +129,7 @@ class Source:
             raise InputError(f"nothing is selected: {self._told(wanted)}")
         return [lineage for lineage in found if lineage.files]
 
-    def _told(self, lineages: Sequence[Lineage]) -> str:
+    def _told(self, lineages: Sequence[SourcePartition]) -> str:
         files = [file for lineage in lineages for file in lineage.files]
         if not files:
             return f"{self.path} has no records"
@@ -137,9 +137,9 @@ class Source:
         return f"the records in {self.path} are from {shown_time(first)} to {shown_time(last)}"
 
 
-def _within(lineage: Lineage, selection: Selection) -> Lineage:
+def _within(lineage: SourcePartition, selection: Selection) -> SourcePartition:
     files = tuple(file for file in lineage.files if selection.may_hold(file.first_time, file.last_time))
-    return Lineage(lineage.at, files)
+    return SourcePartition(lineage.at, files)
 
 
 def shown_time(seconds: float) -> str:
@@ -198,9 +198,9 @@ def _require_live(lake: Lake, paths: list[str]) -> None:
         )
 
 
-def _lineages(found: dict[TopicPartition, list[SourceFile]]) -> tuple[Lineage, ...]:
+def _lineages(found: dict[TopicPartition, list[SourceFile]]) -> tuple[SourcePartition, ...]:
     return tuple(
-        Lineage(at, tuple(sorted(files, key=lambda file: (file.first_offset, file.path))))
+        SourcePartition(at, tuple(sorted(files, key=lambda file: (file.first_offset, file.path))))
         for at, files in sorted(found.items())
     )
 
@@ -281,7 +281,7 @@ def _typed(rows: pa.Table) -> pa.Table:
 # The records of a lineage
 
 
-def records(lineage: Lineage, *, start: int, selection: Selection) -> Iterator[pa.RecordBatch]:
+def records(lineage: SourcePartition, *, start: int, selection: Selection) -> Iterator[pa.RecordBatch]:
     """The selected records from the offset `start` on, in the order of offsets, each once."""
     waiting = [file for file in lineage.files if file.last_offset >= start][::-1]
     open_files: list[_Pending] = []

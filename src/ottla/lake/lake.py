@@ -21,12 +21,12 @@ import msgspec
 from ottla.errors import LakeConflict, LakeDamaged, LakeError, NotALake
 from ottla.files import sync
 from ottla.lake import layout
-from ottla.lake.following import Step, step
-from ottla.lake.knowing import require_known
+from ottla.lake.append_rule import Step, step
+from ottla.lake.checksummed import seal, unseal
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.ledger import REPAIR, Ledger, create_file
 from ottla.lake.paths import attempt_of, data_path, located, staged_path
-from ottla.lake.sealing import seal, unseal
+from ottla.lake.staleness import require_known
 from ottla.lake.values import Archived, Entry, Gap, LakeFile, WrittenBy
 from ottla.model import TopicPartition
 

@@ -17,7 +17,7 @@ import msgspec
 from ottla.errors import LakeDamaged, LakeError
 from ottla.files import create_whole, sync
 from ottla.lake import layout
-from ottla.lake.sealing import seal, unseal
+from ottla.lake.checksummed import seal, unseal
 from ottla.lake.values import ENTRY_KEYS, Entry
 
 _DIGITS = 20

@@ -23,10 +23,10 @@ from ottla.errors import LakeDamaged
 from ottla.lake import contents, digests
 from ottla.lake.contents import Content
 from ottla.lake.findings import Checked, Finding
-from ottla.lake.inspecting import Inspector, Unreadable
-from ottla.lake.knowing import data_files
+from ottla.lake.inspector import Inspector, Unreadable
 from ottla.lake.lake import Lake
 from ottla.lake.layout import Format
+from ottla.lake.staleness import data_files
 from ottla.lake.status import UNEXPLAINED, summarize
 from ottla.lake.values import Entry, LakeFile
 from ottla.lake.verifying_logs import verify_brokers

@@ -14,7 +14,7 @@ from ottla.errors import LakeDamaged
 from ottla.lake.contents import Content, Part
 from ottla.lake.delta import Table, fields_of, look
 from ottla.lake.findings import Checked, Finding
-from ottla.lake.inspecting import Inspector, Unreadable
+from ottla.lake.inspector import Inspector, Unreadable
 from ottla.lake.lake import Lake
 from ottla.lake.layout import named
 from ottla.lake.paths import located

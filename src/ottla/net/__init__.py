@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from ottla._lazy import lazy
 
 if TYPE_CHECKING:
+    from ottla.net.attempts import Attempts
     from ottla.net.cluster import Cluster, Refresh
     from ottla.net.connection import Connection, Pending, Reply, VersionOf
     from ottla.net.deadline import Deadline
     from ottla.net.discovery import OnUnknownTopic
-    from ottla.net.effort import Effort
     from ottla.net.metadata import Broker, Metadata, Partition, Topic
     from ottla.net.targets import AnyBroker, Controller, CoordinatorKind, CoordinatorOf, LeaderOf, Node, Target
 
@@ -24,7 +24,7 @@ _HOMES = {
     "CoordinatorKind": "ottla.net.targets",
     "CoordinatorOf": "ottla.net.targets",
     "Deadline": "ottla.net.deadline",
-    "Effort": "ottla.net.effort",
+    "Attempts": "ottla.net.attempts",
     "LeaderOf": "ottla.net.targets",
     "Metadata": "ottla.net.metadata",
     "Node": "ottla.net.targets",
@@ -40,6 +40,7 @@ _HOMES = {
 
 __all__ = [
     "AnyBroker",
+    "Attempts",
     "Broker",
     "Cluster",
     "Connection",
@@ -47,7 +48,6 @@ __all__ = [
     "CoordinatorKind",
     "CoordinatorOf",
     "Deadline",
-    "Effort",
     "LeaderOf",
     "Metadata",
     "Node",

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_name, parse_bootstrap
 from ottla.errors import BrokerError, ConnectFailed, NetworkError, OttlaError, UsedAfterFork
+from ottla.net.attempts import Attempts
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
-from ottla.net.discovery import CONTROL, Discovery, OnUnknownTopic, Question
-from ottla.net.effort import Effort
+from ottla.net.discovery import CONTROL, Discovery, MetadataQuery, OnUnknownTopic
 from ottla.net.exposure import accepted
 from ottla.net.interrupt import client_closed
 from ottla.net.metadata import Broker, Metadata, Topic
@@ -110,7 +110,7 @@ class Cluster:
             remembered = self.remembered(names)
             if remembered is not None:
                 return remembered
-        question = Question(names, unknown)
+        question = MetadataQuery(names, unknown)
         return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit, since_now=True))
 
     def remembered(self, names: frozenset[str] | None) -> Metadata | None:
@@ -193,12 +193,12 @@ class Cluster:
 
         return self._persist(what, deadline, attempt, failed)
 
-    def effort(self, what: str, deadline: Deadline | None = None) -> Effort:
+    def effort(self, what: str, deadline: Deadline | None = None) -> Attempts:
         """For loops of the caller's own: the same patience, backoff and final error as `call`."""
         self._check_usable()
         limit = deadline or Deadline.after(self.timeouts.total)
         rounds = None if self.known.brokers else self.retry.first_contact
-        return Effort(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing, rounds=rounds)
+        return Attempts(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing, rounds=rounds)
 
     def doubt(self, target: Target) -> None:
         """What led to `target`'s broker is looked up again before the next use."""

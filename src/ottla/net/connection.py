@@ -19,8 +19,8 @@ from ottla.net import handshake
 from ottla.net.deadline import Deadline
 from ottla.net.frames import HANDSHAKE_FRAME_BYTES, MAX_FRAME_BYTES, Buffers, Frames
 from ottla.net.interrupt import Interrupt
-from ottla.net.line import Line
 from ottla.net.pending import Pending, Reply
+from ottla.net.pipeline import Pipeline
 from ottla.net.transport import Transport
 from ottla.wire import messages
 
@@ -52,7 +52,7 @@ class Connection:
         """When the broker ends the SASL session (KIP-368), by `time.monotonic`; None for never."""
         self._client_id = client_id
         self._frames = Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES)
-        self._line = Line(transport, frames=self._frames)
+        self._line = Pipeline(transport, frames=self._frames)
         self._traffic = self._line.traffic
         self._correlation_ids = itertools.count()
 

@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeVar
 
 from ottla.config import Address, Timeouts
 from ottla.errors import Attempt, BrokerError, ErrorCode, NetworkError, NoBrokerReachable, OttlaError, copied
-from ottla.net import effort, metadata
+from ottla.net import metadata
+from ottla.net.attempts import all_final
 from ottla.net.connection import Connection, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
@@ -42,7 +43,7 @@ class OnUnknownTopic(Enum):
     """Create it, if the brokers run with auto.create.topics.enable."""
 
 
-class Question(NamedTuple):
+class MetadataQuery(NamedTuple):
     """Which topics to ask for: None for all, empty for brokers only."""
 
     topics: frozenset[str] | None = frozenset()
@@ -82,10 +83,10 @@ class Discovery:
         self._timeouts = timeouts
         self._chance = chance
         self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
-        self._flights: dict[Question, _Flight] = {}
+        self._flights: dict[MetadataQuery, _Flight] = {}
         self._failed_at: dict[Address, float] = {}
 
-    def look(self, question: Question, deadline: Deadline, *, since_now: bool = False) -> Metadata:
+    def look(self, question: MetadataQuery, deadline: Deadline, *, since_now: bool = False) -> Metadata:
         """What the cluster answers, to this thread or to another one that asks the same at the moment.
 
         With `since_now`, the answer is to a request that was sent after this call: what another thread asked before may
@@ -122,7 +123,7 @@ class Discovery:
     def any_connection(self, deadline: Deadline) -> Connection:
         """An open connection to some broker of the cluster."""
         if not self._directory.brokers_are_fresh():
-            self.look(Question(), deadline)
+            self.look(MetadataQuery(), deadline)
         brokers = self._known_brokers()
         try:
             return self._first_of([(b.address, self._pooled(b)) for b in brokers], deadline, lambda c, _: c)
@@ -135,7 +136,7 @@ class Discovery:
         with self._lock:
             self._failed_at[address] = time.monotonic()
 
-    def _ask_somebody(self, question: Question, deadline: Deadline) -> Metadata:
+    def _ask_somebody(self, question: MetadataQuery, deadline: Deadline) -> Metadata:
         def ask(connection: Connection, share: Deadline) -> Metadata:
             response = connection.request(metadata_request(connection.version, question), deadline=share)
             if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
@@ -172,7 +173,7 @@ class Discovery:
             else:
                 self._settle(connection)
                 return outcome
-        if errors and effort.all_final(errors):
+        if errors and all_final(errors):
             raise errors[0]
         cause = errors[-1] if errors else None
         raise NoBrokerReachable(tuple(attempts), deadline.elapsed(), _advice(attempts)) from cause
@@ -207,7 +208,7 @@ class Discovery:
         return iter(sorted(addresses, key=lambda address: self._failed_at.get(address, 0.0)))
 
 
-def metadata_request(version_of: VersionOf, question: Question) -> messages.Message:
+def metadata_request(version_of: VersionOf, question: MetadataQuery) -> messages.Message:
     """The Metadata request that asks `question`."""
     names = None if question.topics is None else sorted(question.topics)
     fields = {

@@ -46,7 +46,7 @@ class _Speaks(Protocol):
     def submit_message(self, message: messages.Message, *, deadline: Deadline) -> Pending: ...
 
 
-class Greeting(NamedTuple):
+class HandshakeResult(NamedTuple):
     """What the handshake found out."""
 
     versions: Versions
@@ -54,7 +54,7 @@ class Greeting(NamedTuple):
     suspicion: str
 
 
-def introduce(connection: _Speaks, *, security: Security, deadline: Deadline) -> Greeting:
+def introduce(connection: _Speaks, *, security: Security, deadline: Deadline) -> HandshakeResult:
     """ApiVersions, then SASL if it is asked for."""
     try:
         versions = _ask_versions(connection, deadline)
@@ -64,7 +64,7 @@ def introduce(connection: _Speaks, *, security: Security, deadline: Deadline) ->
     except (ConnectionLost, RequestTimedOut, WireError) as exc:
         raise _explain(connection.address, exc, security) from exc
     hint = "" if security.sasl is not None else f": {Advice.USE_SASL}"
-    return Greeting(versions, expires_at, hint)
+    return HandshakeResult(versions, expires_at, hint)
 
 
 def _ask_versions(connection: _Speaks, deadline: Deadline) -> Versions:

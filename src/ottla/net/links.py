@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 from ottla.errors import OttlaError
 from ottla.events import ConnectionDown, ConnectionUp, Events, StillDown, TimeDown
+from ottla.net.background import BackgroundTasks
 from ottla.net.cluster import Cluster
 from ottla.net.connection import Connection
 from ottla.net.deadline import Deadline
-from ottla.net.errands import Errands
 from ottla.net.metadata import Broker
 
 STILL_DOWN_EVERY = 5.0
@@ -74,14 +74,14 @@ class Links:
         *,
         lane: str,
         most_requests: int,
-        errands: Errands,
+        background: BackgroundTasks,
         events: Events,
         chance: random.Random,
     ) -> None:
         self._cluster = cluster
         self._lane = lane
         self._most_requests = most_requests
-        self._errands = errands
+        self._background = background
         self._events = events
         self._retry = cluster.retry
         self._chance = chance
@@ -121,7 +121,7 @@ class Links:
             return
         started = time.monotonic()
         broker = link.broker
-        self._errands.run(
+        self._background.run(
             ("connect", broker.id),
             lambda: self._cluster.connection(
                 broker, lane=self._lane, deadline=Deadline.after(self._cluster.timeouts.connect)

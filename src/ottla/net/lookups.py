@@ -1,6 +1,7 @@
 """Carries out lookups of metadata beside a loop, and tells of addresses at which nobody answers.
 
-`Lookup` values come in, `Looked` values go out, each exactly once. It decides nothing about topics: see `watch.py`.
+`Lookup` values come in, `LookupResult` values go out, each exactly once. It decides nothing about topics: see
+`refresh.py`.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from collections.abc import Iterator
 
 from ottla.errors import NoBrokerReachable, OttlaError
 from ottla.events import ConnectionDown, Events, StillDown, TimeDown
+from ottla.net.background import BackgroundTasks
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import OnUnknownTopic
-from ottla.net.errands import Errands
 from ottla.net.links import STILL_DOWN_EVERY
 from ottla.net.metadata import Metadata
-from ottla.net.watch import Looked, Lookup
+from ottla.net.refresh import Lookup, LookupResult
 
 
 class Lookups:
     """Used by the thread of the loop."""
 
-    def __init__(self, cluster: Cluster, *, errands: Errands, events: Events) -> None:
+    def __init__(self, cluster: Cluster, *, background: BackgroundTasks, events: Events) -> None:
         self._cluster = cluster
-        self._errands = errands
+        self._background = background
         self._events = events
-        self._done: deque[Looked] = deque()
+        self._done: deque[LookupResult] = deque()
         self._unreachable: dict[str, float] = {}
         """Bootstrap addresses that did not answer, and since when."""
         self._told_at = 0.0
@@ -38,21 +39,21 @@ class Lookups:
 
         def learned(metadata: Metadata) -> None:
             self._tell_reachable()
-            self._done.append(Looked(lookup, metadata, None))
+            self._done.append(LookupResult(lookup, metadata, None))
 
         def failed(error: OttlaError) -> None:
             if isinstance(error, NoBrokerReachable):
                 self._tell_unreachable(error)
-            self._done.append(Looked(lookup, None, error))
+            self._done.append(LookupResult(lookup, None, error))
 
-        self._errands.run(
+        self._background.run(
             "metadata",
             lambda: self._cluster.metadata(lookup.topics, deadline=Deadline.after(lookup.seconds), unknown=unknown),
             done=learned,
             failed=failed,
         )
 
-    def done(self) -> Iterator[Looked]:
+    def done(self) -> Iterator[LookupResult]:
         """What came of lookups since the last time."""
         while self._done:
             yield self._done.popleft()

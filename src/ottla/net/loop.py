@@ -29,16 +29,16 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from ottla.config import LONGEST
 from ottla.errors import ConnectionLost, OttlaError
 from ottla.events import Events
-from ottla.net.bell import Bell, Bells
+from ottla.net.background import BackgroundTasks
 from ottla.net.cluster import Cluster
 from ottla.net.connection import Buffer, Connection
 from ottla.net.deadline import Deadline
-from ottla.net.errands import Errands
 from ottla.net.links import Link, Links
 from ottla.net.lookups import Lookups
 from ottla.net.parking import GRACE_SECONDS, Next, Parking
 from ottla.net.pending import Pending, Reply
 from ottla.net.waiting import Flag
+from ottla.net.wakeup import Wakeup, Wakeups
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -82,19 +82,19 @@ class Loop(Generic[R]):
 
     def __init__(self, cluster: Cluster, *, lane: str, name: str, most_requests: int, events: Events) -> None:
         self.chance = random.Random()
-        self._inner, self._outer = Bell(), Bell()
+        self._inner, self._outer = Wakeup(), Wakeup()
         """For the loop's own thread, and for a program that drives."""
-        self.bell = Bells(self._inner, self._outer)
-        self.errands = Errands(wake=self.bell.ring, name=name)
+        self.wakeup = Wakeups(self._inner, self._outer)
+        self.background = BackgroundTasks(wake=self.wakeup.ring, name=name)
         self.links = Links(
             cluster,
             lane=lane,
             most_requests=most_requests,
-            errands=self.errands,
+            background=self.background,
             events=events,
             chance=self.chance,
         )
-        self.lookups = Lookups(cluster, errands=self.errands, events=events)
+        self.lookups = Lookups(cluster, background=self.background, events=events)
         self.name = name
         self._commands: deque[Callable[[], None]] = deque()
         self._done: deque[tuple[int, R, Link, Connection | None, Pending | OttlaError]] = deque()
@@ -133,12 +133,12 @@ class Loop(Generic[R]):
     def stop(self, actor: Actor, deadline: Deadline) -> None:
         """Ends it, and returns when it has ended or at the deadline. One that was not started cannot be any more."""
         self._stopping = True
-        self.bell.ring()
+        self.wakeup.ring()
         self._wake_parked()
         if self._may_enter():
             actor.end(None)
             self._over.set()
-            self.bell.close()
+            self.wakeup.close()
         elif self.is_elsewhere and self._over.wait(deadline.remaining()) and self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
 
@@ -165,7 +165,7 @@ class Loop(Generic[R]):
     def call(self, command: Callable[[], None]) -> None:
         """Has `command` called on the loop's thread, before its next turn."""
         self._commands.append(command)
-        self.bell.ring()
+        self.wakeup.ring()
 
     def result_of(self, command: Callable[[], T], deadline: Deadline | None = None) -> T:
         """What `command` returns, called on the loop's thread, or here when there is no loop any more."""
@@ -281,7 +281,7 @@ class Loop(Generic[R]):
     def failed_beside(self, request: R, link: Link, connection: Connection, error: OttlaError) -> None:
         """A request that `request_beside` could not send; any thread."""
         self._done.append((self._generation, request, link, connection, error))
-        self.bell.ring()
+        self.wakeup.ring()
 
     def answers(self) -> Iterator[Answer[R]]:
         """What became of requests since the last time."""
@@ -341,7 +341,7 @@ class Loop(Generic[R]):
                 actor.end(error)
         finally:
             self._over.set()
-            self.bell.close()
+            self.wakeup.close()
 
     def _is_visited(self) -> bool:
         if not self._seat.acquire(blocking=False):
@@ -381,7 +381,7 @@ class Loop(Generic[R]):
         if not self._is_whole:
             self._recover(actor)
             self._is_whole = self._is_visit_whole = True
-        self.errands.collect()
+        self.background.collect()
         while self._commands:
             self._commands[0]()
             self._commands.popleft()  # only now: what is interrupted is done again
@@ -397,7 +397,7 @@ class Loop(Generic[R]):
 
     def _recover(self, actor: Actor) -> None:
         self._generation += 1
-        self.errands.forget()
+        self.background.forget()
         self.lookups.forget()
         for link in self.links:
             link.requests = 0
@@ -406,9 +406,9 @@ class Loop(Generic[R]):
                 self.links.idled(link)
         actor.recover()
 
-    def _wait(self, until: float, bell: Bell, pump: Callable[[Sequence[Link]], None]) -> None:
+    def _wait(self, until: float, wakeup: Wakeup, pump: Callable[[Sequence[Link]], None]) -> None:
         poller = select.poll()
-        if (own := bell.fileno()) < 0:
+        if (own := wakeup.fileno()) < 0:
             return
         poller.register(own, select.POLLIN)
         links: dict[int, Link] = {}
@@ -420,7 +420,7 @@ class Loop(Generic[R]):
         until = min(until, time.monotonic() + _LONGEST_NAP)
         # A part of a request or an answer alone is no reason for a whole turn: a large one comes in many.
         ready: list[tuple[int, int]] = []
-        while bell.may_sleep():
+        while wakeup.may_sleep():
             ready = poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))
             pump([links[fd] for fd, _ in ready if fd in links])
             is_partial = bool(ready) and all(
@@ -428,7 +428,7 @@ class Loop(Generic[R]):
             )
             if not is_partial or time.monotonic() >= until:
                 break
-        bell.awake(is_readable=any(fd == own for fd, _ in ready))
+        wakeup.awake(is_readable=any(fd == own for fd, _ in ready))
         now = time.monotonic()
         if now >= self._checked_at + _OVERDUE_SECONDS:
             self._checked_at = now

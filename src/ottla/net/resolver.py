@@ -11,7 +11,7 @@ from typing import Any
 from ottla.errors import BrokerError, ErrorCode
 from ottla.net.deadline import Deadline
 from ottla.net.directory import Directory
-from ottla.net.discovery import Discovery, Question
+from ottla.net.discovery import Discovery, MetadataQuery
 from ottla.net.metadata import Broker, Topic
 from ottla.net.targets import CoordinatorOf, LeaderOf
 from ottla.wire import messages
@@ -31,7 +31,7 @@ class Resolver:
         """A topic that exists and has partitions."""
         topic = self._directory.fresh_topic(name)
         if topic is None:
-            topic = self._discovery.look(Question(frozenset([name])), deadline).topics.get(name)
+            topic = self._discovery.look(MetadataQuery(frozenset([name])), deadline).topics.get(name)
         if topic is None or (topic.error is not ErrorCode.none and not topic.partitions):
             self._directory.doubt_topics([name])
             code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error
@@ -55,7 +55,7 @@ class Resolver:
     def node(self, node_id: int | None, deadline: Deadline) -> Broker | None:
         """The broker with this id, or the controller for None."""
         if not self._directory.brokers_are_fresh():
-            self._discovery.look(Question(), deadline)
+            self._discovery.look(MetadataQuery(), deadline)
         known = self._directory.known
         broker = known.brokers.get(known.controller_id if node_id is None else node_id)
         if broker is None:

@@ -18,7 +18,7 @@ from ottla.config import Retry
 from ottla.errors import BrokerError, ErrorCode, Fenced, NotDelivered, OttlaError, WireError, error_row
 from ottla.events import Dropped, EpochBumped, Event, Flushed, FlushRetried
 from ottla.model import TopicPartition
-from ottla.net.watch import Watch
+from ottla.net.refresh import MetadataRefresh
 from ottla.produce import topics
 from ottla.produce.delivery import Outcome
 from ottla.produce.hook import cut
@@ -145,7 +145,7 @@ class Core:
 
     def __init__(
         self,
-        watch: Watch,
+        watch: MetadataRefresh,
         *,
         retry: Retry,
         chance: random.Random,

@@ -22,7 +22,7 @@ _EXIT_SECONDS = 10.0
 """For all of them together."""
 
 
-class Mortal(Protocol):
+class Closeable(Protocol):
     """A producer, as far as its end is concerned."""
 
     def hurry(self) -> None:
@@ -34,18 +34,18 @@ class Mortal(Protocol):
         """In a forked child: what the parent's threads have begun is not ours."""
 
 
-_alive: weakref.WeakSet[Mortal] = weakref.WeakSet()
+_alive: weakref.WeakSet[Closeable] = weakref.WeakSet()
 _watched_process = 0
 """The child of `multiprocessing` whose end we hear of."""
 
 
-def begins(producer: Mortal) -> None:
+def begins(producer: Closeable) -> None:
     """It was made."""
     _alive.add(producer)
     _watch_process()
 
 
-def ends(producer: Mortal) -> None:
+def ends(producer: Closeable) -> None:
     """It was closed."""
     _alive.discard(producer)
 

@@ -30,7 +30,7 @@ class OpenBatch(Protocol):
     def size_bytes(self) -> int: ...
 
 
-class Share(msgspec.Struct, gc=False, frozen=True):
+class ShipmentShare(msgspec.Struct, gc=False, frozen=True):
     """So many rows of a batch are of this shipment. The garbage collector leaves it alone, as it does placements."""
 
     shipment: Shipment
@@ -113,7 +113,7 @@ class Outgoing:
         self.raw_bytes = 0
         self.held_bytes = 0
         """How much of the producer's memory is accounted to it."""
-        self.shipments: list[Share] = []
+        self.shipments: list[ShipmentShare] = []
         self.identity: Identity | None = None
         self.attempts = 0
         self.flying = False

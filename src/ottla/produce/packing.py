@@ -22,7 +22,7 @@ from ottla.produce.hook import HookedDraft
 from ottla.produce.intake import Handover
 from ottla.produce.lane import MOST_IN_FLIGHT, Lane
 from ottla.produce.options import Settings
-from ottla.produce.outgoing import Account, Outgoing, Share
+from ottla.produce.outgoing import Account, Outgoing, ShipmentShare
 from ottla.produce.route import Partitions, Router, Spread, invalid, runs, spread
 from ottla.wire.batch import Codec
 from ottla.wire.draft import Draft
@@ -277,7 +277,7 @@ def _fill_many(topic: Topic, handover: Handover, found: Spread, into: Packing) -
             batch = lane.open
             assert batch is not None
             shipment.placements.append(Placement(batch, rows[start:reached], first))
-            batch.shipments.append(Share(shipment, reached - start))
+            batch.shipments.append(ShipmentShare(shipment, reached - start))
             into.account.hold(batch, grown)
         if reached < stop:
             left.append((lane, rows[reached:stop]))
@@ -308,7 +308,7 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
 def _place(batch: Outgoing, shipment: Shipment, picked: npt.NDArray[np.int64], rows: range, first: int) -> None:
     numbers = picked[rows.start : rows.stop] if len(picked) else rows
     shipment.placements.append(Placement(batch, numbers, first))
-    batch.shipments.append(Share(shipment, len(rows)))
+    batch.shipments.append(ShipmentShare(shipment, len(rows)))
 
 
 def seal(topic: Topic, lane: Lane, into: Packing) -> None:

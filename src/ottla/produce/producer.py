@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
+from ottla.net.context import ClientContext, Sinks
 from ottla.net.deadline import Deadline
-from ottla.net.footing import Footing, Sinks
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
-from ottla.produce.express import MOST_BYTES
 from ottla.produce.failures import FailedBatch, Failures
+from ottla.produce.fast_path import MOST_BYTES
 from ottla.produce.intake import Budget, Extras, Handover, Intake
 from ottla.produce.options import (
     SMALL_BYTES,
@@ -45,9 +45,9 @@ from ottla.produce.options import (
 )
 from ottla.produce.participants import Gate
 from ottla.produce.route import Partitions
-from ottla.produce.sender import Sender, Surroundings, new_loop
-from ottla.produce.transacting import Transactions, check_settings
+from ottla.produce.sender import Sender, SenderContext, new_loop
 from ottla.produce.transaction import Transaction
+from ottla.produce.transactions import Transactions, check_settings
 from ottla.wire.columns import Item, Payload, as_arrow, from_list
 
 if TYPE_CHECKING:
@@ -98,20 +98,20 @@ class Producer:
         if transactional_id is not None:
             check_settings(transactional_id, transaction_timeout)
             self._topics.check_transactional(spool)
-        self._footing = Footing(
+        self._context = ClientContext(
             bootstrap, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
-        self._cluster, self._events = self._footing.cluster, self._footing.events
+        self._cluster, self._events = self._context.cluster, self._context.events
         store = None if spool is None else _opened(spool)
         loop = new_loop(self._cluster, name=client_id, events=self._events)
-        self._bell = loop.bell
+        self._wakeup = loop.wakeup
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
         self._failures = Failures(events=self._events, on_failed=on_failed)
-        self._intake = Intake(self._budget, wake=loop.bell.ring, short_way=self._topics.takes_any_small_record)
+        self._intake = Intake(self._budget, wake=loop.wakeup.ring, short_way=self._topics.takes_any_small_record)
         self._open = self._intake.open
         gate = None if transactional_id is None else Gate()
         self._sender = Sender(
-            Surroundings(
+            SenderContext(
                 cluster=self._cluster,
                 intake=self._intake,
                 budget=self._budget,
@@ -371,10 +371,10 @@ class Producer:
         if self._ended:
             return
         with ExitStack() as everything:  # all of it, also when a second Ctrl-C comes
-            everything.callback(self._footing.close)
+            everything.callback(self._context.close)
             if self._keeper is not None:
                 everything.callback(self._keeper.close)
-            everything.callback(self._bell.close)
+            everything.callback(self._wakeup.close)
             self._sender.stop(deadline)  # also one that was not started: then it cannot be any more
         if self._keeper is not None and self._failures.kept:
             _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._failures.kept)

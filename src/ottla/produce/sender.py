@@ -24,8 +24,9 @@ from ottla.net.connection import Buffer
 from ottla.net.deadline import Deadline
 from ottla.net.loop import Answer, Loop
 from ottla.net.pending import Reply
-from ottla.net.watch import Lookup, Watch
+from ottla.net.refresh import Lookup, MetadataRefresh
 from ottla.produce import coordinator
+from ottla.produce.compression import CompressionPool
 from ottla.produce.core import (
     MOST_REQUESTS,
     Caller,
@@ -39,24 +40,23 @@ from ottla.produce.core import (
     Store,
 )
 from ottla.produce.delivery import SENDER_THREAD, Outcome, Placement, Shipment
-from ottla.produce.express import Express, Expressway, Offer
 from ottla.produce.failures import Failures
+from ottla.produce.fast_path import FastPath, FastRecord, Offer
 from ottla.produce.identity import new_producer_id
 from ottla.produce.intake import Budget, Handover, Intake
 from ottla.produce.lane import Lane
 from ottla.produce.options import ByTopic, Spool, WhenFull
-from ottla.produce.outgoing import Identity, Outgoing, Share
+from ottla.produce.outgoing import Identity, Outgoing, ShipmentShare
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
-from ottla.produce.squeezing import Squeezers
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
 from ottla.wire import produce as wire
 from ottla.wire.columns import NO_KEYS
 from ottla.wire.partitioning import partition_of_key
 
 if TYPE_CHECKING:
-    from ottla.produce.keeper import Keeper
     from ottla.produce.spool import Store as SpoolStore
+    from ottla.produce.spooling import Spooling
 
 _log = logging.getLogger(__name__)
 _LANE = "produce"
@@ -70,7 +70,7 @@ _UNSTARTED_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SenderContext:
     """What a sender works for and with."""
 
     cluster: Cluster
@@ -87,18 +87,18 @@ class Surroundings:
 class Sender:
     """Drives the core of one producer. `start` begins it, `stop` ends it."""
 
-    def __init__(self, around: Surroundings, loop: Loop[Send]) -> None:
+    def __init__(self, around: SenderContext, loop: Loop[Send]) -> None:
         cluster = around.cluster
         self._around = around
         self._cluster = cluster
         self._loop = loop
-        watch = Watch(
+        watch = MetadataRefresh(
             cluster.retry,
             loop.chance,
             longest=cluster.timeouts.total,
             refresh_seconds=cluster.timeouts.metadata_age,
         )
-        self._squeezers = Squeezers(loop.name)
+        self._squeezers = CompressionPool(loop.name)
         self._core = Core(
             watch,
             retry=cluster.retry,
@@ -107,20 +107,20 @@ class Sender:
             gate=around.gate,
             compress=self._squeezers.compress,
         )
-        self.keeper: Keeper | None = None
+        self.keeper: Spooling | None = None
         if around.spool is not None:
-            from ottla.produce.keeper import Keeper
+            from ottla.produce.spooling import Spooling
 
-            self.keeper = Keeper(*around.spool, account=self._core.account, events=around.events)
+            self.keeper = Spooling(*around.spool, account=self._core.account, events=around.events)
         self._shipments: deque[Shipment] = deque()
         """Those without an outcome, and some that have theirs."""
         self._charged_bytes = 0
         """What the budget knows of the core's account."""
-        self.expressway: Expressway | None = None
+        self.expressway: FastPath | None = None
         if around.spool is None and around.gate is None:
             seconds = cluster.timeouts.request
-            self.expressway = Expressway(self._core, loop, around.intake, request_seconds=seconds)
-        self._unstarted: list[tuple[Express, float]] = []
+            self.expressway = FastPath(self._core, loop, around.intake, request_seconds=seconds)
+        self._unstarted: list[tuple[FastRecord, float]] = []
         """Sent by callers who had not finished when they were last looked at."""
         self._held: list[tuple[Send, Sequence[Buffer]]] = []
         """Requests to brokers on whose connection such a caller is about to send: the two must not get mixed up."""
@@ -187,7 +187,7 @@ class Sender:
         """Ends the loop; what has no outcome by then is given up, or stays in the spool."""
         self._loop.stop(self, Deadline.after(deadline.remaining() + 5.0))
         self._cluster.close()
-        self._loop.errands.join(Deadline.after(5.0))
+        self._loop.background.join(Deadline.after(5.0))
 
     def holding(self) -> str:
         """What most of the memory waits for, in words."""
@@ -222,7 +222,7 @@ class Sender:
             shipment = Shipment(stored.topic)
             shipment.count = shipment.unsettled = batch.count
             shipment.placements.append(Placement(batch, range(batch.count), 0))
-            batch.shipments.append(Share(shipment, batch.count))
+            batch.shipments.append(ShipmentShare(shipment, batch.count))
             self._shipments.append(shipment)
             self._core.topics.inherit(self._topic(stored.topic), batch, floor=stored.floor_offset)
 
@@ -503,7 +503,7 @@ class Sender:
         }
 
     def _identify(self) -> None:
-        self._loop.errands.run(
+        self._loop.background.run(
             "identity",
             lambda: new_producer_id(self._cluster),
             done=self._core.identified,
@@ -518,7 +518,7 @@ class Sender:
 
             return tail.find(self._cluster, search, wanted)
 
-        self._loop.errands.run(
+        self._loop.background.run(
             ("tail", lane.at),
             look,
             done=lambda found: self._core.tail_read(topic, lane, found),
@@ -530,7 +530,7 @@ class Sender:
             self._around.failures.failure = self._around.failures.failure or error
             self._core.not_joined(join, error)
 
-        self._loop.errands.run(
+        self._loop.background.run(
             "transaction",
             lambda: coordinator.add_partitions(self._cluster, join.who, join.partitions),
             done=lambda _: self._core.joined(join),

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from ottla.errors import BrokerError, ErrorCode, NotDelivered, OttlaError
 from ottla.events import Dropped, Event
 from ottla.model import TopicPartition
+from ottla.net.attempts import FINAL
 from ottla.net.discovery import OnUnknownTopic
-from ottla.net.effort import FINAL
 from ottla.net.metadata import Metadata
-from ottla.net.watch import Looked, Lookup, Watch
+from ottla.net.refresh import Lookup, LookupResult, MetadataRefresh
 from ottla.produce.intake import Handover
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Account, Outgoing
@@ -88,7 +88,7 @@ def one_by_one(sealing: Sequence[Sealing]) -> Iterable[NewBatch]:
 class Topics:
     """All topics in use. Its owner is one thread, which carries out the effects after every call."""
 
-    def __init__(self, watch: Watch, effects: Effects, *, compress: Compress | None = None) -> None:
+    def __init__(self, watch: MetadataRefresh, effects: Effects, *, compress: Compress | None = None) -> None:
         self.watch = watch
         self.effects = effects
         self._compress = compress or one_by_one
@@ -251,7 +251,7 @@ class Topics:
         if lookup is not None:
             self.effects.append(lookup)
 
-    def looked(self, looked: Looked, now: float) -> None:
+    def looked(self, looked: LookupResult, now: float) -> None:
         """What became of a `Lookup`."""
         lookup, metadata, error = looked
         if metadata is None:

@@ -19,7 +19,7 @@ from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction
-from ottla.produce.transacting import Decision, Transactions
+from ottla.produce.transactions import Decision, Transactions
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from ottla.events import Events, LogSink
 from ottla.jobs.archive_plan import Cutting, Round, Survey, require_same_id
 from ottla.jobs.archive_range import ArchiveRange
 from ottla.jobs.archive_topics import Topics, is_outage
-from ottla.jobs.archiving import Wanted, begin, report
+from ottla.jobs.archiving import ArchiveRequest, begin, report
 from ottla.lake import layout
 from ottla.lake.lake import Lake
 from ottla.lake.ledger import create_file
@@ -53,7 +53,7 @@ def archive_stream(
     spark: SparkSession,
     lake: Lake,
     job: ArchiveRange,
-    wanted: Wanted,
+    wanted: ArchiveRequest,
     *,
     cutting: Cutting,
     every: float | None = None,
@@ -137,7 +137,7 @@ class ArchiveBatch:
     """What is done with one batch of ranges. It runs in the driver, or where a Spark Connect server runs such code."""
 
     job: ArchiveRange
-    wanted: Wanted
+    wanted: ArchiveRequest
     told: Callable[[Entry], None] | None = field(default=None)
     failed: BaseException | None = field(default=None)
     """Why the last batch failed, where this is the driver's own process: Spark's text of it is hard to read."""
@@ -206,7 +206,7 @@ class ArchiveBatch:
             self.told(entry)
 
 
-def _check(lake: Lake, job: ArchiveRange, wanted: Wanted) -> None:
+def _check(lake: Lake, job: ArchiveRange, wanted: ArchiveRequest) -> None:
     """Meets every error that can be met here, where it can still be told in one sentence."""
     by = WrittenBy(engine="spark", host=socket.gethostname())
     with job.brokers.cluster() as cluster:
@@ -216,7 +216,7 @@ def _check(lake: Lake, job: ArchiveRange, wanted: Wanted) -> None:
         report(lake, cluster, wanted)
 
 
-def _checkpoint(lake: Lake, wanted: Wanted, given: str | None) -> Path:
+def _checkpoint(lake: Lake, wanted: ArchiveRequest, given: str | None) -> Path:
     """The folder, marked as ours; one that belongs to another query is refused."""
     topics = sorted(wanted.topics)
     if given is None:

@@ -15,15 +15,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ottla.engines.settling import settle
+from ottla.engines.gc_freeze import settle
 from ottla.errors import ConfigError, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange
 from ottla.plan import cut
 from ottla.spark.offsets import Logs, Offsets
 from ottla.spark.open_ends import OpenEnd, find_later, open_ends
+from ottla.spark.read_options import End, Portions, ReadOptions
 from ottla.spark.reading import Slice, Task
-from ottla.spark.wanted import End, Portions, Wanted
 from ottla.spark.wording import in_options
 
 _WORTH_CUTTING = 50_000
@@ -39,7 +39,7 @@ class BatchReader(DataSourceReader):
     So `pushFilters` is not overridden: the filter of one use would be that of all others.
     """
 
-    def __init__(self, wanted: Wanted, schema: StructType) -> None:
+    def __init__(self, wanted: ReadOptions, schema: StructType) -> None:
         self._task = Task(wanted, schema)
 
     @in_options()
@@ -78,7 +78,7 @@ class Plan:
     ends: Offsets
 
 
-def plan(logs: Logs, wanted: Wanted) -> Plan:
+def plan(logs: Logs, wanted: ReadOptions) -> Plan:
     """What there is now."""
     partitions = logs.partitions()
     start = logs.resolve(wanted.start, partitions)
@@ -105,7 +105,7 @@ def cut_for_tasks(logs: Logs, ranges: list[OffsetRange], portions: Portions) -> 
     )
 
 
-def _present(logs: Logs, wanted: Wanted, ranges: list[OffsetRange]) -> list[OffsetRange]:
+def _present(logs: Logs, wanted: ReadOptions, ranges: list[OffsetRange]) -> list[OffsetRange]:
     """The ranges as far as the logs still have them: the rest is an error, or told and left out."""
     partitions = [one.topic_partition for one in ranges if len(one)]
     first, last = logs.at(End.EARLIEST, partitions), logs.at(End.LATEST, partitions)

@@ -25,7 +25,7 @@ from ottla.plan import limit, limit_bytes
 from ottla.spark.batch_source import cut_for_tasks
 from ottla.spark.marks import Mark
 from ottla.spark.offsets import Logs, Offsets, is_gone
-from ottla.spark.wanted import End, Wanted
+from ottla.spark.read_options import End, ReadOptions
 
 _COMMIT_SECONDS = 10.0
 """Publishing progress must not hold the query up for long."""
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 class Follower:
     """One query. It owns nothing but what it remembers of earlier calls."""
 
-    def __init__(self, logs: Logs, wanted: Wanted, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, logs: Logs, wanted: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._logs = logs
         self._wanted = wanted
         self._clock = clock

@@ -21,7 +21,7 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata, Topic
 from ottla.plan import RecordBytes
-from ottla.spark.wanted import Assigned, End, Limit, NoMatch, Pattern, Places, Times, Topics, What
+from ottla.spark.read_options import Assigned, End, Limit, NoMatch, Pattern, Places, Times, Topics, What
 
 Offsets = dict[TopicPartition, int]
 

@@ -18,8 +18,8 @@ from ottla.errors import OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange, TopicPartition
 from ottla.spark.offsets import Logs, Offsets
+from ottla.spark.read_options import Assigned, End, Limit, Places, ReadOptions, Times
 from ottla.spark.reading import client
-from ottla.spark.wanted import Assigned, End, Limit, Places, Times, Wanted
 
 _TASKS = 4
 """At the first use they find little or nothing, and a task costs some 20 ms."""
@@ -39,7 +39,7 @@ class OpenEnd(InputPartition):
         self.known = known
 
 
-def open_ends(wanted: Wanted, ends: Offsets) -> list[OpenEnd]:
+def open_ends(wanted: ReadOptions, ends: Offsets) -> list[OpenEnd]:
     """The tasks for what comes later, none where the options say once and for all where to end."""
     moving = [at for at, end in sorted(ends.items()) if _moves(wanted.stop, at, end)]
     grows = not isinstance(wanted.what, Assigned) and not isinstance(wanted.stop, Places)
@@ -50,7 +50,7 @@ def open_ends(wanted: Wanted, ends: Offsets) -> list[OpenEnd]:
     ]
 
 
-def find_later(wanted: Wanted, one: OpenEnd) -> list[OffsetRange]:
+def find_later(wanted: ReadOptions, one: OpenEnd) -> list[OffsetRange]:
     """In a task: what there is now of what came after the planning.
 
     Jobs outside of a SQL execution (`df.rdd`) read what was planned: an RDD is computed again and again, and must be
@@ -63,7 +63,7 @@ def find_later(wanted: Wanted, one: OpenEnd) -> list[OffsetRange]:
     return later(logs, wanted, one)
 
 
-def later(logs: Logs, wanted: Wanted, one: OpenEnd) -> list[OffsetRange]:
+def later(logs: Logs, wanted: ReadOptions, one: OpenEnd) -> list[OffsetRange]:
     """The ranges behind the ends that were planned, without empty ones."""
     there = logs.partitions()
     added = [] if one.known is None else [at for at in there if at not in one.known]
@@ -89,7 +89,7 @@ def _moves(stop: Limit, at: TopicPartition, end: int) -> bool:
 
 
 def _stops(
-    logs: Logs, wanted: Wanted, partitions: Collection[TopicPartition], there: Collection[TopicPartition]
+    logs: Logs, wanted: ReadOptions, partitions: Collection[TopicPartition], there: Collection[TopicPartition]
 ) -> Offsets:
     stop = logs.resolve(wanted.stop, partitions, among=there)
     if not isinstance(wanted.stop, Places):
@@ -98,7 +98,7 @@ def _stops(
     return {at: min(offset, last[at]) for at, offset in stop.items()}
 
 
-def _lose(wanted: Wanted, at: TopicPartition, stop: int, end: int) -> None:
+def _lose(wanted: ReadOptions, at: TopicPartition, stop: int, end: int) -> None:
     reason = f"the log ends at {stop} by now, it was cut back, or the topic was deleted and created again"
     if wanted.on_lost is OnLost.ERROR:
         raise OffsetsLost(*at, start=stop, stop=end, resume=stop, reason=reason)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.admin import Admin
     from ottla.fetch.reader import Reader
     from ottla.net import Cluster
-    from ottla.net.footing import Sinks
+    from ottla.net.context import Sinks
 
 _UNITS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.I)

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.engines.settling import settle
+from ottla.engines.gc_freeze import settle
 from ottla.model import OffsetRange
-from ottla.spark.wanted import Wanted
+from ottla.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from ottla.fetch.reader import Reader
@@ -36,7 +36,7 @@ class Slice(InputPartition):
 class Task:
     """Reads slices. It travels to the workers, with the schema as Spark wants it."""
 
-    wanted: Wanted
+    wanted: ReadOptions
     schema: StructType
 
     def read(self, slice: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: A002
@@ -53,7 +53,7 @@ _clients: dict[object, Reader] = {}
 _MOST_CLIENTS = 4
 
 
-def client(wanted: Wanted) -> Reader:
+def client(wanted: ReadOptions) -> Reader:
     """The reader of this process for these settings; connecting anew would take longer than a small task."""
     connection = wanted.connection.patient(wanted.patience)
     key = (os.getpid(), connection, wanted.isolation, wanted.on_lost, wanted.fetching)

@@ -21,7 +21,7 @@ from ottla.errors import BrokerError, ConfigError, ErrorCode, TransactionFailed
 from ottla.model import Fingerprint
 from ottla.net import Cluster
 from ottla.net.cluster import Refresh
-from ottla.spark import twophase
+from ottla.spark import two_phase
 from ottla.spark.idle_workers import silence_this
 from ottla.spark.rows import Shape, fingerprint, shape_of
 from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record, Standing, check_target
@@ -34,7 +34,7 @@ from ottla.spark.sink_options import (
     stream_settings,
 )
 from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, setting, streaming_place, write_rows
-from ottla.spark.twophase import Fate, Share
+from ottla.spark.two_phase import Fate, TaskShare
 from ottla.spark.wording import in_options
 from ottla.spark.write_runs import naming
 
@@ -47,7 +47,7 @@ silence_this()
 class Written(WriterCommitMessage):
     """What a task tells the driver: its share, or when that was written before, what it would have written."""
 
-    share: Share | None
+    share: TaskShare | None
     query: str = ""
     batch: int = -1
     repeated: Fingerprint = field(default_factory=Fingerprint)
@@ -72,7 +72,7 @@ def batch_writer(
     ids = naming(settings.name)
     if settings.guarantee is Guarantee.EXACTLY_ONCE:
         with settings.connection.cluster() as cluster:
-            twophase.sweep(cluster, ids.scope, which=ids.is_over)
+            two_phase.sweep(cluster, ids.scope, which=ids.is_over)
     return BatchWriter(settings, shape, ids.prefix)
 
 
@@ -106,7 +106,7 @@ def settle(cluster: Cluster, log: CommitLog) -> Standing:
     record = standing.record
     if record is None or record.is_settled or record.cluster != _cluster_id(cluster):
         return standing
-    shares = twophase.commit_all(cluster, record.shares)
+    shares = two_phase.commit_all(cluster, record.shares)
     if all(share.fate is Fate.ENDED for share in shares):
         log.finish(record)
         return log.standing()
@@ -136,9 +136,9 @@ class BatchWriter(DataSourceArrowWriter):
             return
         shares = _shares(messages)
         with self._settings.connection.cluster() as cluster:
-            twophase.check_alive(cluster, shares)
-            lost = [share.task for share in twophase.commit_all(cluster, shares) if share.fate is Fate.LOST]
-            twophase.sweep(cluster, self._prefix)
+            two_phase.check_alive(cluster, shares)
+            lost = [share.task for share in two_phase.commit_all(cluster, shares) if share.fate is Fate.LOST]
+            two_phase.sweep(cluster, self._prefix)
         if lost:
             raise TransactionFailed(
                 f"what tasks {', '.join(map(str, lost))} wrote was lost while the others were committed: their"
@@ -152,8 +152,8 @@ class BatchWriter(DataSourceArrowWriter):
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
         with self._settings.connection.cluster() as cluster:
-            twophase.abort_all(cluster, _shares(messages))
-            twophase.sweep(cluster, self._prefix)
+            two_phase.abort_all(cluster, _shares(messages))
+            two_phase.sweep(cluster, self._prefix)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -205,10 +205,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             try:
                 self._record(cluster, log, batchId, shares, messages)
             except (AlreadyRecorded, AnotherUse, TransactionFailed):
-                twophase.abort_all(cluster, shares)
+                two_phase.abort_all(cluster, shares)
                 raise
             standing = settle(cluster, log)
-            twophase.sweep(cluster, prefix(settings, query), spare=_recorded(standing))
+            two_phase.sweep(cluster, prefix(settings, query), spare=_recorded(standing))
         if standing.done < batchId:
             raise TransactionFailed(
                 f"batch {batchId}: transactions were lost after the batch was recorded, by their timeout or because"
@@ -224,8 +224,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         named = _recorded(log.standing())
         loose = [one for one in _shares(messages) if one.prepared and one.prepared.transactional_id not in named]
         with settings.connection.cluster() as cluster:
-            twophase.abort_all(cluster, loose)
-            twophase.sweep(cluster, prefix(settings, query), spare=named)
+            two_phase.abort_all(cluster, loose)
+            two_phase.sweep(cluster, prefix(settings, query), spare=named)
 
     def _told(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkSettings, str, CommitLog]:
         told = next(message for message in messages if isinstance(message, Written))
@@ -237,17 +237,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         cluster: Cluster,
         log: CommitLog,
         batch: int,
-        shares: Sequence[Share],
+        shares: Sequence[TaskShare],
         messages: Sequence[WriterCommitMessage | None],
     ) -> None:
         log.claim(self._settings.target)
         standing = log.standing()
         if batch <= standing.done:
-            twophase.abort_all(cluster, shares)  # none, unless another driver was faster
+            two_phase.abort_all(cluster, shares)  # none, unless another driver was faster
             if not self._settings.skip_repeated:
                 _check_repeated(log, standing, batch, _content(messages))
             return
-        twophase.check_alive(cluster, shares)
+        two_phase.check_alive(cluster, shares)
         if standing.record is None:
             if len(shares) < len(messages):
                 raise TransactionFailed(
@@ -287,7 +287,7 @@ class _Due:
     """Whether a task has to write its rows; and if they were written before, what they must be."""
 
     write: bool = True
-    expected: Share | None = None
+    expected: TaskShare | None = None
 
 
 def _due(standing: Standing | None, batch: int, task: int) -> _Due:
@@ -312,7 +312,7 @@ def _due(standing: Standing | None, batch: int, task: int) -> _Due:
     return _Due(write=task in record.lost, expected=before)
 
 
-def _look_at(iterator: Iterator[pa.RecordBatch], shape: Shape, expected: Share | None) -> Fingerprint:
+def _look_at(iterator: Iterator[pa.RecordBatch], shape: Shape, expected: TaskShare | None) -> Fingerprint:
     """What a task would write whose rows are in the topic already; they must be the same ones."""
     tables = (shape.table(batch) for batch in iterator if batch.num_rows)
     found = sum((fingerprint(table, shape.topic) for table in tables), Fingerprint())
@@ -345,7 +345,7 @@ def _check_repeated(log: CommitLog, standing: Standing, batch: int, found: Finge
     )
 
 
-def _record_again(log: CommitLog, record: Record, shares: Sequence[Share]) -> None:
+def _record_again(log: CommitLog, record: Record, shares: Sequence[TaskShare]) -> None:
     """The list with what tasks have written again in the place of what was lost."""
     anew = {share.task: share for share in shares}
     if set(anew) != set(record.lost):
@@ -378,7 +378,7 @@ def _check_topic_exists(settings: SinkSettings) -> None:
             raise
 
 
-def _shares(messages: Sequence[WriterCommitMessage | None]) -> list[Share]:
+def _shares(messages: Sequence[WriterCommitMessage | None]) -> list[TaskShare]:
     return [one.share for one in messages if isinstance(one, Written) and one.share is not None]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ottla.errors import OttlaError
 from ottla.files import create_whole, sync
 from ottla.model import Fingerprint
-from ottla.spark.twophase import Fate, Share
+from ottla.spark.two_phase import Fate, TaskShare
 
 _RECORD = re.compile(r"batch-(\d{20})\.(\d+)")
 _DONE = re.compile(r"done-(\d{20})")
@@ -46,7 +46,7 @@ class Record:
 
     query: str
     batch: int
-    shares: tuple[Share, ...]
+    shares: tuple[TaskShare, ...]
     cluster: str
     """The id of the Kafka cluster that has the transactions."""
     round: int = 0
@@ -57,7 +57,7 @@ class Record:
         return sum((share.fingerprint for share in self.shares), Fingerprint())
 
     @property
-    def lost(self) -> dict[int, Share]:
+    def lost(self) -> dict[int, TaskShare]:
         """By task, what must be written again."""
         return {share.task: share for share in self.shares if share.fate is Fate.LOST}
 
@@ -136,7 +136,7 @@ class CommitLog:
         except OSError as exc:
             raise CommitLogFailed(f"batch {record.batch} cannot be recorded in {self.folder}: {exc}") from exc
 
-    def replace(self, record: Record, shares: Sequence[Share]) -> Record:
+    def replace(self, record: Record, shares: Sequence[TaskShare]) -> Record:
         """The same batch with what is known of its shares now."""
         newer = replace(record, shares=tuple(shares), round=record.round + 1)
         self.record(newer)
@@ -172,7 +172,7 @@ class CommitLog:
             found = json.loads(path.read_bytes())
             if found["format"] != _FORMAT:
                 raise CommitLogFailed(f"{path} has format {found['format']}: it was written by a newer Ottla")
-            shares = tuple(Share.from_json(row) for row in found["shares"])
+            shares = tuple(TaskShare.from_json(row) for row in found["shares"])
             return Record(self.query, batch, shares, found["cluster"], number)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise CommitLogFailed(f"{path}, the list of transactions of batch {batch}, cannot be read: {exc}") from exc

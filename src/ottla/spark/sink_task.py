@@ -1,7 +1,7 @@
 """What a task of the sink does: its rows go to a producer of its own, in a transaction that is left open.
 
-Arrow batches come in, a `Share` goes out that says what was written and how the driver can end it. Which task this is,
-Spark tells; what has to be written at all is decided elsewhere.
+Arrow batches come in, a `TaskShare` goes out that says what was written and how the driver can end it. Spark says which
+task this is; what has to be written at all is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from ottla.engines.settling import settle
+from ottla.engines.gc_freeze import settle
 from ottla.errors import InputError, RecordTooLarge, TransactionFailed
 from ottla.model import Fingerprint, OffsetRange
 from ottla.produce.coordinator import PreparedTransaction
@@ -22,7 +22,7 @@ from ottla.produce.producer import Producer
 from ottla.produce.transaction import Transaction
 from ottla.spark.rows import Shape, fingerprint
 from ottla.spark.sink_options import Guarantee, SinkSettings
-from ottla.spark.twophase import Share
+from ottla.spark.two_phase import TaskShare
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
@@ -86,7 +86,7 @@ class ProvenOutput(Output):
             self.fingerprint += fingerprint(table, self._shape.topic)
 
 
-def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: Share | None = None) -> Share:
+def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: TaskShare | None = None) -> TaskShare:
     """The rows of a task, acknowledged by the brokers."""
     task, attempt = place()
     with output:
@@ -96,10 +96,10 @@ def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: Sha
         check_again(task, again, output.fingerprint)
         prepared, witness = output.end()
     settle()
-    return Share(task, attempt, output.fingerprint, prepared, witness)
+    return TaskShare(task, attempt, output.fingerprint, prepared, witness)
 
 
-def check_again(task: int, before: Share | None, found: Fingerprint) -> None:
+def check_again(task: int, before: TaskShare | None, found: Fingerprint) -> None:
     """A task of a batch that was written before, in whole or in part, has the very same rows."""
     if before is not None and before.fingerprint != found:
         raise TransactionFailed(

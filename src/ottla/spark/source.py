@@ -34,7 +34,7 @@ class OttlaSource(DataSource):
     @in_options()
     def schema(self) -> StructType:
         """The columns, where the user asks for no others."""
-        from ottla.spark.wanted import general, with_headers
+        from ottla.spark.read_options import general, with_headers
 
         general(self.options)
         return full_schema(headers=with_headers(self.options))
@@ -43,7 +43,7 @@ class OttlaSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         from ottla.spark.batch_source import BatchReader
-        from ottla.spark.wanted import for_batch
+        from ottla.spark.read_options import for_batch
 
         check_schema(schema)
         return BatchReader(for_batch(self.options), schema)
@@ -51,8 +51,8 @@ class OttlaSource(DataSource):
     @in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
+        from ottla.spark.read_options import for_stream
         from ottla.spark.stream_source import StreamReader
-        from ottla.spark.wanted import for_stream
 
         check_schema(schema)
         return StreamReader(for_stream(self.options), schema)

@@ -26,15 +26,15 @@ from ottla.net import Cluster
 from ottla.spark.following import Follower
 from ottla.spark.marks import Mark
 from ottla.spark.offsets import Logs
+from ottla.spark.read_options import ReadOptions
 from ottla.spark.reading import Slice, Task
-from ottla.spark.wanted import Wanted
 from ottla.spark.wording import in_options
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark runs a streaming query with."""
 
-    def __init__(self, wanted: Wanted, schema: StructType) -> None:
+    def __init__(self, wanted: ReadOptions, schema: StructType) -> None:
         self._task = Task(wanted, schema)
         self._cluster: Cluster | None = None
         self._opened: Follower | None = None

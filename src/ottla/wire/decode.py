@@ -32,12 +32,12 @@ from ottla.wire.batch import (
 )
 from ottla.wire.checksums import crc32c
 from ottla.wire.codecs import DecompressionFailed, Scratch
+from ottla.wire.column_buffers import ColumnBuffers, Fault, Spare
 from ottla.wire.constants import constant
-from ottla.wire.few import MOST_BYTES, MOST_RECORDS, Few
 from ottla.wire.kernels import decoding as k
 from ottla.wire.kernels import scanning
-from ottla.wire.room import Fault, Room, Spare
 from ottla.wire.scan import Batches
+from ottla.wire.small_decode import MOST_BYTES, MOST_RECORDS, SmallDecode
 
 SCHEMA = pa.schema(
     [
@@ -265,7 +265,11 @@ class Decoder:
         return int(owners[-1]) + 1
 
     def _joined(
-        self, room: Room, stretches: Sequence[Stretch], rows: npt.NDArray[np.int64], fixed: dict[str, str | int]
+        self,
+        room: ColumnBuffers,
+        stretches: Sequence[Stretch],
+        rows: npt.NDArray[np.int64],
+        fixed: dict[str, str | int],
     ) -> pa.RecordBatch:
         columns = []
         for name, data_type in self._fields:
@@ -331,29 +335,31 @@ class Decoder:
         reached = chunk.batches[-1].header.next_offset if chunk.batches else start
         return self._decoded(room, fixed, chunk.count, min(stop, reached))
 
-    def _decoded(self, room: Room | Few, fixed: Mapping[str, str | int], count: int, next_offset: int) -> Decoded:
+    def _decoded(
+        self, room: ColumnBuffers | SmallDecode, fixed: Mapping[str, str | int], count: int, next_offset: int
+    ) -> Decoded:
         """What was laid out, of `count` records that there were."""
         columns = [
             constant(fixed[name], room.rows) if name in fixed else room.column(name, data_type)
             for name, data_type in self._fields
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        fingerprint = room.fingerprint() if self._want & k.FINGERPRINT and isinstance(room, Room) else None
+        fingerprint = room.fingerprint() if self._want & k.FINGERPRINT and isinstance(room, ColumnBuffers) else None
         return Decoded(records, room.rows, fingerprint, next_offset, count - room.rows, room.clamped)
 
-    def _few(self, chunk: _Chunk, start: int, stop: int) -> Few | None:
+    def _few(self, chunk: _Chunk, start: int, stop: int) -> SmallDecode | None:
         if chunk.count > MOST_RECORDS or chunk.record_bytes > MOST_BYTES or self._want & k.FINGERPRINT:
             return None
         source, *others = chunk.sources or (None,)
         if source is None or any(other is not source for other in others):
             return None
-        few = Few()
+        few = SmallDecode()
         return few if few.fill(source, chunk.segments, start, stop) else None
 
-    def _new_room(self, count: int, record_bytes: int) -> Room:
-        return Room(self._want, count, record_bytes, self._spare)
+    def _new_room(self, count: int, record_bytes: int) -> ColumnBuffers:
+        return ColumnBuffers(self._want, count, record_bytes, self._spare)
 
-    def _room(self, chunk: _Chunk, start: int, stop: int) -> Room:
+    def _room(self, chunk: _Chunk, start: int, stop: int) -> ColumnBuffers:
         room = self._new_room(chunk.count, chunk.record_bytes)
         for source, batches, segments in chunk.stretches():
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
@@ -371,7 +377,7 @@ def _load_kernel() -> None:
     for is_decompressed in (False, True):  # what was received must not be written to: another type, another kernel
         data = np.empty(0, np.uint8)
         data.flags.writeable = is_decompressed
-        Room(0, 0, 0).fill(data, np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
+        ColumnBuffers(0, 0, 0).fill(data, np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
 
 
 class _FaultyRecords(Exception):

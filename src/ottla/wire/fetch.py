@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ottla.errors import InputError
 from ottla.model import Isolation
-from ottla.wire.primitives import NO_TAGS, Cursor, compact_length, compact_string
+from ottla.wire.primitives import NO_TAGS, ByteReader, compact_length, compact_string
 from ottla.wire.produce import Leader
 
 API_KEY = 1
@@ -31,7 +31,7 @@ NO_SESSION = (0, -1)
 _UNKNOWN = -1
 
 
-class Wanted(NamedTuple):
+class FetchPartition(NamedTuple):
     """What to fetch from one partition. `leader_epoch` is what the reader believes, -1 for unknown.
 
     `last_epoch` is the leader epoch of the record before `offset`, -1 for unknown: a log that has other records there
@@ -103,7 +103,7 @@ class FetchAnswer(NamedTuple):
 
 
 def fetch_request(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[FetchPartition],
     *,
     version: int,
     max_wait_ms: int,
@@ -115,7 +115,7 @@ def fetch_request(
     forgotten: Iterable[Forgotten] = (),
 ) -> list[bytes | memoryview]:
     """The body of a request; `session` is an id and an epoch."""
-    by_topic: dict[bytes, list[Wanted]] = {}
+    by_topic: dict[bytes, list[FetchPartition]] = {}
     for want in wanted:
         by_topic.setdefault(_identity(want, version), []).append(want)
     body = bytearray(_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation, *session))
@@ -138,7 +138,7 @@ def fetch_request(
     return [bytes(body)]
 
 
-def _identity(want: Wanted | Forgotten, version: int) -> bytes:
+def _identity(want: FetchPartition | Forgotten, version: int) -> bytes:
     if version < BY_ID:
         return compact_string(want.topic)
     if want.topic_id is None:
@@ -148,31 +148,31 @@ def _identity(want: Wanted | Forgotten, version: int) -> bytes:
 
 def fetch_response(body: memoryview, *, version: int) -> FetchAnswer:
     """What the broker has for each partition; records are views on `body`."""
-    cursor = Cursor(body)
-    cursor.int32()  # throttle time
-    error_code = cursor.int16()
-    session_id = cursor.int32()
-    topics = cursor.compact_array(lambda c: _topic(c, version), smallest=3)
-    cursor.skip_tags()
-    cursor.finish()
+    reader = ByteReader(body)
+    reader.int32()  # throttle time
+    error_code = reader.int16()
+    session_id = reader.int32()
+    topics = reader.compact_array(lambda c: _topic(c, version), smallest=3)
+    reader.skip_tags()
+    reader.finish()
     return FetchAnswer(error_code, [partition for topic in topics for partition in topic], session_id)
 
 
-def _topic(cursor: Cursor, version: int) -> list[Fetched]:
-    topic = cursor.uuid() if version >= BY_ID else cursor.compact_string() or ""
-    partitions = cursor.compact_array(lambda c: _partition(c, topic), smallest=37)
-    cursor.skip_tags()
+def _topic(reader: ByteReader, version: int) -> list[Fetched]:
+    topic = reader.uuid() if version >= BY_ID else reader.compact_string() or ""
+    partitions = reader.compact_array(lambda c: _partition(c, topic), smallest=37)
+    reader.skip_tags()
     return partitions
 
 
-def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
-    partition, error_code, high_watermark, last_stable, log_start = cursor.unpack(_FETCHED)
-    aborted = tuple(cursor.compact_array(_aborted, smallest=17))
-    preferred = cursor.int32()
-    records = cursor.compact_bytes()
-    records_end = cursor.at
+def _partition(reader: ByteReader, topic: str | uuid.UUID) -> Fetched:
+    partition, error_code, high_watermark, last_stable, log_start = reader.unpack(_FETCHED)
+    aborted = tuple(reader.compact_array(_aborted, smallest=17))
+    preferred = reader.int32()
+    records = reader.compact_bytes()
+    records_end = reader.at
     leader = diverging = None
-    for tag, content in cursor.tags():
+    for tag, content in reader.tags():
         if tag == 0:
             diverging = Diverging(content.int32(), content.int64())
         elif tag == 1:
@@ -193,7 +193,7 @@ def _partition(cursor: Cursor, topic: str | uuid.UUID) -> Fetched:
     )
 
 
-def _aborted(cursor: Cursor) -> Aborted:
-    entry = Aborted(cursor.int64(), cursor.int64())
-    cursor.skip_tags()
+def _aborted(reader: ByteReader) -> Aborted:
+    entry = Aborted(reader.int64(), reader.int64())
+    reader.skip_tags()
     return entry

@@ -48,7 +48,7 @@ def compact_string(text: str | None) -> bytes:
     return compact_length(len(encoded)) + encoded
 
 
-class Cursor:
+class ByteReader:
     """Reads primitives one after another from a response."""
 
     __slots__ = ("_at", "_data", "_end")
@@ -121,19 +121,19 @@ class Cursor:
         data = self.compact_bytes()
         return None if data is None else str(data, "utf-8", "replace")
 
-    def compact_array(self, read: Callable[[Cursor], T], *, smallest: int) -> list[T]:
+    def compact_array(self, read: Callable[[ByteReader], T], *, smallest: int) -> list[T]:
         """The entries of an array (null counts as empty), each of at least `smallest` bytes."""
         count = self.unsigned_varint() - 1
         if count * smallest > self._end - self._at:
             raise WireError(f"an array of {count} entries cannot fit in the {self._end - self._at} bytes that are left")
         return [read(self) for _ in range(count)]
 
-    def tags(self) -> Iterator[tuple[int, Cursor]]:
+    def tags(self) -> Iterator[tuple[int, ByteReader]]:
         """The tagged fields: number and content. They must be walked to get past them."""
         for _ in range(self.unsigned_varint()):
             tag, size = self.unsigned_varint(), self.unsigned_varint()
             at = self._take(size)
-            yield tag, Cursor(self._data[at : at + size])
+            yield tag, ByteReader(self._data[at : at + size])
 
     def skip_tags(self) -> None:
         """Go past the tagged fields."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ottla.model import TopicPartition
-from ottla.wire.primitives import NO_TAGS, Cursor, compact_length, compact_string
+from ottla.wire.primitives import NO_TAGS, ByteReader, compact_length, compact_string
 
 API_KEY = 0
 LOWEST_VERSION = 9
@@ -74,27 +74,27 @@ def produce_request(
 
 def produce_response(body: memoryview) -> list[Produced]:
     """What the broker says of each partition."""
-    cursor = Cursor(body)
-    topics = cursor.compact_array(_topic, smallest=3)
-    cursor.int32()  # throttle time: the broker has already waited, or will mute the connection
-    cursor.skip_tags()
-    cursor.finish()
+    reader = ByteReader(body)
+    topics = reader.compact_array(_topic, smallest=3)
+    reader.int32()  # throttle time: the broker has already waited, or will mute the connection
+    reader.skip_tags()
+    reader.finish()
     return [answer for topic in topics for answer in topic]
 
 
-def _topic(cursor: Cursor) -> Iterable[Produced]:
-    name = cursor.compact_string() or ""
-    answers = cursor.compact_array(lambda c: _partition(c, name), smallest=33)
-    cursor.skip_tags()
+def _topic(reader: ByteReader) -> Iterable[Produced]:
+    name = reader.compact_string() or ""
+    answers = reader.compact_array(lambda c: _partition(c, name), smallest=33)
+    reader.skip_tags()
     return answers
 
 
-def _partition(cursor: Cursor, topic: str) -> Produced:
-    partition, error_code, base_offset, append_time, log_start_offset = cursor.unpack(_PRODUCED)
-    record_errors = tuple(cursor.compact_array(_record_error, smallest=6))
-    message = cursor.compact_string()
+def _partition(reader: ByteReader, topic: str) -> Produced:
+    partition, error_code, base_offset, append_time, log_start_offset = reader.unpack(_PRODUCED)
+    record_errors = tuple(reader.compact_array(_record_error, smallest=6))
+    message = reader.compact_string()
     leader = None
-    for tag, content in cursor.tags():
+    for tag, content in reader.tags():
         if tag == 0:
             leader = Leader(content.int32(), content.int32())
     return Produced(
@@ -110,7 +110,7 @@ def _partition(cursor: Cursor, topic: str) -> Produced:
     )
 
 
-def _record_error(cursor: Cursor) -> tuple[int, str | None]:
-    error = cursor.int32(), cursor.compact_string()
-    cursor.skip_tags()
+def _record_error(reader: ByteReader) -> tuple[int, str | None]:
+    error = reader.int32(), reader.compact_string()
+    reader.skip_tags()
     return error

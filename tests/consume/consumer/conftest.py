@@ -23,5 +23,5 @@ def kafka() -> Iterator[FakeKafka]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown topic, and partitions that wait for a commit, are given up soon."""
-    monkeypatch.setattr("ottla.net.effort.UNKNOWN_TOPIC_SECONDS", 0.3)
-    monkeypatch.setattr("ottla.consume.share._REVOKE_SECONDS", 0.5)
+    monkeypatch.setattr("ottla.net.attempts.UNKNOWN_TOPIC_SECONDS", 0.3)
+    monkeypatch.setattr("ottla.consume.assignment._REVOKE_SECONDS", 0.5)

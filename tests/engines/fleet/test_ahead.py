@@ -57,7 +57,7 @@ def is_fetched(unit: Unit) -> bool:
 
 def has_news(prefetch: Prefetch) -> bool:
     assert prefetch._fetcher is not None, "nobody reads it yet"
-    return prefetch._fetcher.shelf.has_news()
+    return prefetch._fetcher.buffer.has_news()
 
 
 def test_while_a_unit_is_read_the_next_one_is_taken_and_its_records_come(kafka: FakeKafka, fleet: Fleet) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.engines.fleet.holding import Ending, Holdings
+from ottla.engines.fleet.held_units import Ending, HeldUnits
 from ottla.engines.fleet.steward import Steward
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import Charter, Move
@@ -60,7 +60,7 @@ def test_leases_outlive_a_clock_that_jumps(jumpy_redis: RedisServer, clock: Path
         stores = [
             stack.enter_context(closing(open_store(f"redis://127.0.0.1:{jumpy_redis.port}", group))) for _ in range(2)
         ]
-        holdings = [Holdings(store, f"node-{number}") for number, store in enumerate(stores)]
+        holdings = [HeldUnits(store, f"node-{number}") for number, store in enumerate(stores)]
         stores[0].found(charter)
         for number, (store, own) in enumerate(zip(stores, holdings, strict=True)):
             steward = Steward(

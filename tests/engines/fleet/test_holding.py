@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.engines.fleet import holding
-from ottla.engines.fleet.holding import Ending, Holdings, failure
+from ottla.engines.fleet import held_units
+from ottla.engines.fleet.held_units import Ending, HeldUnits, failure
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.unit import reason_of, trace_of
 from ottla.engines.fleet.units import LEAP, Charter, Failure, Move
@@ -37,7 +37,7 @@ def fill(store: Store) -> None:
 
 
 def test_units_are_taken_and_told(memory: Store) -> None:
-    holdings = Holdings(memory, "node")
+    holdings = HeldUnits(memory, "node")
     one, two, three = holdings.take(3)
     assert len(holdings) == 3
     assert holdings.finish(one, 10) is Ending.DONE
@@ -48,7 +48,7 @@ def test_units_are_taken_and_told(memory: Store) -> None:
 
 
 def test_what_was_lost_is_told_once_and_refused_then(memory: Store) -> None:
-    holdings = Holdings(memory, "node")
+    holdings = HeldUnits(memory, "node")
     kept, lost = holdings.take(2)
     out = next(out for out in memory.pulse().out if out.range == lost.grant.range)
     assert memory.reclaim(out.range, out.seen, Failure(out.range, 1, "still"))
@@ -61,7 +61,7 @@ def test_what_was_lost_is_told_once_and_refused_then(memory: Store) -> None:
 
 def test_a_number_that_was_given_out_before_is_refused_and_all_further_ones_are_higher(memory: Store) -> None:
     told: list[str] = []
-    holdings = Holdings(memory, "node", went_back=told.append)
+    holdings = HeldUnits(memory, "node", went_back=told.append)
     before = [held.grant.lease.number for held in holdings.take(5)]
     memory.forget()
     fill(memory)
@@ -88,7 +88,7 @@ class Moody:
 @pytest.mark.parametrize("error", [ConfigError("the password is wrong"), StoreIncompatible("it is another version")])
 def test_a_unit_whose_end_the_store_answers_with_an_error_is_not_held_any_more(memory: Store, error: Exception) -> None:
     moody = Moody(memory)
-    holdings = Holdings(cast("Store", moody), "node")
+    holdings = HeldUnits(cast("Store", moody), "node")
     one, two = holdings.take(2)
     moody.error = error
     with pytest.raises(type(error)):
@@ -103,7 +103,7 @@ def test_a_unit_whose_end_the_store_answers_with_an_error_is_not_held_any_more(m
 
 def test_giving_back_does_not_wait_for_a_store_that_is_away(memory: Store) -> None:
     moody = Moody(memory)
-    holdings = Holdings(cast("Store", moody), "node")
+    holdings = HeldUnits(cast("Store", moody), "node")
     (held,) = holdings.take(1)
     moody.error = StoreUnavailable("memory", "away")
     assert holdings.finish(held, held.grant.range.start) is Ending.UNSURE
@@ -113,9 +113,9 @@ def test_giving_back_does_not_wait_for_a_store_that_is_away(memory: Store) -> No
 def test_a_node_that_is_to_stop_does_not_wait_for_a_store_for_ever(
     memory: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_HURRIED_SECONDS", 0.1)
+    monkeypatch.setattr(held_units, "_HURRIED_SECONDS", 0.1)
     moody = Moody(memory)
-    holdings = Holdings(cast("Store", moody), "node")
+    holdings = HeldUnits(cast("Store", moody), "node")
     (held,) = holdings.take(1)
     moody.error = StoreUnavailable("memory", "away")
     holdings.hurry()
@@ -125,7 +125,7 @@ def test_a_node_that_is_to_stop_does_not_wait_for_a_store_for_ever(
 @pytest.mark.parametrize("error", [StoreUnavailable("memory", "away"), ConfigError("the password is wrong")])
 def test_giving_up_lets_go_of_everything_whatever_the_store_says(memory: Store, error: Exception) -> None:
     moody = Moody(memory)
-    holdings = Holdings(cast("Store", moody), "node")
+    holdings = HeldUnits(cast("Store", moody), "node")
     held = holdings.take(3)
     moody.error = error
     holdings.give_up()
@@ -144,7 +144,7 @@ def test_an_error_that_cannot_be_told_is_a_reason_too() -> None:
 
 
 def test_numbers_of_others_that_were_seen_count_too(memory: Store) -> None:
-    holdings = Holdings(memory, "node")
+    holdings = HeldUnits(memory, "node")
     holdings.saw([50, 7])
     assert holdings.take(1) == []
     (held,) = holdings.take(1)

@@ -15,7 +15,7 @@ from tests.waiting import eventually
 
 from ottla import Charter, Fleet, Producer, Reader, Record, Unit, Units
 from ottla.engines.fleet import steward
-from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.held_units import Ending
 from ottla.errors import StoreUnavailable, UsedAfterFork
 from ottla.testing.fake.kafka import FakeKafka
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ottla.engines.fleet.pausing import Pause
+from ottla.engines.fleet.backoff import Backoff
 from ottla.engines.fleet.units import Charter
 
 
 def test_pauses_grow_with_failures_in_a_row_and_end_with_a_success() -> None:
-    pause = Pause()
+    pause = Backoff()
     assert pause.seconds(100.0) == 0.0
     seen = []
     for _ in range(12):
@@ -25,7 +25,7 @@ def test_pauses_grow_with_failures_in_a_row_and_end_with_a_success() -> None:
 
 def test_what_fails_at_once_for_a_minute_is_twice_given_up_and_not_a_backlog() -> None:
     """As docs/fleet.md says, with the five attempts that a unit has unless told otherwise."""
-    pause, now, attempts = Pause(), 0.0, 0
+    pause, now, attempts = Backoff(), 0.0, 0
     while now < 60:
         attempts += 1
         pause.failed(now)

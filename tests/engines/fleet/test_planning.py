@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.engines.fleet.planning import Log, Round, Units, Wrong, plan
-from ottla.engines.fleet.units import Lane, Move
+from ottla.engines.fleet.units import Move, PartitionState
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange, TopicPartition
@@ -18,12 +18,12 @@ from ottla.model import OffsetRange, TopicPartition
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 TEN = Units(records=10, backlog=100)
 Logs = Mapping[TopicPartition, Log]
-Lanes = Mapping[TopicPartition, Lane]
+Lanes = Mapping[TopicPartition, PartitionState]
 
 
-def lane(at: TopicPartition, planned: int, *, waiting: int = 0) -> Lane:
+def lane(at: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
     """A partition that is planned up to there."""
-    return Lane(at, planned, done=0, waiting=waiting, out=0, failed=0)
+    return PartitionState(at, planned, done=0, waiting=waiting, out=0, failed=0)
 
 
 def planned(
@@ -153,7 +153,7 @@ UNITS = st.builds(Units, records=st.integers(1, 60), bytes=st.integers(1, 5000),
 def test_rounds_cover_every_offset_once_and_the_backlog_is_bounded(
     logs: dict[TopicPartition, Log], units: Units, size: float, data: st.DataObject
 ) -> None:
-    lanes: dict[TopicPartition, Lane] = {}
+    lanes: dict[TopicPartition, PartitionState] = {}
     waiting: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in logs}
     everything: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in logs}
     for _ in range(10_000):
@@ -190,7 +190,7 @@ def _check_exact(units: list[OffsetRange], log: Log) -> None:
     st.integers(1, 30),
 )
 def test_a_log_that_grows_bit_by_bit_is_covered_exactly(growth: list[int], records: int) -> None:
-    stop, lanes, everything = 0, dict[TopicPartition, Lane](), list[OffsetRange]()
+    stop, lanes, everything = 0, dict[TopicPartition, PartitionState](), list[OffsetRange]()
     for more in growth:
         stop += more
         due = planned({A: Log(0, stop)}, lanes, units=Units(records=records, backlog=10_000))

@@ -18,7 +18,7 @@ from ottla.cluster.ports import HOST
 from ottla.config import Address, Tls
 from ottla.engines.fleet import redis_link
 from ottla.engines.fleet.redis_address import Kind, Place
-from ottla.engines.fleet.redis_troubles import meaning
+from ottla.engines.fleet.redis_errors import meaning
 from ottla.engines.fleet.store import open_store
 from ottla.errors import ConfigError, OttlaError, StoreUnavailable
 

@@ -17,7 +17,19 @@ from hypothesis.stateful import (
 )
 
 from ottla.engines.fleet.rules import LOST_LEASE, Rules
-from ottla.engines.fleet.units import Charter, Counts, Failure, Grant, Lane, Lease, Move, Node, Out, Pulse, Seen
+from ottla.engines.fleet.units import (
+    Charter,
+    Counts,
+    Failure,
+    Grant,
+    Lease,
+    Move,
+    Node,
+    Out,
+    PartitionState,
+    Pulse,
+    Seen,
+)
 from ottla.model import OffsetRange, TopicPartition
 
 CLICKS = TopicPartition("clicks", 0)
@@ -44,7 +56,7 @@ def planned(charter: Charter | None = None, *units: OffsetRange) -> Rules:
     return rules
 
 
-def lane(rules: Rules, at: TopicPartition = CLICKS) -> Lane:
+def lane(rules: Rules, at: TopicPartition = CLICKS) -> PartitionState:
     return next(one for one in rules.look().lanes if one.at == at)
 
 
@@ -108,7 +120,7 @@ def test_a_plan_is_taken_whole_or_not_at_all() -> None:
     assert not rules.plan(lease, [good, Move(VIEWS, 5, 10)])
     assert rules.look().lanes == ()
     assert rules.plan(lease, [good, Move(VIEWS, None, 7)])
-    assert rules.look().lanes == (Lane(CLICKS, 10, 0, 1, 0, 0), Lane(VIEWS, 7, 7, 0, 0, 0))
+    assert rules.look().lanes == (PartitionState(CLICKS, 10, 0, 1, 0, 0), PartitionState(VIEWS, 7, 7, 0, 0, 0))
     assert not rules.plan(lease, [good])
 
 
@@ -218,7 +230,7 @@ def test_after_its_last_attempt_a_unit_is_on_the_error_list() -> None:
         assert rules.fail(grant.range, grant.lease, failure(grant.range, "boom"))
     assert rules.failures() == [Failure(unit(0, 10), 2, "boom", "trace", "host", 12.5)]
     assert rules.look().counts == Counts(failed=2, given_up=1)
-    assert lane(rules) == Lane(CLICKS, 10, 0, 0, 0, 1)
+    assert lane(rules) == PartitionState(CLICKS, 10, 0, 0, 0, 1)
     assert rules.take("a") == []
 
 
@@ -246,7 +258,7 @@ def test_the_error_list_can_be_tried_again_or_dropped() -> None:
     assert rules.drop(unit(10, 20))
     assert not rules.drop(unit(10, 20))
     assert rules.failures() == []
-    assert lane(rules) == Lane(CLICKS, 20, 0, 1, 0, 0)
+    assert lane(rules) == PartitionState(CLICKS, 20, 0, 1, 0, 0)
     assert only(rules.take("a")).attempt == 1
 
 
@@ -256,7 +268,7 @@ def test_a_partition_that_begins_anew_has_no_units(offset: int | None) -> None:
     out, failed = rules.take("a", 2)
     assert rules.fail(failed.range, failed.lease, failure(failed.range))
     rules.reset(CLICKS, offset)
-    assert rules.look().lanes == (() if offset is None else (Lane(CLICKS, 5, 5, 0, 0, 0),))
+    assert rules.look().lanes == (() if offset is None else (PartitionState(CLICKS, 5, 5, 0, 0, 0),))
     assert rules.failures() == []
     assert rules.waiting() == []
     assert not rules.finish(out.range, out.lease, 10)

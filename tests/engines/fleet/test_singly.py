@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 from ottla.engines.fleet.fleet import Fleet
 from ottla.engines.fleet.planning import Units
-from ottla.engines.fleet.singly import Singly
+from ottla.engines.fleet.record_sharing import RecordSharing
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.unit import Unit
 from ottla.engines.fleet.units import Charter, Failure
@@ -38,7 +38,7 @@ IN_STEPS = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10)
 class Hand:
     """A thread that asks when it is told to."""
 
-    def __init__(self, singly: Singly, name: str) -> None:
+    def __init__(self, singly: RecordSharing, name: str) -> None:
         self._singly = singly
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
@@ -65,7 +65,7 @@ def hands() -> Iterator[Hands]:
     """Makes threads that share records; they end after the nodes."""
     made: list[Hand] = []
 
-    def make(singly: Singly, *names: str) -> tuple[Hand, ...]:
+    def make(singly: RecordSharing, *names: str) -> tuple[Hand, ...]:
         some = tuple(Hand(singly, name) for name in names)
         made.extend(some)
         return some
@@ -114,7 +114,7 @@ def unit(start: int, stop: int) -> OffsetRange:
 
 
 def test_a_unit_is_done_when_whoever_has_its_last_record_asks_again(node: NewNode, hands: Hands, store: Store) -> None:
-    quick, slow = hands(Singly(node(6).units()), "quick", "slow")
+    quick, slow = hands(RecordSharing(node(6).units()), "quick", "slow")
     assert [quick.gets(), quick.gets(), slow.gets()] == [0, 1, 2]
     assert quick.gets() == 3, "of the second unit"
     assert done(store) == 0, "the slow one still has a record of the first"
@@ -127,7 +127,7 @@ def test_a_unit_is_done_when_whoever_has_its_last_record_asks_again(node: NewNod
 def test_a_record_in_the_middle_holds_its_unit_up_as_the_last_one_does(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
-    quick, slow = hands(Singly(node(6).units()), "quick", "slow")
+    quick, slow = hands(RecordSharing(node(6).units()), "quick", "slow")
     assert slow.gets() == 0
     assert [quick.gets() for _ in range(5)] == [1, 2, 3, 4, 5]
     waits = quick.asks()
@@ -148,7 +148,7 @@ def test_a_thread_that_waits_for_units_does_not_hold_up_the_end_of_anothers(
             yield one
             wanted.set()
 
-    first, second = hands(Singly(units()), "first", "second")
+    first, second = hands(RecordSharing(units()), "first", "second")
     assert [first.gets(), first.gets(), second.gets()] == [0, 1, 2]
     waits = first.asks()
     assert wanted.wait(SECONDS)
@@ -169,7 +169,7 @@ def test_the_records_of_a_thread_that_ended_come_again(
     died_with: int, node: NewNode, hands: Hands, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = node(3)
-    singly = Singly(fleet.units())
+    singly = RecordSharing(fleet.units())
     mortal, other = hands(singly, "mortal", "other")
     assert [other.gets() for _ in range(died_with)] == list(range(died_with))
     assert mortal.gets() == died_with
@@ -184,7 +184,7 @@ def test_the_records_of_a_thread_that_ended_come_again(
 
 def test_what_others_have_of_a_unit_that_failed_is_forgotten(node: NewNode, hands: Hands, store: Store) -> None:
     fleet = node(3)
-    mortal, slow, other = hands(Singly(fleet.units()), "mortal", "slow", "other")
+    mortal, slow, other = hands(RecordSharing(fleet.units()), "mortal", "slow", "other")
     assert [mortal.gets(), slow.gets()] == [0, 1]
     mortal.dies()
     assert other.gets() == 0
@@ -201,7 +201,7 @@ def test_a_unit_that_two_threads_ended_with_fails_once(
     node: NewNode, hands: Hands, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = node(3)
-    *mortals, other = hands(Singly(fleet.units()), "one", "two", "other")
+    *mortals, other = hands(RecordSharing(fleet.units()), "one", "two", "other")
     assert [mortal.gets() for mortal in mortals] == [0, 1]
     for mortal in mortals:
         mortal.dies()
@@ -223,7 +223,7 @@ def test_a_thread_that_ended_is_noticed_while_the_others_wait_if_units_let_it(
             if over.wait(0.01):
                 return
 
-    mortal, other = hands(Singly(units()), "mortal", "other")
+    mortal, other = hands(RecordSharing(units()), "mortal", "other")
     assert [other.gets(), other.gets(), mortal.gets()] == [0, 1, 2]
     waits = other.asks()
     mortal.dies()
@@ -239,7 +239,7 @@ def test_a_unit_that_cannot_be_read_is_tried_again_and_others_go_on(
 ) -> None:
     fault = fake_kafka.fail("Fetch", ErrorCode.topic_authorization_failed)
     fleet = node(6)
-    (hand,) = hands(Singly(fleet.units()), "hand")
+    (hand,) = hands(RecordSharing(fleet.units()), "hand")
     assert sorted(str(hand.gets()) for _ in range(6)) == list("012345")
     hand.asks()
     eventually(lambda: done(store) == 2, "both units are done")
@@ -253,7 +253,7 @@ def test_a_unit_that_cannot_be_read_to_its_end_is_not_done(
     fake_kafka: FakeKafka, node: NewNode, hands: Hands, store: Store
 ) -> None:
     fleet = node_of_large_records(fake_kafka, node)
-    slow, quick = hands(Singly(fleet.units()), "slow", "quick")
+    slow, quick = hands(RecordSharing(fleet.units()), "slow", "quick")
     assert slow.gets() == 0
     fake_kafka.fail("Fetch", ErrorCode.topic_authorization_failed)
     offsets = [quick.gets() for _ in range(12)]
@@ -285,7 +285,7 @@ def test_a_unit_that_is_lost_while_it_is_read_is_left(
             taken.append(one)
             yield one
 
-    slow, quick = hands(Singly(units()), "slow", "quick")
+    slow, quick = hands(RecordSharing(units()), "slow", "quick")
     assert slow.gets() == 0
 
     def is_reclaimed() -> bool:
@@ -311,7 +311,7 @@ def test_that_the_end_of_a_unit_cannot_be_said_does_not_end_a_thread(
             taken.append(one)
             yield one
 
-    (hand,) = hands(Singly(units()), "hand")
+    (hand,) = hands(RecordSharing(units()), "hand")
     assert [hand.gets() for _ in range(3)] == [0, 1, 2]
     taken[0].done()  # so that nobody else can say it
     assert [hand.gets() for _ in range(3)] == [3, 4, 5]
@@ -320,7 +320,7 @@ def test_that_the_end_of_a_unit_cannot_be_said_does_not_end_a_thread(
 
 def test_a_unit_whose_reading_is_interrupted_is_given_back(fake_kafka: FakeKafka, node: NewNode, store: Store) -> None:
     fake_kafka.silence("Fetch")
-    singly = Singly(node(3).units())
+    singly = RecordSharing(node(3).units())
     main = threading.main_thread().ident
     assert main == threading.get_ident()
 
@@ -346,7 +346,7 @@ def test_after_a_stop_the_unit_at_hand_is_cut_where_its_records_were_handed_out(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
     fleet, stopped = node(10, each=10), threading.Event()
-    first, second = hands(Singly(fleet.units(), stopped.is_set), "first", "second")
+    first, second = hands(RecordSharing(fleet.units(), stopped.is_set), "first", "second")
     assert [first.gets(), second.gets()] == [0, 1]
     stopped.set()
     fleet.stop()
@@ -355,7 +355,7 @@ def test_after_a_stop_the_unit_at_hand_is_cut_where_its_records_were_handed_out(
     assert second.gets() is None
     assert store.look().lanes[0].done == 2
     assert store.waiting() == [unit(2, 10)]
-    (other,) = hands(Singly(node(each=10).units()), "other")
+    (other,) = hands(RecordSharing(node(each=10).units()), "other")
     assert [other.gets() for _ in range(8)] == list(range(2, 10))
 
 
@@ -363,7 +363,7 @@ def test_after_a_stop_a_unit_of_which_nobody_has_anything_goes_back_whole(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
     fleet, stopped = node(3), threading.Event()
-    mortal, other = hands(Singly(fleet.units(), stopped.is_set), "mortal", "other")
+    mortal, other = hands(RecordSharing(fleet.units(), stopped.is_set), "mortal", "other")
     assert mortal.gets() == 0
     mortal.dies()
     stopped.set()
@@ -376,7 +376,7 @@ def test_without_word_of_a_stop_the_unit_at_hand_is_handed_out_to_its_end(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
     fleet = node(6)
-    first, second = hands(Singly(fleet.units()), "first", "second")
+    first, second = hands(RecordSharing(fleet.units()), "first", "second")
     assert first.gets() == 0
     fleet.stop()
     assert [second.gets(), second.gets(), second.gets()] == [1, 2, None]
@@ -390,13 +390,13 @@ def test_what_nobody_asked_past_before_the_node_was_closed_comes_again(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
     fleet = node(3)
-    first, second = hands(Singly(fleet.units()), "first", "second")
+    first, second = hands(RecordSharing(fleet.units()), "first", "second")
     assert [first.gets(), second.gets()] == [0, 1]
     fleet.close()
     assert store.waiting() == [unit(0, 3)]
     assert [first.gets(), second.gets(), first.gets()] == [2, None, None]
     assert done(store) == 0, "whoever asks after that changes nothing"
-    (other,) = hands(Singly(node().units()), "other")
+    (other,) = hands(RecordSharing(node().units()), "other")
     assert [other.gets() for _ in range(3)] == [0, 1, 2]
 
 
@@ -408,7 +408,7 @@ Seen = Counter[tuple[int, int]]
 ALL = {(TOPIC, partition): 1250 for partition in range(4)}
 
 
-def work(singly: Singly, seen: Seen, life: int = 1_000_000) -> None:
+def work(singly: RecordSharing, seen: Seen, life: int = 1_000_000) -> None:
     """Handles records until there are none, or until so many: then it ends with one in hand that is not handled."""
     for _ in range(life):
         if (record := singly.next()) is None:
@@ -419,7 +419,7 @@ def work(singly: Singly, seen: Seen, life: int = 1_000_000) -> None:
 
 def test_many_threads_handle_every_record_exactly_once(node: NewNode, store: Store) -> None:
     fleet = node(1250, each=50, partitions=4)
-    singly, seens = Singly(fleet.units()), [Seen() for _ in range(8)]
+    singly, seens = RecordSharing(fleet.units()), [Seen() for _ in range(8)]
     threads = [threading.Thread(target=work, args=(singly, seen)) for seen in seens]
     for thread in threads:
         thread.start()
@@ -436,7 +436,7 @@ def test_many_threads_of_which_some_end_handle_every_record_at_least_once(
     node: NewNode, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = node(1250, each=50, partitions=4)
-    singly, seens = Singly(fleet.units()), [Seen() for _ in range(4)]
+    singly, seens = RecordSharing(fleet.units()), [Seen() for _ in range(4)]
 
     def generations(seen: Seen, lives: list[int]) -> None:
         for life in (*lives, 1_000_000):

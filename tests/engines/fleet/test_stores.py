@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 from ottla.engines.fleet.rules import Rules
 from ottla.engines.fleet.store import Store, open_store
-from ottla.engines.fleet.units import Charter, Counts, Failure, Grant, Lane, Lease, Move, Pulse, Seen
+from ottla.engines.fleet.units import Charter, Counts, Failure, Grant, Lease, Move, PartitionState, Pulse, Seen
 from ottla.errors import ConfigError, InputError, StoreIncompatible, StoreUnavailable
 from ottla.model import OffsetRange, TopicPartition
 
@@ -185,7 +185,7 @@ def test_offsets_are_exact_up_to_the_highest(store: Store) -> None:
     assert [one.range for one in grants] == list(units)
     assert [one.lease.number - 2**53 for one in grants] == [1, 2, 3, 4]
     assert store.finish(grants[0].range, grants[0].lease, 2**53 + 1)
-    assert store.look().lanes == (Lane(CLICKS, HIGH, 2**53 + 1, 0, 3, 0),)
+    assert store.look().lanes == (PartitionState(CLICKS, HIGH, 2**53 + 1, 0, 3, 0),)
 
 
 @pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)

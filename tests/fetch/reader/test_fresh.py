@@ -16,7 +16,7 @@ from ottla.admin import Admin
 from ottla.admin.committed import Committed
 from ottla.errors import OffsetsLost
 from ottla.events import RangeLost
-from ottla.fetch.places import CommittedBy
+from ottla.fetch.bounds import CommittedBy
 from ottla.fetch.reader import Reader
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net import Cluster
@@ -112,9 +112,9 @@ def test_brokers_that_have_not_heard_of_the_topic_yet_do_not_take_its_reader_bac
             reading = names(reader.read("t", stop=None))
             assert [next(reading).offset for _ in range(100)] == list(range(100))
             (fetcher,) = reader._fetchers
-            (course,) = fetcher._courses.values()
+            (cursor,) = fetcher._cursors.values()
             metadata = reader.cluster.metadata(["t"])
-            assert course.topic_id == metadata.topics["t"].id
+            assert cursor.topic_id == metadata.topics["t"].id
             behind = replace(metadata, topics={"t": replace(metadata.topics["t"], id=UUID(int=7))})
             fetcher._loop.call(lambda: fetcher._learn(behind, time.monotonic()))
             fill(kafka, 1)

@@ -165,7 +165,7 @@ def test_ctrl_c_at_any_instruction_leaves_no_thread_when_the_reader_is_closed(ka
         reached = True
         with new_reader(kafka.bootstrap) as reader, contextlib.suppress(KeyboardInterrupt):
             doing = partial(work, reader)
-            reached = interrupted(doing, at, press, files=("fetch/reader.py", "fetch/shelf.py", "fetch/fetcher.py"))
+            reached = interrupted(doing, at, press, files=("fetch/reader.py", "fetch/buffer.py", "fetch/fetcher.py"))
         eventually(lambda: not threads_of_reading(), "no thread is left")
         if not reached:
             assert at > 300, "it was interrupted in many places"

@@ -150,20 +150,20 @@ def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_told(kafka:
     assert lost.stop == 490
 
 
-def test_what_waits_on_the_shelf_survives_a_loss_behind_it(kafka: FakeKafka) -> None:
+def test_what_waits_on_the_buffer_survives_a_loss_behind_it(kafka: FakeKafka) -> None:
     told = Told()
     fetching = Fetching(memory_bytes=1 << 20, request_bytes=1 << 10, max_wait=0.1)
     with new_reader(kafka.bootstrap, on_lost="earliest", fetching=fetching, events=[told]) as reader:
         kafka.delay("Fetch", 0.05, times=None)
         reading = reader.read("many", 0, 500, partitions=[0])
         handed = next(reading).column("offset").to_pylist()
-        kafka.wait_for_request("Fetch", count=4)  # some pieces lie on the shelf, more are to come
+        kafka.wait_for_request("Fetch", count=4)  # some pieces lie on the buffer, more are to come
         with kafka._dispatcher.changed:
             kafka._partition("many", 0).log.delete_before(490)
         eventually(lambda: told.of(RangeLost), "the loss is noticed while the reader sleeps")
         handed += [record.offset for record in names(reading)]
     (lost,) = told.of(RangeLost)
-    assert lost.start > 20, "there was something on the shelf"
+    assert lost.start > 20, "there was something on the buffer"
     assert handed == [*range(lost.start), *range(490, 500)]
 
 
@@ -219,7 +219,7 @@ def test_a_range_that_was_fetched_whole_is_not_spoilt_by_a_new_topic(kafka: Fake
     with new_reader(kafka.bootstrap, timeouts=times) as reader:
         ranges = [OffsetRange("t", 0, 0, 100), OffsetRange("none", 0, 0, 10)]
         reading = names(reader.read(ranges))
-        assert next(reading).offset == 0  # all of t is on the shelf or in use
+        assert next(reading).offset == 0  # all of t is on the buffer or in use
         recreate(kafka)
         kafka.fail("Fetch", ErrorCode.not_leader_or_follower, times=2)  # metadata is looked at again
         fill(kafka, 1, at=TopicPartition("none", 0))
@@ -248,7 +248,7 @@ def test_a_reader_that_takes_its_time_is_not_given_up(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, timeouts=SHORT, fetching=fetching) as reader:
         reading = names(reader.read("large"))
         first = next(reading)
-        time.sleep(1.5)  # much longer than `total`, with a full shelf
+        time.sleep(1.5)  # much longer than `total`, with a full buffer
         rest = list(reading)
     found: dict[int, list[int]] = {}
     for partition, offset in [first, *rest]:

@@ -273,7 +273,7 @@ def test_an_outage_of_which_nothing_was_heard_for_a_while_is_not_believed(
     with spooling(kafka, tmp_path, timeouts=_OFTEN, delivery_timeout=0.6) as producer:
         assert producer.send("never-seen", b"x").exception(SOON) is not None
         eventually(lambda: producer._sender.topic("never-seen") is None)
-        eventually(lambda: not producer._sender._loop.errands.busy("metadata"))
+        eventually(lambda: not producer._sender._loop.background.busy("metadata"))
         kafka.all_up()
         admin.add_partitions("many", 7)
         assert producer.send("many", b"x", b"k3").result(SOON).partition == partition_of_key(b"k3", 7)
@@ -319,7 +319,7 @@ def test_a_topic_is_remembered_although_the_program_goes_to_another_directory(
 def test_a_disk_that_refuses_the_list_of_topics_is_asked_again(
     kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.produce.keeper._WRITE_COUNTS_AGAIN", 0.05)
+    monkeypatch.setattr("ottla.produce.spooling._WRITE_COUNTS_AGAIN", 0.05)
     blocked = tmp_path / "topics.new"
     blocked.mkdir()
     with spooling(kafka, tmp_path) as producer:

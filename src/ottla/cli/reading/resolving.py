@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ottla.admin.committed import fetch_committed
 from ottla.cli import Failure
 from ottla.cli.values.places import Fixed, LastRecords, Place
-from ottla.fetch import places as fetch
-from ottla.fetch.places import CommittedBy
+from ottla.fetch import bounds as fetch
+from ottla.fetch.bounds import CommittedBy
 from ottla.fetch.reader import Reader
 from ottla.model import GroupMember, OffsetRange, TopicPartition
 from ottla.net.deadline import Deadline
@@ -29,7 +29,7 @@ class Wanted:
     timeout: float
     """Seconds to find all that."""
 
-    def first(self, reader: Reader) -> fetch.Place:
+    def first(self, reader: Reader) -> fetch.Bound:
         """The start, in a form that the reader understands."""
         if isinstance(self.start, int):
             self._require(reader, self.start)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ottla.cli.values import times
 
 if TYPE_CHECKING:
-    from ottla.fetch.places import CommittedBy
+    from ottla.fetch.bounds import CommittedBy
 
 _LAST_OFFSET = (1 << 63) - 1
 _LAST_PARTITION = (1 << 31) - 1
@@ -50,7 +50,7 @@ def parse_place(text: str, *, now: datetime) -> Place:
         name = word.removeprefix("group:")
         if not name:
             raise ValueError("the name of the group is missing, for example group:billing")
-        from ottla.fetch.places import CommittedBy
+        from ottla.fetch.bounds import CommittedBy
 
         return CommittedBy(name)
     return _time(text, now)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from ottla.admin import Admin, Committed
 from ottla.cli.resetting import Goal, Move, ToTime, plan, refuse_missing
-from ottla.engines.fleet import memory
+from ottla.engines.fleet import kafka_memory
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Charter, Lane, Snapshot
+from ottla.engines.fleet.units import Charter, PartitionState, Snapshot
 from ottla.errors import FleetError, InputError
 from ottla.model import TopicPartition
 
@@ -43,7 +43,7 @@ def listed(seen: Snapshot) -> list[ListedTopic]:
     return [_listed(name, seen, [lane for lane in seen.lanes if lane.at.topic == name]) for name in names]
 
 
-def _listed(name: str, seen: Snapshot, lanes: Sequence[Lane]) -> ListedTopic:
+def _listed(name: str, seen: Snapshot, lanes: Sequence[PartitionState]) -> ListedTopic:
     waiting, out, failed = (sum(getattr(lane, what) for lane in lanes) for what in ("waiting", "out", "failed"))
     return ListedTopic(name, name in seen.topics, len(lanes), waiting, out, failed, seen.topics.get(name, ""))
 
@@ -79,7 +79,7 @@ def _is_another(seen: Snapshot, topic: str, identity: str) -> bool:
     return bool(known and identity and known != identity)
 
 
-def _note(move: Move, lane: Lane | None) -> str:
+def _note(move: Move, lane: PartitionState | None) -> str:
     """What is said of the offset, and which units are gone."""
     gone = (
         () if lane is None else ((lane.waiting, "waiting"), (lane.out, "in flight"), (lane.failed, "on the error list"))
@@ -135,4 +135,4 @@ def found_anew(admin: Admin, store: Store, group: str, charter: Charter) -> None
 
 def _remember(admin: Admin, store: Store, group: str, partitions: Collection[TopicPartition]) -> None:
     seen = store.look()
-    memory.remember(admin.cluster, group, {lane.at: lane for lane in seen.lanes if lane.at in partitions}, seen)
+    kafka_memory.remember(admin.cluster, group, {lane.at: lane for lane in seen.lanes if lane.at in partitions}, seen)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ottla.admin import Admin
 from ottla.cli.options.fleet import look
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Counts, Lane, Node, Out, Snapshot
+from ottla.engines.fleet.units import Counts, Node, Out, PartitionState, Snapshot
 from ottla.errors import OttlaError, StoreUnavailable
 from ottla.model import OffsetRange, TopicPartition
 
@@ -22,7 +22,7 @@ from ottla.model import OffsetRange, TopicPartition
 class Behind(NamedTuple):
     """One partition of a group: how far it is, and where its log ends."""
 
-    lane: Lane
+    lane: PartitionState
     stop: int | None
     """None where nobody can tell."""
 

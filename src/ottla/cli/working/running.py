@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from ottla.cli.working.handlers import Takes, load
 from ottla.config import Security
 from ottla.engines.fleet.fleet import Fleet
-from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.held_units import Ending
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import Charter

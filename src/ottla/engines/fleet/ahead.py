@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ottla.engines.fleet.holding import Held
+from ottla.engines.fleet.held_units import Held
 from ottla.errors import OttlaError
 from ottla.fetch.reader import Prefetch
 from ottla.model import OffsetRange

@@ -19,15 +19,15 @@ from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.engines.fleet.ahead import Ahead, Claimed, Slot
+from ottla.engines.fleet.backoff import Backoff
 from ottla.engines.fleet.goal import Goal
 from ottla.engines.fleet.handling import ended, handle
-from ottla.engines.fleet.holding import Ending, Held, Holdings, failure
-from ottla.engines.fleet.pausing import Pause
+from ottla.engines.fleet.held_units import Ending, Held, HeldUnits, failure
 from ottla.engines.fleet.planner import Planner, Policy, Start
 from ottla.engines.fleet.planning import Units
-from ottla.engines.fleet.singly import Anew, Singly, log_failure
+from ottla.engines.fleet.record_sharing import Anew, RecordSharing, log_failure
 from ottla.engines.fleet.steward import Steward
-from ottla.engines.fleet.stopping import Stop
+from ottla.engines.fleet.stop_flag import StopFlag
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
@@ -45,12 +45,12 @@ from ottla.errors import (
     UsedAfterFork,
 )
 from ottla.events import Event, StoreWentBack
-from ottla.fetch import places
+from ottla.fetch import bounds
 from ottla.fetch.options import Fetching, OnLost, parse_isolation, parse_on_lost
 from ottla.fetch.reader import Reader
 from ottla.model import Isolation, OffsetRange, Record, TopicPartition
+from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
-from ottla.net.footing import Addresses, Footing, Sinks
 
 _log = logging.getLogger(__name__)
 _UNITS = Units()
@@ -97,22 +97,22 @@ class Fleet:
         check_kind("charter", charter, Charter)
         check_kind("fetching", fetching, Fetching)
         if start not in ("earliest", "latest"):
-            places.check(start, "start")
+            bounds.check(start, "start")
         if most_seconds is not None and most_seconds <= 0:
             raise ConfigError(f"most_seconds must be above 0, got {most_seconds}")
         self.group = group
         self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self._store = open_store(store, group) if isinstance(store, str) else store
         self._charter = charter
-        self._footing = Footing(
+        self._context = ClientContext(
             cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
         self._reader = Reader(
-            self._footing.cluster,
+            self._context.cluster,
             fetching=fetching,
             isolation=isolation,
             on_lost=on_lost,
-            events=self._footing.events,
+            events=self._context.events,
         )
         self._policy = Policy(
             group=group,
@@ -128,20 +128,20 @@ class Fleet:
         """The name of this node, which no other has."""
         self.newest: deque[Event] = deque(maxlen=_NEWEST)
         """The last events of this node."""
-        self._holdings = Holdings(
+        self._holdings = HeldUnits(
             self._store, self.node, host=self.host, most_seconds=most_seconds, went_back=self._went_back
         )
-        self._planner = Planner(self._footing.cluster, self._store, self._policy, self._tell)
+        self._planner = Planner(self._context.cluster, self._store, self._policy, self._tell)
         self._ahead = Ahead(self._take, self._reader.prefetch, self._return)
         self._steward: Steward | None = None
         self._tally = Tally()
-        self._pause = Pause()
+        self._pause = Backoff()
         self._taking = threading.RLock()
         self._starting = threading.RLock()
-        self._stopped = Stop()
+        self._stopped = StopFlag()
         self._closed = False
         self._pid = os.getpid()
-        self._singly = Singly(Anew(lambda: self._looks(until_end=False)), self._stopped.is_set)
+        self._singly = RecordSharing(Anew(lambda: self._looks(until_end=False)), self._stopped.is_set)
 
     def __enter__(self) -> Self:
         return self
@@ -272,7 +272,7 @@ class Fleet:
                 self._steward.stop()
                 self._steward = None
             self._reader.close()
-            self._footing.close()
+            self._context.close()
             self._store.close()
 
     def _give_back_astray(self) -> None:
@@ -292,7 +292,7 @@ class Fleet:
         """The group works on these, too, from now on, on all nodes."""
         self._check_usable()
         for name in topics:
-            self._footing.cluster.topic(name)
+            self._context.cluster.topic(name)
         self._found()
         self._store.add_topics(dict.fromkeys(topics, ""))
 
@@ -371,13 +371,13 @@ class Fleet:
         return ending
 
     def _leader(self, one: OffsetRange) -> int:
-        topic = self._footing.cluster.known.topics.get(one.topic)
+        topic = self._context.cluster.known.topics.get(one.topic)
         partition = None if topic is None else topic.partition(one.partition)
         return -1 if partition is None else partition.leader
 
     def _tell(self, event: Event) -> None:
         self.newest.append(event)
-        self._footing.events.emit(event)
+        self._context.events.emit(event)
 
     def _went_back(self, reason: str) -> None:
         self._tell(StoreWentBack(self.group, store=self._store.address, reason=reason))

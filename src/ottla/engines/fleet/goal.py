@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ottla.engines.fleet.lease_watch import LeaseWatch
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import Lane, Snapshot, label
-from ottla.engines.fleet.watching import Watch
+from ottla.engines.fleet.units import PartitionState, Snapshot, label
 from ottla.errors import FleetError, StoreUnavailable
 from ottla.model import TopicPartition
 
@@ -25,7 +25,7 @@ class Goal:
         self._group = group
         self._ends = ends
         self._ordered = ordered
-        self._halts: Watch[str, str] = Watch(_HALTED_SECONDS)
+        self._halts: LeaseWatch[str, str] = LeaseWatch(_HALTED_SECONDS)
 
     def is_reached(self, now: float) -> bool:
         """Whether nothing is left to do. Raises when somebody has said for long why a rest is not planned."""
@@ -45,7 +45,7 @@ class Goal:
         lanes = {lane.at: lane for lane in seen.lanes}
         return [at for at, end in self._ends.items() if at not in lanes or not self._is_past(lanes[at], end, seen)]
 
-    def _is_past(self, lane: Lane, end: int, seen: Snapshot) -> bool:
+    def _is_past(self, lane: PartitionState, end: int, seen: Snapshot) -> bool:
         """Whether nothing before `end` is to be done, or will be without somebody who looks at the error list."""
         if lane.done >= end:
             return True

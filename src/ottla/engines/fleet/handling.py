@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.engines.fleet.handlers import call
-from ottla.engines.fleet.holding import Ending
-from ottla.engines.fleet.singly import log_failure
+from ottla.engines.fleet.held_units import Ending
+from ottla.engines.fleet.record_sharing import log_failure
 from ottla.engines.fleet.unit import Unit, reason_of
 from ottla.events import UnitEnded
 

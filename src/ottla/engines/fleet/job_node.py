@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from ottla.engines.fleet.holding import Held, Holdings, failure
+from ottla.engines.fleet.held_units import Held, HeldUnits, failure
 from ottla.engines.fleet.job_notes import JOB_KEY, RESULT_KEYS, Kind, ResultNote, job_note
 from ottla.engines.fleet.steward import Plans, Steward
 from ottla.engines.fleet.store import Store
@@ -89,7 +89,7 @@ class Node:
         self.host = socket.gethostname()
         name = f"{self.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._store = store
-        self._holdings = Holdings(store, name)
+        self._holdings = HeldUnits(store, name)
         self._done = 0
         self._stopped = threading.Event()
         self._crew = [

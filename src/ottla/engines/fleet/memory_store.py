@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from ottla.engines.fleet.kept import not_founded
 from ottla.engines.fleet.rules import Rules
+from ottla.engines.fleet.stored_text import not_founded
 from ottla.engines.fleet.units import Charter, Failure, Grant, Lease, Move, Pulse, Seen, Snapshot
 from ottla.errors import ConfigError
 from ottla.model import OffsetRange, TopicPartition

@@ -15,12 +15,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ottla.admin.lookup import find_ranges
-from ottla.engines.fleet import memory
+from ottla.engines.fleet import kafka_memory
 from ottla.engines.fleet.first_seen import FirstSeen
-from ottla.engines.fleet.memory import Remembered
+from ottla.engines.fleet.kafka_memory import RememberedPosition
 from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, plan, portions
 from ottla.engines.fleet.store import Store
-from ottla.engines.fleet.units import LEAP, Lane, Lease, Snapshot, label
+from ottla.engines.fleet.units import LEAP, Lease, PartitionState, Snapshot, label
 from ottla.errors import BrokerError, ErrorCode, LeaseLost, OttlaError
 from ottla.events import (
     Event,
@@ -30,7 +30,7 @@ from ottla.events import (
     TopicReplaced,
     UnitsPlanned,
 )
-from ottla.fetch import places
+from ottla.fetch import bounds
 from ottla.fetch.options import OnLost
 from ottla.fetch.record_sizes import RecordSizes
 from ottla.model import Isolation, TopicPartition
@@ -39,7 +39,7 @@ from ottla.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 Tell = Callable[[Event], None]
-Lanes = Mapping[TopicPartition, Lane]
+Lanes = Mapping[TopicPartition, PartitionState]
 Start = str | datetime
 _REMEMBER_SECONDS = 1.0
 _RENEW_SECONDS = 3600.0
@@ -80,7 +80,7 @@ class Planner:
         self._policy = policy
         self._tell = tell
         self._sizes = RecordSizes(cluster)
-        self._remembered: dict[TopicPartition, Remembered] = {}
+        self._remembered: dict[TopicPartition, RememberedPosition] = {}
         self._recalled: set[TopicPartition] = set()
         self._first_seen = FirstSeen(store)
         self._there: frozenset[TopicPartition] = frozenset()
@@ -181,7 +181,7 @@ class Planner:
         if not seen.topics and not seen.lanes:
             # A store that came back empty: what this node has seen or was started with was there once.
             lost = dict(self._wanted)
-        known = memory.recall(self._cluster, self._policy.group, None)
+        known = kafka_memory.recall(self._cluster, self._policy.group, None)
         highest = max((one.number for one in known.values()), default=0)
         if highest > seen.number:
             lost |= {at.topic: "" for at, one in known.items() if not one.removed and at.topic not in lost}
@@ -255,7 +255,7 @@ class Planner:
         unknown = [at for at in logs if at not in self._recalled]
         if not unknown:
             return
-        found = memory.recall(self._cluster, self._policy.group, unknown)
+        found = kafka_memory.recall(self._cluster, self._policy.group, unknown)
         behind = [at for at, one in found.items() if at in lanes and _is_behind(lanes[at], one)]
         highest = max((one.number for one in found.values()), default=0)
         missing = [at for at in found if at not in lanes]
@@ -278,11 +278,11 @@ class Planner:
             return
         self._remember_at = now + _REMEMBER_SECONDS
         try:
-            memory.remember(self._cluster, self._policy.group, kept, seen)
+            kafka_memory.remember(self._cluster, self._policy.group, kept, seen)
             with suppress(BrokerError):  # of a topic that was deleted, Kafka remembers nothing
-                memory.remember(self._cluster, self._policy.group, removed, seen)
+                kafka_memory.remember(self._cluster, self._policy.group, removed, seen)
             if self._policy.commit_group is not None:
-                memory.publish(self._cluster, self._policy.commit_group, kept, seen)
+                kafka_memory.publish(self._cluster, self._policy.commit_group, kept, seen)
         except OttlaError as error:
             # Work goes on without: the next round tries again.
             if self._is_news("memory", str(error)):
@@ -318,7 +318,7 @@ class Planner:
         if not fresh:
             return {}
         deadline = Deadline.after(_ASK_SECONDS)
-        found = places.resolve(self._cluster, fresh, start, isolation=self._policy.isolation, deadline=deadline)
+        found = bounds.resolve(self._cluster, fresh, start, isolation=self._policy.isolation, deadline=deadline)
         return {at: min(max(offset, logs[at].start), logs[at].stop) for at, offset in found.items()}
 
     # Telling
@@ -362,7 +362,7 @@ def _is_less(now: Snapshot, before: Snapshot) -> bool:
     )
 
 
-def _is_behind(lane: Lane, remembered: Remembered) -> bool:
+def _is_behind(lane: PartitionState, remembered: RememberedPosition) -> bool:
     return lane.planned < remembered.planned or lane.done < remembered.done
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from ottla.engines.fleet.units import Lane, Move
+from ottla.engines.fleet.units import Move, PartitionState
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange, TopicPartition
@@ -75,7 +75,7 @@ class Round(NamedTuple):
 
 def plan(
     logs: Mapping[TopicPartition, Log],
-    lanes: Mapping[TopicPartition, Lane],
+    lanes: Mapping[TopicPartition, PartitionState],
     begins: Callable[[TopicPartition], int],
     *,
     units: Units,

@@ -20,8 +20,8 @@ from redis.connection import Connection, SSLConnection
 
 from ottla.config import Address
 from ottla.engines.fleet.redis_address import Kind, Place
+from ottla.engines.fleet.redis_errors import code, first_line, meaning
 from ottla.engines.fleet.redis_scripts import Script
-from ottla.engines.fleet.redis_troubles import code, first_line, meaning
 from ottla.errors import ConfigError, StoreUnavailable
 from ottla.net.tls import tls_context
 

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ottla.engines.fleet import redis_scripts as scripts
-from ottla.engines.fleet.kept import (
+from ottla.engines.fleet.redis_address import parse
+from ottla.engines.fleet.redis_link import Link, Word
+from ottla.engines.fleet.stored_text import (
     charter_of,
     charter_text,
     checked,
@@ -23,18 +25,16 @@ from ottla.engines.fleet.kept import (
     report_of,
     report_text,
 )
-from ottla.engines.fleet.redis_address import parse
-from ottla.engines.fleet.redis_link import Link, Word
 from ottla.engines.fleet.units import (
     Charter,
     Counts,
     Failure,
     Grant,
-    Lane,
     Lease,
     Move,
     Node,
     Out,
+    PartitionState,
     Pulse,
     Seen,
     Snapshot,
@@ -273,11 +273,11 @@ class _Busy:
         self._out = _by_lane(out)
         self._failed = _by_lane(failed)
 
-    def lane(self, topic: bytes, partition: bytes, planned: bytes, waiting: int, first: bytes) -> Lane:
+    def lane(self, topic: bytes, partition: bytes, planned: bytes, waiting: int, first: bytes) -> PartitionState:
         at = TopicPartition(topic.decode(), int(partition))
         out, failed = self._out.get(at, []), self._failed.get(at, [])
         starts = [unit.start for unit in (*out, *failed)] + ([_unit(first).start] if first else [])
-        return Lane(at, int(planned), min(starts, default=int(planned)), waiting, len(out), len(failed))
+        return PartitionState(at, int(planned), min(starts, default=int(planned)), waiting, len(out), len(failed))
 
 
 def _by_lane(units: Iterable[OffsetRange]) -> dict[TopicPartition, list[OffsetRange]]:

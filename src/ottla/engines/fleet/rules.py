@@ -16,11 +16,11 @@ from ottla.engines.fleet.units import (
     Counts,
     Failure,
     Grant,
-    Lane,
     Lease,
     Move,
     Node,
     Out,
+    PartitionState,
     Pulse,
     Seen,
     Snapshot,
@@ -244,7 +244,7 @@ class Rules:
     def look(self) -> Snapshot:
         """How things stand."""
         lanes = [
-            Lane(at, lane.planned, lane.done, len(lane.waiting), len(lane.out), len(lane.failed))
+            PartitionState(at, lane.planned, lane.done, len(lane.waiting), len(lane.out), len(lane.failed))
             for at, lane in sorted(self._lanes.items())
         ]
         return Snapshot(

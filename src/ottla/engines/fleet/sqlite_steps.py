@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ottla.engines.fleet.kept import failure_text
+from ottla.engines.fleet.stored_text import failure_text
 from ottla.engines.fleet.units import Charter, Failure, Grant, Lease, Move, Out, Seen
 from ottla.model import OffsetRange, TopicPartition
 
@@ -18,7 +18,7 @@ THIS_UNIT = f"{THIS_LANE} AND start = ? AND stop = ?"
 _TABLES = ("lanes", "waiting", "out", "tries", "failures", "nodes", "topics", "notes")
 
 
-class Team(NamedTuple):
+class StoredGroup(NamedTuple):
     """A group that was founded, as a file knows it."""
 
     db: sqlite3.Connection
@@ -33,7 +33,7 @@ class Team(NamedTuple):
 # Topics
 
 
-def add_topics(team: Team, topics: Mapping[str, str]) -> None:
+def add_topics(team: StoredGroup, topics: Mapping[str, str]) -> None:
     """As in `Rules`."""
     team.db.executemany(
         "INSERT INTO topics VALUES (?, ?, ?)"
@@ -42,7 +42,7 @@ def add_topics(team: Team, topics: Mapping[str, str]) -> None:
     )
 
 
-def remove_topics(team: Team, names: Iterable[str]) -> None:
+def remove_topics(team: StoredGroup, names: Iterable[str]) -> None:
     """As in `Rules`."""
     team.db.executemany("DELETE FROM topics WHERE team = ? AND name = ?", [(team.id, name) for name in names])
 
@@ -50,7 +50,7 @@ def remove_topics(team: Team, names: Iterable[str]) -> None:
 # Planning
 
 
-def lead(team: Team, holder: str, over: Seen | None) -> Lease | None:
+def lead(team: StoredGroup, holder: str, over: Seen | None) -> Lease | None:
     """As in `Rules`."""
     now = planner(team.db, team.id)
     if now is not None and now != over:
@@ -60,7 +60,7 @@ def lead(team: Team, holder: str, over: Seen | None) -> Lease | None:
     return lease
 
 
-def stay(team: Team, lease: Lease) -> bool:
+def stay(team: StoredGroup, lease: Lease) -> bool:
     """As in `Rules`."""
     if not _leads(team, lease):
         return _refuse(team)
@@ -68,7 +68,7 @@ def stay(team: Team, lease: Lease) -> bool:
     return True
 
 
-def resign(team: Team, lease: Lease) -> bool:
+def resign(team: StoredGroup, lease: Lease) -> bool:
     """As in `Rules`."""
     if not _leads(team, lease):
         return _refuse(team)
@@ -76,7 +76,7 @@ def resign(team: Team, lease: Lease) -> bool:
     return True
 
 
-def plan(team: Team, lease: Lease, moves: Sequence[Move]) -> bool:
+def plan(team: StoredGroup, lease: Lease, moves: Sequence[Move]) -> bool:
     """As in `Rules`."""
     if not _leads(team, lease) or any(_planned(team, move.at) != move.before for move in moves):
         return _refuse(team)
@@ -88,7 +88,7 @@ def plan(team: Team, lease: Lease, moves: Sequence[Move]) -> bool:
     return True
 
 
-def raise_number(team: Team, least: int) -> None:
+def raise_number(team: StoredGroup, least: int) -> None:
     """As in `Rules`."""
     team.db.execute("UPDATE teams SET number = max(number, ?) WHERE id = ?", (least, team.id))
 
@@ -103,7 +103,7 @@ def planner(db: sqlite3.Connection, team: int) -> Seen | None:
 # Working
 
 
-def take(team: Team, holder: str, most: int) -> list[Grant]:
+def take(team: StoredGroup, holder: str, most: int) -> list[Grant]:
     """As in `Rules`."""
     grants: list[Grant] = []
     while len(grants) < most and (at := _next_in_line(team)) is not None:
@@ -119,13 +119,13 @@ def take(team: Team, holder: str, most: int) -> list[Grant]:
     return grants
 
 
-def renew(team: Team, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
+def renew(team: StoredGroup, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
     """As in `Rules`."""
     sql = f"UPDATE out SET beat = beat + 1 WHERE {THIS_UNIT} AND number = ? AND holder = ?"
     return [team.db.execute(sql, (*team.key(unit), *lease)).rowcount == 1 for unit, lease in held]
 
 
-def finish(team: Team, unit: OffsetRange, lease: Lease, reached: int) -> bool:
+def finish(team: StoredGroup, unit: OffsetRange, lease: Lease, reached: int) -> bool:
     """As in `Rules`."""
     if _held(team, unit, lease) is None:
         return _refuse(team)
@@ -146,7 +146,7 @@ def finish(team: Team, unit: OffsetRange, lease: Lease, reached: int) -> bool:
     return True
 
 
-def fail(team: Team, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
+def fail(team: StoredGroup, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
     """As in `Rules`."""
     out = _held(team, unit, lease)
     if out is None:
@@ -156,7 +156,7 @@ def fail(team: Team, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
     return True
 
 
-def reclaim(team: Team, unit: OffsetRange, seen: Seen, failure: Failure) -> bool:
+def reclaim(team: StoredGroup, unit: OffsetRange, seen: Seen, failure: Failure) -> bool:
     """As in `Rules`."""
     out = _held(team, unit, seen.lease)
     if out is None or out.seen != seen:
@@ -169,7 +169,7 @@ def reclaim(team: Team, unit: OffsetRange, seen: Seen, failure: Failure) -> bool
 # The error list, and beginning anew
 
 
-def retry(team: Team, unit: OffsetRange) -> bool:
+def retry(team: StoredGroup, unit: OffsetRange) -> bool:
     """As in `Rules`."""
     if not _remove(team, "failures", unit):
         return False
@@ -178,7 +178,7 @@ def retry(team: Team, unit: OffsetRange) -> bool:
     return True
 
 
-def drop(team: Team, unit: OffsetRange) -> bool:
+def drop(team: StoredGroup, unit: OffsetRange) -> bool:
     """As in `Rules`."""
     if not _remove(team, "failures", unit):
         return False
@@ -186,7 +186,7 @@ def drop(team: Team, unit: OffsetRange) -> bool:
     return True
 
 
-def reset(team: Team, at: TopicPartition, offset: int | None) -> None:
+def reset(team: StoredGroup, at: TopicPartition, offset: int | None) -> None:
     """As in `Rules`."""
     for table in ("waiting", "out", "tries", "failures"):
         team.db.execute(f"DELETE FROM {table} WHERE {THIS_LANE}", (team.id, *at))
@@ -200,7 +200,7 @@ def reset(team: Team, at: TopicPartition, offset: int | None) -> None:
 # Nodes, and what is kept for others
 
 
-def hello(team: Team, name: str, report: str) -> None:
+def hello(team: StoredGroup, name: str, report: str) -> None:
     """As in `Rules`."""
     team.db.execute(
         "INSERT INTO nodes VALUES (?, ?, 0, ?)"
@@ -209,13 +209,13 @@ def hello(team: Team, name: str, report: str) -> None:
     )
 
 
-def goodbye(team: Team, name: str, beat: int | None) -> bool:
+def goodbye(team: StoredGroup, name: str, beat: int | None) -> bool:
     """As in `Rules`."""
     sql = "DELETE FROM nodes WHERE team = ? AND name = ? AND beat = coalesce(?, beat)"
     return team.db.execute(sql, (team.id, name, beat)).rowcount == 1
 
 
-def note(team: Team, key: str, value: bytes | None) -> None:
+def note(team: StoredGroup, key: str, value: bytes | None) -> None:
     """As in `Rules`."""
     if value is None:
         team.db.execute("DELETE FROM notes WHERE team = ? AND key = ?", (team.id, key))
@@ -223,7 +223,7 @@ def note(team: Team, key: str, value: bytes | None) -> None:
         team.db.execute("REPLACE INTO notes VALUES (?, ?, ?)", (team.id, key, value))
 
 
-def forget(team: Team) -> None:
+def forget(team: StoredGroup) -> None:
     """Delete everything of the group."""
     for table in _TABLES:
         team.db.execute(f"DELETE FROM {table} WHERE team = ?", (team.id,))
@@ -233,7 +233,7 @@ def forget(team: Team) -> None:
 # Parts of steps
 
 
-def _row(team: Team, sql: str, *values: object) -> Any:
+def _row(team: StoredGroup, sql: str, *values: object) -> Any:
     return team.db.execute(sql, (team.id, *values)).fetchone()
 
 
@@ -241,37 +241,37 @@ def _range(unit: OffsetRange) -> tuple[str, int, int, int]:
     return unit.topic, unit.partition, unit.start, unit.stop
 
 
-def _add(team: Team, column: str, by: int) -> None:
+def _add(team: StoredGroup, column: str, by: int) -> None:
     team.db.execute(f"UPDATE teams SET {column} = {column} + ? WHERE id = ?", (by, team.id))
 
 
-def _refuse(team: Team) -> bool:
+def _refuse(team: StoredGroup) -> bool:
     _add(team, "refused", 1)
     return False
 
 
-def _next_number(team: Team) -> int:
+def _next_number(team: StoredGroup) -> int:
     _add(team, "number", 1)
     (number,) = _row(team, "SELECT number FROM teams WHERE id = ?")
     return int(number)
 
 
-def _leads(team: Team, lease: Lease) -> bool:
+def _leads(team: StoredGroup, lease: Lease) -> bool:
     now = planner(team.db, team.id)
     return now is not None and now.lease == lease
 
 
-def _set_planner(team: Team, number: int | None, holder: str | None, beat: int | None) -> None:
+def _set_planner(team: StoredGroup, number: int | None, holder: str | None, beat: int | None) -> None:
     sql = "UPDATE teams SET planner_number = ?, planner_holder = ?, planner_beat = ? WHERE id = ?"
     team.db.execute(sql, (number, holder, beat, team.id))
 
 
-def _planned(team: Team, at: TopicPartition) -> int | None:
+def _planned(team: StoredGroup, at: TopicPartition) -> int | None:
     row = _row(team, f"SELECT planned FROM lanes WHERE {THIS_LANE}", *at)
     return None if row is None else int(row[0])
 
 
-def _set_planned(team: Team, at: TopicPartition, offset: int) -> None:
+def _set_planned(team: StoredGroup, at: TopicPartition, offset: int) -> None:
     team.db.execute(
         "INSERT INTO lanes (team, topic, partition, planned, label) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (team, topic, partition) DO UPDATE SET planned = excluded.planned",
@@ -279,13 +279,13 @@ def _set_planned(team: Team, at: TopicPartition, offset: int) -> None:
     )
 
 
-def _next_in_line(team: Team) -> TopicPartition | None:
+def _next_in_line(team: StoredGroup) -> TopicPartition | None:
     sql = "SELECT topic, partition FROM lanes WHERE team = ? AND ready ORDER BY turn, label LIMIT 1"
     row = _row(team, sql)
     return None if row is None else TopicPartition(*row)
 
 
-def _settle(team: Team, at: TopicPartition) -> None:
+def _settle(team: StoredGroup, at: TopicPartition) -> None:
     """Whether a partition is ready, after something has changed there."""
     ready = _has(team, "waiting", at)
     if team.charter.ordered:
@@ -293,19 +293,19 @@ def _settle(team: Team, at: TopicPartition) -> None:
     team.db.execute(f"UPDATE lanes SET ready = ? WHERE {THIS_LANE}", (ready, team.id, *at))
 
 
-def _has(team: Team, table: str, at: TopicPartition) -> bool:
+def _has(team: StoredGroup, table: str, at: TopicPartition) -> bool:
     return _row(team, f"SELECT 1 FROM {table} WHERE {THIS_LANE} LIMIT 1", *at) is not None
 
 
-def _wait(team: Team, unit: OffsetRange) -> None:
+def _wait(team: StoredGroup, unit: OffsetRange) -> None:
     team.db.execute("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?, ?)", team.key(unit))
 
 
-def _remove(team: Team, table: str, unit: OffsetRange) -> bool:
+def _remove(team: StoredGroup, table: str, unit: OffsetRange) -> bool:
     return team.db.execute(f"DELETE FROM {table} WHERE {THIS_UNIT}", team.key(unit)).rowcount == 1
 
 
-def _try(team: Team, unit: OffsetRange) -> int:
+def _try(team: StoredGroup, unit: OffsetRange) -> int:
     team.db.execute(
         "INSERT INTO tries VALUES (?, ?, ?, ?, ?, 1)"
         " ON CONFLICT (team, topic, partition, start, stop) DO UPDATE SET attempts = attempts + 1",
@@ -315,13 +315,13 @@ def _try(team: Team, unit: OffsetRange) -> int:
     return int(attempts)
 
 
-def _held(team: Team, unit: OffsetRange, lease: Lease) -> Out | None:
+def _held(team: StoredGroup, unit: OffsetRange, lease: Lease) -> Out | None:
     sql = f"SELECT beat, attempt FROM out WHERE {THIS_UNIT} AND number = ? AND holder = ?"
     row = _row(team, sql, *_range(unit), *lease)
     return None if row is None else Out(unit, Seen(lease, row[0]), row[1])
 
 
-def _lose(team: Team, out: Out, failure: Failure) -> None:
+def _lose(team: StoredGroup, out: Out, failure: Failure) -> None:
     _remove(team, "out", out.range)
     if out.attempt < team.charter.max_attempts:
         _wait(team, out.range)

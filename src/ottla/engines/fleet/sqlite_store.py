@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ottla.engines.fleet import sqlite_steps as steps
-from ottla.engines.fleet.kept import (
+from ottla.engines.fleet.rules import Rules
+from ottla.engines.fleet.sqlite_file import SqliteFile
+from ottla.engines.fleet.sqlite_steps import StoredGroup
+from ottla.engines.fleet.stored_text import (
     charter_of,
     charter_text,
     checked,
@@ -23,19 +26,16 @@ from ottla.engines.fleet.kept import (
     report_of,
     report_text,
 )
-from ottla.engines.fleet.rules import Rules
-from ottla.engines.fleet.sqlite_file import SqliteFile
-from ottla.engines.fleet.sqlite_steps import Team
 from ottla.engines.fleet.units import (
     Charter,
     Counts,
     Failure,
     Grant,
-    Lane,
     Lease,
     Move,
     Node,
     Out,
+    PartitionState,
     Pulse,
     Seen,
     Snapshot,
@@ -76,7 +76,7 @@ class SqliteStore:
     def found(self, charter: Charter) -> Charter:
         """The group's charter: this one if the group is new."""
 
-        def insert(db: sqlite3.Connection) -> Team | None:
+        def insert(db: sqlite3.Connection) -> StoredGroup | None:
             sql = "INSERT OR IGNORE INTO teams (name, charter) VALUES (?, ?)"
             db.execute(sql, (self._group, charter_text(charter)))
             return self._team(db)
@@ -153,7 +153,7 @@ class SqliteStore:
         """As in `Rules`."""
         sql = "SELECT topic, partition, start, stop, attempts, failure FROM failures WHERE team = ?"
 
-        def look(team: Team | None) -> list[Failure]:
+        def look(team: StoredGroup | None) -> list[Failure]:
             rows = [] if team is None else team.db.execute(sql, (team.id,)).fetchall()
             return sorted((failure_of(OffsetRange(*row[:4]), *row[4:]) for row in rows), key=lambda one: one.range)
 
@@ -194,7 +194,7 @@ class SqliteStore:
         which = "team = ?" if at is None else steps.THIS_LANE
         sql = f"SELECT topic, partition, start, stop FROM waiting WHERE {which} ORDER BY 1, 2, 3, 4 LIMIT ?"
 
-        def look(team: Team | None) -> list[OffsetRange]:
+        def look(team: StoredGroup | None) -> list[OffsetRange]:
             rows = [] if team is None else team.db.execute(sql, (team.id, *(at or ()), max(0, most))).fetchall()
             return [OffsetRange(*row) for row in rows]
 
@@ -207,7 +207,7 @@ class SqliteStore:
     def notes(self, prefix: str = "") -> dict[str, bytes]:
         """As in `Rules`."""
 
-        def look(team: Team | None) -> dict[str, bytes]:
+        def look(team: StoredGroup | None) -> dict[str, bytes]:
             rows = [] if team is None else team.db.execute("SELECT key, value FROM notes WHERE team = ?", (team.id,))
             return {key: value for key, value in rows if key.startswith(prefix)}
 
@@ -215,20 +215,20 @@ class SqliteStore:
 
     # Parts of steps
 
-    def _step(self, work: Callable[[Team], T]) -> T:
+    def _step(self, work: Callable[[StoredGroup], T]) -> T:
         """For what begins something, and needs a group for it."""
 
-        def with_group(team: Team | None) -> T:
+        def with_group(team: StoredGroup | None) -> T:
             if team is None:
                 raise not_founded(self._group, self._address)
             return work(team)
 
         return self._word(with_group)
 
-    def _word(self, work: Callable[[Team | None], T]) -> T:
+    def _word(self, work: Callable[[StoredGroup | None], T]) -> T:
         return self._file.write(lambda db: work(self._team(db)))
 
-    def _sight(self, work: Callable[[Team | None], T]) -> T:
+    def _sight(self, work: Callable[[StoredGroup | None], T]) -> T:
         def look(db: sqlite3.Connection) -> T:
             try:
                 return work(self._team(db))
@@ -237,16 +237,16 @@ class SqliteStore:
 
         return self._file.read(look)
 
-    def _team(self, db: sqlite3.Connection) -> Team | None:
+    def _team(self, db: sqlite3.Connection) -> StoredGroup | None:
         row = db.execute("SELECT id, charter FROM teams WHERE name = ?", (self._group,)).fetchone()
-        return None if row is None else Team(db, row[0], charter_of(row[1], self._group, self._address))
+        return None if row is None else StoredGroup(db, row[0], charter_of(row[1], self._group, self._address))
 
 
-def _pulse(team: Team) -> Pulse:
+def _pulse(team: StoredGroup) -> Pulse:
     return Pulse(steps.planner(team.db, team.id), _outs(team))
 
 
-def _outs(team: Team) -> tuple[Out, ...]:
+def _outs(team: StoredGroup) -> tuple[Out, ...]:
     columns = "topic, partition, start, stop, number, holder, beat, attempt"
     sql = f"SELECT {columns} FROM out WHERE team = ? ORDER BY topic, partition, start, stop"
     return tuple(
@@ -255,7 +255,7 @@ def _outs(team: Team) -> tuple[Out, ...]:
     )
 
 
-def _snapshot(team: Team) -> Snapshot:
+def _snapshot(team: StoredGroup) -> Snapshot:
     number, *counts = team.db.execute(
         "SELECT number, done, offsets, failed, given_back, reclaimed, given_up, refused FROM teams WHERE id = ?",
         (team.id,),
@@ -273,7 +273,7 @@ def _snapshot(team: Team) -> Snapshot:
     )
 
 
-def _lanes(team: Team) -> tuple[Lane, ...]:
+def _lanes(team: StoredGroup) -> tuple[PartitionState, ...]:
     sums = [_sums(team, table) for table in ("waiting", "out", "failures")]
     sql = "SELECT topic, partition, planned FROM lanes WHERE team = ? ORDER BY topic, partition"
     lanes = []
@@ -281,11 +281,11 @@ def _lanes(team: Team) -> tuple[Lane, ...]:
         at = TopicPartition(topic, partition)
         found = [one.get(at, (0, None)) for one in sums]
         done = min((first for _, first in found if first is not None), default=planned)
-        lanes.append(Lane(at, planned, done, *(many for many, _ in found)))
+        lanes.append(PartitionState(at, planned, done, *(many for many, _ in found)))
     return tuple(lanes)
 
 
-def _sums(team: Team, table: str) -> dict[TopicPartition, tuple[int, int | None]]:
+def _sums(team: StoredGroup, table: str) -> dict[TopicPartition, tuple[int, int | None]]:
     """Of each partition: how many units, and the first offset."""
     sql = f"SELECT topic, partition, count(*), min(start) FROM {table} WHERE team = ? GROUP BY topic, partition"
     return {TopicPartition(topic, part): (many, first) for topic, part, many, first in team.db.execute(sql, (team.id,))}

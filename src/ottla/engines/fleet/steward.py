@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ottla.engines.fleet.holding import Holdings, lost_by
+from ottla.engines.fleet.held_units import HeldUnits, lost_by
+from ottla.engines.fleet.lease_watch import LeaseWatch
 from ottla.engines.fleet.rules import LOST_LEASE
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import Charter, Lease, Out, Pulse, Seen
-from ottla.engines.fleet.watching import Watch
 from ottla.errors import LeaseLost, OttlaError, StoreUnavailable
 from ottla.events import Event, PlannerChanged, StoreDown, StoreUp, UnitReclaimed
 from ottla.model import OffsetRange
@@ -61,7 +61,7 @@ class Steward:
     def __init__(
         self,
         store: Store,
-        holdings: Holdings,
+        holdings: HeldUnits,
         planner: Plans | None,
         charter: Charter,
         *,
@@ -77,9 +77,9 @@ class Steward:
         self._report = report
         self._tell = tell
         self._tick_seconds = min(_MOST_TICK, charter.lease_seconds / _TICKS_IN_LEASE)
-        self._units: Watch[OffsetRange, Seen] = Watch(charter.lease_seconds)
-        self._planners: Watch[str, Seen] = Watch(min(_PLANNER_SECONDS, charter.lease_seconds))
-        self._nodes: Watch[str, int] = Watch(max(_GONE_SECONDS, 2 * charter.lease_seconds))
+        self._units: LeaseWatch[OffsetRange, Seen] = LeaseWatch(charter.lease_seconds)
+        self._planners: LeaseWatch[str, Seen] = LeaseWatch(min(_PLANNER_SECONDS, charter.lease_seconds))
+        self._nodes: LeaseWatch[str, int] = LeaseWatch(max(_GONE_SECONDS, 2 * charter.lease_seconds))
         self._terms = 0
         self._lease: Lease | None = None
         self._may_plan = threading.Event()

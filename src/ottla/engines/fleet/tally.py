@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.held_units import Ending
 from ottla.engines.fleet.unit import Unit
 
 

@@ -100,7 +100,7 @@ class Counts(NamedTuple):
     """Words of holders who had lost their lease."""
 
 
-class Lane(NamedTuple):
+class PartitionState(NamedTuple):
     """How one partition stands."""
 
     at: TopicPartition
@@ -132,7 +132,7 @@ class Snapshot(NamedTuple):
     """How a group stands, all of it at one moment."""
 
     planner: Seen | None
-    lanes: tuple[Lane, ...]
+    lanes: tuple[PartitionState, ...]
     out: tuple[Out, ...]
     nodes: tuple[Node, ...]
     topics: Mapping[str, str]

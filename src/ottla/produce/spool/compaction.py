@@ -16,7 +16,7 @@ from ottla.errors import CorruptBatch, SpoolFailed
 from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import COPIES, SEGMENT_HEADER_BYTES, VERSION, SegmentHeader, frame_crc, parse_frame
 from ottla.produce.spool.segment import Held, Segment, sync_directory
-from ottla.produce.spool.shelf import Shelf
+from ottla.produce.spool.segments import Segments
 from ottla.produce.spool.values import Entry, Ticket
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def _append(segment: Segment, entry_id: int, entry: Entry, spool: UUID) -> Held:
     return Held(ticket, frame_crc(head))
 
 
-def worthwhile(shelf: Shelf, active: Segment | None, *, spare_bytes: int) -> Segment | None:
+def worthwhile(shelf: Segments, active: Segment | None, *, spare_bytes: int) -> Segment | None:
     """A segment to compact now, because what is done takes more space than what is live and `spare_bytes`."""
     if shelf.used_bytes <= 2 * shelf.live_bytes + spare_bytes:
         return None
@@ -59,17 +59,17 @@ def worthwhile(shelf: Shelf, active: Segment | None, *, spare_bytes: int) -> Seg
     return None if sparse is active else sparse
 
 
-def sparsest(shelf: Shelf) -> Segment | None:
+def sparsest(shelf: Segments) -> Segment | None:
     """The segment that would give back most, if that is at least as much as must be copied for it."""
     return max(_sparse(shelf), key=_dead_bytes, default=None)
 
 
-def cheapest(shelf: Shelf) -> Segment | None:
+def cheapest(shelf: Segments) -> Segment | None:
     """Of the same segments the one of which least must be copied: on a full disk, it may just find room."""
     return min(_sparse(shelf), key=lambda segment: segment.live_bytes, default=None)
 
 
-def _sparse(shelf: Shelf) -> list[Segment]:
+def _sparse(shelf: Segments) -> list[Segment]:
     return [s for s in shelf.segments.values() if s.live and not s.is_fixed and _dead_bytes(s) >= s.live_bytes]
 
 
@@ -77,7 +77,7 @@ def _dead_bytes(segment: Segment) -> int:
     return segment.size_bytes - segment.live_bytes - 2 * SEGMENT_HEADER_BYTES
 
 
-def compact(shelf: Shelf, sparse: Segment, *, number: int, spool: UUID, fsync: bool) -> bool:
+def compact(shelf: Segments, sparse: Segment, *, number: int, spool: UUID, fsync: bool) -> bool:
     """Copy what is live in `sparse` into segment `number`, and let `sparse` go; False when that did not work."""
     live = [sparse.live[entry_id] for entry_id in sorted(sparse.live)]
     entries = ((held.ticket.id, _entry(shelf.read(held), held.ticket, spool)) for held in live)

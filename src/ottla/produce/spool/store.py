@@ -24,7 +24,7 @@ from ottla.produce.spool.layout import CONSECUTIVE, VERSION, SegmentHeader, fram
 from ottla.produce.spool.ownership import Ownership
 from ottla.produce.spool.reserve import Reserve, is_full
 from ottla.produce.spool.segment import Held, Segment
-from ottla.produce.spool.shelf import Shelf
+from ottla.produce.spool.segments import Segments
 from ottla.produce.spool.values import Damage, Entry, Owner, Stored, Ticket
 from ottla.wire.batch import Batch
 
@@ -49,7 +49,7 @@ class Store:
         self.damage: list[Damage] = contents.damage
         self._ownership = ownership
         self._spool = contents.spool
-        self._shelf = Shelf(self.path, (Segment.inherited(self.path, k) for k in contents.segments.values()))
+        self._shelf = Segments(self.path, (Segment.inherited(self.path, k) for k in contents.segments.values()))
         self._active: Segment | None = None
         self._next_id = contents.next_id
         self._next_segment = contents.next_segment

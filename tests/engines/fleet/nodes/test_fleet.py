@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet.held_units import Ending
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.unit import Unit

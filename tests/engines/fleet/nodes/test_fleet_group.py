@@ -19,8 +19,8 @@ from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
-from ottla.engines.fleet import goal, holding, planner, steward
-from ottla.engines.fleet.holding import Ending
+from ottla.engines.fleet import goal, held_units, planner, steward
+from ottla.engines.fleet.held_units import Ending
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.unit import Unit
@@ -378,7 +378,7 @@ def test_topics_can_be_added_before_anybody_works(fleet: NewFleet, new_topic: Ne
 def test_a_node_that_was_stopped_does_not_wait_for_a_store_for_ever(
     fleet: NewFleet, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_HURRIED_SECONDS", 0.5)
+    monkeypatch.setattr(held_units, "_HURRIED_SECONDS", 0.5)
     with RedisServer(tmp_path) as server:
         node = fleet(new_topic(100), store=f"redis://127.0.0.1:{server.port}")
         unit = first_unit(node)

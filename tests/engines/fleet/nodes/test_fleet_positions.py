@@ -14,7 +14,7 @@ from ottla.admin import Admin
 from ottla.admin.group_admin import GroupAdmin
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
-from ottla.engines.fleet.memory import memory_group
+from ottla.engines.fleet.kafka_memory import memory_group
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import LEAP, Charter

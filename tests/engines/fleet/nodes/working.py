@@ -15,7 +15,7 @@ from ottla.engines.fleet.fleet import Fleet
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.unit import Unit
-from ottla.engines.fleet.units import Charter, Failure, Lane
+from ottla.engines.fleet.units import Charter, Failure, PartitionState
 from ottla.events.values import Event
 
 NewTopic = Callable[..., str]
@@ -45,7 +45,7 @@ def ends(topic: str, records: int, partitions: int = 1) -> dict[tuple[str, int],
     return {(topic, index): records for index in range(partitions)}
 
 
-def only(fleet: Fleet, topic: str, partition: int = 0) -> Lane:
+def only(fleet: Fleet, topic: str, partition: int = 0) -> PartitionState:
     """How a partition stands."""
     return next(lane for lane in fleet.look().lanes if lane.at == (topic, partition))
 
