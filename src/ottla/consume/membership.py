@@ -1,7 +1,8 @@
 """A member of a consumer group: a thread that joins, sends heartbeats and leaves, whatever the program does meanwhile.
 
 What the program wants and holds comes in from its thread; what the group wants it to hold goes out as
-`TargetAssignment`. All decisions are those of the state machines (`modern.py`, `classic.py`); this drives them, and reads no record.
+`TargetAssignment`. All decisions are those of the state machines (`modern.py`, `classic.py`); this drives them, and
+reads no record.
 """
 
 from __future__ import annotations
