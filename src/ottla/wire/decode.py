@@ -111,6 +111,7 @@ class Decoder:
         self.chunk_bytes = chunk_bytes
         self._verify_crc = verify_crc
         self._scratch = Scratch()
+        self._has_begun = False
 
     def decode(
         self,
@@ -125,7 +126,9 @@ class Decoder:
 
         A damaged batch raises `CorruptBatch`, after everything before it was handed out.
         """
-        _load_kernel()
+        if self._has_begun:  # a few records at first need no kernel: the first one is there sooner
+            _load_kernel()
+        self._has_begun = True
         stop = min(stop, _END_OF_LOG)
         for chunk in self._chunks(batches, start, stop):
             fault = chunk.fault
@@ -298,6 +301,7 @@ class Decoder:
         return few if few.fill(source, chunk.segments, start, stop) else None
 
     def _room(self, chunk: _Chunk, start: int, stop: int) -> Room:
+        _load_kernel()
         room = Room(self._want, chunk.count, chunk.record_bytes)
         for source, batches, segments in chunk.stretches():
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
@@ -310,8 +314,8 @@ class Decoder:
 
 @cache
 def _load_kernel() -> None:
-    """With the first records: it takes a while, and later ones must not wait for it; Ctrl-C in the middle of it breaks
-    it for the whole process."""
+    """With the first records that need it, or the second that do not: it takes a while, and later ones must not wait
+    for it; Ctrl-C in the middle of it breaks it for the whole process."""
     for is_decompressed in (False, True):  # what was received must not be written to: another type, another kernel
         data = np.empty(0, np.uint8)
         data.flags.writeable = is_decompressed
