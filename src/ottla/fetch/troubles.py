@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from ottla import events
 from ottla.admin.identity import replaced
 from ottla.errors import (
     BrokerError,
@@ -26,7 +27,7 @@ from ottla.errors import (
     OttlaError,
     WireError,
 )
-from ottla.events import Events, FetchRetried, RangeLost
+from ottla.events import Events
 from ottla.fetch import losses
 from ottla.fetch.course import Course, Failed, Piece, moved
 from ottla.fetch.ends import Ends, EpochEnd, find_ends, find_epoch_end
@@ -104,7 +105,7 @@ class Troubles:
         """Something went wrong that may go by."""
         wait = self._cluster.retry.wait(course.failures + 1, self._chance.random())
         course.stumble(error, now, resume_at=now + wait)
-        self._events.emit(FetchRetried(*course.at, course.position, error))
+        self._events.emit(events.FetchRetried(*course.at, course.position, error))
 
     def fail(self, course: Course, error: OttlaError) -> Failed:
         """The partition cannot be read on."""
@@ -294,7 +295,7 @@ class Troubles:
         if self._manner.on_lost is OnLost.ERROR:
             error = OffsetsLost(*course.at, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
             return self.fail(course, error)
-        self._events.emit(RangeLost(*course.at, start, stop, resume, reason))
+        self._events.emit(events.RangeLost(*course.at, start, stop, resume, reason))
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", course.at, start, stop, reason, resume)
         course.move(resume)
         return moved(course)
