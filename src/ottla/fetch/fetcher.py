@@ -12,7 +12,7 @@ import math
 import operator
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
@@ -91,6 +91,7 @@ class Fetcher:
         """By broker."""
         self._held_since = math.inf
         """Since when the shelf is full, so that nobody is asked."""
+        self._all_fetched: Callable[[], None] | None = None
         self._is_bulk = False
         """Whether the last piece that was taken was large: then fetching and decoding overlap, in two threads."""
 
@@ -109,6 +110,15 @@ class Fetcher:
         """These are read from now on."""
         new = list(courses)
         self._loop.call(lambda: self._add(new))
+
+    def tell_when_fetched(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once, on the loop's thread, when the brokers have sent everything."""
+
+        def begin() -> None:
+            self._all_fetched = tell
+            self._tell_if_all_fetched()
+
+        self._loop.call(begin)
 
     def follow(self, topics: Iterable[str]) -> None:
         """Partitions that these topics get later are read, too, from their beginning."""
@@ -405,12 +415,18 @@ class Fetcher:
                 found = self._judge(course, fetched, batches, parcel, now)
                 if found is not None:
                     news.append(found)
+        self._tell_if_all_fetched()
         pieces = [found for found in news if isinstance(found, Piece) and found.parcel is parcel]
         parcel.pieces = len(pieces)
         self.shelf.settle(request.reserved, parcel)
         if pieces:
             self._rotate({piece.course for piece in pieces})
         return news
+
+    def _tell_if_all_fetched(self) -> None:
+        if self._all_fetched is not None and all(course.is_over for course in self._courses.values()):
+            tell, self._all_fetched = self._all_fetched, None
+            tell()
 
     def _rotate(self, served: set[Course]) -> None:
         if len(self._turns) > len(served):
