@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.errors import WireError
+from ottla.errors import CorruptBatch, WireError
+from ottla.model import Fingerprint
 from ottla.wire.batch import IS_LOG_APPEND, Batch, split
-from ottla.wire.scan import scan
+from ottla.wire.decode import Decoded, Decoder
+from ottla.wire.scan import Batches, scan
 
 from .rows import Row, quick, written
 
@@ -101,3 +106,55 @@ def test_changed_bytes_give_the_same_answer_as_one_by_one(data: st.DataObject) -
         whole[at] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
     (found,) = scan(*laid_out(bytes(whole)))
     assert (None if found is None else list(found)) == good(bytes(whole))
+
+
+def decoded(
+    batches: Iterable[Batch], start: int, stop: int, *, chunk_bytes: int, max_batch_bytes: int = 1 << 20
+) -> tuple[list[Decoded], str | None]:
+    """What a decoder hands out, and what it says at the end."""
+    found: list[Decoded] = []
+    decoder = Decoder(fingerprint=True, chunk_bytes=chunk_bytes, max_batch_bytes=max_batch_bytes)
+    try:
+        found.extend(decoder.decode(batches, topic="t", partition=3, start=start, stop=stop))
+    except CorruptBatch as error:
+        return found, str(error)
+    return found, None
+
+
+def all_of(found: list[Decoded]) -> tuple[pa.Table | None, Fingerprint, int]:
+    records = pa.Table.from_batches([one.records for one in found]) if found else None
+    total = sum((one.fingerprint for one in found if one.fingerprint), Fingerprint())
+    return records, total, sum(one.left_out for one in found)
+
+
+@quick
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=4, max_size=12),
+    start=st.integers(0, 70),
+    length=st.integers(0, 70),
+    flags=st.sampled_from([0, IS_LOG_APPEND]),
+    chunk_bytes=st.sampled_from([1, 60, 150, 1 << 20]),
+    damaged=st.none() | st.integers(61, 2000),
+)
+def test_batches_that_were_found_together_have_the_records_that_they_have_one_by_one(
+    counts: list[int], start: int, length: int, flags: int, chunk_bytes: int, damaged: int | None
+) -> None:
+    data = bytearray(log(*counts, base=7, flags=flags))
+    if damaged is not None and damaged < len(data):
+        data[damaged] ^= 1
+    (found,) = scan(*laid_out(bytes(data)))
+    if not isinstance(found, Batches):
+        return  # the damage is in a header
+    together, said = decoded(found, start, start + length, chunk_bytes=chunk_bytes)
+    alone, expected = decoded(list(found), start, start + length, chunk_bytes=chunk_bytes)
+    assert (all_of(together), said) == (all_of(alone), expected)
+    assert [one.next_offset for one in together[-1:]] == [one.next_offset for one in alone[-1:]]
+
+
+def test_of_batches_that_were_found_together_one_that_is_too_large_is_refused() -> None:
+    data = log(1, 1, 1, 5, 1)
+    (found,) = scan(*laid_out(data))
+    assert found is not None
+    first, said = decoded(found, 0, 100, chunk_bytes=1 << 20, max_batch_bytes=100)
+    assert "the limit is 100" in str(said)
+    assert sum(one.rows for one in first) == 3

@@ -8,7 +8,7 @@ to know. A damaged batch raises `CorruptBatch`, and nothing of it is handed out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -57,6 +57,10 @@ COLUMNS = tuple(SCHEMA.names)
 
 _BITS = {"offset": k.OFFSET, "timestamp": k.TIMESTAMP, "key": k.KEY, "value": k.VALUE, "headers": k.HEADERS}
 _END_OF_LOG = (1 << 63) - 1
+_MOST_KEPT_ROWS, _MOST_KEPT_TEXT = 1 << 15, 64
+"""Columns that are the same everywhere are kept up to this length; 2 MB each at most."""
+_MANY_BATCHES = 4
+"""From so many on, their headers are looked at together."""
 # 32-bit Arrow offsets: no column of one chunk may reach 2 GiB.
 _LARGEST = (1 << 31) - 1
 
@@ -127,6 +131,9 @@ class Decoder:
         """
         _load_kernel()
         stop = min(stop, _END_OF_LOG)
+        if isinstance(batches, Batches) and len(batches) >= _MANY_BATCHES:
+            done = yield from self._decode_scanned(batches, topic, partition, start, stop)
+            batches = batches[done:]
         for chunk in self._chunks(batches, start, stop):
             fault = chunk.fault
             try:
@@ -185,6 +192,42 @@ class Decoder:
             Decoded(records.slice(end - count, count), count, None, one.batches.next_offset)
             for one, count, end in zip(stretches, rows.tolist(), rows.cumsum().tolist(), strict=True)
         ]
+
+    def _decode_scanned(
+        self, batches: Batches, topic: str, partition: int, start: int, stop: int
+    ) -> Generator[Decoded, None, int]:
+        """The same for batches of which a kernel has read the headers: no look at each of them in Python.
+
+        Returns how many batches are done. All of them, unless they are compressed or anything is remarkable about them:
+        then the others know what to do, or to say.
+        """
+        odd = CODEC_MASK | IS_CONTROL | (IS_LOG_APPEND & ~batches.all_attributes)
+        table = batches.table
+        longest = int((table[:, k.END] - table[:, scanning.AT]).max()) - LENGTH_END
+        if batches.any_attributes & odd or longest > self._max_batch_bytes:
+            return 0
+        reached = table[:, k.BASE_OFFSET] + table[:, k.LAST_DELTA] + 1
+        first, last = int(np.searchsorted(reached, start, "right")), int(np.searchsorted(table[:, k.BASE_OFFSET], stop))
+        ends = np.cumsum(table[:, k.END] - table[:, k.START])
+        while first < last:
+            before = int(ends[first - 1]) if first else 0
+            after = min(last, max(first + 1, int(np.searchsorted(ends, before + self.chunk_bytes, "right"))))
+            part, size = table[first:after], int(ends[after - 1]) - before
+            count = int(part[:, k.COUNT].sum())
+            if not self._are_intact(batches.source, part):
+                return first
+            room = Room(self._want, count, size)
+            segments = np.ascontiguousarray(part[:, : k.SEGMENT_FIELDS])
+            if room.fill(np.frombuffer(batches.source, np.uint8), segments, start, stop) is not None:
+                return first
+            kind = TimestampType.LOG_APPEND if batches.any_attributes & IS_LOG_APPEND else TimestampType.CREATE
+            decoded = self._decoded(room, topic, partition, kind)
+            first = after
+            if decoded.rows:
+                next_offset = min(stop, int(reached[after - 1]))
+                yield decoded._replace(next_offset=next_offset, left_out=count - decoded.rows)
+            del decoded, room  # their memory is free before the next ones are made
+        return len(batches)
 
     def _are_intact(self, source: memoryview, table: npt.NDArray[np.int64]) -> bool:
         """Whether all checksums are right."""
@@ -273,20 +316,19 @@ class Decoder:
 
     def _decode_chunk(self, chunk: _Chunk, topic: str, partition: int, start: int, stop: int) -> Decoded:
         room = self._few(chunk, start, stop) or self._room(chunk, start, stop)
-        fixed: dict[str, str | int] = {
-            "topic": topic,
-            "partition": partition,
-            "timestampType": int(chunk.timestamp_type),
-        }
+        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
+        decoded = self._decoded(room, topic, partition, chunk.timestamp_type)
+        return decoded._replace(next_offset=min(stop, reached), left_out=chunk.count - room.rows)
+
+    def _decoded(self, room: Room | Few, topic: str, partition: int, kind: TimestampType) -> Decoded:
+        fixed: dict[str, str | int] = {"topic": topic, "partition": partition, "timestampType": int(kind)}
         columns = [
             _repeated(fixed[name], room.rows) if name in fixed else room.column(name, data_type)
             for name, data_type in self._fields
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         fingerprint = room.fingerprint() if self._want & k.FINGERPRINT and isinstance(room, Room) else None
-        reached = chunk.batches[-1].header.next_offset if chunk.batches else start
-        left_out = chunk.count - room.rows
-        return Decoded(records, room.rows, fingerprint, min(stop, reached), left_out, room.clamped)
+        return Decoded(records, room.rows, fingerprint, clamped=room.clamped)
 
     def _few(self, chunk: _Chunk, start: int, stop: int) -> Few | None:
         if chunk.count > MOST_RECORDS or chunk.record_bytes > MOST_BYTES or self._want & k.FINGERPRINT:
@@ -319,7 +361,18 @@ def _load_kernel() -> None:
 
 
 def _repeated(value: str | int, rows: int) -> pa.Array:
-    return _repeated_few(value, rows) if rows <= MOST_RECORDS else pa.repeat(_constant(value), rows)
+    if rows <= MOST_RECORDS:
+        return _repeated_few(value, rows)
+    room = 1 << (rows - 1).bit_length()
+    if room > _MOST_KEPT_ROWS or (isinstance(value, str) and len(value) > _MOST_KEPT_TEXT):
+        return pa.repeat(_constant(value), rows)
+    return _repeated_often(value, room).slice(0, rows)
+
+
+@lru_cache(maxsize=16)
+def _repeated_often(value: str | int, rows: int) -> pa.Array:
+    """Kept for the next chunk: it is about as long, and has the same topic."""
+    return pa.repeat(_constant(value), rows)
 
 
 @lru_cache(maxsize=1024)
