@@ -70,13 +70,15 @@ class _Request:
 class Fetcher:
     """`start` begins it, `stop` ends it; `lane` names its connections."""
 
-    def __init__(self, cluster: Cluster, manner: Manner, *, lane: str, events: Events) -> None:
+    def __init__(
+        self, cluster: Cluster, manner: Manner, *, lane: str, events: Events, buffers: Buffers | None = None
+    ) -> None:
         self.lane = lane
         self._cluster = cluster
         self._manner = manner
         self._loop: Loop[_Request] = Loop(cluster, lane=lane, name=f"ottla-{lane}", most_requests=1, events=events)
         memory = manner.fetching.memory_bytes
-        self._buffers = Buffers(memory // 2)
+        self.buffers = Buffers(memory // 2) if buffers is None else buffers
         self.shelf = Shelf(memory - min(_DECODING_BYTES, memory // 2), room=self._loop.bell.ring)
         self._courses: dict[TopicPartition, Course] = {}
         self._topics: frozenset[str] = frozenset()
@@ -326,7 +328,7 @@ class Fetcher:
             version = fetch.LOWEST_VERSION
         # Not less when there is little room: a session remembers it, and the whole answer is limited anyhow.
         each = max(reserved // len(courses), _LEAST_PER_PARTITION)
-        connection.use_buffers(self._buffers)
+        connection.use_buffers(self.buffers)
         session = self._sessions.setdefault(link.broker.id, Session())
         question = session.question(courses, version=version)
         request = _Request(courses, session, reserved=reserved, version=version)

@@ -27,6 +27,7 @@ from ottla.fetch.profile import PartitionProfile, Tally
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net.deadline import Deadline
 from ottla.net.footing import Addresses, Footing, Sinks
+from ottla.net.frames import Buffers
 from ottla.net.interrupt import client_closed
 from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
@@ -114,7 +115,8 @@ class Reader:
         self._planning = Planning(
             self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._footing.events
         )
-        self._lanes: list[str] = []
+        self._lanes: list[tuple[str, Buffers]] = []
+        """Of reads that have ended: their connections, and the memory for answers, which the next one uses again."""
         self._fetchers: set[Fetcher] = set()
         self._closed = False
 
@@ -135,7 +137,7 @@ class Reader:
         reading = list(self._fetchers)
         for fetcher in reading:
             fetcher.stop()
-        for lane in {*self._lanes, *(fetcher.lane for fetcher in reading)}:
+        for lane in {*(lane for lane, _ in self._lanes), *(fetcher.lane for fetcher in reading)}:
             self.cluster.leave(lane)  # others may go on using the cluster
         self._footing.close()
 
@@ -418,7 +420,7 @@ class Reader:
     def _end(self, fetcher: Fetcher) -> None:
         fetcher.stop()
         self._fetchers.discard(fetcher)
-        self._lanes.append(fetcher.lane)
+        self._lanes.append((fetcher.lane, fetcher.buffers))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -432,10 +434,10 @@ class Reader:
         patience = math.inf if endless else self.cluster.timeouts.total
         manner = Manner(self._fetching, self._isolation, self._on_lost, patience)
         try:
-            lane = self._lanes.pop()
+            lane, buffers = self._lanes.pop()
         except IndexError:
-            lane = f"read-{next(_numbers)}"
-        fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._footing.events)
+            lane, buffers = f"read-{next(_numbers)}", None
+        fetcher = Fetcher(self.cluster, manner, lane=lane, events=self._footing.events, buffers=buffers)
         if most_bytes is not None:
             fetcher.shelf.narrow(most_bytes)
         fetcher.add(sorted(courses, key=lambda course: course.at))

@@ -256,3 +256,19 @@ def test_an_error_of_the_folding_function_is_its_own(reader: Reader) -> None:
     with pytest.raises(ConfigError, match="mine"):
         reader.fold(refuse, 0, "t")
     assert not threads_of_reading()
+
+
+def test_the_next_read_of_a_reader_receives_into_the_memory_of_the_one_before(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Buffers] = []
+
+    def noted(self: Buffers, keep_bytes: int = 0) -> None:
+        made.append(self)
+        original(self, keep_bytes)
+
+    original = Buffers.__init__
+    assert by_partition(reader.read("many")) == MANY
+    monkeypatch.setattr(Buffers, "__init__", noted)
+    assert by_partition(reader.read("many")) == MANY
+    assert not [one for one in made if one._keep_bytes]
