@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from ottla.engines.settling import settle
 from ottla.errors import ConfigError, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange
@@ -47,6 +48,7 @@ class BatchReader(DataSourceReader):
         wanted = self._task.wanted
         with wanted.connection.cluster() as cluster:
             planned = plan(Logs(cluster, wanted.what, isolation=wanted.isolation), wanted)
+        settle()
         return [*map(Slice, planned.ranges), *open_ends(wanted, planned.ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
