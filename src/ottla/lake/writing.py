@@ -43,6 +43,9 @@ _LATEST = 253_402_300_800 * _SECOND
 _MOST_OPEN = 64
 """Files of one range that are written at a time; others wait in memory, up to a limit, or are finished."""
 _DELTA = "DELTA_BINARY_PACKED"
+_PAGE_BYTES = 1 << 20
+_FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 14
+"""That Arrow writes at once; the fewest are its default."""
 RANGE_KEY, FINGERPRINT_KEY = "ottla.range", "ottla.fingerprint"
 """In the footer of a file: the range of which it is, and the fingerprint of all records of that range."""
 
@@ -207,7 +210,9 @@ class _File:
                 file = pa.OSFile(str(self._target), "wb")
             except OSError as error:
                 raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
-            self._sink = file, pq.ParquetWriter(file, self._schema, **_encoding(self._schema, self._options))
+            rows = sum(one.num_rows for one in self._waiting)
+            encoding = _encoding(self._schema, self._options, row_bytes=self.waiting_bytes / max(rows, 1))
+            self._sink = file, pq.ParquetWriter(file, self._schema, **encoding)
         return self._sink
 
     def add(self, records: pa.RecordBatch) -> int:
@@ -279,8 +284,11 @@ def as_numbers(column: pa.Array) -> Times:
     return numbers
 
 
-def _encoding(schema: pa.Schema, options: FileOptions) -> dict[str, object]:
-    """Numbers that grow are kept as differences; a dictionary of payloads would cost more than it saves."""
+def _encoding(schema: pa.Schema, options: FileOptions, *, row_bytes: float) -> dict[str, object]:
+    """Numbers that grow are kept as differences; a dictionary of payloads would cost more than it saves.
+
+    Arrow looks at the size of a page after so many rows as it writes at once: not more than about a page has.
+    """
     repeated = [name for name in ("topic", "partition", "timestampType") if name in schema.names]
     return {
         "compression": options.compression,
@@ -288,7 +296,8 @@ def _encoding(schema: pa.Schema, options: FileOptions) -> dict[str, object]:
         "use_dictionary": [*repeated, "headers.list.element.key"],
         "column_encoding": {"offset": _DELTA, "timestamp": _DELTA},
         "write_statistics": ["partition", "offset", "timestamp", "topic"],
-        "data_page_size": 1 << 20,
+        "data_page_size": _PAGE_BYTES,
+        "write_batch_size": int(min(max(_PAGE_BYTES / max(row_bytes, 1), _FEWEST_ROWS), _MOST_ROWS)),
         "store_schema": False,
     }
 
