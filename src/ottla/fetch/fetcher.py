@@ -1,8 +1,8 @@
 """Fetches ahead: asks the leaders of all cursors, hears their answers, fills the buffer.
 
 Cursors come in, pieces go into the buffer, within its memory and in the order of each partition. It is the actor of a
-loop (`net/loop.py`) and waits for nothing: connecting, metadata and looking up offsets are background tasks. What a
-piece contains is for others to know.
+loop (`net/loop.py`) and waits for nothing: connecting, metadata and looking up offsets are background tasks. It does not
+look inside a piece.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import operator
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
@@ -93,6 +93,7 @@ class Fetcher:
         """By broker."""
         self._held_since = math.inf
         """Since when the buffer is full, so that nobody is asked."""
+        self._all_fetched: Callable[[], None] | None = None
         self._is_bulk = False
         """Whether the last piece that was taken was large: then fetching and decoding overlap, in two threads."""
 
@@ -111,6 +112,15 @@ class Fetcher:
         """These are read from now on."""
         new = list(cursors)
         self._loop.call(lambda: self._add(new))
+
+    def tell_when_fetched(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once, on the loop's thread, when the brokers have sent everything."""
+
+        def begin() -> None:
+            self._all_fetched = tell
+            self._tell_if_all_fetched()
+
+        self._loop.call(begin)
 
     def follow(self, topics: Iterable[str]) -> None:
         """Partitions that these topics get later are read, too, from their beginning."""
@@ -409,12 +419,18 @@ class Fetcher:
                 found = self._judge(cursor, fetched, batches, memory, now)
                 if found is not None:
                     news.append(found)
+        self._tell_if_all_fetched()
         pieces = [found for found in news if isinstance(found, Piece) and found.memory is memory]
         memory.pieces = len(pieces)
         self.buffer.settle(request.reserved, memory)
         if pieces:
             self._rotate({piece.cursor for piece in pieces})
         return news
+
+    def _tell_if_all_fetched(self) -> None:
+        if self._all_fetched is not None and all(cursor.is_over for cursor in self._cursors.values()):
+            tell, self._all_fetched = self._all_fetched, None
+            tell()
 
     def _rotate(self, served: set[Cursor]) -> None:
         if len(self._turns) > len(served):

@@ -65,6 +65,16 @@ class ReadFailure(NamedTuple):
     error: OttlaError
 
 
+class _Watch(NamedTuple):
+    """What the caller of a read wants to be called for."""
+
+    check: Callable[[], None] | None = None
+    all_fetched: Callable[[], None] | None = None
+
+
+_NO_WATCH = _Watch()
+
+
 class Prefetch:
     """A range whose first answer is fetched before anybody reads it.
 
@@ -214,15 +224,18 @@ class Reader:
         timeout: float | None = None,
         fingerprint: bool = True,
         check: Callable[[], None] | None = None,
+        all_fetched: Callable[[], None] | None = None,
     ) -> Generator[Decoded, None, None]:
         """As `read`, and with each stretch of records their number and fingerprint: what a receipt is made of.
 
-        `check` is called now and then while nothing comes: what it raises ends the wait.
+        `check` is called now and then while nothing comes: what it raises ends the wait. `all_fetched` is called, on
+        the thread that fetches, when the last records have come from the brokers: it must not wait.
         """
         decoding = PieceDecoder(self._decoder(columns, fingerprint=fingerprint), self._context.events)
+        watch = _Watch(check, all_fetched)
         if isinstance(what, Prefetch):
-            return self._stretches(what.plan, decoding, check, what)
-        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, check)
+            return self._stretches(what.plan, decoding, watch, what)
+        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, watch)
 
     def batches(
         self,
@@ -355,10 +368,10 @@ class Reader:
         self,
         plan: ReadPlan,
         decoding: PieceDecoder,
-        check: Callable[[], None] | None = None,
+        watch: _Watch = _NO_WATCH,
         begun: Prefetch | None = None,
     ) -> Generator[Decoded, None, None]:
-        for piece in self._pieces(plan, check, decoding, begun):
+        for piece in self._pieces(plan, watch, decoding, begun):
             yield from decoding.decode(piece)
             del piece
 
@@ -386,11 +399,11 @@ class Reader:
     def _pieces(
         self,
         plan: ReadPlan,
-        check: Callable[[], None] | None = None,
+        watch: _Watch = _NO_WATCH,
         decoding: PieceDecoder | None = None,
         begun: Prefetch | None = None,
     ) -> Iterator[Piece]:
-        for item in self._items(plan, check, decoding, begun):
+        for item in self._items(plan, watch, decoding, begun):
             if isinstance(item, Failed):
                 raise item.error
             yield item
@@ -399,7 +412,7 @@ class Reader:
     def _items(
         self,
         plan: ReadPlan,
-        check: Callable[[], None] | None = None,
+        watch: _Watch = _NO_WATCH,
         decoding: PieceDecoder | None = None,
         begun: Prefetch | None = None,
     ) -> Iterator[Piece | Failed]:
@@ -413,6 +426,8 @@ class Reader:
             return
         if decoding is not None:
             decoding.following = fetcher.buffer.following
+        if watch.all_fetched is not None:
+            fetcher.tell_when_fetched(watch.all_fetched)
         try:
             self._fetchers.add(fetcher)
             fetcher.start()
@@ -422,8 +437,8 @@ class Reader:
                 item = fetcher.take()
                 if item is None:
                     fetcher.check()
-                    if check is not None:
-                        check()
+                    if watch.check is not None:
+                        watch.check()
                     continue
                 yield item
                 if isinstance(item, Piece):

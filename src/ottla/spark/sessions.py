@@ -34,13 +34,6 @@ _ON_LOCAL_DISKS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-_IN_THIS_JVM = {
-    # Rows are taken out of Arrow without a check of every access, a tenth of what the JVM does in a read: workers send
-    # what Arrow has written. These are the options that Spark puts in front of a user's own (extraJavaOptions).
-    "spark.driver.defaultJavaOptions": (
-        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-    ),
-}
 _ON_THIS_MACHINE = {
     # Without it workers that were idle for a minute each print a traceback to the program's terminal.
     "spark.python.daemon.module": "ottla.spark.daemon",
@@ -126,7 +119,7 @@ def _master(master: str | None) -> str | None:
 def _at_start(master: str | None) -> dict[str, str]:
     local: dict[str, str] = {}
     if master is not None and master.startswith("local"):
-        local = {**_ON_LOCAL_DISKS, **_IN_THIS_JVM, **(_ON_THIS_MACHINE if _is_installed() else {})}
+        local = {**_ON_LOCAL_DISKS, **(_ON_THIS_MACHINE if _is_installed() else {})}
     inherited = {f"spark.executorEnv.{name}": os.environ[name] for name in _INHERITED if name in os.environ}
     return {**_AT_START, **local, **inherited}
 

@@ -78,17 +78,17 @@ class Unit:
     def read(self, columns: Collection[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
         """Its records as Arrow. Raises `LeaseLost` when the unit is somebody else's by now."""
         what, self._prefetch = self._prefetch or self.range, None
-        began, is_near_end = time.monotonic(), False
-        # Also while nothing comes: a log that was replaced or cut may never have the offsets.
-        for stretch in self._reader.decoded(what, columns=columns, fingerprint=False, check=self._require_lease):
+        rest = _Rest(self, self._near_end)
+        # `check` also runs while nothing comes: a log that was replaced or cut may never have the offsets.
+        for stretch in self._reader.decoded(
+            what, columns=columns, fingerprint=False, check=self._require_lease, all_fetched=rest.all_fetched
+        ):
             self._require_lease()
             self.records_read += stretch.rows
             self.records_wasted += stretch.left_out
             self.bytes_read += stretch.records.nbytes
             self.reached = stretch.next_offset
-            if not is_near_end and self._seconds_left(began) <= NEAR_END_SECONDS:
-                is_near_end = True
-                self._near_end()
+            rest.look()
             yield stretch.records
         self.reached = self.range.stop
 
@@ -132,11 +132,6 @@ class Unit:
         else:
             self.fail(error)
 
-    def _seconds_left(self, began: float) -> float:
-        """How long it takes to read the rest, at the pace of what was read since `began`."""
-        pace = (time.monotonic() - began) / max(1, self.reached - self.range.start)
-        return (self.range.stop - self.reached) * pace
-
     def _require_lease(self) -> None:
         if self.is_lost:
             raise LeaseLost(f"{self.range} was given to another node while it was read")
@@ -150,6 +145,40 @@ class Unit:
             self._prefetch.close()
         self.ending = self._tell(self, self._held, reached, error)
         return self.ending
+
+
+class _Rest:
+    """What is left to read of a unit: says once that it is little, and that the brokers have sent all of it.
+
+    Before that, fetching the next unit would only slow down this one.
+    """
+
+    def __init__(self, unit: Unit, near_end: Callable[[], None]) -> None:
+        self._unit = unit
+        self._began = time.monotonic()
+        self._is_fetched = False
+        self._near_end = [near_end]
+        """Whoever takes it out calls it: two threads look."""
+
+    def all_fetched(self) -> None:
+        """The brokers have sent everything."""
+        self._is_fetched = True
+        self.look()
+
+    def look(self) -> None:
+        """The unit has been read further."""
+        if self._is_fetched and self._near_end and self._seconds_left() <= NEAR_END_SECONDS:
+            try:
+                near_end = self._near_end.pop()
+            except IndexError:
+                return  # the other thread was first
+            near_end()
+
+    def _seconds_left(self) -> float:
+        """How long reading the rest takes, at the pace so far."""
+        read = self._unit.reached - self._unit.range.start
+        pace = (time.monotonic() - self._began) / max(1, read)
+        return (len(self._unit.range) - read) * pace
 
 
 def reason_of(error: BaseException) -> str:
