@@ -90,7 +90,7 @@ def test_a_negative_offset_is_refused() -> None:
 def test_a_batch_cut_short_is_refused(keep: int) -> None:
     data = bytes(written(ROWS, base_offset=AT).data)
     keep = min(keep, len(data) - 1)
-    with pytest.raises(CorruptBatch, match=f"cut short: {keep} bytes are there") as caught:
+    with pytest.raises(CorruptBatch, match=f"cut short: only {keep} bytes left") as caught:
         Batch.parse(data[:keep])
     assert caught.value.base_offset == (AT if keep >= 8 else None)
     assert list(split(data[:keep])) == []

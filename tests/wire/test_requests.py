@@ -453,7 +453,7 @@ def test_a_broken_integer_is_refused(data: bytes, words: str) -> None:
 
 
 def test_an_array_that_cannot_fit_is_refused_before_it_is_read() -> None:
-    with pytest.raises(WireError, match="an array of 268435454 entries cannot fit in the 2 bytes that are left"):
+    with pytest.raises(WireError, match="an array of 268435454 entries cannot fit in the remaining 2 bytes"):
         ByteReader(memoryview(b"\xff\xff\xff\x7f\0\0")).compact_array(ByteReader.int8, smallest=1)
 
 
