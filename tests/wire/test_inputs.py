@@ -167,7 +167,7 @@ def test_a_generator_of_records_is_taken_whole() -> None:
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ("text", "a text is no list of records"),
+        ("text", "a string is not a list of records"),
         (["\ud800"], "column value: 'utf-8' codec can't encode"),
         ([b"a", 7], "item 1: value is int, expected bytes, str or None"),
         ([(b"k", b"v"), (b"k", 1.5)], "item 1: value is float, expected bytes, str or None"),

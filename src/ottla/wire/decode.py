@@ -347,7 +347,9 @@ class Decoder:
             for name, data_type in self._fields
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        fingerprint = buffers.fingerprint() if self._want & k.FINGERPRINT and isinstance(buffers, ColumnBuffers) else None
+        fingerprint = (
+            buffers.fingerprint() if self._want & k.FINGERPRINT and isinstance(buffers, ColumnBuffers) else None
+        )
         return Decoded(records, buffers.rows, fingerprint, next_offset, count - buffers.rows, buffers.clamped)
 
     def _decode_small(self, chunk: _Chunk, start: int, stop: int) -> SmallDecode | None:

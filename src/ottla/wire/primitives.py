@@ -128,7 +128,9 @@ class ByteReader:
         """
         count = self.unsigned_varint() - 1
         if count * smallest > self._end - self._position:
-            raise WireError(f"an array of {count} entries cannot fit in the remaining {self._end - self._position} bytes")
+            raise WireError(
+                f"an array of {count} entries cannot fit in the remaining {self._end - self._position} bytes"
+            )
         return [read(self) for _ in range(count)]
 
     def tags(self) -> Iterator[tuple[int, ByteReader]]:
