@@ -285,7 +285,7 @@ print("end")
 
 
 def test_parameters_are_declared_as_they_are() -> None:
-    with pytest.raises(TypeError, match="parameters of _add are not those that are declared"):
+    with pytest.raises(TypeError, match="parameters of _add do not match its declaration"):
         Kernel(_add, {"a": NUMBER, "c": reads("uint8")})
 
 

@@ -43,7 +43,7 @@ def test_a_symbol_that_is_known_gets_a_place_for_its_address() -> None:
 
 
 REFUSED = {
-    "it refers to abort": """
+    "refers to abort": """
         declare void @abort()
         define i64 @enter() {
             call void @abort()
@@ -65,7 +65,7 @@ REFUSED = {
             ret i64 %a
         }
         """,
-    "there is no function enter": "define i64 @another() { ret i64 0 }",
+    "no function enter": "define i64 @another() { ret i64 0 }",
 }
 
 

@@ -1,7 +1,7 @@
 """The record batch, format 2, from the outside: its header and its checksum.
 
-Comes in: bytes as a broker stores or sends them. Goes out: `Batch` values, whose header fields are read without touching
-the records. This module must not decompress or look at a record; `decode` does that.
+Comes in: bytes as a broker stores or sends them. Goes out: `Batch` values, whose header fields are read without
+touching the records. This module must not decompress or look at a record; `decode` does that.
 
 Layout of a batch (big-endian; Kafka documentation, "Record Batch"):
 

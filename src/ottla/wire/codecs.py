@@ -1,8 +1,8 @@
 """Compresses and decompresses whole batches, with a limit on the output.
 
-Comes in: the records of one batch. Goes out: the same, compressed or not. Decompression must write only into memory sized
-beforehand, so a decompression bomb stops at the limit. The codecs themselves (`compression`) are imported with the first
-compressed batch.
+Comes in: the records of one batch. Goes out: the same, compressed or not. Decompression must write only into memory
+sized beforehand, so a decompression bomb stops at the limit. The codecs themselves (`compression`) are imported with
+the first compressed batch.
 """
 
 from __future__ import annotations

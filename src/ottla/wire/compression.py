@@ -1,9 +1,9 @@
 """The compression codecs, framed as Kafka expects them.
 
 Comes in: the records of a batch. Goes out: the same, compressed or decompressed. cramjam handles gzip, snappy and zstd.
-The `lz4` package writes lz4 frames, with independent blocks, because Kafka rejects the linked blocks that cramjam writes.
-Snappy is written as one raw block. It is read both raw and in the framing of the Java library (xerial), which the Java
-client writes.
+The `lz4` package writes lz4 frames, with independent blocks, because Kafka rejects the linked blocks that cramjam
+writes. Snappy is written as one raw block. It is read both raw and in the framing of the Java library (xerial), which
+the Java client writes.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ class Stretch(NamedTuple):
 class Decoder:
     """Decodes batches with the same settings, reusing its memory. Use one per thread.
 
-    `max_batch_bytes` limits the size of a batch, before and after decompression. `chunk_bytes` is roughly how much record
-    data goes into one `RecordBatch`; a single larger batch still comes out whole. Raises `ConfigError` for an unknown
-    column or an impossible limit.
+    `max_batch_bytes` limits the size of a batch, before and after decompression. `chunk_bytes` is roughly how much
+    record data goes into one `RecordBatch`; a single larger batch still comes out whole. Raises `ConfigError` for an
+    unknown column or an impossible limit.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """A batch while it is being filled: rows of any number of columns go in, one sealed batch comes out.
 
-For producers, whose records come from many calls. Rows are encoded as they are added, so a draft does not hold on to the
-callers' memory; its own memory grows with its content. It must not read a clock: the caller passes the current time.
+For producers, whose records come from many calls. Rows are encoded as they are added, so a draft does not hold on to
+the callers' memory; its own memory grows with its content. It must not read a clock: the caller passes the current
+time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Encodes columns into record batches of bounded size, ready to send.
 
-Comes in: `Columns`, a codec and limits. Goes out: `NewBatch` values: a header that can still be stamped with a producer id
-and sequence, and the records, compressed. It must not read a clock: the caller passes the current time.
+Comes in: `Columns`, a codec and limits. Goes out: `NewBatch` values: a header that can still be stamped with a producer
+id and sequence, and the records, compressed. It must not read a clock: the caller passes the current time.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Comes in: bytes. Goes out: an entity and the position after it, or a `WireError` for anything wrong with the bytes.
 
 This replaces kio's own reader, which reserves memory for as many array elements as the bytes claim and ends the process
-if it cannot (five bytes are enough). It also rejects error codes and tagged fields newer than itself. This reader follows
-the fields of the same classes, checks every length against the bytes that are left, skips unknown tags, and reads an
-unknown error code as UNKNOWN_SERVER_ERROR.
+if it cannot (five bytes are enough). It also rejects error codes and tagged fields newer than itself. This reader
+follows the fields of the same classes, checks every length against the bytes that are left, skips unknown tags, and
+reads an unknown error code as UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations

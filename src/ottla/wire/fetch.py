@@ -1,8 +1,8 @@
 """The Fetch request and response, encoded by hand: record batches come out as views of the response, not decoded.
 
-Comes in: what to fetch, or the body of a response. Goes out: the body of a request, or a `FetchAnswer`. Version 12 names
-topics (every broker since 3.0). Version 13 uses topic ids, which reveal that a topic was deleted and created again.
-`fetch/session.py` explains sessions.
+Comes in: what to fetch, or the body of a response. Goes out: the body of a request, or a `FetchAnswer`. Version 12
+names topics (every broker since 3.0). Version 13 uses topic ids, which reveal that a topic was deleted and created
+again. `fetch/session.py` explains sessions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Control messages: every protocol request and response except Produce and Fetch, as entities of `layouts` or of kio.
 
-Comes in: requests as entities (`compose` builds one from plain values), responses as bytes. Goes out: request header and
-body without the 4-byte frame size, and response entities. Malformed bytes raise `WireError`. This module must not know
-about sockets, clocks, or which version was negotiated.
+Comes in: requests as entities (`compose` builds one from plain values), responses as bytes. Goes out: request header
+and body without the 4-byte frame size, and response entities. Malformed bytes raise `WireError`. This module must not
+know about sockets, clocks, or which version was negotiated.
 """
 
 from __future__ import annotations

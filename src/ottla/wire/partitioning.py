@@ -1,7 +1,7 @@
 """Chooses the partition of a key as the Java client does: `murmur2`, made positive, modulo the number of partitions.
 
-Comes in: a key, or a column of keys with the partitions already chosen. Goes out: partition numbers. Keys are hashed over
-all partitions of the topic, whether their leaders are up or not. A null key is no key; an empty one is.
+Comes in: a key, or a column of keys with the partitions already chosen. Goes out: partition numbers. Keys are hashed
+over all partitions of the topic, whether their leaders are up or not. A null key is no key; an empty one is.
 """
 
 from __future__ import annotations

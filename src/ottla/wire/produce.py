@@ -1,7 +1,8 @@
 """The Produce request and response, encoded by hand so that batches are sent without being joined or copied.
 
-Comes in: batches by partition, or the body of a response. Goes out: the body of a request, or a `Produced` per partition.
-Versions 9 to 11, for brokers since 3.0. The bytes are the same; from 10 on, a response may name the new leader.
+Comes in: batches by partition, or the body of a response. Goes out: the body of a request, or a `Produced` per
+partition. Versions 9 to 11, for brokers since 3.0. The bytes are the same; from 10 on, a response may name the new
+leader.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Leader(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """The broker's response for one partition. `append_time` is in milliseconds, -1 if the producer's times are kept."""
+    """The broker's response for one partition. `append_time` is milliseconds, -1 if the producer's times are kept."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
 """Gives a batch another identity: base offset, leader epoch, producer id, epoch, sequence, attributes.
 
 Comes in: the header of a batch, received or new. Goes out: the header to send instead, with its checksum. The records
-must be neither read nor copied. Base offset and leader epoch lie outside the checksum; for the other fields it is adjusted
-by the change alone, so a batch that was damaged before still has a wrong checksum afterwards.
+must be neither read nor copied. Base offset and leader epoch lie outside the checksum; for the other fields it is
+adjusted by the change alone, so a batch that was damaged before still has a wrong checksum afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds an uncompressed batch of one record, for a record that does not wait for others.
 
-Comes in: value, key, time and producer. Goes out: a `NewBatch`, identical to what the kernels make. It is Python because
-calling a kernel takes ten times as long as the work for one record.
+Comes in: value, key, time and producer. Goes out: a `NewBatch`, identical to what the kernels make. It is Python
+because calling a kernel takes ten times as long as the work for one record.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The compiled twins of `memory`. They do not check bounds, callers do; when numba's bounds checks are on, so are
-theirs."""
+"""The compiled versions of the functions in `memory`.
+
+They do not check bounds, their callers do. With numba's bounds checks on, they check as well.
+"""
 
 from __future__ import annotations
 
