@@ -1,7 +1,7 @@
 """Ottla: move Kafka data at wire speed from Python, and prove that none was lost.
 
-The names below are the public surface of this package; each is imported when it is first used, so that `import ottla`
-stays cheap. Rooms with a surface of their own: `ottla.cluster` (local brokers), `ottla.testing` (a fake broker).
+The names below are the public API of this package. Each is imported when first used, so that `import ottla` stays
+cheap. Packages with their own API: `ottla.cluster` (local brokers), `ottla.testing` (a fake broker).
 """
 
 from __future__ import annotations
@@ -369,5 +369,5 @@ __all__ = [
     "end_transaction",
 ]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept any misspelled name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

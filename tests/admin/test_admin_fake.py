@@ -102,7 +102,7 @@ def test_the_name_of_a_topic_stands_for_its_partitions(kafka: FakeKafka, admin: 
         TopicPartition("u", 1),
         TopicPartition("t", 4),
     ]
-    with pytest.raises(InputError, match="4 is neither a TopicPartition nor the name of a topic"):
+    with pytest.raises(InputError, match="4 is neither a TopicPartition nor a topic name"):
         admin.list_offsets([cast("str", 4)])
 
 
