@@ -97,7 +97,7 @@ def test_a_sink_that_raises_harms_nobody_and_is_logged_once(
     assert len(caplog.records) == 1
     assert "raising.<locals>.sink raised on flushed" in caplog.text
     hub.close()
-    assert "raised on 5 events in all" in caplog.text
+    assert "raised on 5 events in total" in caplog.text
 
 
 def test_an_interrupt_by_the_user_passes_through() -> None:
@@ -181,4 +181,4 @@ def test_failures_from_many_threads_are_all_counted(caplog: pytest.LogCaptureFix
     in_threads(4, lambda: hub.emit(EVENT), times=500)
     hub.close()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert "raised on 2000 events in all" in caplog.text
+    assert "raised on 2000 events in total" in caplog.text
