@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Charter,
     )
     from ottla.errors import (
+        ArchiveIncomplete,
         AuthenticationFailed,
         BrokerError,
         BufferFull,
@@ -169,6 +170,7 @@ __version__ = VERSION
 
 _HOMES = {
     "Admin": "ottla.admin.admin",
+    "ArchiveIncomplete": "ottla.errors",
     "AuthenticationFailed": "ottla.errors",
     "Batching": "ottla.produce.options",
     "BrokerError": "ottla.errors",
@@ -270,6 +272,7 @@ _HOMES = {
 
 __all__ = [
     "Admin",
+    "ArchiveIncomplete",
     "AuthenticationFailed",
     "Batching",
     "BrokerError",

@@ -147,3 +147,11 @@ def test_every_error_is_an_ottla_error() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert len(classes) > 10
     assert all(issubclass(cls, errors.OttlaError) for cls in classes)
+
+
+def test_every_error_is_exported_and_in_the_tree() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    for cls in classes:
+        assert cls.__name__ in errors.__all__
+        assert getattr(ottla, cls.__name__) is cls
+        assert f" {cls.__name__} " in (errors.__doc__ or "").replace("\n", " "), f"{cls.__name__} is not in the tree"
