@@ -82,8 +82,10 @@ def test_only_partitions_whose_leader_moved_are_asked_again(kafka: FakeKafka, ad
     admin.list_offsets("t")
     before = len(kafka.requests)
     kafka.fail("ListOffsets", ErrorCode.not_leader_or_follower, topic="t", partition=3)
-    found = admin.list_offsets("t", EARLIEST)
-    assert {key: at.offset for key, at in found.items()} == {TopicPartition("t", index): 0 for index in range(6)}
+    offsets = admin.list_offsets("t", EARLIEST)
+    assert {key: offset.offset for key, offset in offsets.items()} == {
+        TopicPartition("t", index): 0 for index in range(6)
+    }
     asked = [seen.partitions for seen in kafka.requests[before:] if seen.api == "ListOffsets"]
     assert len(asked) == 4  # three leaders, then one of them again
     assert asked[-1] == (TopicPartition("t", 3),)

@@ -109,9 +109,9 @@ def test_confluent_reads_what_we_commit_and_we_what_it_commits(kafka: LocalClust
     group = GroupMember("committed-both")
     commit(admin.cluster, group, {T0: Committed(5, 0, "ours"), T1: Committed(2)})
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group.group})
-    wanted = [confluent_kafka.TopicPartition(*at) for at in (T0, T1)]
+    partitions = [confluent_kafka.TopicPartition(*tp) for tp in (T0, T1)]
     # Not the metadata: confluent-kafka reads it beyond its end.
-    assert [one.offset for one in consumer.committed(wanted, 30)] == [5, 2]
+    assert [entry.offset for entry in consumer.committed(partitions, 30)] == [5, 2]
     theirs = confluent_kafka.TopicPartition(*T1, 9)
     consumer.commit(offsets=[theirs], asynchronous=False)
     consumer.close()

@@ -25,7 +25,7 @@ NAMED: dict[str, Any] = {"topic": "clicks", "partition": 3, "records": 100, "siz
 
 def sample(kind: type[Event], **given: Any) -> Event:
     """An event with a value of the right type in every field."""
-    values = {one.name: NAMED.get(one.name, VALUES[str(one.type)]) for one in fields(kind)}  # type: ignore[arg-type]
+    values = {field.name: NAMED.get(field.name, VALUES[str(field.type)]) for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**(values | given))
 
 

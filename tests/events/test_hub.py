@@ -56,7 +56,7 @@ def test_every_sink_gets_every_event_in_order() -> None:
     hub = Events(first.append, second.append)
     for event in samples():
         hub.emit(event)
-    assert [str(one) for one in first] == [str(one) for one in second] == [str(one) for one in samples()]
+    assert [str(event) for event in first] == [str(event) for event in second] == [str(event) for event in samples()]
 
 
 def test_a_hub_is_active_while_somebody_listens() -> None:

@@ -40,13 +40,13 @@ def _event(number: int) -> TimeDown:
 
 def _numbers(folder: Path) -> list[int]:
     """The events in all files, as a reader has them who knows that a file may be there twice for a moment."""
-    found = []
+    events = []
     for path in sorted(folder.glob("events-*.jsonl*")):
         if path.suffix == ".tmp" or (path.suffix == ".jsonl" and path.with_name(f"{path.name}.gz").exists()):
             continue
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        found += [json.loads(line)["broker_id"] for line in data.splitlines()]
-    return found
+        events += [json.loads(line)["broker_id"] for line in data.splitlines()]
+    return events
 
 
 @contextmanager

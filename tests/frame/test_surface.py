@@ -69,13 +69,13 @@ def test_help_of_no_command_imports_anything_heavy() -> None:
 
 def test_options_offer_what_the_library_has() -> None:
     """Some choices, defaults and texts are written out where a command is declared: to import them would take long."""
-    assert [*_option("archive", "--format").type.choices] == [one.value for one in Format]
+    assert [*_option("archive", "--format").type.choices] == [member.value for member in Format]
     assert event_time.ACCEPTED in _help("archive", "--event-time")
     assert _option("archive", "--max-folders").default == FileOptions().max_folders
     assert _option("consume", "--max-batch-bytes").default == Fetching().max_batch_bytes
-    assert [*_option("consume", "--on-lost").type.choices] == [one.value for one in OnLost]
-    assert [*_option("work", "run", "--on-lost").type.choices] == [one.value for one in OnLost]
-    assert set(_option("archive", "--on-lost").type.choices) < {one.value for one in OnLost}
+    assert [*_option("consume", "--on-lost").type.choices] == [member.value for member in OnLost]
+    assert [*_option("work", "run", "--on-lost").type.choices] == [member.value for member in OnLost]
+    assert set(_option("archive", "--on-lost").type.choices) < {member.value for member in OnLost}
     assert _option("work", "serve", "--group").default == JOBS
     assert rollup_fields.ACCEPTED in _help("rollup", "--by")
     assert rollup_fields.ACCEPTED_TIMES in _help("rollup", "--event-time")
@@ -85,7 +85,7 @@ def _option(*path: str) -> Any:
     command: Any = cli
     for name in path[:-1]:
         command = command.get_command(click.Context(command), name)
-    return next(one for one in command.params if path[-1] in one.opts)
+    return next(parameter for parameter in command.params if path[-1] in parameter.opts)
 
 
 def _help(*path: str) -> str:

@@ -42,8 +42,8 @@ def fault_of(data: bytes, **settings: int) -> CorruptBatch:
     return caught.value
 
 
-def with_bytes(data: bytes, at: int, new: bytes) -> bytes:
-    return data[:at] + new + data[at + len(new) :]
+def with_bytes(data: bytes, start: int, new: bytes) -> bytes:
+    return data[:start] + new + data[start + len(new) :]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -57,7 +57,7 @@ def test_old_message_formats_get_advice(magic: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "new", "reason", "position"),
+    ("start", "new", "reason", "position"),
     [
         (16, b"\x03", "magic byte is 3, expected 2", 16),
         (16, b"\xff", "magic byte is -1, expected 2", 16),
@@ -72,8 +72,8 @@ def test_old_message_formats_get_advice(magic: int) -> None:
         (23, struct.pack(">i", 2**31 - 1) + b"\0" * 30 + struct.pack(">i", 10**6), "count 1000000 does not fit in", 57),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused(at: int, new: bytes, reason: str, position: int) -> None:
-    data = with_bytes(bytes(written(ROWS, base_offset=AT).data), at, new)
+def test_a_header_that_contradicts_itself_is_refused(start: int, new: bytes, reason: str, position: int) -> None:
+    data = with_bytes(bytes(written(ROWS, base_offset=AT).data), start, new)
     with pytest.raises(CorruptBatch) as caught:
         Batch.parse(data)
     assert reason in caught.value.reason

@@ -129,12 +129,12 @@ def test_a_cache_that_cannot_be_kept_is_told_by_those_who_fill_it(tmp_path: Path
 def image() -> Image:
     """What the compiler makes, once."""
     shift(1, 5)
-    found = loading.stored(_kernel())
-    if found is None:
+    image = loading.stored(_kernel())
+    if image is None:
         from ottla.wire.kernels.compiling import compiled
 
-        found = compiled(_kernel())
-    return found
+        image = compiled(_kernel())
+    return image
 
 
 def _kernel() -> Kernel:

@@ -114,14 +114,14 @@ WRONG: list[tuple[str, Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "told"), WRONG)
+@pytest.mark.parametrize(("name", "change", "reason"), WRONG)
 def test_what_is_not_as_the_kernel_says_is_refused_and_not_touched(
-    name: str, change: Callable[[Any], Any], told: str
+    name: str, change: Callable[[Any], Any], reason: str
 ) -> None:
     arguments = _arguments()
     arguments[name] = change(arguments[name])
     before = _content(arguments)
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=reason):
         _decode(arguments)
     assert _content(arguments) == before
 

@@ -50,7 +50,7 @@ REFUSED = {
             ret i64 0
         }
         """,
-    "is not only code or constants": """
+    "is not just code or constants": """
         @state = internal global i64 5
         define i64 @enter() {
             %a = load i64, ptr @state
@@ -69,10 +69,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("told", REFUSED)
-def test_what_an_image_cannot_have_is_refused(told: str) -> None:
-    with pytest.raises(NotLinkable, match=told):
-        link(_object(REFUSED[told]), "enter")
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_an_image_cannot_have_is_refused(reason: str) -> None:
+    with pytest.raises(NotLinkable, match=reason):
+        link(_object(REFUSED[reason]), "enter")
 
 
 def test_an_address_that_would_have_to_be_known_is_refused() -> None:

@@ -106,7 +106,7 @@ def read_list(
     response: Any, requested: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, BrokerError]]:
     """Return the offsets found, and the error of each other requested partition."""
-    found: dict[TopicPartition, OffsetAt] = {}
+    results: dict[TopicPartition, OffsetAt] = {}
     errors: dict[TopicPartition, BrokerError] = {}
     for topic in response.topics:
         for row in topic.partitions:
@@ -114,8 +114,8 @@ def read_list(
             if row.error_code is not ErrorCode.none:
                 errors[tp] = BrokerError(row.error_code, f"listing offsets of {tp}")
             else:
-                found[tp] = OffsetAt(int(row.offset), int(row.timestamp), int(getattr(row, "leader_epoch", -1)))
+                results[tp] = OffsetAt(int(row.offset), int(row.timestamp), int(getattr(row, "leader_epoch", -1)))
     for tp in requested:
-        if tp not in found and tp not in errors:
-            errors[tp] = BrokerError(ErrorCode.unknown_server_error, f"listing offsets of {tp}", "not in the answer")
-    return found, errors
+        if tp not in results and tp not in errors:
+            errors[tp] = BrokerError(ErrorCode.unknown_server_error, f"listing offsets of {tp}", "not in the response")
+    return results, errors
