@@ -22,7 +22,7 @@ KNOWN = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes
         (SettingSource.FILE, "2", None, False),
     ],
 )
-def test_default_is_what_nobody_has_changed(
+def test_a_default_is_a_value_that_was_not_changed(
     source: SettingSource, value: str, default: str | None, is_default: bool
 ) -> None:
     assert Setting("a", value, source, default=default).is_default is is_default

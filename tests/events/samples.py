@@ -30,7 +30,7 @@ def sample(kind: type[Event], **given: Any) -> Event:
 
 
 def in_threads(count: int, call: Callable[[], object], *, times: int) -> None:
-    """Make `call` so many times in each of `count` threads at once, and wait for all of them."""
+    """Make `call` `times` times in each of `count` threads at once, and wait for all of them."""
 
     def repeat() -> None:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""The hub: everybody who listens gets every event, and nobody who listens does harm."""
+"""The hub: every sink gets every event, and no sink does harm."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_sink_gets_every_event_in_order() -> None:
     assert [str(event) for event in first] == [str(event) for event in second] == [str(event) for event in samples()]
 
 
-def test_a_hub_is_active_while_somebody_listens() -> None:
+def test_a_hub_is_active_while_it_has_sinks() -> None:
     hub = Events()
     states = [hub.active]
     hub.emit(EVENT)
@@ -86,7 +86,7 @@ def test_what_cannot_be_called_is_refused_as_a_sink() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3)], ids=["error", "exit"])
-def test_a_sink_that_raises_harms_nobody_and_is_logged_once(
+def test_a_sink_that_raises_does_no_harm_and_is_logged_once(
     caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     got: list[Event] = []
@@ -116,7 +116,7 @@ def test_two_sinks_that_raise_are_both_named(caplog: pytest.LogCaptureFixture) -
     assert "Other raised" in caplog.text
 
 
-def test_a_log_that_raises_harms_nobody() -> None:
+def test_a_log_that_raises_does_no_harm() -> None:
     class Broken(logging.Handler):
         def handle(self, record: logging.LogRecord) -> bool:
             raise OSError("disk full")

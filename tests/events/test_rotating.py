@@ -1,4 +1,4 @@
-"""Rotating files of events: complete whatever happens, compressed, bounded, and nobody else's files touched."""
+"""Rotating files of events: complete whatever happens, compressed, bounded, and other files are not touched."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _numbers(folder: Path) -> list[int]:
 
 @contextmanager
 def _writing(folder: Path, *, max_bytes: int, count: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has written so many events, and waits."""
+    """A process that has written `count` events, and waits."""
     command = [sys.executable, "-c", _PROGRAM, str(folder), str(max_bytes), str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -227,7 +227,7 @@ def test_limits_are_above_0(name: str, tmp_path: Path) -> None:
 def test_a_file_that_another_process_took_before_it_was_locked_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between creating and locking, somebody who tidies may take a new file for one that was left behind."""
+    """Between creating and locking, another process may take a new file for an abandoned one."""
     real = fcntl.flock
     taken: list[Path] = []
 

@@ -190,7 +190,7 @@ def test_long_events_are_cut_into_datagrams_between_lines(server: Statsd, sink: 
     assert server.is_quiet()
 
 
-def test_a_statsd_server_that_is_away_harms_nobody_and_is_found_again() -> None:
+def test_a_statsd_server_that_is_down_does_no_harm_and_is_found_again() -> None:
     first = Statsd()
     port = int(first.address.split(":")[1])
     first.close()
@@ -328,7 +328,7 @@ def test_two_prometheus_sinks_of_one_registry_share_their_metrics() -> None:
     assert scrape(registry)['ottla_flush_acknowledged_total{topic="web.clicks"}'] == 2
 
 
-def test_a_metric_name_that_somebody_else_has_is_reported_when_the_sink_is_made() -> None:
+def test_a_metric_name_that_is_taken_is_reported_when_the_sink_is_created() -> None:
     registry = CollectorRegistry()
     Counter("ottla_dropped_records", "mine", registry=registry)
     with pytest.raises(ConfigError, match=r"cannot register the metric ottla_dropped_records.*another prefix"):

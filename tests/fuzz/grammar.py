@@ -146,8 +146,8 @@ def compressed(rng: Random, codec: Codec, records: bytes) -> bytes:
 def xerial(records: bytes, block_bytes: int) -> bytes:
     """Snappy in the framing of the Java library."""
     out = bytearray(_XERIAL_HEADER)
-    for at in range(0, len(records), block_bytes):
-        block = bytes(cramjam.snappy.compress_raw(records[at : at + block_bytes]))
+    for start in range(0, len(records), block_bytes):
+        block = bytes(cramjam.snappy.compress_raw(records[start : start + block_bytes]))
         out += struct.pack(">i", len(block)) + block
     return bytes(out)
 

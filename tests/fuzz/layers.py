@@ -180,20 +180,20 @@ def _read_findings(task: Task, out: Path) -> list[Finding]:
 
 def differences(reports: Sequence[Report]) -> list[Finding]:
     """Inputs on which two layers disagree; the reports must begin with the same input of the same seed."""
-    found = []
+    findings = []
     for other in reports[1:]:
         reference = reports[0]
         both = min(len(reference.codes), len(other.codes))
         valid = (reference.codes[:both] != SKIPPED) & (other.codes[:both] != SKIPPED)
         same = (reference.codes[:both] == other.codes[:both]) & (reference.checksums[:both] == other.checksums[:both])
-        for at in np.flatnonzero(valid & ~same)[:20]:
-            index = reference.task.first + int(at)
+        for row in np.flatnonzero(valid & ~same)[:20]:
+            index = reference.task.first + int(row)
             reason = (
-                f"{reference.task.layer} answers {reference.codes[at]}/{reference.checksums[at]:#x}, "
-                f"{other.task.layer} {other.codes[at]}/{other.checksums[at]:#x}"
+                f"{reference.task.layer} answers {reference.codes[row]}/{reference.checksums[row]:#x}, "
+                f"{other.task.layer} {other.codes[row]}/{other.checksums[row]:#x}"
             )
-            found.append(Finding(other.task.layer, index, reason, reference.task.inputs()[index]))
-    return found
+            findings.append(Finding(other.task.layer, index, reason, reference.task.inputs()[index]))
+    return findings
 
 
 def keep(findings: Iterable[Finding], directory: Path) -> list[Path]:

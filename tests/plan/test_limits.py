@@ -36,7 +36,7 @@ def test_a_portion_lies_between_start_and_end_and_is_about_as_large_as_the_limit
 
 
 @given(BACKLOGS, st.integers(1, 10**9))
-def test_whoever_has_something_gets_something(backlogs: dict[int, tuple[int, int]], most: int) -> None:
+def test_every_partition_with_a_backlog_gets_something(backlogs: dict[int, tuple[int, int]], most: int) -> None:
     start, end = offsets(backlogs)
     for places in (limit(start, end, most), limit_bytes(start, end, most, 100.0)):
         assert all(places[tp] > start[tp] for tp in end if end[tp] > start[tp])

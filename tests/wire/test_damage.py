@@ -259,7 +259,7 @@ def test_the_time_of_a_record_is_its_own_however_far_it_is_from_its_batch(
     assert chunk.clamped == clamped
 
 
-def test_a_time_nobody_asks_for_does_not_hinder() -> None:
+def test_a_time_that_is_not_requested_does_no_harm() -> None:
     batch = Batch.parse(raw_batch(GOOD, count=1, base_time=2**63 - 1))
     (chunk,) = Decoder(("value",)).decode([batch])
     assert chunk.records["value"].to_pylist() == [b"v"]

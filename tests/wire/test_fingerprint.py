@@ -1,4 +1,4 @@
-"""The fingerprint: the same for the same records whoever moved them how, another for any other records.
+"""The fingerprint: the same for the same records no matter how they were moved, another for any other records.
 
 The reference below is written from the description in `kernels/hashing.py`, with Python's own integers. The vectors pin
 the result: fingerprints are stored, so a change here is a change of every archive.

@@ -235,7 +235,7 @@ def test_a_file_that_may_be_wrong_is_replaced(cache: Cache, damage: Callable[[Pa
     assert cache.file.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_file_of_somebody_else_is_not_used(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_is_not_used(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.use()
     if os.geteuid() == 0:
         os.chown(cache.file, 12345, 12345)

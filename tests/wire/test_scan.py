@@ -16,7 +16,7 @@ ROWS = [Row(b"k", b"value %d" % number) for number in range(5)]
 
 
 def log(*counts: int, base: int = 0, flags: int = 0) -> bytes:
-    """Batches of so many records, one after another."""
+    """Batches with these numbers of records, one after another."""
     data = b""
     for count in counts:
         data += bytes(written(ROWS[:count], base_offset=base, flags=flags).data)

@@ -55,7 +55,7 @@ def scanned(data: bytes) -> Batches:
 
 
 def outcome(decoder: Decoder, batches: Sequence[Batch], **where: Any) -> tuple[pa.Table, list[Any], str]:
-    """The rows, what is told of each chunk, and the error at the end."""
+    """Return the rows, the sums over all chunks, and the error at the end."""
     chunks: list[decode.Decoded] = []
     error = ""
     try:

@@ -1,4 +1,4 @@
-"""Batches of many partitions in one piece of memory: each has its own rows, and nobody else's bytes."""
+"""Batches of many partitions in one block of memory: each has its own rows, and no bytes of others."""
 
 from __future__ import annotations
 

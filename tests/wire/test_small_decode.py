@@ -1,4 +1,4 @@
-"""A few records are read in Python, and come out exactly as from the kernels."""
+"""A few records are decoded in Python, with exactly the result of the kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ plain = st.builds(Row, payloads, payloads, st.just(()), st.integers(NOW - 100_00
 
 
 def read(batches: list[Batch], **bounds: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
-    """What a decoder makes of them, and its last words."""
+    """Return the records, their metadata, and the text of the error that ended it."""
     chunks: list[decode.Decoded] = []
     error_text = ""
     try:
@@ -49,20 +49,20 @@ def by_kernels(batches: list[Batch], **bounds: int) -> tuple[list[pa.RecordBatch
 @given(st.lists(rows | plain, min_size=1, max_size=MOST_RECORDS + 1), st.integers(0, 9), st.integers(0, 9))
 @example([Row(b"k", None), Row(None, b"v"), Row(b"", b"")], 0, 9)
 @example([Row(None, bytes(MOST_BYTES))], 0, 9)
-def test_they_are_what_the_kernels_would_make(input_rows: list[Row], start: int, stop: int) -> None:
+def test_the_result_equals_that_of_the_kernels(input_rows: list[Row], start: int, stop: int) -> None:
     batches = placed(encoded(input_rows))
     assert read(batches, start=start, stop=stop) == by_kernels(batches, start=start, stop=stop)
 
 
 @thorough
 @given(st.lists(plain, min_size=1, max_size=4), st.data())
-def test_damage_is_told_as_the_kernels_tell_it(input_rows: list[Row], data: st.DataObject) -> None:
+def test_damage_is_reported_as_by_the_kernels(input_rows: list[Row], data: st.DataObject) -> None:
     (batch,) = placed(encoded(input_rows))
     raw = bytearray(batch.data)
     position = data.draw(st.integers(61, len(raw) - 1))
     raw[position] = data.draw(st.integers(0, 255))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Batch, "verify", lambda _: None)  # else the checksum would tell
+        patch.setattr(Batch, "verify", lambda _: None)  # otherwise the checksum would reveal the damage
         damaged = [Batch.parse(bytes(raw))]
         assert read(damaged) == by_kernels(damaged)
 
@@ -78,7 +78,7 @@ def test_a_few_do_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         read(placed(encoded(input_rows * MOST_RECORDS)))
 
 
-def test_columns_that_nobody_wants_are_not_there() -> None:
+def test_columns_that_are_not_requested_are_absent() -> None:
     batches = placed(encoded([Row(b"k", b"v")]))
     for name in COLUMNS:
         (chunk,) = Decoder((name,)).decode(batches, topic="t")
@@ -87,14 +87,14 @@ def test_columns_that_nobody_wants_are_not_there() -> None:
     assert none.rows == 1
 
 
-def test_a_fingerprint_is_made_all_the_same() -> None:
+def test_a_fingerprint_is_still_computed() -> None:
     (chunk,) = Decoder(fingerprint=True).decode(placed(encoded([Row(b"k", b"v")])))
     assert chunk.fingerprint is not None
     assert chunk.fingerprint.count == 1
 
 
-def test_the_first_few_have_the_kernels_loaded_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: the kernel was loaded for data that may be written to, which no record that is received is."""
+def test_the_first_records_load_the_kernels_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug once: the kernel was loaded for writable data, but received records are read-only."""
     kinds: set[bool] = set()
 
     class Noted(ColumnBuffers):
