@@ -1,4 +1,4 @@
-"""Members of groups that are not ours: confluent-kafka consumers that poll in a thread while a block runs."""
+"""Group members of another client: confluent-kafka consumers that poll in a thread while a block runs."""
 
 from __future__ import annotations
 

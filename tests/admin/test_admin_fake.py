@@ -1,4 +1,4 @@
-"""Admin against a fake cluster: retries, lost answers and moved leaders."""
+"""Admin against a fake cluster: retries, lost responses and moved leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What groups have committed: read and written, on a fake broker that errs and on real ones."""
+"""Committed offsets, read and written, on a fake broker with errors and on real ones."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def test_confluent_reads_what_we_commit_and_we_what_it_commits(kafka: LocalClust
 def test_a_stranger_cannot_commit_for_a_group_with_members(kafka: LocalCluster, admin: Admin, protocol: str) -> None:
     group = f"committed-{protocol}"
     with member(kafka.bootstrap, group, "committed", protocol=protocol):
-        for member in (GroupMember(group), GroupMember(group, "a stranger", 1)):
+        for identity in (GroupMember(group), GroupMember(group, "a stranger", 1)):
             with pytest.raises(BrokerError, match="the group moved on") as caught:
-                commit(admin.cluster, member, {T0: Committed(1)})
+                commit(admin.cluster, identity, {T0: Committed(1)})
             assert caught.value.code in GROUP_MOVED_ON
         assert fetch_committed(admin.cluster, GroupMember(group), None) == {}
 

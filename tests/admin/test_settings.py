@@ -1,4 +1,4 @@
-"""Settings of topics as values: what is default, what means the same, which names are near."""
+"""Settings of topics as values: which are defaults, which values are equal, which names are similar."""
 
 from __future__ import annotations
 

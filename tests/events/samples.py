@@ -1,4 +1,4 @@
-"""One event of each kind, made from the types of its fields, and the kinds of events that users may invent."""
+"""One event of each kind, built from the types of its fields, and events as users may define them."""
 
 from __future__ import annotations
 

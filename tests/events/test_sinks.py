@@ -1,4 +1,4 @@
-"""The sinks: each event arrives in each of them, over a real socket, a real scrape, a real file."""
+"""The sinks: each event arrives in each sink, over a real socket, a real scrape, a real file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions are accepted as callbacks: what is clear at first sight is what a full look would say."""
+"""Which functions are accepted as callbacks: the quick check agrees with the full one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings are checked when they are made and explain what is wrong with them."""
+"""Settings are checked on construction and explain what is wrong."""
 
 from __future__ import annotations
 

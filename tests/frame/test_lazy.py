@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used: from two threads at once, and where an extra is not installed."""
+"""Names that are imported on first use: from two threads at once, and without an extra installed."""
 
 from __future__ import annotations
 

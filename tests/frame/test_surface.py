@@ -1,4 +1,4 @@
-"""The package as an importer sees it: what is public, and what importing it costs."""
+"""The public API of the package, and the cost of importing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-made hostile batches: each is small and asks for something that no reader should give.
+"""Hand-made hostile batches: each is small and requests something that no reader should do.
 
 Comes in: nothing. Goes out: named byte strings for the tests, and as a list the first inputs of every run.
 """

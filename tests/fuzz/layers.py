@@ -1,4 +1,4 @@
-"""Starts the workers, notices what they die of, and compares what the layers say of the same inputs.
+"""Starts the workers, detects what kills them, and compares the results of the layers for the same inputs.
 
 Comes in: which layer is to run which inputs. Goes out: reports and findings; a finding carries its input and can be
 kept as a case. The kernels are compiled into a cache whose name is a hash of their source, one for each way of

@@ -1,4 +1,4 @@
-"""A limited batch takes its share of every partition, and starves none."""
+"""A limited batch takes a share of every partition and starves none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the wire makes of a fixed set of inputs, as plain values; as a script it prints them.
+"""The results of `ottla.wire` for a fixed set of inputs, as plain values. As a script, it prints them.
 
-`test_kernels` runs it twice: compiled, and in a process in which numba compiles nothing. Both must say the same.
+`test_kernels` runs it twice: compiled, and in a process in which numba compiles nothing. Both results must be equal.
 """
 
 from __future__ import annotations

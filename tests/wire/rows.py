@@ -1,8 +1,8 @@
-"""Records as plain Python values, strategies that make them, and a slow second opinion on their bytes.
+"""Records as plain Python values, strategies that generate them, and a slow second encoder.
 
-The functions here are written from the format's description, one record at a time and without the product's code,
-so that the tests compare two independent answers. They can also write what the product's encoder never does: control
-batches, broker timestamps, holes in the offsets, header keys that are no text.
+The functions here follow the format's description, one record at a time and without Ottla's code, so that the tests
+compare two independent results. They can also write what Ottla's encoder never does: control batches, broker
+timestamps, gaps in the offsets, header keys that are not text.
 """
 
 from __future__ import annotations

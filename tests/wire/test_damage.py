@@ -1,4 +1,4 @@
-"""Bytes that are not what they claim: one error each, which names the batch and the position."""
+"""Damaged and malformed batches: each raises an error with the batch and the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes read where they lie: exactly what is in the list, into exactly the room there is, and nothing but bytes."""
+"""Bytes objects read in place: exactly the content of the list, within the memory given, and nothing but bytes."""
 
 from __future__ import annotations
 

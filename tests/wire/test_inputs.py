@@ -1,4 +1,4 @@
-"""Everything that may be handed to the encoder, in every shape Arrow stores it, and the words for what is refused."""
+"""Everything that the encoder accepts, in every layout of Arrow, and the errors for what it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept on disk, loaded without numba, and never used once they may be wrong."""
+"""Compiled kernels are stored on disk, loaded without numba, and never used if they may be wrong."""
 
 from __future__ import annotations
 

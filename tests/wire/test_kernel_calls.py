@@ -1,4 +1,4 @@
-"""Calling machine code: what is not as the kernel says is refused before it is touched; threads and forks are fine."""
+"""Calling machine code: wrong arguments are rejected before they are touched; threads and forks work."""
 
 from __future__ import annotations
 

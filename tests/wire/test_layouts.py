@@ -1,4 +1,4 @@
-"""Messages that are laid out here, against kio's classes for the same: equal values, equal bytes, and no harm done."""
+"""The messages of `layouts` against kio's classes: equal values, equal bytes, and no crash on malformed bytes."""
 
 from __future__ import annotations
 

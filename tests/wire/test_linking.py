@@ -1,4 +1,4 @@
-"""Objects of a compiler become images, or are refused: what is in an image can neither raise nor allocate."""
+"""Object files become images, or are rejected: an image can neither raise nor allocate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader gets: the columns asked for, the offsets asked for, in chunks, and only data."""
+"""What a reader gets: the requested columns and offsets, in chunks, and only data."""
 
 from __future__ import annotations
 

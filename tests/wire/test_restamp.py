@@ -1,4 +1,4 @@
-"""A batch with another identity: the same as if it had been written so, and as damaged as it was."""
+"""A batch with another identity: as if it had been written with it, and still damaged if it was."""
 
 from __future__ import annotations
 

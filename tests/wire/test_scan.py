@@ -1,4 +1,4 @@
-"""The batches of a whole answer, found by a kernel: the same ones as one by one, or none at all."""
+"""The batches of a whole response, found by a kernel: the same as `split` finds, or none at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that a kernel has found are decoded from their table, with the same result as one by one."""
+"""Batches found by a kernel are decoded from their table, with the same result as one by one."""
 
 from __future__ import annotations
 
