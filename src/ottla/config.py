@@ -36,6 +36,7 @@ class Address(NamedTuple):
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
+# HOST, HOST:PORT, [IPV6] or [IPV6]:PORT; "@" and "/" are excluded, so that a URL is rejected.
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,9}))?", re.ASCII)
 DEFAULT_PORT = 9092
 LONGEST = 2_000_000.0
@@ -218,6 +219,7 @@ class Retry:
 
     def wait(self, failures: int, chance: float) -> float:
         """Return the seconds to wait after `failures` failures in a row (1 or more). `chance` is random in [0, 1)."""
+        # The exponent is limited, or the power would overflow after many failures.
         full = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
         return full * (1 - self.jitter * chance)
 
@@ -294,6 +296,7 @@ def why_not_called(value: object, arguments: int) -> str | None:
 
 def _is_plain(value: object, arguments: int) -> bool:
     """Whether it obviously can be called this way. Callbacks of single records are checked, so this must be fast."""
+    # A function with attributes may be wrapped (`functools.wraps`) and have another signature.
     if type(value) is not FunctionType or value.__dict__:
         return False
     code = value.__code__

@@ -46,6 +46,7 @@ _SECRET = re.compile(
 
 def redacted(text: str) -> str:
     """Remove user info from addresses, and the values of settings whose names sound like secrets."""
+    # Both patterns err on the side of hiding too much.
     return _SECRET.sub(r"\g<name>=***", _USER_INFO.sub(r"\g<before>***@", text))
 
 

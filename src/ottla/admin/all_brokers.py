@@ -33,6 +33,7 @@ def ask_each(cluster: Cluster, brokers: Iterable[Broker], build: Build, *, deadl
             requests.append((broker, connection.submit_message(build(connection.version), deadline=limit)))
         except NetworkError as exc:
             responses[broker] = exc
+    # All requests are on their way before the first response is awaited.
     for broker, pending in requests:
         try:
             responses[broker] = pending.response()
@@ -58,6 +59,7 @@ def await_everywhere(
 def _objection(
     cluster: Cluster, build: Build, judge: Callable[[Any], BrokerError | None], deadline: Deadline
 ) -> OttlaError | None:
+    """Return the first error or objection of any broker."""
     brokers = cluster.metadata(deadline=deadline).brokers.values()
     for response in ask_each(cluster, brokers, build, deadline=deadline).values():
         if isinstance(response, NetworkError):

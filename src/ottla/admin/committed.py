@@ -148,6 +148,7 @@ def raise_gravest(errors: Iterable[BrokerError]) -> None:
 def _requested_group(
     member: GroupMember, partitions: Collection[TopicPartition] | None, ids: Mapping[str, UUID]
 ) -> dict[str, Any]:
+    """Build the group of an OffsetFetch request. Topics null means all."""
     topics = None
     if partitions is not None:
         topics = [
@@ -164,6 +165,7 @@ def _requested_group(
 
 
 def _read_fetch(response: Any, names: Mapping[UUID, str], what: str) -> dict[TopicPartition, Committed]:
+    """Return the offsets of the response. -1 stands for no commit."""
     group = response.groups[0]
     if group.error_code is not ErrorCode.none:
         raise BrokerError(group.error_code, what)
@@ -181,6 +183,7 @@ def _read_fetch(response: Any, names: Mapping[UUID, str], what: str) -> dict[Top
 
 
 def _commit_fields(member: GroupMember, offsets: Mapping[TopicPartition, Committed]) -> dict[str, Any]:
+    """Build the fields of an OffsetCommit request."""
     topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
     for partition, entry in offsets.items():
         if entry.offset < 0:
@@ -204,6 +207,7 @@ def _commit_fields(member: GroupMember, offsets: Mapping[TopicPartition, Committ
 
 
 def _check_commit(response: Any, names: Mapping[UUID, str], member: GroupMember) -> None:
+    """Raise the gravest error of the partitions."""
     raise_gravest(
         BrokerError(row.error_code, f"committing the offset of {partition} for group {member.group}")
         for partition, row in _rows(response, names)

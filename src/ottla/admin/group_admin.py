@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from ottla.admin import groups
-from ottla.admin.committed import GROUP_MOVED_ON, Committed, commit, fetch_committed, raise_gravest
 from ottla.admin.all_brokers import ask_each
+from ottla.admin.committed import GROUP_MOVED_ON, Committed, commit, fetch_committed, raise_gravest
 from ottla.admin.groups import GroupDescription, ListedGroup, PartitionLag
 from ottla.admin.lookup import find_ranges
 from ottla.errors import BrokerError, ErrorCode, NetworkError, UnsupportedFormat
@@ -116,11 +116,13 @@ class GroupAdmin:
             raise
 
     def _refuse_in_use(self, group: str, cause: BrokerError, deadline: Deadline) -> None:
+        """Raise an error with the members, if the group has any."""
         members = self._members(group, deadline)
         if members:
             raise groups.in_use(group, members) from cause
 
     def _members(self, group: str, deadline: Deadline) -> tuple[groups.DescribedMember, ...]:
+        """Return the members of a group; none if it does not exist."""
         try:
             return self._describe(group, deadline).members
         except BrokerError as exc:
@@ -129,6 +131,7 @@ class GroupAdmin:
             raise
 
     def _describe(self, group: str, deadline: Deadline) -> GroupDescription:
+        """Describe a group, first as KIP-848 and then as classic: brokers do not say which one it is."""
         target, what = _coordinator(group), f"describing group {group}"
         try:
             return self.cluster.call(

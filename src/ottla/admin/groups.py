@@ -195,6 +195,7 @@ def delete_offsets_errors(response: Any, group: str) -> Iterator[BrokerError]:
 
 def in_use(group: str, members: Collection[DescribedMember]) -> BrokerError:
     """Return the error for a group that must have no members, but has these."""
+    # A group may have hundreds of members.
     shown = [str(member) for member in list(members)[:5]]
     more = f" and {len(members) - len(shown)} more" if len(members) > len(shown) else ""
     names = f"{len(members)} member{'s' if len(members) != 1 else ''}: {', '.join(shown)}{more}"
@@ -202,6 +203,7 @@ def in_use(group: str, members: Collection[DescribedMember]) -> BrokerError:
 
 
 def _classic_member(row: Any, protocol_type: str) -> DescribedMember:
+    """Build a member of a classic group. Only consumers use the embedded format that is known here."""
     reads = protocol_type == _CONSUMER
     assignment = _embedded("assignment", row.member_assignment) if reads else None
     subscription = _embedded("subscription", row.member_metadata) if reads else None
@@ -217,6 +219,7 @@ def _classic_member(row: Any, protocol_type: str) -> DescribedMember:
 
 
 def _consumer_member(row: Any) -> DescribedMember:
+    """Build a member of a KIP-848 group."""
     return DescribedMember(
         row.member_id,
         row.client_id,
@@ -231,6 +234,7 @@ def _consumer_member(row: Any) -> DescribedMember:
 
 
 def _flat(topics: Iterable[tuple[str, Iterable[int]]]) -> tuple[TopicPartition, ...]:
+    """Return the partitions of several topics, sorted."""
     return tuple(sorted(TopicPartition(name, int(index)) for name, indexes in topics for index in indexes))
 
 

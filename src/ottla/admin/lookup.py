@@ -69,6 +69,7 @@ def find_ranges(
 
 
 def _is_led(cluster: Cluster, tp: TopicPartition) -> bool:
+    """Whether the known metadata names a leader that is up."""
     topic = cluster.known.topics.get(tp.topic)
     partition = None if topic is None else topic.partition(tp.partition)
     return partition is not None and partition.leader in cluster.known.brokers
@@ -96,6 +97,7 @@ def _search(
 
 
 def _by_leader(cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[Broker, Epochs]:
+    """Group partitions by leader, with the leader epoch of each."""
     # One request for all topics. The rest is answered from memory, except for partitions without a leader.
     metadata = cluster.metadata({tp.topic for tp in partitions}, deadline=deadline, refresh=Refresh.IF_STALE)
     groups: dict[Broker, Epochs] = {}
@@ -139,6 +141,7 @@ def _ask_leaders(
 
 
 def _doubt_leaders(cluster: Cluster, errors: Errors) -> None:
+    """Drop leaders that errors prove stale, so that the next attempt looks them up."""
     for partition, error in errors.items():
         if isinstance(error, NetworkError) or (isinstance(error, BrokerError) and error.row.refresh):
             cluster.doubt(LeaderOf(partition.topic, partition.partition))
@@ -150,6 +153,7 @@ def _gravest(errors: Errors) -> OttlaError:
 
 
 def _summary(partitions: Collection[TopicPartition]) -> str:
+    """Name the first partitions, for messages."""
     names = [str(partition) for partition in list(partitions)[:3]]
     more = len(partitions) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

@@ -99,6 +99,7 @@ def build_describe(
     version_of: VersionOf, topics: Collection[str], *, only: Collection[str] | None = None
 ) -> messages.Message:
     """Build a DescribeConfigs request for topics. `only` names the settings (None: all)."""
+    # Null asks for all settings.
     keys = None if only is None else tuple(only)
     fields = {
         "resources": [{"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys} for name in topics],
@@ -159,6 +160,7 @@ def check_alter(response: Any) -> None:
 
 def not_yet(response: Any, topic: str, changes: Changes) -> BrokerError | None:
     """Return which change a broker does not have yet, by its response to DescribeConfigs, or None if it has all."""
+    # A topic that is not in the response counts as one without the change.
     settings = read_describe(response).get(topic, {})
     for name, value in changes.items():
         setting = settings.get(name)
@@ -188,6 +190,7 @@ def nearest(name: str, known: Collection[str]) -> list[str]:
 
 
 def _setting(row: Any) -> Setting:
+    """Build a setting. Synonyms are the same setting at other levels, in order of precedence."""
     synonyms = [
         (SettingSource(int(synonym.source)), _in_milliseconds(synonym.name, synonym.value)) for synonym in row.synonyms
     ]
@@ -217,6 +220,7 @@ def _sorted(settings: Iterable[Setting]) -> Settings:
 
 
 def _normal(text: str, kind: SettingType) -> object:
+    """Normalize a value for comparison, as brokers do: case of booleans, spaces in lists, leading zeros."""
     stripped = text.strip()
     if kind is SettingType.BOOLEAN:
         return stripped.lower()

@@ -74,6 +74,7 @@ def find_sizes(cluster: Cluster, topics: Iterable[TopicDescription], *, deadline
 
 
 def _build(version_of: VersionOf, topics: Iterable[TopicDescription]) -> messages.Message:
+    """Build a DescribeLogDirs request for these topics."""
     fields = {
         "topics": [{"topic": topic.name, "partitions": [part.index for part in topic.partitions]} for topic in topics]
     }

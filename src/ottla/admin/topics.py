@@ -27,6 +27,7 @@ DELETE_TOPICS = 20
 CREATE_PARTITIONS = 37
 BROKER_DEFAULT = -1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# Kafka's types: partitions are int32, the replication factor is int16.
 _MOST = {"partitions": (1 << 31) - 1, "replicas": (1 << 15) - 1}
 
 
@@ -104,6 +105,7 @@ def build_create(
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    """Return the fields of a topic. With assignments, Kafka requires -1 for both counts."""
     assigned = topic.assignments is not None
     return {
         "name": topic.name,

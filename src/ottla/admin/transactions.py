@@ -65,11 +65,14 @@ def oldest_open(cluster: Cluster, partition: TopicPartition, *, deadline: Deadli
 
 
 def _named(cluster: Cluster, transaction: OpenTransaction, deadline: Deadline) -> OpenTransaction:
+    """Add the transactional id and start time, which only the transaction coordinators know."""
+
     def build(version_of: VersionOf) -> messages.Message:
         return _compose(version_of, LIST_TRANSACTIONS, {"producer_id_filters": [transaction.producer_id]})
 
     brokers = cluster.metadata(deadline=deadline).brokers.values()
     responses = ask_each(cluster, brokers, build, deadline=deadline).values()
+    # Every coordinator has its own transactions, so every broker is asked.
     states = [
         state
         for response in responses

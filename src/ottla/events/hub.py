@@ -82,10 +82,12 @@ class Events:
             subscription.report()
 
     def _replace(self, subscriptions: tuple[_Subscription, ...]) -> None:
+        """Replace the tuple of subscriptions as a whole, so that `emit` needs no lock."""
         self._subscriptions = subscriptions
         self.active = bool(subscriptions)
 
     def _failed(self, subscription: _Subscription, event: Event) -> None:
+        """Count a failure of a sink, and log the first one."""
         with self._lock:
             subscription.failures += 1
             first = subscription.failures == 1
@@ -127,6 +129,7 @@ def _close(sink: object) -> None:
 
 
 def _quietly(log: Callable[..., None], text: str, *args: object) -> None:
+    """Log, and ignore a failure of the log."""
     # The sink that failed may be the log itself.
     try:
         log(text, *args)

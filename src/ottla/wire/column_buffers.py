@@ -15,6 +15,7 @@ import pyarrow as pa
 from ottla.model import Fingerprint
 from ottla.wire.kernels import decoding as k
 
+# Arrow's list and binary types have 32-bit offsets; record offsets and times are 64-bit.
 _SMALL = np.dtype(np.int32)
 _WIDE = np.dtype(np.int64)
 
@@ -47,6 +48,7 @@ class Spare:
 
     def take(self, size_bytes: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
         """Return a buffer of at least this size."""
+        # A buffer much larger than needed is dropped: it would keep that memory for one small column.
         while self._pieces:
             piece = self._pieces.pop()
             if size_bytes <= piece[0].size <= 4 * size_bytes:
@@ -87,6 +89,7 @@ _SEPARATE = _Arena(_SHARED_BYTES + 1)
 
 def _fitted(buffer: pa.Buffer, used_bytes: int) -> pa.Buffer:
     """Return the filled part. Copies it if the buffer is much larger: a program may keep columns for a long time."""
+    # Slicing keeps the whole buffer alive, so it pays only if most of it is used.
     if 2 * used_bytes >= buffer.size or buffer.size <= _SHARED_BYTES:
         return buffer.slice(0, used_bytes)
     exact, memory = _allocated(used_bytes)
@@ -102,6 +105,7 @@ class _Numbers:
         self.out = memory[: rows * dtype.itemsize].view(dtype)
 
     def filled(self, count: int) -> pa.Buffer:
+        """Return the buffer with the first `count` numbers."""
         return _fitted(self.buffer, count * self.out.itemsize)
 
     def array(self, data_type: pa.DataType, rows: int) -> pa.Array:
@@ -117,6 +121,7 @@ class _Validity:
         self.out[:] = 0xFF
 
     def bits(self, nulls: int) -> pa.Buffer | None:
+        """Return the bitmap, or None if there are no nulls: Arrow then skips it."""
         return self.buffer if nulls else None
 
 
@@ -132,6 +137,7 @@ class _Binary:
         self.out = k.BinaryOut(self.ends.out, memory, self.valid.out)
 
     def array(self, data_type: pa.DataType, rows: int, nulls: int) -> pa.Array:
+        """Return the column. If it has no bytes at all, its data buffer goes back to the spare ones."""
         used = int(self.ends.out[rows])
         data = _fitted(self.buffer, used) if used else _EMPTY
         if not used and self._spare is not None:
@@ -169,6 +175,7 @@ class ColumnBuffers:
         self._timestamps = _Numbers(count, _WIDE, arena) if want & k.TIMESTAMP else _UNWANTED_NUMBERS
         self._key = _Binary(count, record_bytes, arena) if want & k.KEY else _UNWANTED_BINARY
         self._value = _Binary(count, record_bytes, arena) if want & k.VALUE else _UNWANTED_BINARY
+        # A record has any number of headers, so their columns start with one per record and grow on demand.
         self._header_ends, self._header_valid = _UNWANTED_BINARY.ends, _UNWANTED_BINARY.valid
         self._header_keys = self._header_values = _UNWANTED_BINARY
         if want & k.HEADERS:
@@ -190,6 +197,7 @@ class ColumnBuffers:
 
     def fill(self, data: npt.NDArray[np.uint8], segments: npt.NDArray[np.int64], start: int, stop: int) -> Fault | None:
         """Decode the records of `segments` with offsets in `[start, stop)`. Returns the fault it stopped at, if any."""
+        # The kernel continues at the row in its state, so that several calls fill the same columns.
         self._state[k.SEGMENT] = self._state[k.INDEX] = 0
         while True:
             code = k.decode_records(
@@ -213,12 +221,14 @@ class ColumnBuffers:
             )
             if code == k.DONE:
                 return None
+            # On GROW_HEADERS the kernel has stopped before the record, and starts it again.
             if code != k.GROW_HEADERS:
                 return Fault(code, int(self._state[k.SEGMENT]), int(self._state[k.POSITION]))
             self._grow_headers()
 
     def _grow_headers(self) -> None:
         filled = int(self._state[k.HEADER])
+        # No more headers than the smallest possible ones can be in the remaining bytes.
         doubled = 2 * (filled + int(self._state[k.NEEDED]))
         capacity = min(doubled, self._record_bytes // k.SMALLEST_HEADER)
         self._header_keys = self._header_keys.grown(capacity, filled)

@@ -114,6 +114,7 @@ def _columns(
     *,
     count: int,
 ) -> Columns:
+    """Build `Columns` with the sizes that encoders use to estimate memory."""
     return Columns(
         count=count,
         key=key,
@@ -146,6 +147,7 @@ def without_views(column: Any) -> Any:
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return the type with every view type in it, at any depth, replaced by its large counterpart."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
@@ -168,6 +170,8 @@ def take(columns: Columns, start: int, stop: int) -> Columns:
         nulls = headers.nulls[start:stop] if len(headers.nulls) else headers.nulls
         headers = headers._replace(ends=headers.ends[start : stop + 1], nulls=nulls)
     entries = _span_of(headers.ends)
+    # Keys and values of a slice are still those of the whole column, so their size is estimated by the number of
+    # entries.
     fraction = entries / columns.header_count if columns.header_count else 0.0
     content = _span(headers.keys) + _span(headers.values)
     return Columns(
@@ -182,6 +186,7 @@ def take(columns: Columns, start: int, stop: int) -> Columns:
 
 
 def _cut(column: BinaryIn, start: int, stop: int) -> BinaryIn:
+    """Return the rows of one column. `ends` are absolute positions, so the data is shared."""
     if not len(column.ends):
         return column
     nulls = column.nulls[start:stop] if len(column.nulls) else column.nulls
@@ -189,6 +194,7 @@ def _cut(column: BinaryIn, start: int, stop: int) -> BinaryIn:
 
 
 def _array(column: BinaryIn, count: int) -> pa.Array:
+    """Return a column as an Arrow array. Empty `ends` stand for a column of nulls."""
     if not len(column.ends):
         return pa.nulls(count, pa.large_binary())
     buffers = [_valid(column.nulls), pa.py_buffer(column.ends), pa.py_buffer(column.data)]
@@ -196,6 +202,7 @@ def _array(column: BinaryIn, count: int) -> pa.Array:
 
 
 def _listed(headers: HeadersIn, count: int) -> pa.Array:
+    """Return the headers as an Arrow list of structs."""
     kind = pa.large_list(pa.struct([("key", pa.large_binary()), ("value", pa.large_binary())]))
     if not len(headers.ends):
         return pa.nulls(count, kind)
@@ -206,10 +213,12 @@ def _listed(headers: HeadersIn, count: int) -> pa.Array:
 
 
 def _valid(nulls: npt.NDArray[np.uint8]) -> pa.Buffer | None:
+    """Return Arrow's validity bitmap for a byte per row; None if there are no nulls."""
     return pa.py_buffer(np.packbits(nulls == 0, bitorder="little")) if len(nulls) else None
 
 
 def _payloads(name: str, payloads: list[Any]) -> BinaryIn:
+    """Return a column of a Python list: by the kernel if all items are bytes or None, else by Arrow."""
     gathered = _gathered(payloads) if _CAN_READ_OBJECTS else None
     return _binary(name, _from_payloads(name, payloads)) if gathered is None else gathered
 
@@ -229,6 +238,7 @@ def _gathered(payloads: list[Any]) -> BinaryIn | None:
 
 
 def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
+    """Return an item as key and value. A plain value has no key."""
     if not isinstance(item, tuple):
         return None, item
     if len(item) != 2:
@@ -237,6 +247,7 @@ def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
 
 
 def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
+    """Convert with Arrow, which accepts all bytes-like types and str. Names the item that it rejects."""
     try:
         return pa.array(payloads, pa.large_binary())
     except (TypeError, ValueError) as error:  # Arrow's own errors are subclasses of these
@@ -248,6 +259,7 @@ def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
 
 
 def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a chunked array as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -264,6 +276,7 @@ def _too_large(name: str) -> InputError:
 
 
 def _binary(name: str, array: pa.Array) -> BinaryIn:
+    """Return an Arrow array as the arrays that kernels read. Casts only types without offsets."""
     kind = array.type
     if pa.types.is_null(kind):
         return _ALL_NULL
@@ -272,6 +285,7 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
             return _binary(name, array.dictionary_decode())
         except pa.ArrowInvalid as error:
             raise _too_large(name) from error
+    # Views have no contiguous data, and fixed-size binaries have no offsets.
     if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         array = array.cast(pa.large_binary())
     elif pa.types.is_string_view(kind):
@@ -281,6 +295,7 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
             f"column {name} has type {kind}; accepted are binary and string, also large, view, "
             "fixed-size and dictionary encoded"
         )
+    # Kernels take 64-bit offsets only: one compiled version instead of two.
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, buffer, data = array.buffers()
     ends, content = _ends(buffer, array, np.dtype(np.int64 if wide else np.int32)), _bytes(data)
@@ -296,6 +311,7 @@ def _has_ends(kind: pa.DataType) -> bool:
 
 
 def _ends(buffer: pa.Buffer | None, array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
+    """Return the offsets of an array as 64-bit numbers. A slice has its own part of them."""
     if buffer is None or buffer.size == 0:
         return _readonly(np.zeros(len(array) + 1, np.int64))
     stored = np.frombuffer(buffer, dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize)
@@ -313,6 +329,7 @@ def _bytes(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
 
 
 def _nulls(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return a byte per row, 1 for null; empty if there are no nulls."""
     if array.null_count == 0:
         return _NO_BYTES
     return _readonly(array.is_null().to_numpy(zero_copy_only=False).view(np.uint8))
@@ -326,6 +343,7 @@ def _readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _headers(array: pa.Array) -> HeadersIn:
+    """Return a list or map column as the arrays that kernels read. Entry positions start at 0."""
     kind = array.type
     if pa.types.is_null(kind):
         return _NO_HEADERS
@@ -357,6 +375,7 @@ def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _milliseconds(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Return timestamps in milliseconds since 1970, the unit of the protocol."""
     kind = array.type
     if array.null_count:
         raise InputError(f"column timestamp has {array.null_count} nulls; leave the column out for the time of sending")
@@ -380,6 +399,7 @@ def _cast_to_milliseconds(array: pa.Array) -> pa.Array:
 
 
 def _span(column: BinaryIn) -> int:
+    """Return the number of bytes that the rows of a column take."""
     return _span_of(column.ends)
 
 

@@ -58,6 +58,7 @@ def decompress_into(codec: Codec, records: Buffer, out: memoryview) -> int:
 
 
 def _unsnap(records: Buffer, out: memoryview) -> int:
+    """Decompress snappy, raw or in xerial's framing: a header, then blocks with their lengths."""
     if bytes(records[: len(_XERIAL)]) != _XERIAL:
         return _unsnap_block(records, out)
     position, written = _XERIAL_HEADER_BYTES, 0

@@ -129,6 +129,8 @@ class Decoder:
         """
         _load_kernel()
         stop = min(stop, _END_OF_LOG)
+        # The fast path decodes from the table of the scan. It stops at the first problem, which the slow path then
+        # reports.
         if isinstance(batches, Batches) and self._is_plain(batches):
             reached = yield from self._scanned(batches, topic, partition, start, stop)
             if reached == len(batches):
@@ -150,6 +152,7 @@ class Decoder:
 
     def _is_plain(self, batches: Batches) -> bool:
         """Whether the records can be decoded from the table of batches, without creating a `Batch` for each."""
+        # A RecordBatch has one timestampType, so batches of both types cannot share one.
         is_mixed = (batches.any_attributes ^ batches.all_attributes) & IS_LOG_APPEND
         lengths = batches.table[:, k.END] - batches.table[:, scanning.AT]
         return (
@@ -216,6 +219,7 @@ class Decoder:
             return None
         _load_kernel()
         is_data = _is_data(table)
+        # Which stretch each batch belongs to, to count the rows of each afterwards.
         owners = np.repeat(np.arange(len(stretches)), [len(stretch.batches) for stretch in stretches])[is_data]
         segments = table[is_data]
         data = np.frombuffer(source, np.uint8)
@@ -228,6 +232,7 @@ class Decoder:
         rows = np.bincount(owners, segments[:, k.COUNT], len(stretches)).astype(np.int64)
         buffers = self._new_buffers(int(rows.sum()), _record_bytes(segments))
         fault = buffers.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), 0, _END_OF_LOG)
+        # Anything unusual goes the slow way, which reports it for its own partition.
         if fault is not None or buffers.clamped or buffers.rows != rows.sum():
             return None
         kind = TimestampType.LOG_APPEND if append_time else TimestampType.CREATE
@@ -253,6 +258,7 @@ class Decoder:
         self._scratch.clear()
         rows = zip(segments.tolist(), owners.tolist(), strict=True)
         for index, (segment, owner) in enumerate(rows):
+            # Only between stretches: a stretch is never split.
             if owner and self._scratch.used > self.chunk_bytes and owner != owners[index - 1]:
                 return int(owner)
             codec = Codec(segment[scanning.ATTRIBUTES] & CODEC_MASK)
@@ -262,6 +268,7 @@ class Decoder:
                 span = self._scratch.append(codec, source[segment[k.START] : segment[k.END]], self._max_batch_bytes)
             except DecompressionFailed:
                 return 0
+            # The header's count is not trusted before memory is allocated for it.
             if segment[k.COUNT] * SMALLEST_RECORD > span[1] - span[0]:
                 return 0
             segments[index, k.START], segments[index, k.END] = span
@@ -274,6 +281,7 @@ class Decoder:
         rows: npt.NDArray[np.int64],
         fixed: dict[str, str | int],
     ) -> pa.RecordBatch:
+        """Build one record batch for several partitions: only the partition column differs from row to row."""
         columns = []
         for name, data_type in self._fields:
             if name == "partition":
@@ -298,6 +306,7 @@ class Decoder:
                 attributes = header.attributes
                 if attributes & IS_CONTROL or header.count == 0:
                     continue
+                # A chunk ends before it gets too large, or if the timestamp type changes.
                 if chunk.batches and (
                     chunk.record_bytes + header.length > self.chunk_bytes
                     or (chunk.attributes ^ attributes) & IS_LOG_APPEND
@@ -470,10 +479,12 @@ def _record_bytes(segments: npt.NDArray[np.int64]) -> int:
 
 
 def _fault(batch: Batch, reason: str, position: int) -> CorruptBatch:
+    """Return the error for a batch, with its offset."""
     return CorruptBatch(reason, base_offset=batch.header.base_offset, position=position)
 
 
 def _record_fault(batch: Batch, segment: tuple[int, ...], fault: Fault, *, in_records: bool) -> CorruptBatch:
+    """Return the error for a fault in a record, at a byte of its batch or of the decompressed records."""
     origin = segment[k.START] if in_records else batch.start
     return CorruptBatch(
         k.REASONS[fault.code],

@@ -157,10 +157,12 @@ class _Writer:
         return self._limits.max_bytes - HEADER_BYTES
 
     def _max_remaining(self, row: int) -> int:
+        """Return an upper bound of the bytes that the remaining rows take as records."""
         c = self._columns
         return c.data_bytes + (self._last - row) * k.RECORD_OVERHEAD + c.header_count * k.HEADER_OVERHEAD
 
     def _fill(self, capacity: int, row: int) -> tuple[memoryview, int]:
+        """Encode as many batches as fit into new memory. Returns it, and the number of batches."""
         # Arrow's pool keeps freed pages; fresh ones from the system would cost more than the encoding.
         out = pa.allocate_buffer(capacity)
         self._sums[:] = 0
@@ -199,6 +201,7 @@ def finish(
     times = result[k.BASE_TIME], result[k.MAX_TIME]
     length = HEADER_BYTES - LENGTH_END + len(body)
     fields = (int(codec), count - 1, *times, NO_PRODUCER, NO_PRODUCER, NO_PRODUCER, count)
+    # The checksum covers the header fields and then the records, which are not joined for it.
     crc = crc32c(body, crc32c(CHECKED_FIELDS.pack(*fields)))
     return NewBatch(BatchHeader(0, length, NO_EPOCH, MAGIC, crc, *fields), body, fingerprint)
 
@@ -213,6 +216,7 @@ def _fitted(out: memoryview, used: int) -> memoryview:
 
 
 def _clock(now_ms: int) -> int:
+    """Check the current time: milliseconds since 1970."""
     try:
         time = operator.index(now_ms)
     except TypeError:

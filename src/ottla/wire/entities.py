@@ -110,6 +110,7 @@ def absent(field: Field) -> Any:
 
 @cache
 def _entity(entity_type: type) -> Read:
+    """Compile the reader of an entity: a list of steps, run in order for each entity."""
     steps = _steps(entity_type)
     defaults = {field.name: absent(field) for field in fields_of(entity_type) if field.tag is not None}
 
@@ -123,6 +124,7 @@ def _entity(entity_type: type) -> Read:
 
 
 def _steps(entity_type: type) -> tuple[Step, ...]:
+    """Split the fields into steps. Tagged fields come last, whatever their order."""
     flexible: bool = entity_type.__flexible__  # type: ignore[attr-defined]
     steps: list[Step] = []
     tagged: dict[int, tuple[str, Read]] = {}
@@ -141,6 +143,7 @@ def _steps(entity_type: type) -> tuple[Step, ...]:
 
 
 def _field(field: Field, flexible: bool) -> Read:
+    """Return the reader of a field: of a value, of a nested entity, or of an array of them."""
     kind = field.kind
     optional = field.optional and not field.is_array
     if not isinstance(kind, str):
@@ -150,11 +153,13 @@ def _field(field: Field, flexible: bool) -> Read:
         read_value = _primitive(kind, flexible, optional=optional)
     if not field.is_array:
         return read_value
+    # The smallest size of an element limits how many can be in the remaining bytes.
     smallest = Struct(">" + FORMATS[kind]).size if isinstance(kind, str) and kind in FORMATS else 1
     return _array(read_value, flexible=flexible, smallest=smallest, optional=field.optional)
 
 
 def _primitive(kafka_type: str, flexible: bool, optional: bool) -> Read:
+    """Return the reader of a primitive type. The length of strings and bytes depends on the version."""
     if kafka_type in FORMATS:
         return _single(Struct(">" + FORMATS[kafka_type]), _converter(kafka_type, optional))
     size = _compact_size if flexible else _short_size if kafka_type == "string" else _long_size
@@ -162,6 +167,7 @@ def _primitive(kafka_type: str, flexible: bool, optional: bool) -> Read:
 
 
 def _converter(kafka_type: str, optional: bool) -> Callable[[Any], Any] | None:
+    """Return what turns the raw number into kio's type; None if nothing is to be done."""
     if kafka_type == "datetime_i64":
         return _optional_time if optional else _time
     return {
@@ -181,6 +187,8 @@ def _optional_time(milliseconds: int) -> datetime | None:
 
 
 def _single(layout: Struct, convert: Callable[[Any], Any] | None) -> Read:
+    """Read one field of fixed size."""
+
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         end = _end(data, position, layout.size)
         value = layout.unpack_from(data, position)[0]
@@ -190,6 +198,7 @@ def _single(layout: Struct, convert: Callable[[Any], Any] | None) -> Read:
 
 
 def _fixed(run: tuple[Field, ...]) -> Step:
+    """Read several neighboring fields of fixed size with one `struct` call."""
     kinds = [str(field.kind) for field in run]
     layout = Struct(">" + "".join(FORMATS[kind] for kind in kinds))
     names = tuple(field.name for field in run)
@@ -209,6 +218,8 @@ def _fixed(run: tuple[Field, ...]) -> Step:
 
 
 def _named(name: str, read: Read) -> Step:
+    """Read one field of variable size."""
+
     def step(data: memoryview, position: int, values: dict[str, Any]) -> int:
         values[name], position = read(data, position)
         return position
@@ -217,6 +228,8 @@ def _named(name: str, read: Read) -> Step:
 
 
 def _sized(size: Read, kind: type[str] | type[bytes], optional: bool) -> Read:
+    """Read a string or byte string with its length in front."""
+
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         length, start = size(data, position)
         if length < 0:
@@ -230,6 +243,7 @@ def _sized(size: Read, kind: type[str] | type[bytes], optional: bool) -> Read:
 
 
 def _array(read_element: Read, *, flexible: bool, smallest: int, optional: bool) -> Read:
+    """Read an array with its count in front, which is checked before anything is allocated."""
     size = _compact_size if flexible else _long_size
 
     def read(data: memoryview, position: int) -> tuple[Any, int]:
@@ -248,6 +262,7 @@ def _array(read_element: Read, *, flexible: bool, smallest: int, optional: bool)
 
 
 def _compact_size(data: memoryview, position: int) -> tuple[int, int]:
+    """Read a compact length, which is one more than the length; 0 is null."""
     value, position = read_varint(data, position)
     return value - 1, position
 
@@ -269,6 +284,8 @@ def _not_below_null(claimed: int, position: int) -> int:
 
 
 def _nullable(read_struct: Read) -> Read:
+    """Read a struct with a marker byte in front: negative for null (KIP-893)."""
+
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         start = _end(data, position, 1)
         return (None, start) if data[position] > 0x7F else read_struct(data, start)
@@ -277,6 +294,8 @@ def _nullable(read_struct: Read) -> Read:
 
 
 def _tags(known: dict[int, tuple[str, Read]]) -> Step:
+    """Read the tagged fields that are known, and skip the others (KIP-482)."""
+
     def step(data: memoryview, position: int, values: dict[str, Any]) -> int:
         count, position = read_varint(data, position)
         for _ in range(count):
@@ -295,6 +314,7 @@ def _tags(known: dict[int, tuple[str, Read]]) -> Step:
 
 
 def _end(data: memoryview, position: int, size: int) -> int:
+    """Return the end of the next `size` bytes, or raise if they are not there."""
     end = position + size
     if end > len(data):
         raise WireError(f"needs {size} bytes at byte {position} of {len(data)}")

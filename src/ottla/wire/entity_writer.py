@@ -30,6 +30,7 @@ def write_entity(entity: Any) -> bytes:
 
 @cache
 def _entity(entity_type: type) -> Write:
+    """Compile the writer of an entity."""
     flexible: bool = entity_type.__flexible__  # type: ignore[attr-defined]
     fields = fields_of(entity_type)
     plain = [(field.name, _field(field, flexible)) for field in fields if field.tag is None]
@@ -64,6 +65,7 @@ def _field(field: Field, flexible: bool) -> Write:
 
 
 def _value(field: Field, flexible: bool, *, optional: bool) -> Write:
+    """Return the writer of a single value, without the array around it."""
     kind = field.kind
     if not isinstance(kind, str):
         return _nullable(_entity(kind)) if optional else _entity(kind)
@@ -74,6 +76,7 @@ def _value(field: Field, flexible: bool, *, optional: bool) -> Write:
 
 
 def _fixed(kind: str) -> Write:
+    """Return the writer of a type of fixed size. Null is all zeros for a uuid, and -1 for a time."""
     pack = Struct(">" + FORMATS[kind]).pack
     if kind == "uuid":
         return lambda value: bytes(16) if value is None else value.bytes
@@ -85,6 +88,8 @@ def _fixed(kind: str) -> Write:
 
 
 def _sized(size: Write, encoded: Write, *, optional: bool) -> Write:
+    """Write a string or byte string with its length in front."""
+
     def write(value: Any) -> bytes:
         if value is None:
             return _null(size, optional)
@@ -95,6 +100,8 @@ def _sized(size: Write, encoded: Write, *, optional: bool) -> Write:
 
 
 def _array(write_element: Write, size: Write, *, optional: bool) -> Write:
+    """Write an array with its count in front."""
+
     def write(values: Any) -> bytes:
         if values is None:
             return _null(size, optional)
@@ -104,6 +111,7 @@ def _array(write_element: Write, size: Write, *, optional: bool) -> Write:
 
 
 def _null(size: Write, optional: bool) -> bytes:
+    """Write null as the length -1. Raises `WireError` if the field is not nullable."""
     if not optional:
         raise WireError("null where a value must be")
     return size(-1)

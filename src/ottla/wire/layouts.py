@@ -111,6 +111,7 @@ def response_type(api_key: int, version: int) -> type[Entity]:
 
 
 def _type(part: Part, api_key: int, version: int) -> type[Entity]:
+    """Build the class of a message or part, with the fields that this version has."""
     fields = tuple(_field(row, api_key, version) for row in part.rows if row.since <= version < row.until)
     content = {
         "__fields__": fields,
@@ -132,6 +133,7 @@ def _field(row: Row, api_key: int, version: int) -> Field:
 
 
 def _list_offsets() -> Api:
+    """Versions 1 to 11. Version 0 returned several offsets per partition and is obsolete."""
     partition_request = Part(
         "ListOffsetsPartition",
         (
@@ -172,6 +174,7 @@ def _list_offsets() -> Api:
 
 
 def _metadata() -> Api:
+    """Versions 0 to 13. Topics have ids from version 10 on."""
     topic_request = Part(
         "MetadataRequestTopic",
         (Row("topic_id", "uuid", since=10, nullable=10), Row("name", "string", nullable=10)),
@@ -232,6 +235,7 @@ def _metadata() -> Api:
 
 
 def _find_coordinator() -> Api:
+    """Versions 0 to 6. From version 4 on, a request asks for several keys (KIP-699)."""
     coordinator = Part(
         "Coordinator",
         (
@@ -266,6 +270,7 @@ def _find_coordinator() -> Api:
 
 
 def _api_versions() -> Api:
+    """Versions 0 to 4. The request names the client from version 3 on (KIP-511)."""
     api = Part("ApiVersion", (Row("api_key", "int16"), Row("min_version", "int16"), Row("max_version", "int16")))
     supported = Part(
         "SupportedFeatureKey", (Row("name", "string"), Row("min_version", "int16"), Row("max_version", "int16"))

@@ -66,6 +66,7 @@ def encode_body(message: Message) -> bytes:
 def request_header(api_key: int, version: int, *, correlation_id: int, client_id: str | None) -> bytes:
     """Encode the header of a request whose body is written elsewhere: v2 for flexible versions, else v1."""
     name = _client_name(client_id)
+    # Header v2 ends with tagged fields, here none.
     return _HEADER.pack(api_key, version, correlation_id) + (name + b"\x00" if is_flexible(api_key, version) else name)
 
 

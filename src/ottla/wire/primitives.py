@@ -105,6 +105,7 @@ class ByteReader:
             if byte < 0x80:
                 return value
             shift += 7
+            # 32-bit values take at most five bytes.
             if shift > 28:
                 raise WireError(f"a variable-length integer at byte {self._position} is too long")
 

@@ -60,6 +60,7 @@ def produce_request(
     for (topic, partition), parts in batches.items():
         by_topic.setdefault(topic, []).append((partition, parts))
     body: list[bytes | memoryview] = []
+    # Small fields collect in `small`; batches are appended as they are, between two of its parts.
     small = bytearray(compact_string(transactional_id) + _ACKS_TIMEOUT.pack(acks, timeout_ms))
     small += compact_length(len(by_topic))
     for topic, partitions in by_topic.items():

@@ -68,6 +68,7 @@ def scan(source: memoryview, spans: Sequence[tuple[int, int]]) -> list[Batches |
     verdicts: Any = np.zeros((len(span_table), k.VERDICT_FIELDS), np.int64)
     state: Any = np.zeros(k.STATE_FIELDS, np.int64)
     table: Any = np.empty((4 * len(span_table) + _FEW_BATCHES, k.BATCH_FIELDS), np.int64)
+    # The kernel stops if the table is full, and continues with a larger one.
     while k.scan_batches(data, span_table, table, verdicts, state) == k.FULL:
         grown = np.empty((4 * len(table), k.BATCH_FIELDS), np.int64)
         grown[: len(table)] = table
@@ -76,6 +77,7 @@ def scan(source: memoryview, spans: Sequence[tuple[int, int]]) -> list[Batches |
     first = 0
     for verdict, (start, end) in zip(verdicts.tolist(), spans, strict=True):
         count = verdict[k.COUNT]
+        # A span with anything unusual is parsed again by `split`, which raises the right error.
         is_usable = count and verdict[k.IS_SOUND]
         batches.append(Batches(source, table[first : first + count], verdict, end - start) if is_usable else None)
         first += count

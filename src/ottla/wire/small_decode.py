@@ -59,6 +59,7 @@ class SmallDecode:
             value_size, value_start = _varint(data, key_start + max(key_size, 0))
             position = value_start + max(value_size, 0)
             time = segment[k.APPEND_TIME] if segment[k.IS_APPEND_TIME] else base_time + time_delta
+            # Whatever the kernel would report as a fault or treat specially is left to it.
             if (
                 not last < delta <= segment[k.LAST_DELTA]
                 or min(key_size, value_size) < -1
@@ -106,11 +107,13 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _numbers(data_type: pa.DataType, numbers: list[int]) -> pa.Array:
+    """Build a column of 64-bit numbers without numpy."""
     packed = pa.py_buffer(struct.pack(f"<{len(numbers)}q", *numbers))
     return pa.Array.from_buffers(data_type, len(numbers), [None, packed])
 
 
 def _binary(data_type: pa.DataType, contents: list[bytes | None]) -> pa.Array:
+    """Build a column of byte strings: validity bitmap, offsets, data."""
     present = [content for content in contents if content is not None]
     if not present:
         return _nulls(data_type, len(contents))

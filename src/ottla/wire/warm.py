@@ -33,6 +33,7 @@ def warm() -> None:
     from_list([b"value", None])
     Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
     numbers = np.zeros(1, np.int64)
+    # Kernels are compiled for read-only input.
     numbers.flags.writeable = False
     Slots(1).append(columns, limits=BatchLimits(), rows=numbers, edges=numbers, partitions=numbers[:0], now_ms=0)
     hash_partitions(columns.key, 1, out=np.full(columns.count, OPEN, np.int32))

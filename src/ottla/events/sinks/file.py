@@ -59,6 +59,7 @@ class JsonLinesSink:
 
 
 def _line(event: Event, now: float) -> bytes:
+    """Encode an event as one line of JSON. A field named like one of ours gets an underscore."""
     values: dict[str, Any] = {"time": round(now, 6), "event": event.kind}
     for name, value in fields_of(event).items():
         values[f"{name}_" if name in values else name] = _plain(value)
@@ -70,6 +71,7 @@ def _line(event: Event, now: float) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold: errors as text, infinity and NaN as null."""
     if isinstance(value, BaseException):
         return text_of(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

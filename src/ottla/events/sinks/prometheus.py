@@ -72,6 +72,7 @@ class PrometheusSink:
                 series.set(value)
 
     def _series(self, kind: type[Event], name: str, measure: Measure, labels: Mapping[str, str]) -> Any:
+        """Return the series for these labels, from the cache or the registry."""
         key = (name, *labels.values())
         series = self._series_cache.get(key)
         if series is None:
@@ -80,6 +81,7 @@ class PrometheusSink:
         return series
 
     def _labels(self, fields: Mapping[str, Any]) -> dict[str, str]:
+        """Return the labels of an event, with the topic replaced by `other` beyond the limit."""
         labels = labels_of(fields)
         labels.pop("partition", None)
         topic = labels.get("topic")
@@ -104,7 +106,9 @@ class PrometheusSink:
             self._family(kind, name, Measure.GAUGE, labels)
 
     def _family(self, kind: type[Event], name: str, measure: Measure, labels: tuple[str, ...]) -> Any:
+        """Return the metric family of a name, registering it if it is new."""
         full = f"{self._prefix}_{_NOT_IN_NAMES.sub('_', name)}"
+        # Without the lock: entries are only ever added.
         family = self._registry_families.get(full)
         if family is not None:
             return family
@@ -114,6 +118,7 @@ class PrometheusSink:
             return self._registry_families[full]
 
     def _registered(self, full: str, kind: type[Event], measure: Measure, labels: tuple[str, ...]) -> Any:
+        """Register a metric family, with the event's docstring as its help text."""
         text = f"{(kind.__doc__ or kind.__name__).split(chr(10))[0]} ({measure.value})"
         try:
             if measure is Measure.COUNT:

@@ -103,6 +103,7 @@ class RotatingFiles:
         return self._open
 
     def _is_full(self, current: _Open) -> bool:
+        """Whether the file has reached its size or age."""
         return (
             os.fstat(current.lock).st_size >= self._max_bytes or time.monotonic() - current.began >= self._max_seconds
         )
@@ -158,10 +159,12 @@ def _begin(folder: Path) -> _Open:
 
 
 def _matches(folder: Path) -> list[re.Match[str]]:
+    """Return the names in the folder that are ours, parsed."""
     return [match for entry in os.listdir(folder) if (match := _NAME.fullmatch(entry))]
 
 
 def _is_locked(handle: int) -> bool:
+    """Lock a file without waiting. False if another process holds the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -204,6 +207,7 @@ def _compress(path: Path) -> None:
             shutil.copyfileobj(plain, target, 1 << 20)
         file.flush()
         os.fsync(file.fileno())
+        # The compressed file keeps the time of the last event, by which files are deleted.
         written = os.fstat(plain.fileno())
     os.utime(temporary, ns=(written.st_atime_ns, written.st_mtime_ns))
     os.rename(temporary, packed)
@@ -231,6 +235,7 @@ def _delete(folder: Path, keep: _Keep) -> None:
 
 
 def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield time, size and path of each file. Removes abandoned temporary files."""
     for match in _matches(folder):
         path = folder / match[0]
         try:

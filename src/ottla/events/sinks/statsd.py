@@ -79,6 +79,7 @@ class StatsdSink:
         return "", f"|#{','.join(tags)}" if tags else ""
 
     def _lines(self, reading: Reading, ending: str, tags: str) -> Iterator[str]:
+        """Yield the lines for a number: a counter, a timer in milliseconds, or a gauge."""
         name = f"{self._prefix}.{_NOT_IN_NAMES.sub('_', reading.name)}"
         if reading.measure is Measure.TIME:
             yield f"{name.removesuffix('seconds')}time{ending}:{_digits(reading.value * 1000)}|ms{tags}"
@@ -88,6 +89,7 @@ class StatsdSink:
         yield f"{name}{ending}:{_digits(reading.value)}|{'g' if reading.measure is Measure.GAUGE else 'c'}{tags}"
 
     def _send(self, datagram: bytes) -> None:
+        """Send a datagram, or count it as lost."""
         if self._closed:
             return
         try:
@@ -102,6 +104,7 @@ class StatsdSink:
         self.lost += 1
 
     def _open(self) -> None:
+        """Look up the host and open a socket, unless the last lookup failed recently."""
         now = time.monotonic()
         if now < self._next_lookup:
             return
@@ -117,6 +120,7 @@ class StatsdSink:
 
 
 def _parse(text: str) -> Address:
+    """Parse the address. Without a port, statsd's default port is used instead of Kafka's."""
     try:
         address = parse_address(text)
     except ConfigError:

@@ -121,6 +121,7 @@ KERNELS: list[Kernel] = []
 
 
 def _usable(name: str, kind: Any, argument: Any) -> Any:
+    """Return an argument in a form that the machine code accepts, or raise `TypeError`."""
     if kind is NUMBER:
         return argument
     if kind is BYTES:

@@ -74,6 +74,7 @@ def _prepare() -> None:
 
 
 def _image(kernel: Kernel) -> Image:
+    """Compile a kernel with its entry to one object file, and link it."""
     enter = entering(kernel, numba.njit(**_INSIDE)(kernel.function))
 
     @numba.cfunc(types.int64(types.int64, types.int64, types.int64), **_OPTIONS)

@@ -83,11 +83,13 @@ class HeadersOut(NamedTuple):
 
 @inlined
 def _clear(valid: Any, row: Any) -> None:
+    """Clear the bit of a row: the value is null."""
     valid[row >> 3] &= np.uint8(0xFF ^ (1 << (row & 7)))
 
 
 @inlined
 def _varint_error(next_position: Any) -> Any:
+    """Return the code for a varint that could not be read."""
     return VARINT_LONG if next_position == LONG else VARINT_SHORT
 
 
@@ -105,6 +107,7 @@ def _read_headers(
     store = keep and (want & HEADERS) != 0
     first = state[HEADER]
     if store and first + count > len(headers.keys.ends) - 1:
+        # The caller grows the columns and calls again; the state still points to this record.
         state[NEEDED] = count
         return GROW_HEADERS, at, low, high
     hashing = (want & FINGERPRINT) != 0
@@ -197,6 +200,7 @@ def decode_records(
             state[POSITION] = segment[START]
             state[LAST] = -1
         while state[INDEX] < segment[COUNT]:
+            # On GROW_HEADERS nothing of the record is stored yet, so that it is read again from here.
             record = state[POSITION]
             length, at = read_int(data, record, segment_end)
             if at < 0:
@@ -221,6 +225,7 @@ def decode_records(
                 return OFFSET_DELTA
             at = following
             offset = base_offset + delta
+            # Records outside the requested offsets are still checked, but not stored.
             keep = start <= offset < stop
             row = state[ROW]
 
@@ -279,6 +284,7 @@ def decode_records(
                 if want & TIMESTAMP:
                     if append_time:
                         time = segment[APPEND_TIME]
+                    # Saturating addition: compiled code would wrap around silently.
                     elif time_delta > 0 and base_time > _LATEST - time_delta:
                         time = _LATEST
                     elif time_delta < 0 and base_time < _EARLIEST - time_delta:

@@ -55,6 +55,7 @@ def _length(column: Any, row: Any) -> Any:
 
 @inlined
 def _write_value(out: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
+    """Write the length of a value and its bytes. Null is the length -1."""
     at = write(out, at, length)
     if length > 0:
         copy(out, at, column.data, column.ends[row], length)
@@ -64,6 +65,7 @@ def _write_value(out: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
 
 @inlined
 def _header_range(headers: Any, row: Any) -> Any:
+    """Return the first and the last entry of a row's headers."""
     if len(headers.ends) == 0 or (len(headers.nulls) != 0 and headers.nulls[row] != 0):
         return 0, 0
     return headers.ends[row], headers.ends[row + 1]
@@ -71,6 +73,7 @@ def _header_range(headers: Any, row: Any) -> Any:
 
 @inlined
 def _headers_size(headers: Any, first: Any, last: Any) -> Any:
+    """Return the bytes that the headers of a record take, their count included."""
     size = int_size(last - first)
     for i in range(first, last):
         key = _length(headers.keys, i)
@@ -89,6 +92,7 @@ def _absorb_written(low: Any, high: Any, out: Any, end: Any, length: Any) -> Any
 
 @inlined
 def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashing: Any, low: Any, high: Any) -> Any:
+    """Write the entries of a row's headers, and absorb them into the hash."""
     for i in range(first, last):
         for column in (headers.keys, headers.values):
             length = _length(column, i)
@@ -137,10 +141,12 @@ def _write_batch(
         key_size = _length(key, row)
         value_size = _length(value, row)
         first, last = _header_range(headers, row)
+        # A record has its own length in front, so its size must be known before it is written.
         body = 1 + int_size(time - base_time) + int_size(count)
         body += int_size(key_size) + max(key_size, 0) + int_size(value_size) + max(value_size, 0)
         body += _headers_size(headers, first, last) if last > first else 1
         size = int_size(body) + body
+        # The first record of a batch may exceed the limit: it would fit in no other batch either.
         if count != 0 and at - start + size > most_bytes:
             break
         if size > end - at:
@@ -282,6 +288,7 @@ def encode_batches(
             sums[batch],
             result,
         )
+        # A batch that ran out of memory before its limit is complete only if it is the first one of the call.
         if result[NEEDED] != 0 and (batch != 0 or result[COUNT] == 0):
             return batch
         at += result[SIZE]

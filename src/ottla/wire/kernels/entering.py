@@ -54,6 +54,7 @@ def entering(kernel: Kernel, dispatcher: Any) -> Any:
 
 
 def _numba_type(kind: Any) -> Any:
+    """Return numba's type of a declared parameter. Lists are seen as arrays of addresses."""
     if kind is NUMBER:
         return types.int64
     if kind is BYTES:
@@ -105,10 +106,12 @@ class _Reading:
         return self._builder.call(cgutils.get_or_insert_function(self._builder.module, kind, name), arguments)
 
     def _end_with(self, answer: Any) -> None:
+        """Store the result and jump to the end."""
         self._builder.store(answer, self._answer)
         self._builder.branch(self._done)
 
     def _value(self, kind: Any, owner: Any) -> Any:
+        """Read an argument that is not a number. Named tuples are read field by field."""
         if kind is BYTES:
             self._require(self._same(self._word(owner, layout.TYPE), self._identity(bytes)))
             start = self._builder.add(owner, _WORD(layout.CONTENT))
@@ -125,6 +128,7 @@ class _Reading:
         return self._context.make_tuple(self._builder, _numba_type(kind), inner)
 
     def _checked_array(self, kind: Array, owner: Any) -> Any:
+        """Read a numpy array after comparing its type, dtype, dimensions, flags and size."""
         flags = layout.IN_ONE_PIECE | layout.ALIGNED | (layout.WRITEABLE if kind.written else 0)
         self._require(self._same(self._word(owner, layout.TYPE), self._identity(np.ndarray)))
         self._require(self._same(self._word(owner, layout.DTYPE), self._identity(np.dtype(kind.dtype))))
@@ -137,6 +141,7 @@ class _Reading:
         return self._array(kind, self._word(owner, layout.DATA), shape)
 
     def _array(self, kind: Any, start: Any, shape: list[Any]) -> Any:
+        """Build numba's view of an array from its address and shape."""
         builder = self._builder
         array_type = _numba_type(kind)
         item_size = _WORD(array_type.dtype.bitwidth // 8)
@@ -155,6 +160,7 @@ class _Reading:
         return array._getvalue()
 
     def _number(self, owner: Any) -> Any:
+        """Read a Python int. -1 may be a value or an error, so CPython is asked which."""
         builder = self._builder
         number = self.call("PyLong_AsLongLong", owner)
         with builder.if_then(self._same(number, _WORD(-1)), likely=False):
@@ -167,6 +173,7 @@ class _Reading:
         return self._word(self._holder, layout.CONTENT + index * _WORD_BYTES)
 
     def _require(self, condition: Any) -> None:
+        """Continue only if the condition holds; otherwise the caller gets None and tries `Kernel._retry`."""
         self._go_on_if(condition, self._refused)
 
     def _go_on_if(self, condition: Any, otherwise: Any) -> None:
@@ -178,9 +185,11 @@ class _Reading:
         return self._builder.icmp_signed("==", a, b)
 
     def _word(self, address: Any, place: int) -> Any:
+        """Load 64 bits at a distance from an address."""
         return self._read(address, place, _WORD)
 
     def _half(self, address: Any, place: int) -> Any:
+        """Load 32 bits at a distance from an address."""
         return self._read(address, place, _HALF)
 
     def _read(self, address: Any, place: int, kind: Any) -> Any:

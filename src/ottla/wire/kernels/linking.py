@@ -74,6 +74,7 @@ def link(data: bytes, entry: str) -> Image:
         code += bytes(-len(code) % max(section.alignment, 1))
         starts[number] = len(code)
         code += data[section.offset : section.offset + section.size]
+    # Jump stubs for external functions follow, aligned to a cache line.
     code += bytes(-len(code) % _ALIGNED)
     places: dict[str, int] = {}
     for section in sections:
@@ -93,6 +94,7 @@ def link(data: bytes, entry: str) -> Image:
 
 
 def _sections(data: bytes) -> list[_Section]:
+    """Parse the section headers of an ELF file. Raises `NotLinkable` for any other file."""
     if len(data) < _FILE_HEADER.size or data[:6] != b"\x7fELF\x02\x01":
         raise NotLinkable("not a 64-bit ELF object")
     _, kind, machine, *_ = fields = _FILE_HEADER.unpack_from(data)
@@ -107,6 +109,7 @@ def _rows(data: bytes, section: _Section, layout: struct.Struct) -> list[tuple[i
 
 
 def _symbols(data: bytes, sections: list[_Section], table: _Section) -> list[_Symbol]:
+    """Parse a symbol table. Names are in the string table that it links to."""
     names = sections[table.link].offset
     return [
         _Symbol(data[names + name : data.index(b"\0", names + name)].decode(), section, value)

@@ -168,12 +168,14 @@ def _write(folder: str, name: str, content: bytes) -> None:
 
 
 def _packed(image: Image, key: str) -> bytes:
+    """Return the content of a cache file: magic, digest, the places as text, the code."""
     places = " ".join(f"{name}={place}" for name, place in image.places.items())
     content = places.encode() + b"\n" + image.code
     return _MAGIC + _seal(content, key) + content
 
 
 def _unpacked(stored_content: bytes, key: str) -> Image | None:
+    """Parse a cache file; None if it is damaged or belongs to another key."""
     magic, seal = stored_content[: len(_MAGIC)], stored_content[len(_MAGIC) :][:32]
     content = stored_content[len(_MAGIC) + len(seal) :]
     if magic != _MAGIC or seal != _seal(content, key):
@@ -184,6 +186,7 @@ def _unpacked(stored_content: bytes, key: str) -> Image | None:
 
 
 def _seal(content: bytes, key: str) -> bytes:
+    """Return the digest that ties the content to its key."""
     return hashlib.sha256(key.encode() + content).digest()
 
 
@@ -215,6 +218,7 @@ def _function(kernel: Kernel, image: Image) -> Callable[..., Any]:
 
 def _mapped(image: Image) -> int:
     """Map the image and return its address. It stays mapped: a thread may be in it until the process ends."""
+    # The code calls external functions through slots that hold their addresses.
     code = bytearray(image.code)
     for name, place in image.places.items():
         if name != "entry":
@@ -226,6 +230,7 @@ def _mapped(image: Image) -> int:
     if start in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "no memory for machine code")
     ctypes.memmove(start, bytes(code), len(code))
+    # Never writable and executable at the same time: hardened systems forbid it.
     if libc.mprotect(ctypes.c_void_p(start), size, mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "the system does not allow machine code that is not from a file")
     return int(start)

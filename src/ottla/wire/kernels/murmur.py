@@ -30,12 +30,14 @@ def _times(word: Any) -> Any:
 
 @inlined
 def _absorb(hashed: Any, word: Any) -> Any:
+    """Mix one word into the hash."""
     word = _times(word)
     return _times(hashed) ^ _times(word ^ (word >> np.uint64(24)))
 
 
 @inlined
 def _byte(data: Any, at: Any, place: Any) -> Any:
+    """Return a byte as part of a little-endian word."""
     return np.uint64(data[at]) << np.uint64(8 * place)
 
 
