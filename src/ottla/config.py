@@ -74,10 +74,14 @@ class Tls:
     """TLS to the brokers. Without `ca_file`, trusts the system's certificate authorities."""
 
     ca_file: Path | None = None
+    """Certificate authorities to trust instead of the system's, PEM."""
     cert_file: Path | None = None
+    """The client's certificate, PEM, for brokers that require one."""
     key_file: Path | None = None
+    """The key of the certificate, if it is not in `cert_file`."""
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
+    """Whether the broker's certificate must be for its host name."""
 
     def __post_init__(self) -> None:
         if self.key_file is not None and self.cert_file is None:
@@ -129,6 +133,7 @@ class OAuthBearer:
 
     token: Callable[[], str] = field(repr=False)
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names and values that are sent with the token (KIP-342)."""
 
     def __post_init__(self) -> None:
         if not callable(self.token):
@@ -203,6 +208,7 @@ class Retry:
     initial: float = 0.05
     maximum: float = 1.0
     factor: float = 2.0
+    """The growth of the wait from one attempt to the next."""
     jitter: float = 0.5
     first_contact: int | None = None
 

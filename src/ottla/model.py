@@ -42,7 +42,9 @@ class Isolation(IntEnum):
     """Which records of transactions a reader sees. The members have the protocol's numbers."""
 
     READ_UNCOMMITTED = 0
+    """All records, those of open and aborted transactions included."""
     READ_COMMITTED = 1
+    """Only records of committed transactions, and those without one, up to the first open transaction."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,6 +86,7 @@ class GroupMember:
     member_id: str = ""
     generation: int = -1
     instance_id: str | None = None
+    """The id of a static member (KIP-345)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Fingerprint:
 
     count: int = 0
     total: int = 0
+    """The sum of the hashes, an unsigned 128-bit number."""
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
         return Fingerprint(self.count + other.count, (self.total + other.total) & _MASK_128)
@@ -126,6 +130,7 @@ class Receipt:
     """The oldest record timestamp, in seconds since 1970; None if there was no record."""
     last_time: float | None
     host: str
+    """The host that moved the range."""
     started: float
     """Seconds since 1970."""
     seconds: float

@@ -30,10 +30,12 @@ class ListedGroup:
 
     name: str
     state: str
+    """As Kafka names it: Stable, Empty, PreparingRebalance, ...; empty before Kafka 2.6."""
     type: str
     protocol_type: str
     """What its members do: "consumer", "connect"; empty if offsets were committed without members."""
     coordinator: int
+    """The id of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,12 @@ class DescribedMember:
     client_id: str
     host: str
     instance_id: str | None = None
+    """The id of a static member (KIP-345)."""
     assigned: tuple[TopicPartition, ...] = ()
+    """The partitions it owns now."""
     subscribed: tuple[str, ...] = ()
     pattern: str | None = None
+    """The regular expression it subscribes to, evaluated by the broker (KIP-848)."""
     epoch: int | None = None
     target: tuple[TopicPartition, ...] | None = None
     """Its partitions after the rebalance."""
@@ -65,8 +70,10 @@ class GroupDescription:
     type: str
     protocol_type: str
     assignor: str
+    """How partitions are assigned: range, cooperative-sticky, uniform, ...; empty without members."""
     members: tuple[DescribedMember, ...] = ()
     epoch: int | None = None
+    """The epoch of the group; None with the classic protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,9 @@ class PartitionLag:
     partition: TopicPartition
     committed: Committed | None
     start: int | None
+    """The first offset of the log."""
     stop: int | None
+    """The end of the log: the offset after its last record."""
 
     @property
     def lag(self) -> int | None:

@@ -51,6 +51,7 @@ class OffsetAt(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
+    """The leader epoch of that record; -1 if unknown."""
 
 
 def wire_timestamp(at: At) -> int:

@@ -33,10 +33,15 @@ class SettingSource(Enum):
 
     UNKNOWN = 0
     TOPIC = 1
+    """Set for this topic."""
     BROKER = 2
+    """Set dynamically for one broker."""
     ALL_BROKERS = 3
+    """Set dynamically for all brokers."""
     FILE = 4
+    """From the broker's properties file."""
     DEFAULT = 5
+    """Kafka's own default."""
 
     @classmethod
     def _missing_(cls, value: object) -> SettingSource:
@@ -75,11 +80,13 @@ class Setting:
     type: SettingType = SettingType.UNKNOWN
     sensitive: bool = False
     read_only: bool = False
+    """Whether it cannot be changed."""
     inherited: str | None = None
     """The value that would apply without the topic's own; None if the broker does not report it."""
     default: str | None = None
     """Kafka's own default; None if the broker does not report it."""
     documentation: str | None = None
+    """Kafka's own description."""
 
     @property
     def is_default(self) -> bool:

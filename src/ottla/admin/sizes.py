@@ -32,6 +32,7 @@ class ReplicaSize:
     offset_lag: int
     """How far it is behind the end of the log, in records."""
     directory: str
+    """The log directory on the broker."""
     moving: bool = False
     """Whether it is being filled to replace the replica in another directory of the same broker."""
 
@@ -42,6 +43,7 @@ class ReplicaSizes:
 
     copies: Mapping[TopicPartition, tuple[ReplicaSize, ...]] = field(default_factory=dict)
     away: Mapping[int, str] = field(default_factory=dict)
+    """Why brokers did not report, by broker id."""
 
     def largest(self, partition: TopicPartition) -> int | None:
         """Return the size of the largest replica, None if unknown: the leader may be the broker that is away."""

@@ -59,6 +59,7 @@ class NewTopic:
     partitions: int = 1
     replicas: int = BROKER_DEFAULT
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Topic settings by Kafka's names, such as retention.ms."""
     assignments: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
@@ -80,7 +81,9 @@ class TopicDescription:
 
     name: str
     id: uuid.UUID | None
+    """None for brokers before 2.8."""
     internal: bool
+    """Whether it is one of Kafka's own, such as __consumer_offsets."""
     partitions: tuple[Partition, ...]
 
     @property

@@ -29,6 +29,7 @@ class FlushAcknowledged(Event):
     base_offset: int
     seconds: float
     attempts: int
+    """How often the batch was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Dropped(Event):
     first_timestamp: float
     last_timestamp: float
     reason: str
+    """Why they were dropped."""
 
 
 @dataclass(frozen=True, slots=True)

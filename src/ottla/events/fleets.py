@@ -22,8 +22,10 @@ class UnitEnded(Event):
     reached: int
     status: str
     attempt: int
+    """1 for the first node that works on the unit."""
     records: int
     payload_bytes: int
+    """The size of keys, values and headers."""
     wasted_records: int
     seconds: float
     broker_id: int
@@ -41,6 +43,7 @@ class UnitReclaimed(Event):
     stop: int
     attempt: int
     node: str
+    """The node that lost the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class PlannerChanged(Event):
 
     node: str
     number: int
+    """The generation of the planner; it grows with each change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class TopicReplaced(Event):
     before: str
     after: str
     goes_on: bool
+    """Whether the group continues with the new topic."""
 
 
 @dataclass(frozen=True, slots=True)

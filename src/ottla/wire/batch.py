@@ -67,17 +67,25 @@ class BatchHeader(NamedTuple):
     """The 61 bytes before the records. Timestamps are milliseconds since 1970."""
 
     base_offset: int
+    """The offset of the first record."""
     length: int
+    """The size of the rest of the batch after this field, in bytes."""
     leader_epoch: int
+    """The epoch of the leader that appended the batch; -1 before."""
     magic: int
     crc: int
     attributes: int
+    """Codec, timestamp type, and whether it is transactional or a control batch, as bits."""
     last_offset_delta: int
     base_timestamp: int
+    """Record timestamps are relative to this."""
     max_timestamp: int
+    """The latest timestamp, or the broker's append time for LogAppendTime."""
     producer_id: int
+    """-1 without idempotence."""
     producer_epoch: int
     base_sequence: int
+    """The sequence number of the first record; -1 without idempotence."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which a header does not need
 
     @property

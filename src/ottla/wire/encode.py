@@ -42,7 +42,9 @@ class NewBatch:
 
     header: BatchHeader
     records: memoryview
+    """The bytes after the header, compressed."""
     fingerprint: Fingerprint | None = None
+    """The fingerprint of the records, if requested."""
 
     def parts(self) -> list[bytes | memoryview]:
         """Return header and records, to be sent one after the other without joining them."""

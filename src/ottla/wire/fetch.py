@@ -43,6 +43,7 @@ class FetchPartition(NamedTuple):
     partition: int
     offset: int
     max_bytes: int
+    """The broker returns at least one whole batch, even if that is larger."""
     leader_epoch: int = _UNKNOWN
     topic_id: uuid.UUID | None = None
     last_epoch: int = _UNKNOWN
@@ -78,12 +79,17 @@ class Fetched(NamedTuple):
     partition: int
     error_code: int
     high_watermark: int
+    """The end of what consumers may read without transactions."""
     last_stable_offset: int
+    """The end of what readers of committed data may read: the first open transaction."""
     log_start_offset: int
     aborted: tuple[Aborted, ...]
+    """The aborted transactions in these records, for readers of committed data."""
     preferred_replica: int
+    """The replica to fetch from instead (KIP-392); -1 for none."""
     records: memoryview
     leader: Leader | None
+    """The new leader, if this broker is not the leader any more (KIP-951)."""
     diverging: Diverging | None = None
     records_end: int = 0
     """Where the records end in the response."""

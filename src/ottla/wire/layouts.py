@@ -29,7 +29,9 @@ class Field(NamedTuple):
     optional: bool
     """Whether the value, or the array, may be None."""
     tag: int | None
+    """The number of a tagged field (KIP-482); None for a plain one."""
     default: Any
+    """The value if it is not given, or `REQUIRED`."""
 
 
 class Entity:
@@ -74,6 +76,7 @@ class Row(NamedTuple):
     until: int = _NEVER
     nullable: int = _NEVER
     tag: int | None = None
+    """The number of a tagged field (KIP-482); None for a plain one."""
     default: Any = REQUIRED
 
 
@@ -94,6 +97,7 @@ class Api(NamedTuple):
     lowest: int
     highest: int
     flexible: int = _NEVER
+    """The first version with tagged fields and compact lengths (KIP-482)."""
     request: tuple[Row, ...] = ()
     response: tuple[Row, ...] = ()
 

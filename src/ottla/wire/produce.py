@@ -36,13 +36,17 @@ class Produced(NamedTuple):
     topic: str
     partition: int
     error_code: int
+    """0 for success; see `ottla.codes`."""
     base_offset: int
+    """The offset of the batch's first record; -1 after an error."""
     append_time: int
     log_start_offset: int
     message: str | None
+    """The broker's explanation of the error, if any."""
     record_errors: tuple[tuple[int, str | None], ...]
     """Index in the batch and reason, for each record that made the broker reject the batch."""
     leader: Leader | None
+    """The new leader, if this broker is not the leader any more."""
 
 
 def produce_request(
