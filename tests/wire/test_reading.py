@@ -86,7 +86,7 @@ def test_a_column_that_does_not_exist_is_named() -> None:
 
 @pytest.mark.parametrize(("batch", "chunk"), [(0, 1), (1, 0), (-1, 1), (1 << 31, 1), ((1 << 31) - 2, 2)])
 def test_sizes_that_cannot_be_kept_are_refused(batch: int, chunk: int) -> None:
-    with pytest.raises(ConfigError, match="max_batch_bytes and chunk_bytes must be positive and below"):
+    with pytest.raises(ConfigError, match="max_batch_bytes and chunk_bytes must be positive, and below"):
         Decoder(max_batch_bytes=batch, chunk_bytes=chunk)
 
 
