@@ -50,7 +50,7 @@ def samples() -> list[Event]:
 
 @dataclass(frozen=True)
 class CacheMissed(Event):
-    """An event of a user's own, with numbers that the rules know."""
+    """A user's own event, with fields that are measured."""
 
     gauges = frozenset({"fill"})
 
@@ -62,7 +62,7 @@ class CacheMissed(Event):
 
 
 class Bare(Event):
-    """No dataclass at all."""
+    """An event that is not a dataclass."""
 
     def __init__(self, records: object, time: object) -> None:
         self.records = records
@@ -71,6 +71,6 @@ class Bare(Event):
 
 
 class Silent(Event):
-    """Nothing but its name."""
+    """An event without fields."""
 
     kind = "my odd.name!"

@@ -39,7 +39,7 @@ def _event(number: int) -> TimeDown:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The events in all files, as a reader has them who knows that a file may be there twice for a moment."""
+    """The events in all files. A file may exist twice for a moment, plain and compressed."""
     events = []
     for path in sorted(folder.glob("events-*.jsonl*")):
         if path.suffix == ".tmp" or (path.suffix == ".jsonl" and path.with_name(f"{path.name}.gz").exists()):

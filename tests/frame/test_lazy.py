@@ -55,7 +55,7 @@ def _parents(module: str) -> Iterator[str]:
 
 
 def _imports(body: list[ast.stmt]) -> Iterator[str]:
-    """What runs when a module is imported; what only type checkers see does not."""
+    """The imports that run with the module, without those for type checkers only."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -23,7 +23,7 @@ def ranges_of(spans: list[tuple[str, int, int, int]]) -> list[OffsetRange]:
 
 
 def joined(pieces: list[OffsetRange]) -> list[OffsetRange]:
-    """The pieces with those that touch put together."""
+    """The pieces, with adjacent ones joined."""
     whole: list[OffsetRange] = []
     for piece in pieces:
         if whole and whole[-1].topic_partition == piece.topic_partition and whole[-1].stop == piece.start:

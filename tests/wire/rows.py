@@ -48,7 +48,7 @@ row_lists = st.lists(rows, min_size=1, max_size=25)
 
 
 def columns_of(input_rows: Sequence[Row]) -> Columns:
-    """The rows as the product takes them."""
+    """The rows as Ottla takes them."""
     return from_arrow(
         pa.array([row.value for row in input_rows], pa.binary()),
         key=pa.array([row.key for row in input_rows], pa.binary()),
@@ -58,7 +58,7 @@ def columns_of(input_rows: Sequence[Row]) -> Columns:
 
 
 def encoded(input_rows: Sequence[Row], **settings: Any) -> list[NewBatch]:
-    """The rows in batches, written by the product."""
+    """The rows in batches, encoded by Ottla."""
     return list(encode(columns_of(input_rows), now_ms=NOW, **settings))
 
 
@@ -79,7 +79,7 @@ def decoded(batches: Iterable[Batch], columns: Iterable[str] = COLUMNS, **settin
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
-    """A table of the product as plain rows."""
+    """A decoded table as plain rows."""
     milliseconds = [time // 1000 for time in table["timestamp"].cast(pa.int64()).to_pylist()]
     columns = zip(
         table["key"].to_pylist(), table["value"].to_pylist(), table["headers"].to_pylist(), milliseconds, strict=True
@@ -93,7 +93,7 @@ def small_batches(count: int) -> BatchLimits:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, then seven bits a byte."""
+    """Zigzag, then seven bits per byte."""
     raw = value * 2 if value >= 0 else -value * 2 - 1
     out = bytearray()
     while raw > 127:
@@ -143,7 +143,7 @@ def raw_batch(
 
 
 def written(input_rows: Sequence[Row], deltas: Sequence[int] | None = None, **fields: Any) -> Batch:
-    """A batch of these rows, written without the product."""
+    """A batch of these rows, encoded without Ottla."""
     fields = {
         "base_time": input_rows[0].time,
         "max_time": max(row.time for row in input_rows),

@@ -110,7 +110,7 @@ def test_the_error_says_where_in_words() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_any_flipped_bit_is_noticed(codec: Codec) -> None:
-    """Also one that makes it look like a marker, or empty. Only base offset and leader epoch are not protected."""
+    """Also a bit that makes it look like a marker, or empty. Only base offset and leader epoch are not protected."""
     good = bytes(written(ROWS, codec=codec).data)
     unnoticed = [bit for bit in range(8 * 8, len(good) * 8) if not _is_refused(_flipped(good, bit))]
     assert {bit // 8 for bit in unnoticed} == {12, 13, 14, 15}
@@ -225,7 +225,7 @@ def test_what_lies_before_the_damage_is_handed_out_first(codec: Codec) -> None:
 
 @pytest.mark.parametrize("base", [LATEST + 1, -LATEST - 1, 2**63 - 1, -(2**63)])
 def test_a_time_beyond_microseconds_becomes_the_nearest_one_that_fits(base: int) -> None:
-    """Found: one such record, whose checksum is right, blocked its partition for ever."""
+    """A bug once: one such record, with a correct checksum, blocked its partition forever."""
     nearest = LATEST * 1000 if base > 0 else -LATEST * 1000
     for raw in (
         raw_batch(GOOD, count=1, base_time=base, base_offset=AT),

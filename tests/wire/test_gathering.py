@@ -24,7 +24,7 @@ BYTES, NONE = id(bytes), id(None)
 
 
 class Named(bytes):
-    """Bytes with a class of their own."""
+    """A subclass of bytes."""
 
 
 def gathered(items: list[Any], area: Walled) -> list[bytes | None]:

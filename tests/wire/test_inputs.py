@@ -223,7 +223,7 @@ def test_a_value_column_of_numbers_is_named() -> None:
 
 
 def test_a_column_beyond_32_bit_offsets_is_named() -> None:
-    size = 1200 << 20  # never touched, so that no memory is behind it
+    size = 1200 << 20  # never touched, so it takes no memory
     ends = pa.py_buffer(np.array([0, size], np.int32))
     huge = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(np.zeros(size, np.uint8))])
     with pytest.raises(InputError, match="column value is larger than 2 GiB: cast it to a large type"):

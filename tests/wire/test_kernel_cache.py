@@ -127,7 +127,7 @@ def test_a_cache_that_cannot_be_kept_is_told_by_those_who_fill_it(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def image() -> Image:
-    """What the compiler makes, once."""
+    """The result of the compiler, made once."""
     shift(1, 5)
     image = loading.stored(_kernel())
     if image is None:
@@ -138,7 +138,7 @@ def image() -> Image:
 
 
 def _kernel() -> Kernel:
-    """One that was not called yet."""
+    """A kernel that was not called yet."""
     assert isinstance(shift, Kernel)
     return Kernel(shift.function, shift.kinds)
 

@@ -35,7 +35,7 @@ def _binary(rows: int) -> k.BinaryOut:
 
 
 def _arguments() -> dict[str, Any]:
-    """What decodes two records."""
+    """Arguments that decode two records."""
     return {
         "data": np.frombuffer(RECORDS, np.uint8),
         "segments": np.array([(0, len(RECORDS), 7, 1, 2, 0, 0, 0)], np.int64),
@@ -221,7 +221,7 @@ def test_threads_call_at_once_and_are_first_at_once() -> None:
 
 
 def test_a_kernel_lets_other_threads_run() -> None:
-    """What waits for the GIL gets it while a kernel works."""
+    """Other threads get the GIL while a kernel works."""
     script = """
 import sys, threading
 import numpy as np

@@ -126,7 +126,7 @@ def test_changed_bytes_are_read_or_refused_and_take_no_memory(kind: str, key: in
         for _ in range(300):
             changed = bytearray(body)
             position = chance.randrange(len(changed))
-            if chance.random() < 0.5:  # a length that nothing can have
+            if chance.random() < 0.5:  # an impossible length
                 changed[position : position + 4] = chance.choice(
                     (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\0\0\0")
                 )

@@ -53,7 +53,7 @@ def read_by_kio(entity_type: type[Any], data: bytes) -> Any:
 
 
 def of(entity_type: type[Any], **values: Any) -> Any:
-    """An entity from plain values, by the product's own composer."""
+    """An entity from plain values, by Ottla's own `compose`."""
     return messages.compose(entity_type, values)
 
 
@@ -331,7 +331,7 @@ def test_we_read_kios_fetch_response(version: int, generated: list[Fetched]) -> 
 @pytest.mark.parametrize("count", [1, 3, 100])
 @pytest.mark.parametrize("records", [None, b""])
 def test_any_number_of_partitions_may_have_nothing(version: int, count: int, records: bytes | None) -> None:
-    """The smallest answer there is: no records, no aborted transactions, no tags."""
+    """The smallest possible response: no records, no aborted transactions, no tags."""
     quiet = [
         {
             "partition_index": i,

@@ -169,7 +169,7 @@ def test_a_codec_by_its_number_is_refused_and_not_just_written_into_the_header()
 
 
 def test_a_row_that_no_batch_can_hold_is_named() -> None:
-    size = 1 << 31  # never touched, so that no memory is behind it
+    size = 1 << 31  # never touched, so it takes no memory
     buffers = [None, pa.py_buffer(np.array([0, 1, size + 1])), pa.py_buffer(np.zeros(size + 1, np.uint8))]
     columns = from_arrow(pa.Array.from_buffers(pa.large_binary(), 2, buffers))
     with pytest.raises(InputError, match="row 1 takes 2147483663 bytes as a record; no batch can hold that"):

@@ -39,7 +39,7 @@ def good(data: bytes) -> list[Batch] | None:
 
 
 def laid_out(*parts: bytes) -> tuple[memoryview, list[tuple[int, int]]]:
-    """All in one memory, with something between them."""
+    """All parts in one buffer, with other bytes between them."""
     data, spans = b"", []
     for part in parts:
         data += b"\xff" * 7

@@ -75,7 +75,7 @@ def outcome(decoder: Decoder, batches: Sequence[Batch], **where: Any) -> tuple[p
 
 
 def same(data: bytes, *, columns: Sequence[str] = COLUMNS, chunk_bytes: int = 2 << 20, **where: Any) -> str:
-    """Compares both ways; the error that both have met."""
+    """Compare both ways of decoding. Returns the error of both."""
     fingerprint = where.pop("fingerprint", False)
     decoder = Decoder(columns, chunk_bytes=chunk_bytes, fingerprint=fingerprint)
     table, details, error = outcome(decoder, scanned(data), **where)

@@ -102,7 +102,7 @@ def test_a_slot_begins_empty_whatever_became_of_the_batch_before() -> None:
 
 @given(st.integers(), st.sampled_from([50, 200, 5000]))
 def test_no_byte_is_written_outside_of_a_slot(seed: int, most: int) -> None:
-    """Slots of neighbours stay as they are, and before and after the memory there is a wall."""
+    """Neighboring slots do not change, and protected pages surround the memory."""
     chance = random.Random(seed)
     rows = [Row(None, chance.randbytes(chance.randrange(most)), (), chance.randrange(10**6)) for _ in range(60)]
     area = Walled()
