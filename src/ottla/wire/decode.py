@@ -113,6 +113,7 @@ class Decoder:
         self._verify_crc = verify_crc
         self._scratch = Scratch()
         self._spare = Spare()
+        self._has_begun = False
 
     def decode(
         self,
@@ -127,7 +128,9 @@ class Decoder:
 
         Raises `CorruptBatch` for a damaged batch, after yielding everything before it.
         """
-        _load_kernel()
+        if self._has_begun:  # the first few records come sooner without the kernel
+            _load_kernel()
+        self._has_begun = True
         stop = min(stop, _END_OF_LOG)
         # The fast path decodes from the table of the scan. It stops at the first problem, which the slow path then
         # reports.
@@ -371,6 +374,7 @@ class Decoder:
         return small if small.fill(source, chunk.segments, start, stop) else None
 
     def _new_buffers(self, count: int, record_bytes: int) -> ColumnBuffers:
+        _load_kernel()
         return ColumnBuffers(self._want, count, record_bytes, self._spare)
 
     def _decode_large(self, chunk: _Chunk, start: int, stop: int) -> ColumnBuffers:
@@ -386,9 +390,10 @@ class Decoder:
 
 @cache
 def _load_kernel() -> None:
-    """Load the kernel with the first records: loading takes a while, and later records must not wait for it.
+    """Load the kernel with the first records that need it, or with the second chunk of those that do not.
 
-    Not interruptible: Ctrl-C in the middle of it breaks the kernel for the whole process.
+    Loading takes a while, and later records must not wait for it. It must not be interrupted: Ctrl-C in the middle of it
+    breaks the kernel for the whole process.
     """
     for is_decompressed in (False, True):  # received bytes are read-only: another type, another kernel
         data = np.empty(0, np.uint8)
