@@ -390,10 +390,10 @@ class Decoder:
 
 @cache
 def _load_kernel() -> None:
-    """Load the kernel with the first records that need it, or with the second chunk of those that do not.
+    """Load the kernel with the first records that need it, or with the second call of `decode`.
 
-    Loading takes a while, and later records must not wait for it. It must not be interrupted: Ctrl-C in the middle of it
-    breaks the kernel for the whole process.
+    Loading takes a while, and later records must not wait for it. It must not be interrupted: Ctrl-C in the middle of
+    it breaks the kernel for the whole process.
     """
     for is_decompressed in (False, True):  # received bytes are read-only: another type, another kernel
         data = np.empty(0, np.uint8)
