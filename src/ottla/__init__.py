@@ -1,7 +1,7 @@
 """Ottla: move Kafka data at wire speed from Python, and prove that none was lost.
 
-The names below are the public surface of this package; each is imported when it is first used, so that `import ottla`
-stays cheap. Rooms with a surface of their own: `ottla.cluster` (local brokers), `ottla.testing` (a fake broker).
+The names below are the public API of this package. Each is imported when first used, so that `import ottla` stays
+cheap. Packages with their own API: `ottla.cluster` (local brokers), `ottla.testing` (a fake broker).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Charter,
     )
     from ottla.errors import (
+        ArchiveIncomplete,
         AuthenticationFailed,
         BrokerError,
         BufferFull,
@@ -169,6 +170,7 @@ __version__ = VERSION
 
 _HOMES = {
     "Admin": "ottla.admin.admin",
+    "ArchiveIncomplete": "ottla.errors",
     "AuthenticationFailed": "ottla.errors",
     "Batching": "ottla.produce.options",
     "BrokerError": "ottla.errors",
@@ -270,6 +272,7 @@ _HOMES = {
 
 __all__ = [
     "Admin",
+    "ArchiveIncomplete",
     "AuthenticationFailed",
     "Batching",
     "BrokerError",
@@ -369,5 +372,5 @@ __all__ = [
     "end_transaction",
 ]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept any misspelled name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

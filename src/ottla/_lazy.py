@@ -1,8 +1,8 @@
 """Names of a package that are imported when they are first used.
 
 No package of Ottla imports its own modules: a module is imported after its package, so such a package and its modules
-form a circle, and two threads that enter the circle at two places wait for each other. Python notices, and one of them
-gets an error. Without circles, the locks of Python's import system are enough.
+would form a cycle, and two threads that enter the cycle at two points would wait for each other. Python detects that,
+and one of them gets an error. Without cycles, the locks of Python's import system are enough.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ EXTRAS = {
     "prometheus": ("prometheus_client",),
     "spark": ("pyspark",),
 }
-"""Optional dependencies of the package, by extra, with the names under which they are imported."""
+"""Optional dependencies by extra, with their import names."""
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names live in the modules `homes`."""
+    """Return `__getattr__` and `__dir__` of a package whose names live in the modules `homes`."""
 
     def get(name: str) -> Any:
         module = sys.modules[package]
@@ -43,7 +43,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
 
 
 def explained(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The same error, and what to install if that would help."""
+    """Return the same error, with what to install if that would help."""
     missing = (error.name or "").partition(".")[0]
     for extra, packages in EXTRAS.items():
         if missing in packages:

@@ -1,4 +1,4 @@
-"""What to do about an error: advice for programs."""
+"""What to do about an error, in terms of the Python API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Advice", "reworded"]
 
 
 class Advice(StrEnum):
-    """What to change in a program. Commands and Spark have words of their own: `cli.wording`, `spark.wording`."""
+    """What to change in a program. Commands and Spark use their own words: `cli.wording`, `spark.wording`."""
 
     USE_TLS = "set Security(tls=Tls(...))"
     NO_TLS = "is this a listener without TLS? Then leave out Security(tls=...)"
@@ -20,7 +20,7 @@ class Advice(StrEnum):
     NO_SASL = "leave out Security(sasl=...)"
     LOGIN = "the user is set with Security(sasl=...)"
     PROTECT = "set Security(tls=Tls(...)), or log in with Scram"
-    ON_LOST = "on_lost='earliest' or 'latest' goes on by itself and tells of it as an event"
+    ON_LOST = "set on_lost='earliest' or 'latest' to continue and get an event instead"
     RECORD_SIZE = (
         "max_record_bytes; raise it together with max.message.bytes of the topic, or set on_oversize to divert such"
         " records"
@@ -30,7 +30,7 @@ class Advice(StrEnum):
 
 
 def reworded(text: str, words: Mapping[Advice, str]) -> str:
-    """The text with other words for each advice, where something else than a program is set."""
-    for advice in sorted(words, key=len, reverse=True):  # some begin as others do
+    """Return the text with other words for each advice, for users who do not call the Python API."""
+    for advice in sorted(words, key=len, reverse=True):  # some begin like others
         text = text.replace(advice.value, words[advice])
     return text

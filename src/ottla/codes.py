@@ -1,6 +1,6 @@
-"""A row for each error code of a broker: whether to try again, whether to look up leaders, what a person should do.
+"""A row for each error code of a broker: whether to retry, whether to look up leaders again, what a person should do.
 
-Apart from `ottla.errors`, which every module needs and few use for this.
+Separate from `ottla.errors`, which every module imports and few need this for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["ErrorCode", "ErrorRow", "error_row"]
 
 
 class ErrorCode(IntEnum):
-    """Every error code of the protocol, by Kafka's name for it."""
+    """Every error code of the protocol, with Kafka's names."""
 
     unknown_server_error = -1
     none = 0
@@ -155,7 +155,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether Kafka says that trying again may succeed."""
+        """Whether Kafka documents that a retry may succeed."""
         return self in _RETRIABLE
 
 
@@ -165,11 +165,11 @@ class ErrorRow:
 
     code: ErrorCode
     retriable: bool
-    """Trying again later may succeed without anybody changing anything."""
+    """Whether a later retry may succeed without any other change."""
     refresh: bool
-    """The metadata (leader or coordinator) that led to this answer is stale."""
+    """Whether the metadata (leader or coordinator) behind this response is stale."""
     advice: str
-    """What a person should do, or empty."""
+    """What a person should do, or ""."""
 
     @property
     def name(self) -> str:
@@ -215,8 +215,8 @@ _RETRIABLE = frozenset(
     }
 )
 
-# Codes after which the leader, coordinator or controller must be looked up again (Kafka's InvalidMetadataException
-# and the coordinator's own "ask somebody else").
+# Codes after which the leader, coordinator or controller must be looked up again: Kafka's InvalidMetadataException, and
+# the coordinator's own errors.
 _REFRESH = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,
@@ -250,11 +250,11 @@ _ADVICE = {
         " address, or create it"
     ),
     ErrorCode.leader_not_available: (
-        "an election is going on, or no in-sync replica is alive: check that the brokers are up"
+        "an election is in progress, or no in-sync replica is alive: check that the brokers are up"
     ),
     ErrorCode.not_leader_or_follower: (
-        "leadership moved to another broker; clients look the leader up and go on by themselves. If it keeps coming,"
-        " brokers are being restarted or lose their controller: look at their logs"
+        "leadership moved to another broker; clients look up the leader and continue. If it keeps happening, brokers"
+        " are being restarted or lose their controller: check their logs"
     ),
     ErrorCode.message_too_large: (
         "the batch is larger than the broker accepts: send smaller batches or compress them, or raise"
@@ -265,26 +265,28 @@ _ADVICE = {
     ),
     ErrorCode.invalid_fetch_size: f"the broker does not accept the size of this request: {Advice.FETCH_SIZE}",
     ErrorCode.not_enough_replicas: (
-        "fewer replicas are in sync than min.insync.replicas asks for: bring brokers back, or lower it knowingly"
+        "fewer replicas are in sync than min.insync.replicas requires: bring brokers back, or lower it deliberately"
     ),
     ErrorCode.not_enough_replicas_after_append: (
-        "the records are in the leader's log but too few replicas have them: bring brokers back; the send is repeated"
+        "the records are in the leader's log but too few replicas have them: bring brokers back; clients send again"
     ),
     ErrorCode.invalid_replication_factor: (
         "the replication factor must be between 1 and the number of brokers that are up"
     ),
-    ErrorCode.topic_already_exists: "choose another name, or use the topic that is there",
+    ErrorCode.topic_already_exists: "choose another name, or use the existing topic",
     ErrorCode.invalid_topic_exception: (
         "a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, and is not . or .."
     ),
     ErrorCode.invalid_partitions: "the number of partitions must be at least 1 and can only grow",
     ErrorCode.invalid_config: "a topic setting has an unknown name or a value outside its range",
     ErrorCode.policy_violation: "a policy on the cluster forbids this; ask its operators",
-    ErrorCode.topic_authorization_failed: "the user has no right on this topic: ask for an ACL",
-    ErrorCode.group_authorization_failed: "the user has no right on this group: ask for an ACL",
-    ErrorCode.cluster_authorization_failed: "the user has no right for this on the cluster: ask for an ACL",
-    ErrorCode.transactional_id_authorization_failed: "the user has no right on this transactional id: ask for an ACL",
-    ErrorCode.sasl_authentication_failed: "user, password or token are wrong for this cluster",
+    ErrorCode.topic_authorization_failed: "the user is not authorized for this topic: ask for an ACL",
+    ErrorCode.group_authorization_failed: "the user is not authorized for this group: ask for an ACL",
+    ErrorCode.cluster_authorization_failed: "the user is not authorized for this on the cluster: ask for an ACL",
+    ErrorCode.transactional_id_authorization_failed: (
+        "the user is not authorized for this transactional id: ask for an ACL"
+    ),
+    ErrorCode.sasl_authentication_failed: "user name, password or token are wrong for this cluster",
     ErrorCode.unsupported_sasl_mechanism: "choose one of the mechanisms that the broker names",
     ErrorCode.unsupported_version: "the broker is too old for this request: Ottla needs Kafka 3.0 or newer",
     ErrorCode.unsupported_for_message_format: (
@@ -294,7 +296,7 @@ _ADVICE = {
         "the broker or topic does not accept this codec: choose another compression"
     ),
     ErrorCode.out_of_order_sequence_number: (
-        "batches of this producer id arrived with a gap: an earlier batch was lost or refused"
+        "batches of this producer id arrived with a gap: an earlier batch was lost or rejected"
     ),
     ErrorCode.invalid_producer_epoch: "a newer producer with the same transactional id took over",
     ErrorCode.producer_fenced: "a newer producer with the same transactional id took over: this one must stop",
@@ -306,12 +308,12 @@ _ADVICE = {
             ErrorCode.fenced_member_epoch,
             ErrorCode.rebalance_in_progress,
         ),
-        "the group moved on without this member: its partitions are, or soon will be, somebody else's, who reads from"
-        " the last commit. Go on with the partitions it is given next. It happens to members that process for longer"
-        " than max_poll_interval, or whose heartbeats do not come through; without a member, the group is in use",
+        "the group moved on without this member: its partitions go to other members, which read from the last commit."
+        " Continue with the partitions it is assigned next. This happens to members that process for longer than"
+        " max_poll_interval, or whose heartbeats do not arrive; for a client that is not a member, the group is in use",
     ),
     ErrorCode.fenced_instance_id: (
-        "another consumer joined with the same static instance id and took over: give each consumer its own, or end"
+        "another consumer joined with the same static instance id and took over: give each consumer its own, or stop"
         " the other one"
     ),
     ErrorCode.group_id_not_found: (
@@ -320,10 +322,10 @@ _ADVICE = {
     ),
     ErrorCode.non_empty_group: "the group has members: stop them first",
     ErrorCode.group_subscribed_to_topic: (
-        "members of the group read this topic: stop them, or let them subscribe to others, first"
+        "members of the group read this topic: stop them first, or let them subscribe to other topics"
     ),
     ErrorCode.unreleased_instance_id: (
-        "another live member has this instance_id: give each member one of its own, or end the other one first"
+        "another live member has this instance_id: give each member its own, or stop the other one first"
     ),
     ErrorCode.group_max_size_reached: "the group has as many members as the brokers allow (group.max.size)",
     ErrorCode.inconsistent_group_protocol: (
@@ -334,17 +336,17 @@ _ADVICE = {
         "session_timeout must lie between group.min.session.timeout.ms and group.max.session.timeout.ms of the brokers"
     ),
     ErrorCode.unsupported_assignor: (
-        "server_assignor must be one of group.consumer.assignors of the brokers; usual are uniform and range"
+        "server_assignor must be one of group.consumer.assignors of the brokers, usually uniform or range"
     ),
     ErrorCode.topic_deletion_disabled: "the brokers run with delete.topic.enable=false",
     ErrorCode.request_timed_out: (
-        "the broker did not get it done in time: it is overloaded, or replicas or the controller are away"
+        "the broker did not finish in time: it is overloaded, or replicas or the controller are down"
     ),
 }
 
 
 def error_row(code: int) -> ErrorRow:
-    """The row of a broker error code; a code newer than this table counts as an unknown server error."""
+    """Return the row of a broker error code. A code newer than this table counts as an unknown server error."""
     rows = _rows()
     return rows.get(code, rows[int(ErrorCode.unknown_server_error)])
 

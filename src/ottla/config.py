@@ -1,6 +1,6 @@
-"""Settings as small frozen values, checked when they are made, with an explanation when they are wrong.
+"""Settings as small frozen values that are checked on construction and explain what is wrong.
 
-Nothing here reads the environment, opens a file or connects; secrets never show in a `repr`.
+This module must not read the environment, open a file or connect. Secrets never show in a `repr`.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ _EXTENSION_VALUE = re.compile("[\x21-\x7e \t\r\n]+")
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        host = printable(self.host)  # brokers say where other brokers are
+        host = printable(self.host)  # may come from a broker's metadata
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
+# HOST, HOST:PORT, [IPV6] or [IPV6]:PORT; "@" and "/" are excluded, so that a URL is rejected.
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+))(?::(?P<port>\d{1,9}))?", re.ASCII)
 DEFAULT_PORT = 9092
 LONGEST = 2_000_000.0
-"""Seconds, 23 days: a socket counts its timeout in milliseconds of 31 bits and silently wraps around."""
+"""Seconds, 23 days: a socket's timeout is 31 bits of milliseconds and silently wraps around."""
 
 
 def parse_address(text: str) -> Address:
-    """`host:port`, with an IPv6 host in brackets; the port defaults to 9092."""
+    """Parse `host:port`, with an IPv6 host in brackets. The port defaults to 9092. Raises `ConfigError`."""
     if "@" in text:
-        told = redacted(text.strip())
-        raise ConfigError(f"bootstrap address {told!r} has more than HOST:PORT: {Advice.LOGIN}")
+        shown = redacted(text.strip())
+        raise ConfigError(f"bootstrap address {shown!r} has more than HOST:PORT: {Advice.LOGIN}")
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:
-        told = redacted(text)
-        raise ConfigError(f"bootstrap address {told!r} is not HOST:PORT, for example localhost:9092 or [::1]:9092")
+        shown = redacted(text)
+        raise ConfigError(f"bootstrap address {shown!r} is not HOST:PORT, for example localhost:9092 or [::1]:9092")
     port = int(match["port"] or DEFAULT_PORT)
     if not 0 < port < 65536:
         raise ConfigError(f"bootstrap address {text!r}: a port is 1 to 65535, for example localhost:9092")
@@ -58,7 +59,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_bootstrap(servers: str | Iterable[str | Address]) -> tuple[Address, ...]:
-    """One or several bootstrap addresses, from `"a:9092,b:9092"` or a list of such, without repeats."""
+    """Parse bootstrap addresses from `"a:9092,b:9092"` or a list, without duplicates. Raises `ConfigError`."""
     if isinstance(servers, Mapping):
         raise ConfigError("bootstrap is a mapping; pass the addresses alone, for example 'localhost:9092'")
     entries = servers.split(",") if isinstance(servers, str) else list(servers or ())
@@ -70,41 +71,45 @@ def parse_bootstrap(servers: str | Iterable[str | Address]) -> tuple[Address, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS towards the brokers. Without `ca_file` the system's certificate authorities are trusted."""
+    """TLS to the brokers. Without `ca_file`, trusts the system's certificate authorities."""
 
     ca_file: Path | None = None
+    """Certificate authorities to trust instead of the system's, PEM."""
     cert_file: Path | None = None
+    """The client's certificate, PEM, for brokers that require one."""
     key_file: Path | None = None
+    """The key of the certificate, if it is not in `cert_file`."""
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
+    """Whether the broker's certificate must be for its host name."""
 
     def __post_init__(self) -> None:
         if self.key_file is not None and self.cert_file is None:
             raise ConfigError("Tls(key_file=...) needs cert_file as well: the certificate that belongs to the key")
 
     def absolute(self) -> Tls:
-        """The same, with the files as they are seen from the current directory of this process."""
+        """Return the same settings with absolute paths, resolved against the current directory."""
         names = ("ca_file", "cert_file", "key_file")
-        given = {name: path for name in names if (path := getattr(self, name)) is not None}
-        return replace(self, **{name: os.path.abspath(path) for name, path in given.items()})
+        paths = {name: path for name in names if (path := getattr(self, name)) is not None}
+        return replace(self, **{name: os.path.abspath(path) for name, path in paths.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """SASL PLAIN: user and password, readable by whoever reads the connection. Use it inside TLS."""
+    """SASL PLAIN: user and password, readable on the network. Use it with TLS."""
 
     username: str
     password: str = field(repr=False)
 
     def __post_init__(self) -> None:
         _require_login("Plain", self.username, self.password)
-        if "\0" in self.username + self.password:  # it stands between the two on the wire
-            raise ConfigError("Plain: user name and password cannot have the character NUL")
+        if "\0" in self.username + self.password:  # NUL separates the two on the wire
+            raise ConfigError("Plain: user name and password cannot contain the character NUL")
 
 
 @dataclass(frozen=True, slots=True)
 class Scram:
-    """SASL SCRAM: the password itself never crosses the network, and the broker proves that it knows it too."""
+    """SASL SCRAM: the password never crosses the network, and the broker proves that it knows it too."""
 
     username: str
     password: str = field(repr=False)
@@ -112,22 +117,23 @@ class Scram:
 
     def __post_init__(self) -> None:
         _require_login("Scram", self.username, self.password)
-        # Arguments in another order than the class has them: what stands here may be the password.
+        # If the arguments are in the wrong order, one of them may be the password: show none.
         if self.mechanism not in SCRAM_MECHANISMS or {self.username, self.password} & {*SCRAM_MECHANISMS}:
-            wanted = " or ".join(SCRAM_MECHANISMS)
-            raise ConfigError(f"Scram takes username, password and mechanism, in this order; mechanism is {wanted}")
+            accepted = " or ".join(SCRAM_MECHANISMS)
+            raise ConfigError(f"Scram takes username, password and mechanism, in this order; mechanism is {accepted}")
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearer:
-    """SASL OAUTHBEARER: `token` is called for every new connection and returns the bearer token.
+    """SASL OAUTHBEARER: calls `token` for every new connection to get the bearer token.
 
-    Brokers, and all who read the connection, can use it as this client does. Use it inside TLS. `ottla.net.tokens` has
-    callables for a file and for a token endpoint.
+    Brokers, and anyone who can read the connection, can use the token as this client does. Use it with TLS.
+    `ottla.net.tokens` has callables for a file and for a token endpoint.
     """
 
     token: Callable[[], str] = field(repr=False)
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names and values that are sent with the token (KIP-342)."""
 
     def __post_init__(self) -> None:
         if not callable(self.token):
@@ -144,7 +150,7 @@ Sasl = Plain | Scram | OAuthBearer
 
 
 def _require_login(kind: str, username: object, password: object) -> None:
-    """No value is shown: arguments may be in the wrong order."""
+    """Check a login. Shows no value: the arguments may be in the wrong order."""
     for name, value in (("username", username), ("password", password)):
         if not isinstance(value, str):
             raise ConfigError(f"{kind}({name}=...) must be a str, got {_kind(value)}")
@@ -154,10 +160,10 @@ def _require_login(kind: str, username: object, password: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How connections are protected: nothing (PLAINTEXT), `tls`, `sasl`, or both (SASL_SSL).
+    """How connections are protected: not at all (PLAINTEXT), with `tls`, with `sasl`, or both (SASL_SSL).
 
-    With `require_tls` a value without `tls` is refused: for programs whose settings come from elsewhere. Without it,
-    clients warn in their log when a password or token would cross the network readable.
+    `require_tls` rejects a value without `tls`, for programs whose settings come from elsewhere. Without it, clients
+    log a warning if a password or token would cross the network in clear text.
     """
 
     tls: Tls | None = None
@@ -167,14 +173,14 @@ class Security:
     def __post_init__(self) -> None:
         for name, value, kinds in (("tls", self.tls, Tls), ("sasl", self.sasl, Plain | Scram | OAuthBearer)):
             if value is not None and not isinstance(value, kinds):
-                wanted = "Tls" if name == "tls" else "Plain, Scram or OAuthBearer"
-                raise ConfigError(f"Security({name}=...) must be {wanted}, got {_kind(value)}")
+                accepted = "Tls" if name == "tls" else "Plain, Scram or OAuthBearer"
+                raise ConfigError(f"Security({name}=...) must be {accepted}, got {_kind(value)}")
         if self.require_tls and self.tls is None:
-            raise ConfigError("Security(require_tls=True) needs tls=Tls(...), with which brokers are asked for TLS")
+            raise ConfigError("Security(require_tls=True) needs tls=Tls(...)")
 
     @property
     def exposed(self) -> str:
-        """What would cross the network readable for all on the way: "password", "token" or nothing."""
+        """What would cross the network in clear text: "password", "token" or ""."""
         if self.tls is not None:
             return ""
         return {Plain: "password", OAuthBearer: "token"}.get(type(self.sasl), "")
@@ -192,16 +198,17 @@ PLAINTEXT = Security()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Waiting between attempts: exponential from `initial` to `maximum` seconds, shortened at random.
+    """The wait between attempts: exponential from `initial` to `maximum` seconds, randomly shortened.
 
-    `jitter` is the share of each wait that is random: 0.5, the default, waits between half and all of the exponential
-    value; 1 is full jitter, 0 none. `first_contact` is for programs that should fail soon when nothing is there: how
-    often all addresses are tried until a broker has answered for the first time. None: until the call's time is over.
+    `jitter` is the random fraction of each wait: 0.5, the default, waits between half and all of the exponential value;
+    1 is full jitter, 0 none. `first_contact` makes programs fail early if nothing is there: how often all addresses are
+    tried until a broker has responded for the first time. None: until the call times out.
     """
 
     initial: float = 0.05
     maximum: float = 1.0
     factor: float = 2.0
+    """The growth of the wait from one attempt to the next."""
     jitter: float = 0.5
     first_contact: int | None = None
 
@@ -217,16 +224,20 @@ class Retry:
             raise ConfigError(f"Retry needs 1 <= factor <= 1000 and 0 <= jitter <= 1, {wrong}")
 
     def wait(self, failures: int, chance: float) -> float:
-        """Seconds to wait after `failures` failures in a row (1 or more); `chance` is a random number in [0, 1)."""
+        """Return the seconds to wait after `failures` failures in a row (1 or more). `chance` is random in [0, 1)."""
+        # The exponent is limited, or the power would overflow after many failures.
         full = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
         return full * (1 - self.jitter * chance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Seconds. `connect` covers TCP, TLS and SASL of one connection; `request` one request on it until its answer
-    is complete; `total` one call with all its retries and all addresses; `metadata_age` how long metadata is trusted
-    without an error that says otherwise."""
+    """Timeouts in seconds.
+
+    `connect` covers TCP, TLS and SASL of a connection; `request` a request on it until its response is complete;
+    `total` a call with all its retries and addresses. `metadata_age` is how long metadata counts as fresh without an
+    error.
+    """
 
     connect: float = 10.0
     request: float = 30.0
@@ -243,14 +254,14 @@ class Timeouts:
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """A setting must be of this class. What is there instead is shown only where it cannot hold a secret."""
+    """Raise `ConfigError` if a setting is not of this class. Shows its value only if it cannot hold a secret."""
     if not isinstance(value, kind):
         shown = repr(value) if issubclass(kind, int | Enum) else _kind(value)
         raise ConfigError(f"{name} must be {_article(kind.__name__)}, got {shown}")
 
 
 def _kind(value: object) -> str:
-    """What a wrong value is, without its content, which may be a secret."""
+    """Describe a wrong value without its content, which may be a secret."""
     return repr(value) if value is None or isinstance(value, int | float | Enum) else _article(type(value).__name__)
 
 
@@ -259,25 +270,27 @@ def _article(name: str) -> str:
 
 
 def check_callable(name: str, value: object, *, arguments: int) -> None:
-    """What is handed in to be called must be a plain function of so many arguments: with any other, each call would
-    fail, or do nothing."""
-    if (why := why_not_called(value, arguments)) is not None:
-        raise InputError(f"{name} {why}")
+    """Raise `InputError` if a callback is not a plain function of this number of arguments.
+
+    With anything else, each call would fail or do nothing.
+    """
+    if (reason := why_not_called(value, arguments)) is not None:
+        raise InputError(f"{name} {reason}")
 
 
 def why_not_called(value: object, arguments: int) -> str | None:
-    """Why calling this with so many arguments would fail, or do nothing; None if it would not."""
+    """Return why calling this with `arguments` arguments would fail or do nothing; None if it would not."""
     if _is_plain(value, arguments):
         return None
     if not callable(value):
         return f"is {type(value).__name__}, which cannot be called: a function is needed"
-    for is_such, kind in _LATER:
-        if is_such(value) or is_such(inspect.getattr_static(type(value), "__call__", None)):
+    for matches, kind in _LATER:
+        if matches(value) or matches(inspect.getattr_static(type(value), "__call__", None)):
             return f"is {kind}: calling it would do nothing; write a plain function"
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
-        return None  # some that are written in C do not tell
+        return None  # some callables written in C have no signature
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
@@ -288,7 +301,8 @@ def why_not_called(value: object, arguments: int) -> str | None:
 
 
 def _is_plain(value: object, arguments: int) -> bool:
-    """Whether it is clear at first sight that it can be called so: callbacks are checked for single records."""
+    """Whether it obviously can be called this way. Callbacks of single records are checked, so this must be fast."""
+    # A function with attributes may be wrapped (`functools.wraps`) and have another signature.
     if type(value) is not FunctionType or value.__dict__:
         return False
     code = value.__code__
@@ -306,19 +320,19 @@ _LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
 
 
 def check_seconds(owner: str, name: str, value: object, *, lowest: float) -> None:
-    """A setting must be a number of seconds that a clock can count."""
+    """Raise `ConfigError` if a setting is not a number of seconds within the limits."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= LONGEST:
         raise ConfigError(f"{owner}({name}=...) must be seconds from {lowest:g} to {LONGEST:,.0f}, got {value!r}")
 
 
 def check_whole(name: str, value: object, *, lowest: int, highest: int) -> None:
-    """A setting must be a whole number in this range."""
+    """Raise `ConfigError` if a setting is not a whole number in this range."""
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
 
 
 def check_name(what: str, name: object) -> None:
-    """A name that fits into a request, such as a client id: else every request would fail, one after the other."""
+    """Raise `ConfigError` if a name, such as a client id, does not fit into a request: every request would fail."""
     check_kind(what, name, str)
     assert isinstance(name, str)
     try:
@@ -326,4 +340,4 @@ def check_name(what: str, name: object) -> None:
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what} {name!r} cannot be encoded as UTF-8: {error.reason}") from error
     if size > _LONGEST_TEXT:
-        raise ConfigError(f"{what} has {size:,} bytes, and Kafka takes {_LONGEST_TEXT:,} at most")
+        raise ConfigError(f"{what} has {size:,} bytes, and Kafka accepts at most {_LONGEST_TEXT:,}")

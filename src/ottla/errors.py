@@ -1,48 +1,48 @@
 """Every exception that Ottla raises.
-
     OttlaError
     ├── ConfigError            a setting is wrong (also a ValueError)
-    ├── InputError             data handed to a call is wrong (also a ValueError)
+    ├── InputError             data passed to a call is wrong (also a ValueError)
+    │   └── RecordTooLarge     a record is larger than the limit
     ├── WireError              bytes are not what they claim to be
-    │   ├── CorruptBatch       a record batch is truncated, damaged or hostile: which batch, which position
-    │   └── UnsupportedFormat  a message format or protocol version that Ottla does not speak
-    ├── NetworkError           one connection or address failed
+    │   ├── CorruptBatch       a record batch is truncated, damaged or malformed: which batch, which byte
+    │   └── UnsupportedFormat  a message format or protocol version that Ottla does not support
+    ├── NetworkError           a connection or address failed
     │   ├── ConnectFailed      no TCP connection or TLS handshake
-    │   │   └── SecurityMismatch   TLS against plaintext, or a certificate that is not trusted; not retried
-    │   ├── AuthenticationFailed   SASL refused; another attempt would be refused too
-    │   ├── ConnectionLost     the connection ended while answers were due
-    │   └── RequestTimedOut    the answer was not complete before its deadline
+    │   │   └── SecurityMismatch   TLS against plaintext, or an untrusted certificate; not retried
+    │   ├── AuthenticationFailed   SASL login rejected; not retried
+    │   ├── ConnectionLost     the connection ended while responses were outstanding
+    │   └── RequestTimedOut    the response was not complete before its deadline
     ├── NoBrokerReachable      every address failed: each with its reason and time
-    ├── DeadlineExceeded       a call ran out of time: what it waited for and what went wrong meanwhile
-    ├── BrokerError            the broker answered with an error code; carries the row, the context and advice
-    ├── CommitFailed           offsets were not committed: the group moved on, or has no such member
-    ├── OffsetsLost            records that were to be read are gone: cut off, replaced, or of a topic that is gone
-    ├── SpoolError             the spool on disk cannot do what was asked
+    ├── DeadlineExceeded       a call timed out: what it was doing, and the errors it met
+    ├── BrokerError            the broker returned an error code; has the table row, the context and advice
+    ├── CommitFailed           offsets were not committed: the group removed this member, or the topic was replaced
+    ├── OffsetsLost            records to be read are gone: deleted, truncated, or the topic was replaced
+    ├── SpoolError             an operation on the spool on disk failed
     │   ├── SpoolInUse         another program, or another producer of this one, owns the directory
-    │   ├── SpoolFailed        a file of it could not be read, written or trusted: which one and why
+    │   ├── SpoolFailed        a file could not be read, written or trusted: which one and why
     │   └── SpoolFull          its limit in bytes would be exceeded, or its disk is full
-    ├── LakeError              an archive on disk cannot do what was asked
-    │   ├── NotALake           a folder that holds something else, or nothing
-    │   ├── LakeConflict       other offsets are due: another archiver was faster, or a range was left out
-    │   ├── LakeDamaged        a file of it cannot be read or contradicts another: which one and why
+    ├── LakeError              an operation on an archive on disk failed
+    │   ├── NotALake           the folder is missing or not an archive
+    │   ├── LakeConflict       the archive expects other offsets: another archiver was faster, or a range is missing
+    │   ├── LakeDamaged        a file cannot be read or contradicts another: which one and why
     │   └── ArchiveIncomplete  some topics could not be archived, the others were: which ones and why
     ├── EngineFailed           Spark could not run tasks or a query
-    ├── FleetError             a fleet cannot do what was asked
-    │   ├── StoreUnavailable   its store does not answer
-    │   ├── StoreIncompatible  its store has something that this version does not understand
-    │   ├── FleetConflict      the group was begun with other settings
+    ├── FleetError             an operation of a fleet failed
+    │   ├── StoreUnavailable   its store does not respond
+    │   ├── StoreIncompatible  its store has content that this version does not understand
+    │   ├── FleetConflict      the group was started with other settings
     │   └── LeaseLost          a unit was given to another node
-    ├── NotDelivered           records were not acknowledged; says which, why, and whether they may be in the log
-    │   ├── KeptInSpool        they are on disk, and the next producer on that spool delivers them
+    ├── NotDelivered           records were not acknowledged: which, why, and whether they may be in the log
+    │   ├── KeptInSpool        they are on disk, and the next producer with that spool delivers them
     │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
-    ├── BufferFull             the producer's memory stayed full; says what holds things up
-    ├── TransactionFailed      a transaction was used wrongly or cannot be committed
-    ├── UsedAfterFork          a client was made before fork() and used in the child
+    ├── BufferFull             the producer's memory stayed full: what it is waiting for
+    ├── TransactionFailed      a transaction was used incorrectly or cannot be committed
+    ├── UsedAfterFork          a client was created before fork() and used in the child process
     └── LocalClusterError      starting or controlling local brokers failed
 
-Exceptions of other libraries do not cross Ottla's surface; they are the `__cause__` of one of these.
-What to do about an error is in `ottla.advice`, what each error code of a broker means in `ottla.codes`; the names of
-the latter are imported when they are first used.
+Exceptions of other libraries do not leave Ottla: they are the `__cause__` of one of these. `ottla.advice` has what to
+do about an error, `ottla.codes` what each error code of a broker means. The names of `ottla.codes` are imported when
+first used.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ __all__ = [
     "SpoolInUse",
     "StoreIncompatible",
     "StoreUnavailable",
+    "TransactionFailed",
     "UnsupportedFormat",
     "UsedAfterFork",
     "WireError",
@@ -110,16 +111,16 @@ __all__ = [
 
 
 class OttlaError(Exception):
-    """The root of everything that Ottla raises on purpose. Copies and pickles keep all fields.
+    """The base class of everything that Ottla raises on purpose. Copies and pickles keep all fields.
 
-    Texts from outside are printable in all of them: see `ottla.text`.
+    Text from outside is always printable: see `ottla.text`.
     """
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default calls the class with the finished text; workers in other processes must be able to raise these.
+        # The default would call the class with the finished text. Worker processes must be able to raise these.
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -133,27 +134,27 @@ E = TypeVar("E", bound=OttlaError)
 
 
 def copied(error: E) -> E:
-    """The same error as a new object, for what is raised again and again.
+    """Return the same error as a new object, for an error that is raised several times.
 
-    Raising an object adds the frames to the traceback that it has already, which then keeps them alive, too.
+    Raising the same object again adds frames to its traceback, which keeps them alive.
     """
-    copy_of = copy.copy(error)
-    copy_of.__cause__ = error.__cause__
+    duplicate = copy.copy(error)
+    duplicate.__cause__ = error.__cause__
     if (notes := getattr(error, "__notes__", None)) is not None:
-        copy_of.__notes__ = list(notes)
-    return copy_of
+        duplicate.__notes__ = list(notes)
+    return duplicate
 
 
 class ConfigError(OttlaError, ValueError):
-    """A setting is wrong; the text names it, its value and what is accepted."""
+    """A setting is wrong. The text has its name, its value and what is accepted."""
 
 
 class InputError(OttlaError, ValueError):
-    """Data handed to a call is wrong; the text names what and where."""
+    """Data passed to a call is wrong. The text says what and where."""
 
 
 class RecordTooLarge(InputError):
-    """A record is larger than the limit; `size_bytes` and `limit_bytes` have both sizes."""
+    """A record is larger than the limit. `size_bytes` and `limit_bytes` have both sizes."""
 
     def __init__(self, what: str, *, size_bytes: int, limit_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -166,11 +167,11 @@ class WireError(OttlaError):
 
 
 class CorruptBatch(WireError):
-    """A record batch is truncated, damaged or hostile.
+    """A record batch is truncated, damaged or malformed.
 
-    `base_offset` is the offset in the batch's header (None when there is no whole header), `position` the byte at
-    which reading stopped, counted from the start of the batch, or of its records once they are decompressed if
-    `in_records` is true. `topic` and `partition` are set where they are known.
+    `base_offset` is the offset in the batch's header, or None without a whole header. `position` is the byte at which
+    reading stopped, from the start of the batch, or of its decompressed records if `in_records` is true. `topic` and
+    `partition` are set if known.
     """
 
     def __init__(
@@ -199,11 +200,11 @@ class CorruptBatch(WireError):
 
 
 class UnsupportedFormat(WireError):
-    """A message format or protocol version that Ottla does not speak; the text says what would help."""
+    """A message format or protocol version that Ottla does not support. The text says what would help."""
 
 
 class NetworkError(OttlaError):
-    """One connection or address failed. `address` is `host:port`."""
+    """A connection or address failed. `address` is `host:port`."""
 
     def __init__(self, address: object, reason: str) -> None:
         self.address = printable(str(address))
@@ -216,24 +217,24 @@ class ConnectFailed(NetworkError):
 
 
 class SecurityMismatch(ConnectFailed):
-    """The two sides do not agree on protection: TLS against plaintext, an untrusted certificate; not retried."""
+    """Both sides disagree about security: TLS against plaintext, or an untrusted certificate. Not retried."""
 
 
 class AuthenticationFailed(NetworkError):
-    """The broker refused the credentials, or could not prove that it knows them; not retried."""
+    """The broker rejected the credentials, or could not prove that it knows them. Not retried."""
 
 
 class ConnectionLost(NetworkError):
-    """The connection ended while answers were still due."""
+    """The connection ended while responses were outstanding."""
 
 
 class RequestTimedOut(NetworkError):
-    """The answer was not complete before the request's deadline; the connection was closed."""
+    """The response was not complete before the request's deadline. The connection was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One address that was tried: why it failed and how long that took, over how many tries."""
+    """An address that was tried: why it failed, how long that took, and the number of tries."""
 
     address: str
     reason: str
@@ -246,7 +247,7 @@ class Attempt:
 
 
 class NoBrokerReachable(OttlaError):
-    """Every known address failed; `attempts` has each with its reason and the time spent on it."""
+    """Every known address failed. `attempts` has each with its reason and the time spent on it."""
 
     def __init__(self, attempts: tuple[Attempt, ...], seconds: float, advice: str = "") -> None:
         self.attempts = attempts
@@ -257,7 +258,7 @@ class NoBrokerReachable(OttlaError):
 
 
 class DeadlineExceeded(OttlaError):
-    """A call ran out of time. `causes` are the errors it met on the way, newest last."""
+    """A call timed out. `causes` are the errors it met, newest last."""
 
     def __init__(self, what: str, seconds: float, causes: tuple[str, ...] = (), advice: str = "") -> None:
         self.what = printable(what)
@@ -271,28 +272,28 @@ class DeadlineExceeded(OttlaError):
 
 
 class SpoolError(OttlaError):
-    """The spool on disk cannot do what was asked."""
+    """An operation on the spool on disk failed."""
 
 
 class SpoolInUse(SpoolError):
-    """A spool directory has one owner at a time, and it is not this one. `pid` is None if the owner is not known."""
+    """Another owner uses the spool directory, which has one at a time. `pid` is None if the owner is unknown."""
 
     def __init__(self, path: object, *, pid: int | None, host: str | None = None, started: float | None = None) -> None:
         self.path = str(path)
         self.pid = pid
         self.host = host
         self.started = started
-        who = "another process" if pid is None else f"process {pid}" + (f" on {host}" if host else "")
+        owner = "another process" if pid is None else f"process {pid}" + (f" on {host}" if host else "")
         super().__init__(
-            f"spool {self.path} is in use by {who}"
-            + _hint("give each producer a spool directory of its own, or end the other one first")
+            f"spool {self.path} is in use by {owner}"
+            + _hint("use a separate spool directory for each producer, or stop the other one first")
         )
 
 
 class SpoolFailed(SpoolError):
-    """A file of the spool could not be read, written or trusted. The store itself can be used further.
+    """A file of the spool could not be read, written or trusted. The store itself remains usable.
 
-    `doubtful` has the tickets of entries that may not survive a power loss although they were put: put them again.
+    `doubtful` has the tickets of stored entries that may not survive a power loss: store them again.
     """
 
     def __init__(self, path: object, reason: str, *, doubtful: tuple[Any, ...] = ()) -> None:
@@ -304,8 +305,10 @@ class SpoolFailed(SpoolError):
 
 
 class SpoolFull(SpoolError):
-    """There is no room for another batch of `needed_bytes`: the spool would exceed `max_bytes`, or, when that is None,
-    its disk is full."""
+    """The spool has no space for another batch of `needed_bytes`.
+
+    It would exceed `max_bytes`, or, if that is None, its disk is full.
+    """
 
     def __init__(
         self, path: object, *, used_bytes: int, needed_bytes: int, max_bytes: int | None = None, reason: str = ""
@@ -315,16 +318,18 @@ class SpoolFull(SpoolError):
         self.max_bytes = max_bytes
         self.needed_bytes = needed_bytes
         if max_bytes is None:
-            why = f"its disk has no room for {needed_bytes:,} more bytes ({reason}), {used_bytes:,} are the spool's"
-            what = "make room on the disk, or bring brokers back: it goes on by itself"
+            detail = f"its disk has no space for {needed_bytes:,} more bytes ({reason}); the spool uses {used_bytes:,}"
+            remedy = "free disk space, or bring the brokers back: sending then continues automatically"
         else:
-            why = f"{used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
-            what = "brokers are away or slow for longer than the spool can cover: bring them back, or raise max_bytes"
-        super().__init__(f"spool {self.path} is full: {why}" + _hint(what))
+            detail = f"{used_bytes:,} of {max_bytes:,} bytes are used, {needed_bytes:,} more needed"
+            remedy = (
+                "the brokers are down or slow for longer than the spool can cover: bring them back, or raise max_bytes"
+            )
+        super().__init__(f"spool {self.path} is full: {detail}" + _hint(remedy))
 
 
 class LakeError(OttlaError):
-    """An archive on disk cannot do what was asked. `path` is its folder."""
+    """An operation on an archive on disk failed. `path` is its folder."""
 
     def __init__(self, path: object, reason: str) -> None:
         self.path = str(path)
@@ -333,11 +338,11 @@ class LakeError(OttlaError):
 
 
 class NotALake(LakeError):
-    """The folder is missing, or holds something that no archive of Ottla is."""
+    """The folder is missing, or is not an archive of Ottla."""
 
 
 class LakeConflict(LakeError):
-    """What was to be recorded does not follow what the archive has; nothing was recorded."""
+    """The new entry does not follow the archive's last offsets. Nothing was recorded."""
 
 
 class LakeDamaged(LakeError):
@@ -345,24 +350,24 @@ class LakeDamaged(LakeError):
 
 
 class ArchiveIncomplete(LakeError):
-    """Some of several topics could not be archived; all that could be is. `troubles` has the error of each."""
+    """Some topics could not be archived, the others were. `troubles` has the error of each."""
 
     def __init__(self, path: object, troubles: Mapping[str, OttlaError]) -> None:
         self.troubles = dict(troubles)
         lines = "".join(f"\n  {topic}: {error}" for topic, error in sorted(self.troubles.items()))
-        super().__init__(path, f"not archived, the other topics are:{lines}")
+        super().__init__(path, f"these topics were not archived (the others were):{lines}")
 
 
 class EngineFailed(OttlaError):
-    """Spark could not run tasks or a query; the text is what it says of the cause, the whole report is the cause."""
+    """Spark could not run tasks or a query. The text has the cause as Spark reports it, `__cause__` the full report."""
 
 
 class FleetError(OttlaError):
-    """A fleet cannot do what was asked; the text says what is in the way."""
+    """An operation of a fleet failed. The text says why."""
 
 
 class StoreUnavailable(FleetError):
-    """The store of a fleet does not answer. `store` is its address without the password."""
+    """The store of a fleet does not respond. `store` is its address without the password."""
 
     def __init__(self, store: str, reason: str) -> None:
         self.store = store
@@ -371,22 +376,22 @@ class StoreUnavailable(FleetError):
 
 
 class StoreIncompatible(FleetError):
-    """The store holds something that this version does not understand, or cannot do what a fleet needs."""
+    """The store has content that this version does not understand, or lacks a feature that a fleet needs."""
 
 
 class FleetConflict(FleetError):
-    """The nodes of a group do not agree: it was begun with other settings."""
+    """The nodes of a group disagree: it was started with other settings."""
 
 
 class LeaseLost(FleetError):
-    """A unit was given to another node, because this one seemed to be gone. What it says of the unit does not count."""
+    """A unit was given to another node because this one seemed to be gone. Its results for the unit are rejected."""
 
 
 class NotDelivered(OttlaError):
     """Records were not acknowledged.
 
-    `records` says how many, `cause` why; `maybe_written` is true when they were sent and no answer came, so that they
-    may be in the log or not. `topic` and `partition` are None when it is about several.
+    `records` is their number, `cause` the reason. `maybe_written` is true if they were sent but no response came, so
+    they may or may not be in the log. `topic` and `partition` are None if there are several.
     """
 
     def __init__(
@@ -406,25 +411,25 @@ class NotDelivered(OttlaError):
         self.maybe_written = maybe_written
         self.cause = cause
         where = "" if topic is None else printable(topic if partition is None else f"{topic}-{partition}")
-        doubt = "; they may be in the log or not" if maybe_written else ""
+        suffix = "; they may or may not be in the log" if maybe_written else ""
         what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
-        told = f"{what}: {reason}" if records else reason
-        super().__init__(f"{where}{': ' if where else ''}{told}{doubt}")
+        text = f"{what}: {reason}" if records else reason
+        super().__init__(f"{where}{': ' if where else ''}{text}{suffix}")
         self.__cause__ = cause
 
 
 class KeptInSpool(NotDelivered):
-    """The producer was closed before they were acknowledged; the next one on the same spool delivers them."""
+    """The producer was closed before they were acknowledged. The next producer with the same spool delivers them."""
 
 
 class Fenced(NotDelivered):
-    """Another producer has taken over; this one must stop."""
+    """Another producer has taken over. This one must stop."""
 
 
 class BufferFull(OttlaError):
-    """The producer's memory stayed full for as long as a call may wait; `holding` says what holds things up.
+    """The producer's memory stayed full for as long as a call may wait. `holding` says what it is waiting for.
 
-    `accepted` is how many rows of this very call were taken over before, from its beginning: 0 but for large tables.
+    `accepted` is the number of rows of this call that were accepted, from its beginning; 0 except for large tables.
     """
 
     def __init__(self, *, waiting_bytes: int, limit_bytes: int, seconds: float, holding: str) -> None:
@@ -434,31 +439,31 @@ class BufferFull(OttlaError):
         self.holding = holding
         self.accepted = 0
         super().__init__(
-            f"{waiting_bytes:,} bytes wait to be delivered, the buffer holds {limit_bytes:,}, and in {seconds:.1f} s"
-            f" no room was made{_hint(holding)}"
+            f"{waiting_bytes:,} bytes wait to be delivered, the buffer holds {limit_bytes:,}, and no space became free"
+            f" within {seconds:.1f} s{_hint(holding)}"
         )
 
 
 class TransactionFailed(OttlaError):
-    """A transaction was used wrongly, or has failed and can only be aborted."""
+    """A transaction was used incorrectly, or has failed and can only be aborted."""
 
 
 class UsedAfterFork(OttlaError):
-    """A client that was made before fork() is used in the child: sockets and locks belong to the parent."""
+    """A client created before fork() is used in the child process. Its sockets and locks belong to the parent."""
 
 
 class LocalClusterError(OttlaError):
-    """Starting or controlling local brokers failed; the text says what to do."""
+    """Starting or controlling local brokers failed. The text says what to do."""
 
 
-_READ_AGAIN = "what was read since the last commit will be read again by the members that have these partitions now"
+_READ_AGAIN = "the members that now own these partitions read again from the last commit"
 
 
 class CommitFailed(OttlaError):
-    """Offsets were not committed, and trying again would not help: `group` has moved on without this member, or the
-    topic was deleted and created again.
+    """Offsets were not committed, and a retry would not help.
 
-    What was read since the last commit is read again, by whoever has the partitions now.
+    `group` removed this member, or the topic was deleted and created again. The members that now own the partitions
+    read again from the last commit.
     """
 
     def __init__(self, group: str, partitions: tuple[str, ...], reason: str, *, outcome: str = _READ_AGAIN) -> None:
@@ -472,8 +477,8 @@ class CommitFailed(OttlaError):
 class OffsetsLost(OttlaError):
     """The records at offsets `[start, stop)` of a partition cannot be read, or are not those that were read before.
 
-    `reason` says why; `resume` is the first offset from which on the log can be read now. `replaced` says that it is
-    the log of another topic, which has the same name.
+    `reason` says why. `resume` is the first offset that can be read now. `replaced` is true if the log belongs to
+    another topic with the same name.
     """
 
     def __init__(
@@ -501,7 +506,7 @@ class OffsetsLost(OttlaError):
 
 
 class BrokerError(OttlaError):
-    """The broker answered with an error code. `row` says what it means, `context` what was asked of whom."""
+    """The broker returned an error code. `row` says what it means, `context` what was requested."""
 
     def __init__(self, code: int, context: str, message: str | None = None) -> None:
         from ottla.codes import error_row
@@ -515,7 +520,7 @@ class BrokerError(OttlaError):
 
     @property
     def retriable(self) -> bool:
-        """Whether trying again later may succeed."""
+        """Whether a later retry may succeed."""
         return self.row.retriable
 
 

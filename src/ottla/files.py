@@ -1,6 +1,6 @@
-"""Files that are there whole or not at all, also after a power cut.
+"""Files that exist whole or not at all, even after a power loss.
 
-Paths and content come in; nothing is read. Errors are the system's own: whoever calls knows what the file is for.
+Comes in: paths and content. It must not read files. Errors are the system's own: the caller knows what the file is for.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from pathlib import Path
 
 
 def create_whole(path: Path, content: bytes) -> None:
-    """Creates a file with all of its content, on the disk when this returns. FileExistsError if there is one."""
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    """Create a file with all of its content, on disk when this returns. Raises `FileExistsError` if it exists."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with draft.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, path)  # unlike a rename, it fails if somebody was faster
+        os.link(temporary, path)  # unlike a rename, this fails if another process was faster
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """What was written to the file, or created, renamed or removed in the folder, stays so after a power cut."""
+    """Flush a file, or what was created, renamed or removed in a folder, so that it survives a power loss."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,6 @@
-"""Plain values that every room shares: partitions, offset ranges, members of groups, fingerprints, receipts.
+"""Plain values that all packages share: partitions, offset ranges, group members, fingerprints, receipts.
 
-They hold data and nothing else: no sockets, no clocks, no settings. Ranges are half-open, `[start, stop)`.
+They must hold data and nothing else: no sockets, no clocks, no settings. Ranges are half-open, `[start, stop)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MASK_128 = (1 << 128) - 1
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -26,7 +26,7 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record, for programs that take them one by one."""
+    """A record, for programs that process them one by one."""
 
     topic: str
     partition: int
@@ -39,15 +39,17 @@ class Record(NamedTuple):
 
 
 class Isolation(IntEnum):
-    """Which records of transactions a reader sees; the value is the protocol's."""
+    """Which records of transactions a reader sees. The members have the protocol's numbers."""
 
     READ_UNCOMMITTED = 0
+    """All records, those of open and aborted transactions included."""
     READ_COMMITTED = 1
+    """Only records of committed transactions, and those without one, up to the first open transaction."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The offsets `[start, stop)` of one partition: the unit of planning, running and proving."""
+    """The offsets `[start, stop)` of a partition: the unit of planning, running and proving."""
 
     topic: str
     partition: int
@@ -75,27 +77,29 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A consumer group whose offsets are committed; with member id and generation, an outdated member is refused.
+    """A consumer group to commit offsets for. With member id and generation, brokers reject an outdated member.
 
-    `generation` is the member epoch where the group speaks the protocol of KIP-848.
+    `generation` is the member epoch if the group uses the protocol of KIP-848.
     """
 
     group: str
     member_id: str = ""
     generation: int = -1
     instance_id: str | None = None
+    """The id of a static member (KIP-345)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """How many records, and the sum of their 128-bit content hashes modulo 2**128.
+    """The number of records, and the sum of their 128-bit content hashes modulo 2**128.
 
-    The sum does not depend on order or on batching, so the same records give the same fingerprint whoever moved
-    them; and since it is a sum and not an exclusive or, a duplicate changes it and cannot hide a loss.
+    The sum does not depend on order or batching, so the same records give the same fingerprint no matter how they were
+    moved. Because it is a sum and not an xor, a duplicate changes it and cannot hide a loss.
     """
 
     count: int = 0
     total: int = 0
+    """The sum of the hashes, an unsigned 128-bit number."""
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
         return Fingerprint(self.count + other.count, (self.total + other.total) & _MASK_128)
@@ -108,24 +112,25 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
-        """What `str` made of one."""
+        """Parse the result of `str`."""
         count, _, total = text.partition(":")
         return cls(int(count), int(total, 16))
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof that one range was moved: what was in it, who moved it, and when."""
+    """The proof that a range was moved: what was in it, which host moved it, and when."""
 
     range: OffsetRange
     fingerprint: Fingerprint
-    """How many records, and what was in them."""
+    """The number of records and their content."""
     size_bytes: int
-    """Of keys, values and headers."""
+    """The size of keys, values and headers."""
     first_time: float | None
-    """The oldest timestamp of a record, in seconds since 1970; None if there was no record."""
+    """The oldest record timestamp, in seconds since 1970; None if there was no record."""
     last_time: float | None
     host: str
+    """The host that moved the range."""
     started: float
     """Seconds since 1970."""
     seconds: float
@@ -133,17 +138,16 @@ class Receipt:
 
     @property
     def count(self) -> int:
-        """How many records there were: fewer than the range is long where the log has holes."""
+        """The number of records. Fewer than the length of the range if the log has gaps."""
         return self.fingerprint.count
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
-        one = self.range
+        """Return plain values that `from_json` accepts."""
         return {
-            "topic": one.topic,
-            "partition": one.partition,
-            "start": one.start,
-            "stop": one.stop,
+            "topic": self.range.topic,
+            "partition": self.range.partition,
+            "start": self.range.start,
+            "stop": self.range.stop,
             "fingerprint": str(self.fingerprint),
             "size_bytes": self.size_bytes,
             "first_time": self.first_time,
@@ -155,7 +159,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Receipt:
-        """What `to_json` made of one."""
+        """Build a receipt from the result of `to_json`."""
         return cls(
             range=OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]),
             fingerprint=Fingerprint.parse(row["fingerprint"]),

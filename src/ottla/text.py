@@ -1,8 +1,8 @@
-"""Text from outside, made fit to be read by people: what would steer a terminal or forge a line is written out.
+"""Makes text from outside safe to show: escapes what would control a terminal or forge a line.
 
-Names of topics, groups, clients and hosts, error texts of brokers and the like are whatever the other side says. They
-go through `printable` on their way into an error, a log or a terminal, and stay as they are everywhere else. What may
-hold a password goes through `redacted`.
+Names of topics, groups, clients and hosts, and error texts of brokers can contain anything. They go through `printable`
+on the way into an error, a log or a terminal, and must stay unchanged everywhere else. Text that may contain a password
+goes through `redacted`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""What `printable` writes out: control characters (C0, DEL, C1), marks that change the direction of text, separators of
-lines and paragraphs, what has no width (soft hyphen, zero width space, tags), and halves of surrogate pairs. The
+"""What `printable` escapes: control characters (C0, DEL, C1), marks that change the direction of text, line and
+paragraph separators, characters without width (soft hyphen, zero width space, tags), and halves of surrogate pairs. The
 joiners that scripts and emoji need, U+200C and U+200D, stay."""
 
 CONTROL_BYTES = re.compile(
@@ -25,17 +25,17 @@ CONTROL_BYTES = re.compile(
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text with such characters as `\\x1b`, `\\n`, `\\u202e`; those in `keep` stay: `"\\n"` for several lines."""
+    """Escape control characters as `\\x1b`, `\\n`, `\\u202e`. Those in `keep` stay: `"\\n"` for several lines."""
     if text.isascii() and text.isprintable():
         return text
-    return CONTROL.sub(lambda found: found[0] if found[0] in keep else _written(found[0]), text)
+    return CONTROL.sub(lambda match: match[0] if match[0] in keep else _written(match[0]), text)
 
 
 def escaped_in_json(text: str) -> str:
-    """JSON in one line that means the same, with such characters as `\\u009b`: JSON itself lets most of them stand."""
+    """Escape control characters in a line of JSON as `\\u009b`. The meaning stays; JSON itself allows most of them."""
     import json
 
-    return CONTROL.sub(lambda found: "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1], text)
+    return CONTROL.sub(lambda match: "\\u007f" if match[0] == "\x7f" else json.dumps(match[0])[1:-1], text)
 
 
 _USER_INFO = re.compile(r"(?P<before>^|//|[\s,'\"(])[^\s,'\"/@]*@")
@@ -45,7 +45,8 @@ _SECRET = re.compile(
 
 
 def redacted(text: str) -> str:
-    """Without what stands before an @ in addresses, and without the values of settings that sound like secrets."""
+    """Remove user info from addresses, and the values of settings whose names sound like secrets."""
+    # Both patterns err on the side of hiding too much.
     return _SECRET.sub(r"\g<name>=***", _USER_INFO.sub(r"\g<before>***@", text))
 
 

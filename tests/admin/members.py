@@ -1,4 +1,4 @@
-"""Members of groups that are not ours: confluent-kafka consumers that poll in a thread while a block runs."""
+"""Group members of another client: confluent-kafka consumers that poll in a thread while a block runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def member(bootstrap: str, group: str, topic: str, *, protocol: str, client: str
 
 
 def fill(bootstrap: str, topic: str, counts: dict[int, int], *, first_ms: int | None = None) -> None:
-    """So many records in each partition, a second apart; old ones need a topic that keeps them."""
+    """Send this many records to each partition, a second apart. Old ones need a topic with long retention."""
     first_ms = int(time.time() * 1000) if first_ms is None else first_ms
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for partition, count in counts.items():

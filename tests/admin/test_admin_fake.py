@@ -1,4 +1,4 @@
-"""Admin against a fake cluster: retries, lost answers and moved leaders."""
+"""Admin against a fake cluster: retries, lost responses and moved leaders."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ def test_only_partitions_whose_leader_moved_are_asked_again(kafka: FakeKafka, ad
     admin.list_offsets("t")
     before = len(kafka.requests)
     kafka.fail("ListOffsets", ErrorCode.not_leader_or_follower, topic="t", partition=3)
-    found = admin.list_offsets("t", EARLIEST)
-    assert {key: at.offset for key, at in found.items()} == {TopicPartition("t", index): 0 for index in range(6)}
+    offsets = admin.list_offsets("t", EARLIEST)
+    assert {key: offset.offset for key, offset in offsets.items()} == {
+        TopicPartition("t", index): 0 for index in range(6)
+    }
     asked = [seen.partitions for seen in kafka.requests[before:] if seen.api == "ListOffsets"]
     assert len(asked) == 4  # three leaders, then one of them again
     assert asked[-1] == (TopicPartition("t", 3),)
@@ -102,7 +104,7 @@ def test_the_name_of_a_topic_stands_for_its_partitions(kafka: FakeKafka, admin: 
         TopicPartition("u", 1),
         TopicPartition("t", 4),
     ]
-    with pytest.raises(InputError, match="4 is neither a TopicPartition nor the name of a topic"):
+    with pytest.raises(InputError, match="4 is neither a TopicPartition nor a topic name"):
         admin.list_offsets([cast("str", 4)])
 
 

@@ -87,8 +87,8 @@ def test_offsets_are_found_by_place_and_by_time(kafka: LocalCluster, admin: Admi
         producer.produce(T0.topic, b"x", partition=0, timestamp=1_000_000 + 1000 * number)
     assert producer.flush(20) == 0
 
-    assert [at.offset for at in admin.list_offsets(T0.topic, EARLIEST).values()] == [0, 0, 0]
-    assert [at.offset for at in admin.list_offsets(T0.topic, LATEST).values()] == [10, 0, 0]
+    assert [result.offset for result in admin.list_offsets(T0.topic, EARLIEST).values()] == [0, 0, 0]
+    assert [result.offset for result in admin.list_offsets(T0.topic, LATEST).values()] == [10, 0, 0]
     at_time = admin.list_offsets([T0], datetime.fromtimestamp(1004.5, UTC))
     assert at_time == {T0: OffsetAt(5, 1_005_000, 0)}
     assert admin.list_offsets([T0], 1_004_000)[T0].offset == 4

@@ -1,4 +1,4 @@
-"""What groups have committed: read and written, on a fake broker that errs and on real ones."""
+"""Committed offsets, read and written, on a fake broker with errors and on real ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_partitions_without_a_commit_are_absent(cluster: Cluster) -> None:
     assert fetch_committed(cluster, ME, [C0]) == {}
 
 
-def test_asking_for_no_partitions_or_committing_none_asks_nobody(fake: FakeKafka, cluster: Cluster) -> None:
+def test_no_partitions_need_no_request(fake: FakeKafka, cluster: Cluster) -> None:
     assert fetch_committed(cluster, ME, []) == {}
     commit(cluster, ME, {})
     assert not fake.requests
@@ -109,9 +109,9 @@ def test_confluent_reads_what_we_commit_and_we_what_it_commits(kafka: LocalClust
     group = GroupMember("committed-both")
     commit(admin.cluster, group, {T0: Committed(5, 0, "ours"), T1: Committed(2)})
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group.group})
-    wanted = [confluent_kafka.TopicPartition(*at) for at in (T0, T1)]
+    partitions = [confluent_kafka.TopicPartition(*tp) for tp in (T0, T1)]
     # Not the metadata: confluent-kafka reads it beyond its end.
-    assert [one.offset for one in consumer.committed(wanted, 30)] == [5, 2]
+    assert [entry.offset for entry in consumer.committed(partitions, 30)] == [5, 2]
     theirs = confluent_kafka.TopicPartition(*T1, 9)
     consumer.commit(offsets=[theirs], asynchronous=False)
     consumer.close()
@@ -123,9 +123,9 @@ def test_confluent_reads_what_we_commit_and_we_what_it_commits(kafka: LocalClust
 def test_a_stranger_cannot_commit_for_a_group_with_members(kafka: LocalCluster, admin: Admin, protocol: str) -> None:
     group = f"committed-{protocol}"
     with member(kafka.bootstrap, group, "committed", protocol=protocol):
-        for somebody in (GroupMember(group), GroupMember(group, "a stranger", 1)):
+        for identity in (GroupMember(group), GroupMember(group, "a stranger", 1)):
             with pytest.raises(BrokerError, match="the group moved on") as caught:
-                commit(admin.cluster, somebody, {T0: Committed(1)})
+                commit(admin.cluster, identity, {T0: Committed(1)})
             assert caught.value.code in GROUP_MOVED_ON
         assert fetch_committed(admin.cluster, GroupMember(group), None) == {}
 

@@ -77,7 +77,7 @@ def test_lag_covers_every_partition_of_the_topics_it_reads(admin: Admin) -> None
         PartitionLag(T1, Committed(20, 0, "noted"), 0, 20),
         PartitionLag(T2, None, 0, 0),
     ]
-    assert [one.lag for one in admin.groups.lag("groups-lag")] == [6, 0, None]
+    assert [partition.lag for partition in admin.groups.lag("groups-lag")] == [6, 0, None]
     assert admin.groups.lag("groups-unknown") == []
 
 

@@ -1,4 +1,4 @@
-"""Groups as values: lags, and what hostile or foreign members write for one another."""
+"""Groups as values: lags, and what hostile or foreign members write for each other."""
 
 from __future__ import annotations
 

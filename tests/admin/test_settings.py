@@ -1,4 +1,4 @@
-"""Settings of topics as values: what is default, what means the same, which names are near."""
+"""Settings of topics as values: which are defaults, which values are equal, which names are similar."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes
         (SettingSource.FILE, "2", None, False),
     ],
 )
-def test_default_is_what_nobody_has_changed(
+def test_a_default_is_a_value_that_was_not_changed(
     source: SettingSource, value: str, default: str | None, is_default: bool
 ) -> None:
     assert Setting("a", value, source, default=default).is_default is is_default

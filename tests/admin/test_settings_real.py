@@ -65,8 +65,8 @@ def test_altered_settings_are_everywhere_when_the_call_returns(kafka: LocalClust
 def _described_by(address: str, topic: str) -> dict[str, str]:
     resource = confluent_admin.ConfigResource("topic", topic)  # type: ignore[attr-defined]
     client = confluent_admin.AdminClient({"bootstrap.servers": address})
-    found = client.describe_configs([resource])[resource].result(30)
-    return {name: entry.value for name, entry in found.items()}
+    configs = client.describe_configs([resource])[resource].result(30)
+    return {name: entry.value for name, entry in configs.items()}
 
 
 def test_a_check_changes_nothing(admin: Admin, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""One event of each kind, made from the types of its fields, and the kinds of events that users may invent."""
+"""One event of each kind, built from the types of its fields, and events as users may define them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NAMED: dict[str, Any] = {"topic": "clicks", "partition": 3, "records": 100, "siz
 
 def sample(kind: type[Event], **given: Any) -> Event:
     """An event with a value of the right type in every field."""
-    values = {one.name: NAMED.get(one.name, VALUES[str(one.type)]) for one in fields(kind)}  # type: ignore[arg-type]
+    values = {field.name: NAMED.get(field.name, VALUES[str(field.type)]) for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**(values | given))
 
 
 def in_threads(count: int, call: Callable[[], object], *, times: int) -> None:
-    """Make `call` so many times in each of `count` threads at once, and wait for all of them."""
+    """Make `call` `times` times in each of `count` threads at once, and wait for all of them."""
 
     def repeat() -> None:
         for _ in range(times):
@@ -50,7 +50,7 @@ def samples() -> list[Event]:
 
 @dataclass(frozen=True)
 class CacheMissed(Event):
-    """An event of a user's own, with numbers that the rules know."""
+    """A user's own event, with fields that are measured."""
 
     gauges = frozenset({"fill"})
 
@@ -62,7 +62,7 @@ class CacheMissed(Event):
 
 
 class Bare(Event):
-    """No dataclass at all."""
+    """An event that is not a dataclass."""
 
     def __init__(self, records: object, time: object) -> None:
         self.records = records
@@ -71,6 +71,6 @@ class Bare(Event):
 
 
 class Silent(Event):
-    """Nothing but its name."""
+    """An event without fields."""
 
     kind = "my odd.name!"

@@ -1,4 +1,4 @@
-"""The hub: everybody who listens gets every event, and nobody who listens does harm."""
+"""The hub: every sink gets every event, and no sink does harm."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_every_sink_gets_every_event_in_order() -> None:
     hub = Events(first.append, second.append)
     for event in samples():
         hub.emit(event)
-    assert [str(one) for one in first] == [str(one) for one in second] == [str(one) for one in samples()]
+    assert [str(event) for event in first] == [str(event) for event in second] == [str(event) for event in samples()]
 
 
-def test_a_hub_is_active_while_somebody_listens() -> None:
+def test_a_hub_is_active_while_it_has_sinks() -> None:
     hub = Events()
     states = [hub.active]
     hub.emit(EVENT)
@@ -86,7 +86,7 @@ def test_what_cannot_be_called_is_refused_as_a_sink() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3)], ids=["error", "exit"])
-def test_a_sink_that_raises_harms_nobody_and_is_logged_once(
+def test_a_sink_that_raises_does_no_harm_and_is_logged_once(
     caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     got: list[Event] = []
@@ -97,7 +97,7 @@ def test_a_sink_that_raises_harms_nobody_and_is_logged_once(
     assert len(caplog.records) == 1
     assert "raising.<locals>.sink raised on flushed" in caplog.text
     hub.close()
-    assert "raised on 5 events in all" in caplog.text
+    assert "raised on 5 events in total" in caplog.text
 
 
 def test_an_interrupt_by_the_user_passes_through() -> None:
@@ -116,7 +116,7 @@ def test_two_sinks_that_raise_are_both_named(caplog: pytest.LogCaptureFixture) -
     assert "Other raised" in caplog.text
 
 
-def test_a_log_that_raises_harms_nobody() -> None:
+def test_a_log_that_raises_does_no_harm() -> None:
     class Broken(logging.Handler):
         def handle(self, record: logging.LogRecord) -> bool:
             raise OSError("disk full")
@@ -181,4 +181,4 @@ def test_failures_from_many_threads_are_all_counted(caplog: pytest.LogCaptureFix
     in_threads(4, lambda: hub.emit(EVENT), times=500)
     hub.close()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert "raised on 2000 events in all" in caplog.text
+    assert "raised on 2000 events in total" in caplog.text

@@ -1,4 +1,4 @@
-"""Rotating files of events: complete whatever happens, compressed, bounded, and nobody else's files touched."""
+"""Rotating files of events: complete whatever happens, compressed, bounded, and other files are not touched."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def _event(number: int) -> TimeDown:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The events in all files, as a reader has them who knows that a file may be there twice for a moment."""
-    found = []
+    """The events in all files. A file may exist twice for a moment, plain and compressed."""
+    events = []
     for path in sorted(folder.glob("events-*.jsonl*")):
         if path.suffix == ".tmp" or (path.suffix == ".jsonl" and path.with_name(f"{path.name}.gz").exists()):
             continue
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        found += [json.loads(line)["broker_id"] for line in data.splitlines()]
-    return found
+        events += [json.loads(line)["broker_id"] for line in data.splitlines()]
+    return events
 
 
 @contextmanager
 def _writing(folder: Path, *, max_bytes: int, count: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has written so many events, and waits."""
+    """A process that has written `count` events, and waits."""
     command = [sys.executable, "-c", _PROGRAM, str(folder), str(max_bytes), str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -227,7 +227,7 @@ def test_limits_are_above_0(name: str, tmp_path: Path) -> None:
 def test_a_file_that_another_process_took_before_it_was_locked_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between creating and locking, somebody who tidies may take a new file for one that was left behind."""
+    """Between creating and locking, another process may take a new file for an abandoned one."""
     real = fcntl.flock
     taken: list[Path] = []
 

@@ -1,4 +1,4 @@
-"""The sinks: each event arrives in each of them, over a real socket, a real scrape, a real file."""
+"""The sinks: each event arrives in each sink, over a real socket, a real scrape, a real file."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Statsd:
 
 @pytest.fixture
 def server() -> Iterator[Statsd]:
-    one = Statsd()
-    yield one
-    one.close()
+    server = Statsd()
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def sink(server: Statsd) -> Iterator[Callable[..., StatsdSink]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for sink_made in made:
+        sink_made.close()
 
 
 def scrape(registry: CollectorRegistry) -> dict[str, float]:
@@ -102,7 +102,7 @@ def scrape(registry: CollectorRegistry) -> dict[str, float]:
 # All events through all sinks
 
 
-@pytest.mark.parametrize("event", samples() + OWN, ids=lambda one: one.kind)
+@pytest.mark.parametrize("event", samples() + OWN, ids=lambda event: event.kind)
 def test_every_event_arrives_in_every_sink(
     event: Event, server: Statsd, sink: Callable[..., StatsdSink], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,16 +152,16 @@ def test_statsd_without_anything_to_tag_sends_no_tags(server: Statsd, sink: Call
 
 
 def test_statsd_gauges_follow_a_broker_down_and_up(server: Statsd, sink: Callable[..., StatsdSink]) -> None:
-    one = sink()
-    one(StillDown(1, "kafka:9092", 40.5, "refused"))
+    statsd = sink()
+    statsd(StillDown(1, "kafka:9092", 40.5, "refused"))
     assert server.lines() == [
         "ottla.still_down.count.1:1|c",
         "ottla.still_down.seconds.1:40.500|g",
         "ottla.broker.up.1:0|g",
     ]
-    one(TimeDown(1, "kafka:9092", 41))
+    statsd(TimeDown(1, "kafka:9092", 41))
     assert server.lines()[1:] == ["ottla.time_down.time.1:41000|ms", "ottla.still_down.seconds.1:0|g"]
-    one(ConnectionUp(None, "kafka:9092", 0.002))
+    statsd(ConnectionUp(None, "kafka:9092", 0.002))
     assert "ottla.broker.up.kafka_9092:1|g" in server.lines()
 
 
@@ -185,12 +185,12 @@ def test_statsd_leaves_out_what_is_no_amount(server: Statsd, sink: Callable[...,
 def test_long_events_are_cut_into_datagrams_between_lines(server: Statsd, sink: Callable[..., StatsdSink]) -> None:
     sink(tags={"filler": "x" * 500})(ACKNOWLEDGED)
     datagrams = [server.datagram() for _ in range(3)]
-    assert all(len(one) <= DATAGRAM_BYTES for one in datagrams)
-    assert sum(len(one.split(b"\n")) for one in datagrams) == 5
+    assert all(len(datagram) <= DATAGRAM_BYTES for datagram in datagrams)
+    assert sum(len(datagram.split(b"\n")) for datagram in datagrams) == 5
     assert server.is_quiet()
 
 
-def test_a_statsd_server_that_is_away_harms_nobody_and_is_found_again() -> None:
+def test_a_statsd_server_that_is_down_does_no_harm_and_is_found_again() -> None:
     first = Statsd()
     port = int(first.address.split(":")[1])
     first.close()
@@ -237,19 +237,19 @@ def test_a_name_with_both_kinds_of_addresses_means_ipv4(monkeypatch: pytest.Monk
 
 
 def test_a_closed_statsd_sink_ignores_events(server: Statsd, sink: Callable[..., StatsdSink]) -> None:
-    one = sink()
-    one(ACKNOWLEDGED)
-    one.close()
-    one.close()
-    one(ACKNOWLEDGED)
+    statsd = sink()
+    statsd(ACKNOWLEDGED)
+    statsd.close()
+    statsd.close()
+    statsd(ACKNOWLEDGED)
     assert server.lines()
     assert server.is_quiet()
-    assert one.lost == 0
+    assert statsd.lost == 0
 
 
 def test_statsd_sends_from_many_threads_arrive_whole(server: Statsd, sink: Callable[..., StatsdSink]) -> None:
-    one = sink()
-    in_threads(4, lambda: one(ACKNOWLEDGED), times=20)  # 80 small datagrams fit into the receive buffer
+    statsd = sink()
+    in_threads(4, lambda: statsd(ACKNOWLEDGED), times=20)  # 80 small datagrams fit into the receive buffer
     got = [server.lines() for _ in range(80)]
     assert all(len(lines) == 5 for lines in got)
 
@@ -328,10 +328,10 @@ def test_two_prometheus_sinks_of_one_registry_share_their_metrics() -> None:
     assert scrape(registry)['ottla_flush_acknowledged_total{topic="web.clicks"}'] == 2
 
 
-def test_a_metric_name_that_somebody_else_has_is_reported_when_the_sink_is_made() -> None:
+def test_a_metric_name_that_is_taken_is_reported_when_the_sink_is_created() -> None:
     registry = CollectorRegistry()
     Counter("ottla_dropped_records", "mine", registry=registry)
-    with pytest.raises(ConfigError, match=r"ottla_dropped_records cannot be registered.*another prefix"):
+    with pytest.raises(ConfigError, match=r"cannot register the metric ottla_dropped_records.*another prefix"):
         PrometheusSink(registry)
 
 
@@ -392,9 +392,9 @@ def test_what_json_cannot_hold_becomes_text_or_null(tmp_path: Path) -> None:
         for value in values:
             hub.emit(Bare(value, "noon"))
     lines = (tmp_path / "events").read_text().splitlines()
-    found = [json.loads(line, parse_constant=refuse) for line in lines]
-    assert [one["records"] for one in found] == ["x", None, "{(1, 2): 3}", "[inf]", "b'\\xff'"]
-    assert {one["time_"] for one in found} == {"noon"}
+    objects = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [entry["records"] for entry in objects] == ["x", None, "{(1, 2): 3}", "[inf]", "b'\\xff'"]
+    assert {entry["time_"] for entry in objects} == {"noon"}
 
 
 def test_a_closed_file_ignores_events_and_an_old_one_is_continued(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_a_line_cut_by_a_full_disk_does_not_spoil_the_next(tmp_path: Path) -> No
     try:
         sink(ACKNOWLEDGED)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
-        with pytest.raises(OttlaError, match=r"20 of \d+ bytes were taken"):
+        with pytest.raises(OttlaError, match=r"only 20 of \d+ bytes were written"):
             sink(ACKNOWLEDGED)
         with pytest.raises(OttlaError, match="File too large"):
             sink(ACKNOWLEDGED)

@@ -20,19 +20,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "events.md"
 
 
 def test_every_event_class_is_listed_and_exported() -> None:
-    defined = {one for one in vars(values).values() if isinstance(one, type) and issubclass(one, Event)} - {Event}
+    defined = {cls for cls in vars(values).values() if isinstance(cls, type) and issubclass(cls, Event)} - {Event}
     assert defined == set(EVENTS)
-    assert {one.__name__ for one in EVENTS} <= set(__import__("ottla.events").events.__all__)
+    assert {cls.__name__ for cls in EVENTS} <= set(__import__("ottla.events").events.__all__)
 
 
 def test_kinds_are_distinct_snake_case_names() -> None:
-    assert len({one.kind for one in EVENTS}) == len(EVENTS)
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", one.kind) for one in EVENTS)
+    assert len({cls.kind for cls in EVENTS}) == len(EVENTS)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", cls.kind) for cls in EVENTS)
     assert FlushAcknowledged.kind == "flush_acknowledged"
     assert Silent.kind == "my odd.name!"
 
 
-@pytest.mark.parametrize("event", samples(), ids=lambda one: one.kind)
+@pytest.mark.parametrize("event", samples(), ids=lambda event: event.kind)
 def test_an_event_is_frozen_slotted_and_crosses_processes(event: Event) -> None:
     first = next(iter(fields_of(event)))
     with pytest.raises(FrozenInstanceError):
@@ -57,7 +57,7 @@ def test_text_with_line_ends_cannot_forge_a_line() -> None:
 
 def test_fields_of_events_that_are_no_dataclass_are_found() -> None:
     assert fields_of(Bare(5, 1)) == {"records": 5, "time": 1}
-    assert list(fields_of(CacheMissed("a", 1, 2.0, 3.0, Path("x")))) == [one.name for one in fields(CacheMissed)]
+    assert list(fields_of(CacheMissed("a", 1, 2.0, 3.0, Path("x")))) == [field.name for field in fields(CacheMissed)]
     assert fields_of(Silent()) == {}
 
 

@@ -1,4 +1,4 @@
-"""The scale benchmark runs on a real broker, checks what arrived and what came, and prints what it promises."""
+"""The scale benchmark runs on a real broker, checks its results, and prints what it promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start benchmark runs on a real broker, checks what its programs found and prints what it promises."""
+"""The start benchmark runs on a real broker, checks the results of its programs, and prints what it promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions are accepted as callbacks: what is clear at first sight is what a full look would say."""
+"""Which functions are accepted as callbacks: the quick check agrees with the full one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ FUNCTIONS: list[Any] = [
 
 
 @pytest.mark.parametrize("arguments", [0, 1, 2])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: getattr(one, "__name__", type(one).__name__))
+@pytest.mark.parametrize(
+    "function", FUNCTIONS, ids=lambda function: getattr(function, "__name__", type(function).__name__)
+)
 def test_first_sight_and_a_full_look_agree(
     function: Callable[..., Any], arguments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

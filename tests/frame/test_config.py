@@ -1,4 +1,4 @@
-"""Settings are checked when they are made and explain what is wrong with them."""
+"""Settings are checked on construction and explain what is wrong."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_waits_grow_to_their_maximum_and_jitter_only_shortens_them() -> None:
 
 
 def test_a_range_is_half_open_and_refuses_to_run_backwards() -> None:
-    wanted = OffsetRange("t", 1, 10, 20)
-    assert (len(wanted), 10 in wanted, 20 in wanted) == (10, True, False)
-    assert str(wanted) == "t-1[10, 20)"
-    assert wanted.topic_partition == TopicPartition("t", 1)
+    span = OffsetRange("t", 1, 10, 20)
+    assert (len(span), 10 in span, 20 in span) == (10, True, False)
+    assert str(span) == "t-1[10, 20)"
+    assert span.topic_partition == TopicPartition("t", 1)
     with pytest.raises(ValueError, match="start <= stop"):
         OffsetRange("t", 1, 20, 10)
 

@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used: from two threads at once, and where an extra is not installed."""
+"""Names that are imported on first use: from two threads at once, and without an extra installed."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ for error in errors:
 
 
 def _modules() -> dict[str, Path]:
-    found = {}
+    paths = {}
     for path in SOURCE.joinpath("ottla").rglob("*.py"):
         parts = path.with_suffix("").relative_to(SOURCE).parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def _parents(module: str) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _parents(module: str) -> Iterator[str]:
 
 
 def _imports(body: list[ast.stmt]) -> Iterator[str]:
-    """What runs when a module is imported; what only type checkers see does not."""
+    """The imports that run with the module, without those for type checkers only."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -85,9 +85,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     modules, homes = _modules(), _homes()
     graph = {}
     for module, path in modules.items():
-        wanted = {homes.get(name, name) for name in _imports(ast.parse(path.read_text()).body)}
-        wanted |= {parent for name in (module, *wanted) for parent in _parents(name)}
-        graph[module] = {name for name in wanted if name in modules and name != module}
+        imported = {homes.get(name, name) for name in _imports(ast.parse(path.read_text()).body)}
+        imported |= {parent for name in (module, *imported) for parent in _parents(name)}
+        graph[module] = {name for name in imported if name in modules and name != module}
     # These import nothing of Ottla's, and nothing is imported before `ottla` itself.
     graph["ottla"] -= {"ottla._lazy", "ottla._version"}
     TopologicalSorter(graph).prepare()

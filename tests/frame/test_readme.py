@@ -1,4 +1,4 @@
-"""The README tells the truth: its programs run and print what it says."""
+"""The README is true: its programs run and print what it says."""
 
 from __future__ import annotations
 

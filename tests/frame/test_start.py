@@ -1,4 +1,4 @@
-"""What a program that reads or sends its first record imports: nothing that it does not use."""
+"""What a program imports for its first record: nothing that it does not use."""
 
 from __future__ import annotations
 

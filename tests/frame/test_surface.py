@@ -1,4 +1,4 @@
-"""The package as an importer sees it: what is public, and what importing it costs."""
+"""The public API of the package, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_help_of_no_command_imports_anything_heavy() -> None:
 
 def test_options_offer_what_the_library_has() -> None:
     """Some choices, defaults and texts are written out where a command is declared: to import them would take long."""
-    assert [*_option("archive", "--format").type.choices] == [one.value for one in Format]
+    assert [*_option("archive", "--format").type.choices] == [member.value for member in Format]
     assert event_time.ACCEPTED in _help("archive", "--event-time")
     assert _option("archive", "--max-folders").default == FileOptions().max_folders
     assert _option("consume", "--max-batch-bytes").default == Fetching().max_batch_bytes
-    assert [*_option("consume", "--on-lost").type.choices] == [one.value for one in OnLost]
-    assert [*_option("work", "run", "--on-lost").type.choices] == [one.value for one in OnLost]
-    assert set(_option("archive", "--on-lost").type.choices) < {one.value for one in OnLost}
+    assert [*_option("consume", "--on-lost").type.choices] == [member.value for member in OnLost]
+    assert [*_option("work", "run", "--on-lost").type.choices] == [member.value for member in OnLost]
+    assert set(_option("archive", "--on-lost").type.choices) < {member.value for member in OnLost}
     assert _option("work", "serve", "--group").default == JOBS
     assert rollup_fields.ACCEPTED in _help("rollup", "--by")
     assert rollup_fields.ACCEPTED_TIMES in _help("rollup", "--event-time")
@@ -85,7 +85,7 @@ def _option(*path: str) -> Any:
     command: Any = cli
     for name in path[:-1]:
         command = command.get_command(click.Context(command), name)
-    return next(one for one in command.params if path[-1] in one.opts)
+    return next(parameter for parameter in command.params if path[-1] in parameter.opts)
 
 
 def _help(*path: str) -> str:
@@ -147,3 +147,11 @@ def test_every_error_is_an_ottla_error() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert len(classes) > 10
     assert all(issubclass(cls, errors.OttlaError) for cls in classes)
+
+
+def test_every_error_is_exported_and_in_the_tree() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    for cls in classes:
+        assert cls.__name__ in errors.__all__
+        assert getattr(ottla, cls.__name__) is cls
+        assert f" {cls.__name__} " in (errors.__doc__ or "").replace("\n", " "), f"{cls.__name__} is not in the tree"

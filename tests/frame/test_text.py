@@ -1,4 +1,4 @@
-"""Text from outside on its way to people."""
+"""Text from outside is safe to show."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ def main() -> int:
 
 def _fuzz(args: argparse.Namespace, seed: int, work: Path) -> list[layers.Finding]:
     began = time.monotonic()
-    found = work / "found"
-    found.mkdir()
-    done, findings = _guided(seed, found, args.inputs) if "guided" in args.layers else (0, [])
+    new_inputs = work / "found"
+    new_inputs.mkdir()
+    done, findings = _guided(seed, new_inputs, args.inputs) if "guided" in args.layers else (0, [])
     if args.grow_corpus:
-        print(f"the corpus has {guided.refresh(CORPUS, found, _MOST_CORPUS_FILES)} files", flush=True)
+        print(f"the corpus has {guided.refresh(CORPUS, new_inputs, _MOST_CORPUS_FILES)} files", flush=True)
     first = {layer: 0 for layer in _SHARES if layer in args.layers}
     while first and done < args.inputs and len(findings) < _ENOUGH_FINDINGS:
-        tasks = _tasks(min(_BLOCK, args.inputs - done), seed, first, (CORPUS, CASES, found))
+        tasks = _tasks(min(_BLOCK, args.inputs - done), seed, first, (CORPUS, CASES, new_inputs))
         with ThreadPoolExecutor(args.jobs) as pool:
             reports = list(pool.map(lambda task: layers.run(task, work / "cache"), tasks))
         findings += [finding for report in reports for finding in report.findings]
@@ -65,7 +65,7 @@ def _fuzz(args: argparse.Namespace, seed: int, work: Path) -> list[layers.Findin
         seen = max((len(report.codes) for report in kernels), default=0)
         own = {report.task.layer: len(report.codes) for report in reports if report.task.layer not in layers.KERNELS}
         done += seen + sum(own.values())
-        first = {layer: at + own.get(layer, seen) for layer, at in first.items()}
+        first = {layer: start + own.get(layer, seen) for layer, start in first.items()}
         _show(done, args.inputs, time.monotonic() - began, len(findings))
     return findings
 
@@ -78,30 +78,30 @@ def _tasks(block: int, seed: int, first: dict[str, int], directories: tuple[Path
         layers.Task(
             layer=layer,
             seed=seed,
-            first=at,
+            first=start,
             count=math.ceil(block * _SHARES[layer] / whole),
             directories=directories,
         )
-        for layer, at in first.items()
+        for layer, start in first.items()
     ]
 
 
-def _guided(seed: int, found: Path, total: int) -> tuple[int, list[layers.Finding]]:
+def _guided(seed: int, new_inputs: Path, total: int) -> tuple[int, list[layers.Finding]]:
     """The coverage-guided part, which goes first so that the other layers see what it found."""
     if not guided.available():
         print("no coverage-guided search: atheris has no wheel for this platform", flush=True)
         return 0, []
-    search = guided.search(found, runs=min(_GUIDED_RUNS, total // 10), seed=seed % 2**31)
+    search = guided.search(new_inputs, runs=min(_GUIDED_RUNS, total // 10), seed=seed % 2**31)
     print(f"guided by coverage: {search.runs:,} inputs, {len(search.new)} reached something new", flush=True)
     if search.broken is None:
         return search.runs, []
     return search.runs, [layers.Finding("guided", 0, search.log[-2000:], search.broken)]
 
 
-def _show(done: int, total: int, seconds: float, found: int) -> None:
+def _show(done: int, total: int, seconds: float, findings: int) -> None:
     rate = done / seconds
     left = (total - done) / rate / 60
-    print(f"{done:>12,} of {total:,}  {rate:7,.0f}/s  {max(left, 0):5.1f} min left  {found} found", flush=True)
+    print(f"{done:>12,} of {total:,}  {rate:7,.0f}/s  {max(left, 0):5.1f} min left  {findings} found", flush=True)
 
 
 if __name__ == "__main__":

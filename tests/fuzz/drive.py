@@ -1,4 +1,4 @@
-"""One input through the kernels: laid out as `Decoder` and `Room` would, called, and summed up in one number.
+"""One input through the kernels: laid out as `Decoder` and `ColumnBuffers` would, called, and summed up in one number.
 
 Comes in: bytes, and the memory to use. Goes out: the answer code and a checksum over everything the kernel wrote,
 equal in every layer. What the kernels are (compiled, checked or plain Python) depends on the process.
@@ -55,7 +55,7 @@ class Question(NamedTuple):
 
 
 def run(data: bytes, areas: Areas, number: int) -> Outcome:
-    """Run one input; raises what the kernel raises, and `Broken` when the results contradict one another."""
+    """Run one input; raises what the kernel raises, and `Broken` when the results contradict each other."""
     areas.begin(number)
     with np.errstate(over="ignore"):
         if data.startswith(ENCODE):
@@ -113,7 +113,7 @@ def _segment(batch: Batch, start: int, size: int) -> tuple[int, ...]:
 
 
 class _Columns:
-    """The arrays that `Room` would make, of exactly the size that the kernel may use."""
+    """The arrays that `ColumnBuffers` would make, of exactly the size that the kernel may use."""
 
     def __init__(self, areas: Areas, want: int, count: int, size: int) -> None:
         self._areas = areas
@@ -129,8 +129,8 @@ class _Columns:
         self.header_keys = self._binary(count, size, want & dk.HEADERS)
         self.header_values = self._binary(count, size, want & dk.HEADERS)
 
-    def _binary(self, rows: int, size: int, wanted: int) -> dk.BinaryOut:
-        rows, size = (rows, size) if wanted else (0, 0)
+    def _binary(self, rows: int, size: int, is_wanted: int) -> dk.BinaryOut:
+        rows, size = (rows, size) if is_wanted else (0, 0)
         return dk.BinaryOut(
             self._areas.int32s(rows + 1), self._areas.octets(size), self._areas.octets((rows + 7) // 8, 0xFF)
         )
@@ -186,13 +186,13 @@ def _scan(data: bytes, areas: Areas) -> int:
     code = int(sk.scan_batches(source, places, batches, verdicts, state))
     if code == sk.FULL and int(state[sk.ROW]) != most:
         raise Broken(f"{int(state[sk.ROW])} of {most} rows are used, and more are asked for")
-    found = [[int(field) for field in verdict] for verdict in verdicts]
-    if code == sk.DONE and sum(one[sk.COUNT] for one in found) != int(state[sk.ROW]):
+    verdict_rows = [[int(field) for field in verdict] for verdict in verdicts]
+    if code == sk.DONE and sum(verdict[sk.COUNT] for verdict in verdict_rows) != int(state[sk.ROW]):
         raise Broken("there are more or fewer batches than the verdicts say")
     first = 0
     for number, (start, end) in enumerate(spans[: int(state[sk.SPAN])]):
-        count = found[number][sk.COUNT]
-        _check_span(data, start, end, found[number], [int(row[sk.AT]) for row in batches[first : first + count]])
+        count = verdict_rows[number][sk.COUNT]
+        _check_span(data, start, end, verdict_rows[number], [int(row[sk.AT]) for row in batches[first : first + count]])
         first += count
     total = areas.checksum(state, code)
     for row in (*verdicts, *batches):
@@ -200,26 +200,26 @@ def _scan(data: bytes, areas: Areas) -> int:
     return total
 
 
-def _check_span(data: bytes, start: int, end: int, verdict: list[int], found: list[int]) -> None:
+def _check_span(data: bytes, start: int, end: int, verdict: list[int], starts: list[int]) -> None:
     """The kernel and `split` must agree: on the batches, and on whether anything is wrong."""
     if not 0 <= start <= end <= len(data):
-        if verdict[sk.IS_SOUND] or found:
+        if verdict[sk.IS_SOUND] or starts:
             raise Broken("a span that is not there was found sound")
         return
-    wanted: list[int] = []
+    expected: list[int] = []
     reached, is_sound = 0, True
     try:
         for batch in split(data[start:end]):
             if batch.header.base_offset < reached:
                 is_sound = False
                 break
-            wanted.append(start + batch.start)
+            expected.append(start + batch.start)
             reached = batch.header.next_offset
     except WireError:
         is_sound = False
-    if (found, bool(verdict[sk.IS_SOUND])) != (wanted, is_sound):
-        raise Broken(f"the kernel found {found} ({verdict}), the batches are at {wanted}, sound: {is_sound}")
-    if wanted and verdict[sk.NEXT] != reached:
+    if (starts, bool(verdict[sk.IS_SOUND])) != (expected, is_sound):
+        raise Broken(f"the kernel found {starts} ({verdict}), the batches are at {expected}, sound: {is_sound}")
+    if expected and verdict[sk.NEXT] != reached:
         raise Broken(f"the kernel reached {verdict[sk.NEXT]}, the batches end at {reached}")
 
 
@@ -340,13 +340,13 @@ def _written_together(plan: _Plan, areas: Areas, room: int, limits: tuple[int, i
     last = len(plan.rows) or plan.count
     columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
     count = ek.encode_batches(out, *limits, plan.rows, 0, last, *columns, hashing, sums, results)
-    at, row = 0, 0
+    start, row = 0, 0
     for batch in range(count):
         fields = [int(field) for field in results[batch]]
         if not row < fields[ek.NEXT_ROW] <= last or fields[ek.COUNT] != fields[ek.NEXT_ROW] - row:
             raise Broken(f"batch {batch} has {fields[ek.COUNT]} records and ends before row {fields[ek.NEXT_ROW]}")
-        _check_written(out[at:], sums[batch], fields, hashing, strict=isinstance(areas, Strict))
-        at, row = at + fields[ek.SIZE], fields[ek.NEXT_ROW]
+        _check_written(out[start:], sums[batch], fields, hashing, strict=isinstance(areas, Strict))
+        start, row = start + fields[ek.SIZE], fields[ek.NEXT_ROW]
     return out
 
 

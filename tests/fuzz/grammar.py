@@ -1,7 +1,7 @@
 """Record batches that lie: built field by field, where any length, count, delta or varint may be another one.
 
-Comes in: a random generator. Goes out: the bytes of one batch with a checksum that is right, so that what is wrong
-with it is found where it lies and not at the door. Nothing here mutates finished bytes; see `inputs` for that.
+Comes in: a random generator. Goes out: the bytes of one batch with a checksum that is right, so that the fault
+is found where it is and not by the checksum. Nothing here mutates finished bytes; see `inputs` for that.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def compressed(rng: Random, codec: Codec, records: bytes) -> bytes:
 def xerial(records: bytes, block_bytes: int) -> bytes:
     """Snappy in the framing of the Java library."""
     out = bytearray(_XERIAL_HEADER)
-    for at in range(0, len(records), block_bytes):
-        block = bytes(cramjam.snappy.compress_raw(records[at : at + block_bytes]))
+    for start in range(0, len(records), block_bytes):
+        block = bytes(cramjam.snappy.compress_raw(records[start : start + block_bytes]))
         out += struct.pack(">i", len(block)) + block
     return bytes(out)
 

@@ -112,19 +112,19 @@ def main() -> None:
 
     areas = Strict()
 
-    def one(data: bytes) -> None:
+    def run_input(data: bytes) -> None:
         batch = as_batch(data)
         if batch is not None:
             drive.run(batch, areas, 0)
 
-    atheris.Setup([sys.argv[0], *options], one)
+    atheris.Setup([sys.argv[0], *options], run_input)
     atheris.Fuzz()
 
 
-def refresh(directory: Path, found: Path, most_files: int) -> int:
+def refresh(directory: Path, new_inputs: Path, most_files: int) -> int:
     """Take found inputs into the corpus, the smallest first, up to `most_files`; returns how many are there."""
     have = {file.name for file in directory.glob("*.batches")}
-    for file in sorted(found.glob("*.batches"), key=lambda file: (file.stat().st_size, file.name)):
+    for file in sorted(new_inputs.glob("*.batches"), key=lambda file: (file.stat().st_size, file.name)):
         if len(have) >= most_files:
             break
         if file.name not in have:

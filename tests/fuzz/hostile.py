@@ -1,4 +1,4 @@
-"""Hand-made hostile batches: each is small and asks for something that no reader should give.
+"""Hand-made hostile batches: each is small and requests something that no reader should do.
 
 Comes in: nothing. Goes out: named byte strings for the tests, and as a list the first inputs of every run.
 """
@@ -61,7 +61,7 @@ def hostile_batches() -> list[bytes]:
 
 
 def _lying_headers() -> dict[str, bytes]:
-    one = _plain(0)
+    record = _plain(0)
     long = struct.pack(">qiib", 0, 2**31 - 1, 0, 2) + b"\x00" * 60
     return {
         "nothing": b"",
@@ -69,19 +69,19 @@ def _lying_headers() -> dict[str, bytes]:
         "length-beyond-the-end": long,
         "length-negative": struct.pack(">qiib", 0, -1, 0, 2) + b"\x00" * 60,
         "length-of-no-header": struct.pack(">qiib", 0, 5, 0, 2) + b"\x00" * 60,
-        "format-0": _batch(one, magic=0),
-        "format-1": _batch(one, magic=1),
-        "format-3": _batch(one, magic=3),
-        "codec-7": _batch(one, attributes=7),
-        "count-2147483647": _batch(one, count=2**31 - 1),
-        "count-negative": _batch(one, count=-1, last_delta=0),
-        "count-too-small": _batch(one + _plain(1), count=1, last_delta=1),
-        "count-too-large": _batch(one, count=2, last_delta=1),
-        "count-of-zero-with-records": _batch(one, count=0, last_delta=0),
-        "last-delta-negative": _batch(one, last_delta=-1),
-        "base-offset-negative": _batch(one, base_offset=-1),
-        "offsets-beyond-64-bits": _batch(one + _plain(5), count=2, last_delta=5, base_offset=2**63 - 3),
-        "control": _batch(one, attributes=0x20),
+        "format-0": _batch(record, magic=0),
+        "format-1": _batch(record, magic=1),
+        "format-3": _batch(record, magic=3),
+        "codec-7": _batch(record, attributes=7),
+        "count-2147483647": _batch(record, count=2**31 - 1),
+        "count-negative": _batch(record, count=-1, last_delta=0),
+        "count-too-small": _batch(record + _plain(1), count=1, last_delta=1),
+        "count-too-large": _batch(record, count=2, last_delta=1),
+        "count-of-zero-with-records": _batch(record, count=0, last_delta=0),
+        "last-delta-negative": _batch(record, last_delta=-1),
+        "base-offset-negative": _batch(record, base_offset=-1),
+        "offsets-beyond-64-bits": _batch(record + _plain(5), count=2, last_delta=5, base_offset=2**63 - 3),
+        "control": _batch(record, attributes=0x20),
     }
 
 

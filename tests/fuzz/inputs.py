@@ -68,24 +68,24 @@ class BatchInputs:
 def _mutate(rng: Random, data: bytearray, first: int, pool: list[bytes]) -> None:
     if len(data) <= first:
         return
-    at = rng.randrange(first, len(data))
+    position = rng.randrange(first, len(data))
     kind = rng.randrange(7)
     if kind == 0:
-        data[at] ^= 1 << rng.randrange(8)
+        data[position] ^= 1 << rng.randrange(8)
     elif kind == 1:
-        data[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))
+        data[position] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))
     elif kind == 2:
-        data[at : at + rng.randrange(1, 5)] = grammar.unsigned(grammar.zigzag(rng.choice(grammar.EDGES)))
+        data[position : position + rng.randrange(1, 5)] = grammar.unsigned(grammar.zigzag(rng.choice(grammar.EDGES)))
     elif kind == 3:
-        del data[at : at + rng.choice((1, 1, 2, 8, 1 << 20))]
+        del data[position : position + rng.choice((1, 1, 2, 8, 1 << 20))]
     elif kind == 4:
-        data[at:at] = rng.randbytes(rng.randrange(1, 9))
+        data[position:position] = rng.randbytes(rng.randrange(1, 9))
     elif kind == 5:
-        stop = at + rng.randrange(1, 30)
-        data[at:at] = data[at:stop]
+        stop = position + rng.randrange(1, 30)
+        data[position:position] = data[position:stop]
     else:
         other = rng.choice(pool) if pool else b"\x00"
-        data[at:] = other[rng.randrange(len(other)) :]
+        data[position:] = other[rng.randrange(len(other)) :]
 
 
 class AnswerInputs:

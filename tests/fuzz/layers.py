@@ -1,4 +1,4 @@
-"""Starts the workers, notices what they die of, and compares what the layers say of the same inputs.
+"""Starts the workers, detects what kills them, and compares the results of the layers for the same inputs.
 
 Comes in: which layer is to run which inputs. Goes out: reports and findings; a finding carries its input and can be
 kept as a case. The kernels are compiled into a cache whose name is a hash of their source, one for each way of
@@ -180,20 +180,20 @@ def _read_findings(task: Task, out: Path) -> list[Finding]:
 
 def differences(reports: Sequence[Report]) -> list[Finding]:
     """Inputs on which two layers disagree; the reports must begin with the same input of the same seed."""
-    found = []
+    findings = []
     for other in reports[1:]:
         reference = reports[0]
         both = min(len(reference.codes), len(other.codes))
         valid = (reference.codes[:both] != SKIPPED) & (other.codes[:both] != SKIPPED)
         same = (reference.codes[:both] == other.codes[:both]) & (reference.checksums[:both] == other.checksums[:both])
-        for at in np.flatnonzero(valid & ~same)[:20]:
-            index = reference.task.first + int(at)
+        for row in np.flatnonzero(valid & ~same)[:20]:
+            index = reference.task.first + int(row)
             reason = (
-                f"{reference.task.layer} answers {reference.codes[at]}/{reference.checksums[at]:#x}, "
-                f"{other.task.layer} {other.codes[at]}/{other.checksums[at]:#x}"
+                f"{reference.task.layer} answers {reference.codes[row]}/{reference.checksums[row]:#x}, "
+                f"{other.task.layer} {other.codes[row]}/{other.checksums[row]:#x}"
             )
-            found.append(Finding(other.task.layer, index, reason, reference.task.inputs()[index]))
-    return found
+            findings.append(Finding(other.task.layer, index, reason, reference.task.inputs()[index]))
+    return findings
 
 
 def keep(findings: Iterable[Finding], directory: Path) -> list[Path]:

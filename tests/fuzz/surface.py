@@ -1,7 +1,7 @@
 """One input through the surface that the rest of Ottla uses: the errors promised, nothing else, within bounds.
 
-Comes in: bytes of batches or of a response. Goes out: nothing, or `Broken` with what did not hold. Any exception but
-those promised is left to fly: the worker reports it.
+Comes in: bytes of batches or of a response. Goes out: nothing, or `Broken` with what did not hold. Any other exception
+propagates, and the worker reports it.
 """
 
 from __future__ import annotations

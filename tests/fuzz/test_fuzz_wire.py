@@ -1,6 +1,6 @@
 """The wire under hostile bytes: tens of thousands of inputs, each a clear error or a right answer.
 
-The seeds are fixed, so that a failure here can be repeated; `python -m tests.fuzz` goes on with others, for millions. A
+The seeds are fixed, so that a failure here can be repeated; `python -m tests.fuzz` continues with millions of others. A
 failing input is written to `fuzz-findings`; move it to `tests/fuzz/cases` with the fix.
 """
 
@@ -143,8 +143,10 @@ def test_a_number_and_a_seed_name_the_same_input_in_every_process(layer: str, re
         "print(zlib.crc32(b''.join(inputs[index] for index in range(1000))))"
     )
     arguments = [layer, str(SEED), *map(str, reports[layer].task.directories)]
-    there = subprocess.run([sys.executable, "-c", script, *arguments], cwd=layers.ROOT, capture_output=True, check=True)
-    assert int(there.stdout) == here
+    process = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=layers.ROOT, capture_output=True, check=True
+    )
+    assert int(process.stdout) == here
 
 
 ACCEPTED = {

@@ -1,1 +1,1 @@
-"""What the wire room promises, checked without a broker."""
+"""Tests of `ottla.wire`, without a broker."""

@@ -1,6 +1,6 @@
-"""What the wire makes of a fixed set of inputs, as plain values; as a script it prints them.
+"""The results of `ottla.wire` for a fixed set of inputs, as plain values. As a script, it prints them.
 
-`test_kernels` runs it twice: compiled, and in a process in which numba compiles nothing. Both must say the same.
+`test_kernels` runs it twice: compiled, and in a process in which numba compiles nothing. Both results must be equal.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed[: len(changed) - chance.choice((0, 0, 0, 1, 5))])
 
 
-def _written(wanted: list[Row]) -> str:
-    batches = encoded(wanted, limits=BatchLimits(max_bytes=400), fingerprint=True)
+def _written(input_rows: list[Row]) -> str:
+    batches = encoded(input_rows, limits=BatchLimits(max_bytes=400), fingerprint=True)
     return " ".join(f"{bytes(batch).hex()} {batch.fingerprint}" for batch in batches)
 
 
@@ -53,10 +53,10 @@ def results() -> Iterator[str]:
     """One line for each input."""
     chance = random.Random(20)
     for _ in range(COUNT):
-        wanted = [_row(chance) for _ in range(chance.randrange(1, 8))]
-        yield _written(wanted)
-        records = _mutated(records_bytes(wanted), chance)
-        yield _read(raw_batch(records, count=len(wanted), codec=chance.choice((Codec.NONE, Codec.LZ4))))
+        input_rows = [_row(chance) for _ in range(chance.randrange(1, 8))]
+        yield _written(input_rows)
+        records = _mutated(records_bytes(input_rows), chance)
+        yield _read(raw_batch(records, count=len(input_rows), codec=chance.choice((Codec.NONE, Codec.LZ4))))
         yield str(shift(chance.randrange(1 << 32), chance.randrange(1 << 31)))
 
 

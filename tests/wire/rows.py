@@ -1,8 +1,8 @@
-"""Records as plain Python values, strategies that make them, and a slow second opinion on their bytes.
+"""Records as plain Python values, strategies that generate them, and a slow second encoder.
 
-The functions here are written from the format's description, one record at a time and without the product's code,
-so that the tests compare two independent answers. They can also write what the product's encoder never does: control
-batches, broker timestamps, holes in the offsets, header keys that are no text.
+The functions here follow the format's description, one record at a time and without Ottla's code, so that the tests
+compare two independent results. They can also write what Ottla's encoder never does: control batches, broker
+timestamps, gaps in the offsets, header keys that are not text.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ rows = st.builds(Row, payloads, payloads, st.lists(header_entries, max_size=4).m
 row_lists = st.lists(rows, min_size=1, max_size=25)
 
 
-def columns_of(wanted: Sequence[Row]) -> Columns:
-    """The rows as the product takes them."""
+def columns_of(input_rows: Sequence[Row]) -> Columns:
+    """The rows as Ottla takes them."""
     return from_arrow(
-        pa.array([row.value for row in wanted], pa.binary()),
-        key=pa.array([row.key for row in wanted], pa.binary()),
-        headers=pa.array([[{"key": k, "value": v} for k, v in row.headers] for row in wanted], HEADER_TYPE),
-        timestamp=pa.array([row.time for row in wanted], pa.int64()),
+        pa.array([row.value for row in input_rows], pa.binary()),
+        key=pa.array([row.key for row in input_rows], pa.binary()),
+        headers=pa.array([[{"key": k, "value": v} for k, v in row.headers] for row in input_rows], HEADER_TYPE),
+        timestamp=pa.array([row.time for row in input_rows], pa.int64()),
     )
 
 
-def encoded(wanted: Sequence[Row], **settings: Any) -> list[NewBatch]:
-    """The rows in batches, written by the product."""
-    return list(encode(columns_of(wanted), now_ms=NOW, **settings))
+def encoded(input_rows: Sequence[Row], **settings: Any) -> list[NewBatch]:
+    """The rows in batches, encoded by Ottla."""
+    return list(encode(columns_of(input_rows), now_ms=NOW, **settings))
 
 
 def placed(batches: Iterable[NewBatch]) -> list[Batch]:
@@ -79,7 +79,7 @@ def decoded(batches: Iterable[Batch], columns: Iterable[str] = COLUMNS, **settin
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
-    """A table of the product as plain rows."""
+    """A decoded table as plain rows."""
     milliseconds = [time // 1000 for time in table["timestamp"].cast(pa.int64()).to_pylist()]
     columns = zip(
         table["key"].to_pylist(), table["value"].to_pylist(), table["headers"].to_pylist(), milliseconds, strict=True
@@ -93,7 +93,7 @@ def small_batches(count: int) -> BatchLimits:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, then seven bits a byte."""
+    """Zigzag, then seven bits per byte."""
     raw = value * 2 if value >= 0 else -value * 2 - 1
     out = bytearray()
     while raw > 127:
@@ -114,10 +114,10 @@ def record_bytes(row: Row, *, time_delta: int, offset_delta: int, raw_headers: b
     return varint(len(body)) + body
 
 
-def records_bytes(wanted: Sequence[Row], deltas: Sequence[int] | None = None) -> bytes:
+def records_bytes(input_rows: Sequence[Row], deltas: Sequence[int] | None = None) -> bytes:
     """The records of one batch, uncompressed; `deltas` are their offsets from the batch's."""
-    numbered = zip(wanted, deltas or range(len(wanted)), strict=True)
-    first = wanted[0].time
+    numbered = zip(input_rows, deltas or range(len(input_rows)), strict=True)
+    first = input_rows[0].time
     return b"".join(record_bytes(row, time_delta=row.time - first, offset_delta=delta) for row, delta in numbered)
 
 
@@ -142,11 +142,11 @@ def raw_batch(
     return struct.pack(">qiibI", base_offset, len(checked) + 9, -1, magic, crc) + checked
 
 
-def written(wanted: Sequence[Row], deltas: Sequence[int] | None = None, **fields: Any) -> Batch:
-    """A batch of these rows, written without the product."""
+def written(input_rows: Sequence[Row], deltas: Sequence[int] | None = None, **fields: Any) -> Batch:
+    """A batch of these rows, encoded without Ottla."""
     fields = {
-        "base_time": wanted[0].time,
-        "max_time": max(row.time for row in wanted),
-        "last_delta": max(deltas) if deltas else len(wanted) - 1,
+        "base_time": input_rows[0].time,
+        "max_time": max(row.time for row in input_rows),
+        "last_delta": max(deltas) if deltas else len(input_rows) - 1,
     } | fields
-    return next(split(raw_batch(records_bytes(wanted, deltas), count=len(wanted), **fields)))
+    return next(split(raw_batch(records_bytes(input_rows, deltas), count=len(input_rows), **fields)))

@@ -1,4 +1,4 @@
-"""Bytes that are not what they claim: one error each, which names the batch and the position."""
+"""Damaged and malformed batches: each raises an error with the batch and the position."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def fault_of(data: bytes, **settings: int) -> CorruptBatch:
     return caught.value
 
 
-def with_bytes(data: bytes, at: int, new: bytes) -> bytes:
-    return data[:at] + new + data[at + len(new) :]
+def with_bytes(data: bytes, start: int, new: bytes) -> bytes:
+    return data[:start] + new + data[start + len(new) :]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -57,7 +57,7 @@ def test_old_message_formats_get_advice(magic: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "new", "reason", "position"),
+    ("start", "new", "reason", "position"),
     [
         (16, b"\x03", "magic byte is 3, expected 2", 16),
         (16, b"\xff", "magic byte is -1, expected 2", 16),
@@ -72,8 +72,8 @@ def test_old_message_formats_get_advice(magic: int) -> None:
         (23, struct.pack(">i", 2**31 - 1) + b"\0" * 30 + struct.pack(">i", 10**6), "count 1000000 does not fit in", 57),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused(at: int, new: bytes, reason: str, position: int) -> None:
-    data = with_bytes(bytes(written(ROWS, base_offset=AT).data), at, new)
+def test_a_header_that_contradicts_itself_is_refused(start: int, new: bytes, reason: str, position: int) -> None:
+    data = with_bytes(bytes(written(ROWS, base_offset=AT).data), start, new)
     with pytest.raises(CorruptBatch) as caught:
         Batch.parse(data)
     assert reason in caught.value.reason
@@ -90,7 +90,7 @@ def test_a_negative_offset_is_refused() -> None:
 def test_a_batch_cut_short_is_refused(keep: int) -> None:
     data = bytes(written(ROWS, base_offset=AT).data)
     keep = min(keep, len(data) - 1)
-    with pytest.raises(CorruptBatch, match=f"cut short: {keep} bytes are there") as caught:
+    with pytest.raises(CorruptBatch, match=f"cut short: only {keep} bytes left") as caught:
         Batch.parse(data[:keep])
     assert caught.value.base_offset == (AT if keep >= 8 else None)
     assert list(split(data[:keep])) == []
@@ -110,7 +110,7 @@ def test_the_error_says_where_in_words() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_any_flipped_bit_is_noticed(codec: Codec) -> None:
-    """Also one that makes it look like a marker, or empty. Only base offset and leader epoch are not protected."""
+    """Also a bit that makes it look like a marker, or empty. Only base offset and leader epoch are not protected."""
     good = bytes(written(ROWS, codec=codec).data)
     unnoticed = [bit for bit in range(8 * 8, len(good) * 8) if not _is_refused(_flipped(good, bit))]
     assert {bit // 8 for bit in unnoticed} == {12, 13, 14, 15}
@@ -225,7 +225,7 @@ def test_what_lies_before_the_damage_is_handed_out_first(codec: Codec) -> None:
 
 @pytest.mark.parametrize("base", [LATEST + 1, -LATEST - 1, 2**63 - 1, -(2**63)])
 def test_a_time_beyond_microseconds_becomes_the_nearest_one_that_fits(base: int) -> None:
-    """Found: one such record, whose checksum is right, blocked its partition for ever."""
+    """A bug once: one such record, with a correct checksum, blocked its partition forever."""
     nearest = LATEST * 1000 if base > 0 else -LATEST * 1000
     for raw in (
         raw_batch(GOOD, count=1, base_time=base, base_offset=AT),
@@ -259,7 +259,7 @@ def test_the_time_of_a_record_is_its_own_however_far_it_is_from_its_batch(
     assert chunk.clamped == clamped
 
 
-def test_a_time_nobody_asks_for_does_not_hinder() -> None:
+def test_a_time_that_is_not_requested_does_no_harm() -> None:
     batch = Batch.parse(raw_batch(GOOD, count=1, base_time=2**63 - 1))
     (chunk,) = Decoder(("value",)).decode([batch])
     assert chunk.records["value"].to_pylist() == [b"v"]

@@ -1,4 +1,4 @@
-"""The fingerprint: the same for the same records whoever moved them how, another for any other records.
+"""The fingerprint: the same for the same records no matter how they were moved, another for any other records.
 
 The reference below is written from the description in `kernels/hashing.py`, with Python's own integers. The vectors pin
 the result: fingerprints are stored, so a change here is a change of every archive.
@@ -41,8 +41,8 @@ class Reference:
             self.number(WORD)
             return
         self.number(len(data))
-        for at in range(0, len(data), 16):
-            block = data[at : at + 16]
+        for start in range(0, len(data), 16):
+            block = data[start : start + 16]
             last = len(block) < 16
             x = int.from_bytes(block[:8], "little")
             y = int.from_bytes(block[8:], "little")
@@ -54,9 +54,9 @@ class Reference:
         return fold(self.low ^ self.high ^ C, mixed ^ A) << 64 | mixed
 
 
-def reference(wanted: list[Row]) -> Fingerprint:
+def reference(input_rows: list[Row]) -> Fingerprint:
     total = Fingerprint()
-    for row in wanted:
+    for row in input_rows:
         record = Reference()
         record.content(row.key)
         record.content(row.value)
@@ -68,71 +68,73 @@ def reference(wanted: list[Row]) -> Fingerprint:
     return total
 
 
-def when_written(wanted: list[Row], codec: Codec = Codec.NONE, size: int = 1000) -> Fingerprint:
-    batches = encoded(wanted, codec=codec, limits=small_batches(size), fingerprint=True)
+def when_written(input_rows: list[Row], codec: Codec = Codec.NONE, size: int = 1000) -> Fingerprint:
+    batches = encoded(input_rows, codec=codec, limits=small_batches(size), fingerprint=True)
     return sum((batch.fingerprint for batch in batches if batch.fingerprint), Fingerprint())
 
 
 def when_read(
-    wanted: list[Row], codec: Codec = Codec.NONE, size: int = 1000, chunk_bytes: int = 1 << 20
+    input_rows: list[Row], codec: Codec = Codec.NONE, size: int = 1000, chunk_bytes: int = 1 << 20
 ) -> Fingerprint:
-    batches = placed(encoded(wanted, codec=codec, limits=small_batches(size)))
+    batches = placed(encoded(input_rows, codec=codec, limits=small_batches(size)))
     chunks = Decoder(("offset",), fingerprint=True, chunk_bytes=chunk_bytes).decode(batches)
     return sum((chunk.fingerprint for chunk in chunks if chunk.fingerprint), Fingerprint())
 
 
-def of(*wanted: Row) -> Fingerprint:
-    return when_written(list(wanted))
+def of(*input_rows: Row) -> Fingerprint:
+    return when_written(list(input_rows))
 
 
-@given(wanted=row_lists)
+@given(input_rows=row_lists)
 @thorough
-def test_writer_reader_and_reference_agree(wanted: list[Row]) -> None:
-    assert when_written(wanted) == when_read(wanted) == reference(wanted)
+def test_writer_reader_and_reference_agree(input_rows: list[Row]) -> None:
+    assert when_written(input_rows) == when_read(input_rows) == reference(input_rows)
 
 
 @pytest.mark.parametrize("size", range(70))
 def test_contents_of_every_small_length_agree_with_the_reference(size: int) -> None:
-    wanted = [Row(bytes(range(size)), bytes(reversed(range(size))), (("h" * size, b"\xff" * size),))]
-    assert when_written(wanted) == when_read(wanted) == reference(wanted)
+    input_rows = [Row(bytes(range(size)), bytes(reversed(range(size))), (("h" * size, b"\xff" * size),))]
+    assert when_written(input_rows) == when_read(input_rows) == reference(input_rows)
 
 
-@given(wanted=row_lists, codec=st.sampled_from(list(Codec)), data=st.data())
+@given(input_rows=row_lists, codec=st.sampled_from(list(Codec)), data=st.data())
 @thorough
-def test_order_batches_codecs_and_chunks_do_not_matter(wanted: list[Row], codec: Codec, data: st.DataObject) -> None:
-    shuffled = data.draw(st.permutations(wanted))
+def test_order_batches_codecs_and_chunks_do_not_matter(
+    input_rows: list[Row], codec: Codec, data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations(input_rows))
     size = data.draw(st.integers(1, 10))
-    assert when_written(shuffled, codec, size) == when_written(wanted)
-    assert when_read(shuffled, codec, size, data.draw(st.integers(1, 1000))) == when_written(wanted)
+    assert when_written(shuffled, codec, size) == when_written(input_rows)
+    assert when_read(shuffled, codec, size, data.draw(st.integers(1, 1000))) == when_written(input_rows)
 
 
-@given(wanted=row_lists, later=st.integers(0, 10**9))
+@given(input_rows=row_lists, later=st.integers(0, 10**9))
 @quick
-def test_times_are_not_content(wanted: list[Row], later: int) -> None:
-    assert when_written([row._replace(time=NOW + later) for row in wanted]) == when_written(wanted)
+def test_times_are_not_content(input_rows: list[Row], later: int) -> None:
+    assert when_written([row._replace(time=NOW + later) for row in input_rows]) == when_written(input_rows)
 
 
-@given(wanted=row_lists, extra=rows)
+@given(input_rows=row_lists, extra=rows)
 @quick
-def test_one_more_record_and_one_less_are_seen(wanted: list[Row], extra: Row) -> None:
-    whole = when_written([*wanted, extra])
-    assert whole != when_written(wanted)
-    assert whole == when_written(wanted) + of(extra)
-    assert whole - of(extra) == when_written(wanted)
+def test_one_more_record_and_one_less_are_seen(input_rows: list[Row], extra: Row) -> None:
+    whole = when_written([*input_rows, extra])
+    assert whole != when_written(input_rows)
+    assert whole == when_written(input_rows) + of(extra)
+    assert whole - of(extra) == when_written(input_rows)
 
 
-@given(wanted=st.lists(rows, min_size=2, max_size=10, unique_by=lambda row: row[:3]))
+@given(input_rows=st.lists(rows, min_size=2, max_size=10, unique_by=lambda row: row[:3]))
 @quick
-def test_a_duplicate_cannot_hide_a_loss(wanted: list[Row]) -> None:
-    lost = [wanted[0], *wanted[:-1]]
-    assert when_written(lost).count == when_written(wanted).count
-    assert when_written(lost) != when_written(wanted)
+def test_a_duplicate_cannot_hide_a_loss(input_rows: list[Row]) -> None:
+    lost = [input_rows[0], *input_rows[:-1]]
+    assert when_written(lost).count == when_written(input_rows).count
+    assert when_written(lost) != when_written(input_rows)
 
 
-@given(one=rows, other=rows)
+@given(row=rows, other=rows)
 @quick
-def test_records_with_other_content_have_another_fingerprint(one: Row, other: Row) -> None:
-    assert (of(one) == of(other)) is (one[:3] == other[:3])
+def test_records_with_other_content_have_another_fingerprint(row: Row, other: Row) -> None:
+    assert (of(row) == of(other)) is (row[:3] == other[:3])
 
 
 def test_the_same_bytes_in_other_places_differ() -> None:
@@ -181,8 +183,8 @@ def test_fingerprints_of_parts_add_up_to_that_of_the_whole(parts: list[list[Row]
 
 def test_many_records_do_not_collide() -> None:
     chance = random.Random(1)
-    wanted = [Row(b"%d" % i, chance.randbytes(i % 50)) for i in range(5000)]
-    assert len({of(row).total for row in wanted}) == len(wanted)
+    input_rows = [Row(b"%d" % i, chance.randbytes(i % 50)) for i in range(5000)]
+    assert len({of(row).total for row in input_rows}) == len(input_rows)
 
 
 VECTORS = [
@@ -208,8 +210,8 @@ def test_no_value_wipes_out_what_was_hashed_before_it() -> None:
     assert of(Row(b"alice", value)) != of(Row(b"bob", value))
 
 
-@pytest.mark.parametrize(("wanted", "pinned"), VECTORS)
-def test_the_value_of_a_fingerprint_never_changes(wanted: list[Row], pinned: str) -> None:
-    assert str(reference(wanted)) == pinned
-    assert str(when_written(wanted)) == pinned
-    assert str(when_read(wanted, Codec.ZSTD, 10)) == pinned
+@pytest.mark.parametrize(("input_rows", "pinned"), VECTORS)
+def test_the_value_of_a_fingerprint_never_changes(input_rows: list[Row], pinned: str) -> None:
+    assert str(reference(input_rows)) == pinned
+    assert str(when_written(input_rows)) == pinned
+    assert str(when_read(input_rows, Codec.ZSTD, 10)) == pinned

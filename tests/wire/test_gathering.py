@@ -1,4 +1,4 @@
-"""Bytes read where they lie: exactly what is in the list, into exactly the room there is, and nothing but bytes."""
+"""Bytes objects read in place: exactly the content of the list, within the memory given, and nothing but bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTES, NONE = id(bytes), id(None)
 
 
 class Named(bytes):
-    """Bytes with a class of their own."""
+    """A subclass of bytes."""
 
 
 def gathered(items: list[Any], area: Walled) -> list[bytes | None]:

@@ -1,4 +1,4 @@
-"""Everything that may be handed to the encoder, in every shape Arrow stores it, and the words for what is refused."""
+"""Everything that the encoder accepts, in every layout of Arrow, and the errors for what it rejects."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_generator_of_records_is_taken_whole() -> None:
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ("text", "a text is no list of records"),
+        ("text", "a string is not a list of records"),
         (["\ud800"], "column value: 'utf-8' codec can't encode"),
         ([b"a", 7], "item 1: value is int, expected bytes, str or None"),
         ([(b"k", b"v"), (b"k", 1.5)], "item 1: value is float, expected bytes, str or None"),
@@ -223,7 +223,7 @@ def test_a_value_column_of_numbers_is_named() -> None:
 
 
 def test_a_column_beyond_32_bit_offsets_is_named() -> None:
-    size = 1200 << 20  # never touched, so that no memory is behind it
+    size = 1200 << 20  # never touched, so it takes no memory
     ends = pa.py_buffer(np.array([0, size], np.int32))
     huge = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(np.zeros(size, np.uint8))])
     with pytest.raises(InputError, match="column value is larger than 2 GiB: cast it to a large type"):

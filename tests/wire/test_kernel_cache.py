@@ -1,4 +1,4 @@
-"""Compiled kernels are kept on disk, loaded without numba, and never used once they may be wrong."""
+"""Compiled kernels are stored on disk, loaded without numba, and never used if they may be wrong."""
 
 from __future__ import annotations
 
@@ -127,18 +127,18 @@ def test_a_cache_that_cannot_be_kept_is_told_by_those_who_fill_it(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def image() -> Image:
-    """What the compiler makes, once."""
+    """The result of the compiler, made once."""
     shift(1, 5)
-    found = loading.stored(_kernel())
-    if found is None:
+    image = loading.stored(_kernel())
+    if image is None:
         from ottla.wire.kernels.compiling import compiled
 
-        found = compiled(_kernel())
-    return found
+        image = compiled(_kernel())
+    return image
 
 
 def _kernel() -> Kernel:
-    """One that was not called yet."""
+    """A kernel that was not called yet."""
     assert isinstance(shift, Kernel)
     return Kernel(shift.function, shift.kinds)
 
@@ -235,7 +235,7 @@ def test_a_file_that_may_be_wrong_is_replaced(cache: Cache, damage: Callable[[Pa
     assert cache.file.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_file_of_somebody_else_is_not_used(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_is_not_used(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.use()
     if os.geteuid() == 0:
         os.chown(cache.file, 12345, 12345)

@@ -1,4 +1,4 @@
-"""Calling machine code: what is not as the kernel says is refused before it is touched; threads and forks are fine."""
+"""Calling machine code: wrong arguments are rejected before they are touched; threads and forks work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _binary(rows: int) -> k.BinaryOut:
 
 
 def _arguments() -> dict[str, Any]:
-    """What decodes two records."""
+    """Arguments that decode two records."""
     return {
         "data": np.frombuffer(RECORDS, np.uint8),
         "segments": np.array([(0, len(RECORDS), 7, 1, 2, 0, 0, 0)], np.int64),
@@ -114,14 +114,14 @@ WRONG: list[tuple[str, Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "told"), WRONG)
+@pytest.mark.parametrize(("name", "change", "reason"), WRONG)
 def test_what_is_not_as_the_kernel_says_is_refused_and_not_touched(
-    name: str, change: Callable[[Any], Any], told: str
+    name: str, change: Callable[[Any], Any], reason: str
 ) -> None:
     arguments = _arguments()
     arguments[name] = change(arguments[name])
     before = _content(arguments)
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=reason):
         _decode(arguments)
     assert _content(arguments) == before
 
@@ -221,7 +221,7 @@ def test_threads_call_at_once_and_are_first_at_once() -> None:
 
 
 def test_a_kernel_lets_other_threads_run() -> None:
-    """What waits for the GIL gets it while a kernel works."""
+    """Other threads get the GIL while a kernel works."""
     script = """
 import sys, threading
 import numpy as np
@@ -285,7 +285,7 @@ print("end")
 
 
 def test_parameters_are_declared_as_they_are() -> None:
-    with pytest.raises(TypeError, match="parameters of _add are not those that are declared"):
+    with pytest.raises(TypeError, match="parameters of _add do not match its declaration"):
         Kernel(_add, {"a": NUMBER, "c": reads("uint8")})
 
 

@@ -1,4 +1,4 @@
-"""The compiled kernels do what their Python says, in whatever way they are run."""
+"""The compiled kernels do what their Python source does, however they are run."""
 
 from __future__ import annotations
 

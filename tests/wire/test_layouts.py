@@ -1,4 +1,4 @@
-"""Messages that are laid out here, against kio's classes for the same: equal values, equal bytes, and no harm done."""
+"""The messages of `layouts` against kio's classes: equal values, equal bytes, and no crash on malformed bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _one(kind: str | type) -> st.SearchStrategy[Any]:
 def longest(entity_type: Any, chance: random.Random) -> Any:
     """An entity with something in every field, by kio's class."""
 
-    def one(kind: Any) -> Any:
+    def sample(kind: Any) -> Any:
         if not isinstance(kind, str):
             return longest(kind, chance)
         known = {"string": "some text", "bytes": b"some bytes", "bool": True, "error_code": kio_errors.ErrorCode.none}
@@ -70,7 +70,7 @@ def longest(entity_type: Any, chance: random.Random) -> Any:
         return None if kind == "uuid" else known.get(kind, chance.randrange(100))
 
     def value(field: Field) -> Any:
-        return (one(field.kind), one(field.kind)) if field.is_array else one(field.kind)
+        return (sample(field.kind), sample(field.kind)) if field.is_array else sample(field.kind)
 
     return entity_type(**{field.name: value(field) for field in schemas.fields_of(entity_type)})
 
@@ -125,11 +125,13 @@ def test_changed_bytes_are_read_or_refused_and_take_no_memory(kind: str, key: in
     try:
         for _ in range(300):
             changed = bytearray(body)
-            at = chance.randrange(len(changed))
-            if chance.random() < 0.5:  # a length that nothing can have
-                changed[at : at + 4] = chance.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\0\0\0"))
+            position = chance.randrange(len(changed))
+            if chance.random() < 0.5:  # an impossible length
+                changed[position : position + 4] = chance.choice(
+                    (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\0\0\0")
+                )
             else:
-                changed[at] = chance.randrange(256)
+                changed[position] = chance.randrange(256)
             try:
                 entities.read_entity(entity_type, memoryview(changed))
             except WireError:

@@ -1,4 +1,4 @@
-"""Objects of a compiler become images, or are refused: what is in an image can neither raise nor allocate."""
+"""Object files become images, or are rejected: an image can neither raise nor allocate."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_symbol_that_is_known_gets_a_place_for_its_address() -> None:
 
 
 REFUSED = {
-    "it refers to abort": """
+    "refers to abort": """
         declare void @abort()
         define i64 @enter() {
             call void @abort()
             ret i64 0
         }
         """,
-    "is not only code or constants": """
+    "is not just code or constants": """
         @state = internal global i64 5
         define i64 @enter() {
             %a = load i64, ptr @state
@@ -65,14 +65,14 @@ REFUSED = {
             ret i64 %a
         }
         """,
-    "there is no function enter": "define i64 @another() { ret i64 0 }",
+    "no function enter": "define i64 @another() { ret i64 0 }",
 }
 
 
-@pytest.mark.parametrize("told", REFUSED)
-def test_what_an_image_cannot_have_is_refused(told: str) -> None:
-    with pytest.raises(NotLinkable, match=told):
-        link(_object(REFUSED[told]), "enter")
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_an_image_cannot_have_is_refused(reason: str) -> None:
+    with pytest.raises(NotLinkable, match=reason):
+        link(_object(REFUSED[reason]), "enter")
 
 
 def test_an_address_that_would_have_to_be_known_is_refused() -> None:

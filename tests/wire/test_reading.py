@@ -1,4 +1,4 @@
-"""What a reader gets: the columns asked for, the offsets asked for, in chunks, and only data."""
+"""What a reader gets: the requested columns and offsets, in chunks, and only data."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def test_a_record_without_headers_has_none() -> None:
     assert table["headers"].to_pylist() == [None, [{"key": "a", "value": None}], None]
 
 
-@given(wanted=row_lists, columns=st.sets(st.sampled_from(COLUMNS)), codec=st.sampled_from(CODECS))
+@given(input_rows=row_lists, columns=st.sets(st.sampled_from(COLUMNS)), codec=st.sampled_from(CODECS))
 @thorough
-def test_only_the_columns_asked_for_are_read(wanted: list[Row], columns: set[str], codec: Codec) -> None:
-    batches = placed(encoded(wanted, codec=codec, limits=small_batches(7)))
-    some = decoded(batches, columns)
-    assert some.schema.names == [name for name in COLUMNS if name in columns]
+def test_only_the_columns_asked_for_are_read(input_rows: list[Row], columns: set[str], codec: Codec) -> None:
+    batches = placed(encoded(input_rows, codec=codec, limits=small_batches(7)))
+    selected = decoded(batches, columns)
+    assert selected.schema.names == [name for name in COLUMNS if name in columns]
     whole = decoded(batches)
-    for name in some.schema.names:
-        assert some[name] == whole[name]
+    for name in selected.schema.names:
+        assert selected[name] == whole[name]
 
 
 def test_reading_no_column_still_counts() -> None:
@@ -86,27 +86,27 @@ def test_a_column_that_does_not_exist_is_named() -> None:
 
 @pytest.mark.parametrize(("batch", "chunk"), [(0, 1), (1, 0), (-1, 1), (1 << 31, 1), ((1 << 31) - 2, 2)])
 def test_sizes_that_cannot_be_kept_are_refused(batch: int, chunk: int) -> None:
-    with pytest.raises(ConfigError, match="max_batch_bytes and chunk_bytes must be positive and below"):
+    with pytest.raises(ConfigError, match="max_batch_bytes and chunk_bytes must be positive, and below"):
         Decoder(max_batch_bytes=batch, chunk_bytes=chunk)
 
 
 @given(
-    wanted=row_lists,
+    input_rows=row_lists,
     codec=st.sampled_from(CODECS),
     size=st.integers(1, 6),
     bounds=st.tuples(st.integers(0, 30), st.integers(0, 30)),
 )
 @thorough
 def test_only_the_offsets_asked_for_are_read(
-    wanted: list[Row], codec: Codec, size: int, bounds: tuple[int, int]
+    input_rows: list[Row], codec: Codec, size: int, bounds: tuple[int, int]
 ) -> None:
-    batches = placed(encoded(wanted, codec=codec, limits=small_batches(size), fingerprint=True))
+    batches = placed(encoded(input_rows, codec=codec, limits=small_batches(size), fingerprint=True))
     start, stop = bounds
     chunks = list(Decoder(fingerprint=True).decode(batches, start=start, stop=stop))
     table = pa.Table.from_batches([chunk.records for chunk in chunks], SCHEMA)
-    assert table["offset"].to_pylist() == list(range(len(wanted)))[start:stop]
-    assert rows_of(table) == wanted[start:stop]
-    assert sum(chunk.fingerprint.count for chunk in chunks if chunk.fingerprint) == len(wanted[start:stop])
+    assert table["offset"].to_pylist() == list(range(len(input_rows)))[start:stop]
+    assert rows_of(table) == input_rows[start:stop]
+    assert sum(chunk.fingerprint.count for chunk in chunks if chunk.fingerprint) == len(input_rows[start:stop])
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
@@ -141,10 +141,10 @@ def test_a_batch_that_compaction_emptied_is_passed_over() -> None:
     assert list(Decoder().decode([empty])) == []
 
 
-@given(wanted=row_lists, codec=st.sampled_from(CODECS), chunk_bytes=st.integers(1, 2000))
+@given(input_rows=row_lists, codec=st.sampled_from(CODECS), chunk_bytes=st.integers(1, 2000))
 @quick
-def test_chunks_change_nothing_but_their_number(wanted: list[Row], codec: Codec, chunk_bytes: int) -> None:
-    batches = placed(encoded(wanted, codec=codec, limits=small_batches(3)))
+def test_chunks_change_nothing_but_their_number(input_rows: list[Row], codec: Codec, chunk_bytes: int) -> None:
+    batches = placed(encoded(input_rows, codec=codec, limits=small_batches(3)))
     assert decoded(batches, chunk_bytes=chunk_bytes).combine_chunks() == decoded(batches).combine_chunks()
 
 
@@ -200,10 +200,10 @@ def test_one_decoder_reads_again_and_again() -> None:
 @given(runs=st.lists(st.tuples(row_lists, st.sampled_from(CODECS)), min_size=1, max_size=6))
 @quick
 def test_codecs_may_change_from_batch_to_batch(runs: list[tuple[list[Row], Codec]]) -> None:
-    batches = placed(batch for wanted, codec in runs for batch in encoded(wanted, codec=codec))
+    batches = placed(batch for input_rows, codec in runs for batch in encoded(input_rows, codec=codec))
     joined = b"".join(bytes(batch.data) for batch in batches)
     in_one_buffer = [Batch.parse(joined, len(joined) - left) for left in _sizes_to_the_end(batches)]
-    expected = [row for wanted, _ in runs for row in wanted]
+    expected = [row for input_rows, _ in runs for row in input_rows]
     assert rows_of(decoded(batches)) == expected
     assert rows_of(decoded(in_one_buffer)) == expected
 
@@ -243,12 +243,12 @@ def test_markers_of_transactions_are_hidden() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_many_headers_on_few_records_are_read(codec: Codec) -> None:
-    wanted = [
+    input_rows = [
         Row(b"k", b"v", tuple((f"key-{i}-{j}", None if j % 5 == 0 else b"%d" % j) for j in range(i * 37)), NOW)
         for i in range(20)
     ]
-    table = decoded(placed(encoded(wanted, codec=codec, limits=small_batches(4))))
-    assert rows_of(table) == wanted
+    table = decoded(placed(encoded(input_rows, codec=codec, limits=small_batches(4))))
+    assert rows_of(table) == input_rows
     table.validate(full=True)
 
 
@@ -284,10 +284,10 @@ def test_snappy_in_the_framing_of_the_java_client_is_read() -> None:
 def test_lz4_frames_of_every_kind_are_read(linked: bool, sized: bool, checksums: bool) -> None:
     import lz4.frame
 
-    wanted = [Row(b"%d" % i, b"value %d" % (i % 50) * 20, (), NOW) for i in range(2000)]
-    records = b"".join(record_bytes(row, time_delta=0, offset_delta=i) for i, row in enumerate(wanted))
+    input_rows = [Row(b"%d" % i, b"value %d" % (i % 50) * 20, (), NOW) for i in range(2000)]
+    records = b"".join(record_bytes(row, time_delta=0, offset_delta=i) for i, row in enumerate(input_rows))
     frame = lz4.frame.compress(
         records, block_linked=linked, store_size=sized, content_checksum=checksums, block_checksum=checksums
     )
     batch = Batch.parse(raw_batch(frame, count=2000, flags=int(Codec.LZ4)))
-    assert rows_of(decoded([batch])) == wanted
+    assert rows_of(decoded([batch])) == input_rows

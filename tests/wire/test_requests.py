@@ -53,7 +53,7 @@ def read_by_kio(entity_type: type[Any], data: bytes) -> Any:
 
 
 def of(entity_type: type[Any], **values: Any) -> Any:
-    """An entity from plain values, by the product's own composer."""
+    """An entity from plain values, by Ottla's own `compose`."""
     return messages.compose(entity_type, values)
 
 
@@ -113,7 +113,7 @@ def _time(milliseconds: int) -> datetime | None:
     return None if milliseconds == -1 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
 
 
-def kio_produce_response(version: int, wanted: list[Produced]) -> Any:
+def kio_produce_response(version: int, generated: list[Produced]) -> Any:
     def partition(answer: Produced) -> dict[str, Any]:
         values: dict[str, Any] = {
             "index": answer.partition,
@@ -131,8 +131,8 @@ def kio_produce_response(version: int, wanted: list[Produced]) -> Any:
         return values
 
     named = [
-        {"name": name, "partition_responses": [partition(answer) for answer in wanted if answer.topic == name]}
-        for name in dict.fromkeys(answer.topic for answer in wanted)
+        {"name": name, "partition_responses": [partition(answer) for answer in generated if answer.topic == name]}
+        for name in dict.fromkeys(answer.topic for answer in generated)
     ]
     endpoints = [{"node_id": 7, "host": "elsewhere", "port": 9092, "rack": None}]
     return of(
@@ -144,12 +144,14 @@ def kio_produce_response(version: int, wanted: list[Produced]) -> Any:
 
 
 @pytest.mark.parametrize("version", range(produce.LOWEST_VERSION, produce.HIGHEST_VERSION + 1))
-@given(wanted=answers)
+@given(generated=answers)
 @quick
-def test_we_read_kios_produce_response(version: int, wanted: list[Produced]) -> None:
-    named = [answer for topic in dict.fromkeys(a.topic for a in wanted) for answer in wanted if answer.topic == topic]
+def test_we_read_kios_produce_response(version: int, generated: list[Produced]) -> None:
+    named = [
+        answer for topic in dict.fromkeys(a.topic for a in generated) for answer in generated if answer.topic == topic
+    ]
     expected = named if version >= 10 else [answer._replace(leader=None) for answer in named]
-    assert produce_response(written_by_kio(kio_produce_response(version, wanted))) == expected
+    assert produce_response(written_by_kio(kio_produce_response(version, generated))) == expected
 
 
 # Fetch
@@ -167,13 +169,13 @@ wants = st.builds(
 wanted_lists = st.lists(wants, max_size=6, unique_by=lambda want: (want.topic, want.partition))
 
 
-def identified(wanted: list[FetchPartition]) -> list[FetchPartition]:
-    return [want._replace(topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, want.topic)) for want in wanted]
+def identified(generated: list[FetchPartition]) -> list[FetchPartition]:
+    return [want._replace(topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, want.topic)) for want in generated]
 
 
 @pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
 @given(
-    wanted=wanted_lists,
+    generated=wanted_lists,
     wait=st.integers(0, 2**31 - 1),
     least=st.integers(0, 2**31 - 1),
     most=st.integers(0, 2**31 - 1),
@@ -185,7 +187,7 @@ def identified(wanted: list[FetchPartition]) -> list[FetchPartition]:
 @quick
 def test_kio_reads_our_fetch_request(
     version: int,
-    wanted: list[FetchPartition],
+    generated: list[FetchPartition],
     wait: int,
     least: int,
     most: int,
@@ -194,10 +196,10 @@ def test_kio_reads_our_fetch_request(
     session: tuple[int, int],
     dropped: int,
 ) -> None:
-    wanted = identified(wanted)
-    forgotten = [Forgotten(one.topic, one.partition, one.topic_id) for one in wanted[:dropped]]
+    generated = identified(generated)
+    forgotten = [Forgotten(entry.topic, entry.partition, entry.topic_id) for entry in generated[:dropped]]
     body = fetch_request(
-        wanted,
+        generated,
         version=version,
         max_wait_ms=wait,
         min_bytes=least,
@@ -220,7 +222,7 @@ def test_kio_reads_our_fetch_request(
         (topic.topic_id if version >= 13 else topic.topic, partition)
         for topic in request.forgotten_topics_data
         for partition in topic.partitions
-    } == {(one.topic_id if version >= 13 else one.topic, one.partition) for one in forgotten}
+    } == {(entry.topic_id if version >= 13 else entry.topic, entry.partition) for entry in forgotten}
     asked = {
         (topic.topic_id if version >= 13 else topic.topic, p.partition): (
             p.fetch_offset,
@@ -240,9 +242,9 @@ def test_kio_reads_our_fetch_request(
             w.last_epoch,
             -1,
         )
-        for w in wanted
+        for w in generated
     }
-    assert len(request.topics) == len({want.topic for want in wanted})
+    assert len(request.topics) == len({want.topic for want in generated})
 
 
 def test_a_fetch_by_id_needs_the_id() -> None:
@@ -268,7 +270,7 @@ fetched = st.builds(
 fetched_lists = st.lists(fetched, max_size=6, unique_by=lambda answer: (answer.topic, answer.partition))
 
 
-def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
+def kio_fetch_response(version: int, generated: list[Fetched]) -> Any:
     def partition(answer: Fetched) -> dict[str, Any]:
         values: dict[str, Any] = {
             "partition_index": answer.partition,
@@ -278,7 +280,10 @@ def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
             "log_start_offset": answer.log_start_offset,
             "aborted_transactions": None
             if answer.aborted == ()
-            else [{"producer_id": one.producer_id, "first_offset": one.first_offset} for one in answer.aborted],
+            else [
+                {"producer_id": transaction.producer_id, "first_offset": transaction.first_offset}
+                for transaction in answer.aborted
+            ],
             "preferred_read_replica": answer.preferred_replica,
             "records": answer.records,
         }
@@ -292,39 +297,41 @@ def kio_fetch_response(version: int, wanted: list[Fetched]) -> Any:
         {
             "topic": name,
             "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, str(name)),
-            "partitions": [partition(answer) for answer in wanted if answer.topic == name],
+            "partitions": [partition(answer) for answer in generated if answer.topic == name],
         }
-        for name in dict.fromkeys(answer.topic for answer in wanted)
+        for name in dict.fromkeys(answer.topic for answer in generated)
     ]
     entity_type = load_response_schema(1, version)
     return of(entity_type, throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=named)
 
 
 @pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
-@given(wanted=fetched_lists)
+@given(generated=fetched_lists)
 @thorough
-def test_we_read_kios_fetch_response(version: int, wanted: list[Fetched]) -> None:
-    body = written_by_kio(kio_fetch_response(version, wanted))
+def test_we_read_kios_fetch_response(version: int, generated: list[Fetched]) -> None:
+    body = written_by_kio(kio_fetch_response(version, generated))
     answer = fetch_response(body, version=version)
     expected = [
-        one._replace(
-            records=memoryview(one.records or b""),
-            topic=uuid.uuid5(uuid.NAMESPACE_DNS, str(one.topic)) if version >= 13 else one.topic,
+        partition._replace(
+            records=memoryview(partition.records or b""),
+            topic=uuid.uuid5(uuid.NAMESPACE_DNS, str(partition.topic)) if version >= 13 else partition.topic,
         )
-        for topic in dict.fromkeys(one.topic for one in wanted)
-        for one in wanted
-        if one.topic == topic
+        for topic in dict.fromkeys(partition.topic for partition in generated)
+        for partition in generated
+        if partition.topic == topic
     ]
     assert answer.error_code == 0
-    assert [one._replace(records_end=0) for one in answer.partitions] == expected
-    assert [body[slice(*one.span)] for one in answer.partitions] == [one.records for one in expected]
+    assert [partition._replace(records_end=0) for partition in answer.partitions] == expected
+    assert [body[slice(*partition.span)] for partition in answer.partitions] == [
+        partition.records for partition in expected
+    ]
 
 
 @pytest.mark.parametrize("version", range(fetch.LOWEST_VERSION, fetch.HIGHEST_VERSION + 1))
 @pytest.mark.parametrize("count", [1, 3, 100])
 @pytest.mark.parametrize("records", [None, b""])
 def test_any_number_of_partitions_may_have_nothing(version: int, count: int, records: bytes | None) -> None:
-    """The smallest answer there is: no records, no aborted transactions, no tags."""
+    """The smallest possible response: no records, no aborted transactions, no tags."""
     quiet = [
         {
             "partition_index": i,
@@ -344,7 +351,9 @@ def test_any_number_of_partitions_may_have_nothing(version: int, count: int, rec
         of(entity_type, throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=named)
     )
     answer = fetch_response(body, version=version)
-    assert [(one.partition, bytes(one.records)) for one in answer.partitions] == [(i, b"") for i in range(count)]
+    assert [(partition.partition, bytes(partition.records)) for partition in answer.partitions] == [
+        (i, b"") for i in range(count)
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
@@ -453,7 +462,7 @@ def test_a_broken_integer_is_refused(data: bytes, words: str) -> None:
 
 
 def test_an_array_that_cannot_fit_is_refused_before_it_is_read() -> None:
-    with pytest.raises(WireError, match="an array of 268435454 entries cannot fit in the 2 bytes that are left"):
+    with pytest.raises(WireError, match="an array of 268435454 entries cannot fit in the remaining 2 bytes"):
         ByteReader(memoryview(b"\xff\xff\xff\x7f\0\0")).compact_array(ByteReader.int8, smallest=1)
 
 

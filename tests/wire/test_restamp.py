@@ -1,4 +1,4 @@
-"""A batch with another identity: the same as if it had been written so, and as damaged as it was."""
+"""A batch with another identity: as if it had been written with it, and still damaged if it was."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = 0x38  # who set the time, transactional, control
 
 
 @given(
-    wanted=row_lists,
+    input_rows=row_lists,
     codec=st.sampled_from(list(Codec)),
     identity=st.tuples(int64, int16, int32),
     base_offset=st.integers(0, 2**62),
@@ -31,7 +31,7 @@ FLAGS = 0x38  # who set the time, transactional, control
 )
 @thorough
 def test_a_new_identity_gives_the_bytes_of_a_full_encoding(
-    wanted: list[Row],
+    input_rows: list[Row],
     codec: Codec,
     identity: tuple[int, int, int],
     base_offset: int,
@@ -39,7 +39,7 @@ def test_a_new_identity_gives_the_bytes_of_a_full_encoding(
     flags: int,
 ) -> None:
     producer_id, producer_epoch, base_sequence = identity
-    (new,) = encoded(wanted, codec=codec)
+    (new,) = encoded(input_rows, codec=codec)
     stamped = restamp(
         new.header,
         base_offset=base_offset,
@@ -50,7 +50,7 @@ def test_a_new_identity_gives_the_bytes_of_a_full_encoding(
         attributes=codec | flags,
     )
     data = pack_header(stamped) + bytes(new.records)
-    whole = written(wanted, codec=codec, flags=flags, producer=identity, base_offset=base_offset)
+    whole = written(input_rows, codec=codec, flags=flags, producer=identity, base_offset=base_offset)
     expected = bytearray(whole.data)
     expected[12:16] = struct.pack(">i", leader_epoch)
     assert stamped.crc == crc32c.crc32c(data[21:])
@@ -59,12 +59,12 @@ def test_a_new_identity_gives_the_bytes_of_a_full_encoding(
         assert data == bytes(expected)
 
 
-@given(wanted=row_lists, base_offset=st.integers(0, 2**62), leader_epoch=int32)
+@given(input_rows=row_lists, base_offset=st.integers(0, 2**62), leader_epoch=int32)
 @quick
 def test_base_offset_and_leader_epoch_leave_the_checksum_alone(
-    wanted: list[Row], base_offset: int, leader_epoch: int
+    input_rows: list[Row], base_offset: int, leader_epoch: int
 ) -> None:
-    header = written(wanted).header
+    header = written(input_rows).header
     stamped = restamp(header, base_offset=base_offset, leader_epoch=leader_epoch)
     assert stamped == header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
     assert stamped.crc == header.crc
@@ -76,13 +76,15 @@ def test_nothing_given_changes_nothing() -> None:
     assert restamp(header, producer_id=header.producer_id, attributes=header.attributes) == header
 
 
-@given(wanted=row_lists, identity=st.tuples(int64, int16, int32), data=st.data())
+@given(input_rows=row_lists, identity=st.tuples(int64, int16, int32), data=st.data())
 @thorough
-def test_a_damaged_batch_stays_damaged(wanted: list[Row], identity: tuple[int, int, int], data: st.DataObject) -> None:
-    good = written(wanted)
-    at = data.draw(st.integers(61, good.header.size_bytes - 1))
+def test_a_damaged_batch_stays_damaged(
+    input_rows: list[Row], identity: tuple[int, int, int], data: st.DataObject
+) -> None:
+    good = written(input_rows)
+    position = data.draw(st.integers(61, good.header.size_bytes - 1))
     damaged = bytearray(good.data)
-    damaged[at] ^= data.draw(st.integers(1, 255))
+    damaged[position] ^= data.draw(st.integers(1, 255))
     producer_id, epoch, sequence = identity
     stamped = restamp(
         Batch.parse(bytes(damaged)).header, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
@@ -91,16 +93,16 @@ def test_a_damaged_batch_stays_damaged(wanted: list[Row], identity: tuple[int, i
         Batch.parse(pack_header(stamped) + bytes(damaged[61:])).verify()
 
 
-@given(wanted=row_lists, first=st.tuples(int64, int16, int32), second=st.tuples(int64, int16, int32))
+@given(input_rows=row_lists, first=st.tuples(int64, int16, int32), second=st.tuples(int64, int16, int32))
 @quick
 def test_stamping_twice_is_stamping_once(
-    wanted: list[Row], first: tuple[int, int, int], second: tuple[int, int, int]
+    input_rows: list[Row], first: tuple[int, int, int], second: tuple[int, int, int]
 ) -> None:
     def stamp(header: BatchHeader, identity: tuple[int, int, int]) -> BatchHeader:
         producer_id, epoch, sequence = identity
         return restamp(header, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
-    (new,) = encoded(wanted)
+    (new,) = encoded(input_rows)
     assert stamp(stamp(new.header, first), second) == stamp(new.header, second)
 
 

@@ -41,32 +41,32 @@ LEVELS = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@given(wanted=row_lists)
+@given(input_rows=row_lists)
 @thorough
-def test_every_record_comes_back_as_it_was(codec: Codec, wanted: list[Row]) -> None:
-    assert rows_of(decoded(placed(encoded(wanted, codec=codec)))) == wanted
+def test_every_record_comes_back_as_it_was(codec: Codec, input_rows: list[Row]) -> None:
+    assert rows_of(decoded(placed(encoded(input_rows, codec=codec)))) == input_rows
 
 
-@given(wanted=row_lists)
+@given(input_rows=row_lists)
 @thorough
-def test_the_bytes_are_those_of_a_second_encoder(wanted: list[Row]) -> None:
-    (batch,) = encoded(wanted)
-    assert bytes(batch) == bytes(written(wanted, producer=(-1, -1, -1)).data)
+def test_the_bytes_are_those_of_a_second_encoder(input_rows: list[Row]) -> None:
+    (batch,) = encoded(input_rows)
+    assert bytes(batch) == bytes(written(input_rows, producer=(-1, -1, -1)).data)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@given(wanted=row_lists)
+@given(input_rows=row_lists)
 @quick
-def test_batches_of_a_second_encoder_are_read(codec: Codec, wanted: list[Row]) -> None:
-    table = decoded([written(wanted, codec=codec, base_offset=1000)])
-    assert rows_of(table) == wanted
-    assert table["offset"].to_pylist() == list(range(1000, 1000 + len(wanted)))
+def test_batches_of_a_second_encoder_are_read(codec: Codec, input_rows: list[Row]) -> None:
+    table = decoded([written(input_rows, codec=codec, base_offset=1000)])
+    assert rows_of(table) == input_rows
+    assert table["offset"].to_pylist() == list(range(1000, 1000 + len(input_rows)))
 
 
 @pytest.mark.parametrize(("codec", "level"), LEVELS)
 def test_every_level_is_read_back(codec: Codec, level: int) -> None:
-    wanted = [Row(b"key", bytes([65 + i % 3]) * i, (("h", b"v"),), NOW + i) for i in range(200)]
-    assert rows_of(decoded(placed(encoded(wanted, codec=codec, level=level)))) == wanted
+    input_rows = [Row(b"key", bytes([65 + i % 3]) * i, (("h", b"v"),), NOW + i) for i in range(200)]
+    assert rows_of(decoded(placed(encoded(input_rows, codec=codec, level=level)))) == input_rows
 
 
 @pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 10), (Codec.LZ4, 17), (Codec.ZSTD, 23), (Codec.SNAPPY, 1)])
@@ -82,32 +82,32 @@ def test_a_codec_has_a_name() -> None:
         parse_codec("brotli")
 
 
-@given(wanted=row_lists, max_bytes=st.integers(62, 600), max_records=st.integers(1, 30))
+@given(input_rows=row_lists, max_bytes=st.integers(62, 600), max_records=st.integers(1, 30))
 @thorough
-def test_batches_stay_within_their_limits(wanted: list[Row], max_bytes: int, max_records: int) -> None:
-    batches = encoded(wanted, limits=BatchLimits(max_bytes=max_bytes, max_records=max_records))
+def test_batches_stay_within_their_limits(input_rows: list[Row], max_bytes: int, max_records: int) -> None:
+    batches = encoded(input_rows, limits=BatchLimits(max_bytes=max_bytes, max_records=max_records))
     for batch in batches:
         assert 0 < batch.header.count <= max_records
         assert batch.header.size_bytes <= max_bytes or batch.header.count == 1
-    assert rows_of(decoded(placed(batches))) == wanted
+    assert rows_of(decoded(placed(batches))) == input_rows
 
 
-@given(wanted=row_lists, max_bytes=st.integers(62, 600))
+@given(input_rows=row_lists, max_bytes=st.integers(62, 600))
 @quick
-def test_a_batch_ends_only_when_the_next_record_does_not_fit(wanted: list[Row], max_bytes: int) -> None:
-    batches = encoded(wanted, limits=BatchLimits(max_bytes=max_bytes))
+def test_a_batch_ends_only_when_the_next_record_does_not_fit(input_rows: list[Row], max_bytes: int) -> None:
+    batches = encoded(input_rows, limits=BatchLimits(max_bytes=max_bytes))
     taken = 0
     for batch in batches[:-1]:
-        following = wanted[taken : taken + batch.header.count + 1]
+        following = input_rows[taken : taken + batch.header.count + 1]
         assert 61 + len(records_bytes(following)) > max_bytes
         taken += batch.header.count
 
 
 def test_a_batch_may_be_exactly_as_large_as_its_limit() -> None:
-    wanted = [Row(value=b"x" * 50)] * 4
-    two = 61 + len(records_bytes(wanted[:2]))
+    input_rows = [Row(value=b"x" * 50)] * 4
+    two = 61 + len(records_bytes(input_rows[:2]))
     for limit, counts in ((two, [2, 2]), (two - 1, [1, 1, 1, 1]), (two + 1, [2, 2])):
-        batches = encoded(wanted, limits=BatchLimits(max_bytes=limit))
+        batches = encoded(input_rows, limits=BatchLimits(max_bytes=limit))
         assert [batch.header.count for batch in batches] == counts
 
 
@@ -117,13 +117,13 @@ def test_limits_that_cannot_be_kept_are_refused(settings: dict[str, int]) -> Non
         BatchLimits(**settings)
 
 
-@given(wanted=row_lists, data=st.data())
+@given(input_rows=row_lists, data=st.data())
 @thorough
-def test_picked_rows_are_encoded_in_the_order_of_the_pick(wanted: list[Row], data: st.DataObject) -> None:
-    picks = data.draw(st.lists(st.integers(0, len(wanted) - 1), max_size=40))
+def test_picked_rows_are_encoded_in_the_order_of_the_pick(input_rows: list[Row], data: st.DataObject) -> None:
+    picks = data.draw(st.lists(st.integers(0, len(input_rows) - 1), max_size=40))
     limits = BatchLimits(max_bytes=data.draw(st.sampled_from([100, 1000, 1_000_000])))
-    batches = encode(columns_of(wanted), now_ms=NOW, limits=limits, rows=np.array(picks, np.int64))
-    assert rows_of(decoded(placed(batches))) == [wanted[i] for i in picks]
+    batches = encode(columns_of(input_rows), now_ms=NOW, limits=limits, rows=np.array(picks, np.int64))
+    assert rows_of(decoded(placed(batches))) == [input_rows[i] for i in picks]
 
 
 @pytest.mark.parametrize("picks", [[-1], [0, 3], [2**40]])
@@ -137,9 +137,9 @@ def test_picking_a_row_that_is_not_there_is_refused(picks: list[int]) -> None:
     "picks", [np.arange(6, dtype=np.int32)[::2], np.array([0, 2, 4], ">u2"), [0, 2, 4], range(0, 6, 2)]
 )
 def test_picks_of_any_width_and_stride_are_taken(picks: Any) -> None:
-    wanted = [Row(value=b"%d" % i) for i in range(6)]
-    batches = encode(columns_of(wanted), now_ms=NOW, rows=picks)
-    assert rows_of(decoded(placed(batches))) == wanted[::2]
+    input_rows = [Row(value=b"%d" % i) for i in range(6)]
+    batches = encode(columns_of(input_rows), now_ms=NOW, rows=picks)
+    assert rows_of(decoded(placed(batches))) == input_rows[::2]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_codec_by_its_number_is_refused_and_not_just_written_into_the_header()
 
 
 def test_a_row_that_no_batch_can_hold_is_named() -> None:
-    size = 1 << 31  # never touched, so that no memory is behind it
+    size = 1 << 31  # never touched, so it takes no memory
     buffers = [None, pa.py_buffer(np.array([0, 1, size + 1])), pa.py_buffer(np.zeros(size + 1, np.uint8))]
     columns = from_arrow(pa.Array.from_buffers(pa.large_binary(), 2, buffers))
     with pytest.raises(InputError, match="row 1 takes 2147483663 bytes as a record; no batch can hold that"):
@@ -196,8 +196,8 @@ def test_rows_without_a_time_get_the_callers_clock() -> None:
 
 
 def test_times_may_run_backwards() -> None:
-    wanted = [Row(time=time) for time in (NOW, 0, NOW + 5, NOW - 1)]
-    (batch,) = placed(encoded(wanted))
+    input_rows = [Row(time=time) for time in (NOW, 0, NOW + 5, NOW - 1)]
+    (batch,) = placed(encoded(input_rows))
     assert (batch.header.base_timestamp, batch.header.max_timestamp) == (NOW, NOW + 5)
     assert [row.time for row in rows_of(decoded([batch]))] == [NOW, 0, NOW + 5, NOW - 1]
 
@@ -205,27 +205,27 @@ def test_times_may_run_backwards() -> None:
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1_048_575, 1_048_576, 3_000_000])
 @pytest.mark.parametrize("codec", CODECS)
 def test_values_of_every_length_class_survive(codec: Codec, size: int) -> None:
-    wanted = [Row(b"k", b"x" * size), Row(b"l", b"y")]
-    assert rows_of(decoded(placed(encoded(wanted, codec=codec)))) == wanted
+    input_rows = [Row(b"k", b"x" * size), Row(b"l", b"y")]
+    assert rows_of(decoded(placed(encoded(input_rows, codec=codec)))) == input_rows
 
 
 def test_a_record_larger_than_a_batch_becomes_a_batch_of_its_own() -> None:
-    wanted = [Row(value=b"a"), Row(value=b"b" * 5000), Row(value=b"c")]
-    batches = encoded(wanted, limits=BatchLimits(max_bytes=200))
+    input_rows = [Row(value=b"a"), Row(value=b"b" * 5000), Row(value=b"c")]
+    batches = encoded(input_rows, limits=BatchLimits(max_bytes=200))
     assert [batch.header.count for batch in batches] == [1, 1, 1]
-    assert rows_of(decoded(placed(batches))) == wanted
+    assert rows_of(decoded(placed(batches))) == input_rows
 
 
-@given(wanted=row_lists, codec=st.sampled_from(CODECS))
+@given(input_rows=row_lists, codec=st.sampled_from(CODECS))
 @quick
-def test_the_header_tells_what_is_inside(wanted: list[Row], codec: Codec) -> None:
-    (new,) = encoded(wanted, codec=codec)
+def test_the_header_tells_what_is_inside(input_rows: list[Row], codec: Codec) -> None:
+    (new,) = encoded(input_rows, codec=codec)
     batch = Batch.parse(bytes(new))
     batch.verify()
     assert batch.header == new.header
     assert batch.header.codec is codec
-    assert batch.header.count == batch.header.next_offset == len(wanted)
-    assert batch.header.max_timestamp == max(row.time for row in wanted)
+    assert batch.header.count == batch.header.next_offset == len(input_rows)
+    assert batch.header.max_timestamp == max(row.time for row in input_rows)
     assert b"".join(bytes(part) for part in new.parts()) == bytes(new) == bytes(batch.data)
     assert len(bytes(new)) == batch.header.size_bytes
 
@@ -233,20 +233,20 @@ def test_the_header_tells_what_is_inside(wanted: list[Row], codec: Codec) -> Non
 @given(runs=st.lists(row_lists, max_size=4), cut=st.integers(1, 60))
 @quick
 def test_a_run_of_batches_is_split_and_its_cut_end_left_out(runs: list[list[Row]], cut: int) -> None:
-    whole = b"".join(bytes(batch) for wanted in runs for batch in encoded(wanted))
+    whole = b"".join(bytes(batch) for input_rows in runs for batch in encoded(input_rows))
     partial = bytes(encoded([Row(value=b"x" * 100)])[0])[:-cut]
     batches = list(split(whole + partial))
     assert b"".join(bytes(batch.data) for batch in batches) == whole
-    assert [batch.header.count for batch in batches] == [len(wanted) for wanted in runs]
+    assert [batch.header.count for batch in batches] == [len(input_rows) for input_rows in runs]
 
 
 def test_batches_are_equal_when_their_bytes_are() -> None:
-    one, same, other = (written([Row(value=value)]) for value in (b"a", b"a", b"b"))
-    moved = Batch.parse(b"xx" + bytes(one.data), 2)
-    assert one == same == moved
-    assert one != other
-    assert len({one, same, moved}) == 1
-    assert repr(one) == "Batch(offsets=[0, 1), count=1, codec=none, bytes=69)"
+    batch, same, other = (written([Row(value=value)]) for value in (b"a", b"a", b"b"))
+    moved = Batch.parse(b"xx" + bytes(batch.data), 2)
+    assert batch == same == moved
+    assert batch != other
+    assert len({batch, same, moved}) == 1
+    assert repr(batch) == "Batch(offsets=[0, 1), count=1, codec=none, bytes=69)"
 
 
 def test_batches_are_found_in_every_kind_of_memory() -> None:

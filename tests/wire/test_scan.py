@@ -1,4 +1,4 @@
-"""The batches of a whole answer, found by a kernel: the same ones as one by one, or none at all."""
+"""The batches of a whole response, found by a kernel: the same as `split` finds, or none at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = [Row(b"k", b"value %d" % number) for number in range(5)]
 
 
 def log(*counts: int, base: int = 0, flags: int = 0) -> bytes:
-    """Batches of so many records, one after another."""
+    """Batches with these numbers of records, one after another."""
     data = b""
     for count in counts:
         data += bytes(written(ROWS[:count], base_offset=base, flags=flags).data)
@@ -39,7 +39,7 @@ def good(data: bytes) -> list[Batch] | None:
 
 
 def laid_out(*parts: bytes) -> tuple[memoryview, list[tuple[int, int]]]:
-    """All in one memory, with something between them."""
+    """All parts in one buffer, with other bytes between them."""
     data, spans = b"", []
     for part in parts:
         data += b"\xff" * 7
@@ -65,22 +65,22 @@ def test_the_batches_of_every_span_are_found() -> None:
 def test_a_partial_batch_at_the_end_is_left_out() -> None:
     whole = log(3, 2)
     for cut in range(len(whole)):
-        (found,) = scan(*laid_out(whole[:cut]))
-        assert (None if found is None else list(found)) == good(whole[:cut])
+        (batches,) = scan(*laid_out(whole[:cut]))
+        assert (None if batches is None else list(batches)) == good(whole[:cut])
 
 
 def test_there_may_be_any_number_of_batches() -> None:
     parts = [log(*[1] * 1000), log(*[1] * 3000)]
-    found = scan(*laid_out(*parts))
-    assert [None if one is None else len(one) for one in found] == [1000, 3000]
-    assert found[1] is not None
-    assert [batch.header.base_offset for batch in found[1]] == list(range(3000))
+    spans = scan(*laid_out(*parts))
+    assert [None if batches is None else len(batches) for batches in spans] == [1000, 3000]
+    assert spans[1] is not None
+    assert [batch.header.base_offset for batch in spans[1]] == list(range(3000))
 
 
 def test_attributes_that_any_or_all_have_are_told() -> None:
-    (found,) = scan(*laid_out(log(1) + log(1, base=1, flags=IS_LOG_APPEND)))
-    assert found is not None
-    assert (found.any_attributes, found.all_attributes) == (IS_LOG_APPEND, 0)
+    (batches,) = scan(*laid_out(log(1) + log(1, base=1, flags=IS_LOG_APPEND)))
+    assert batches is not None
+    assert (batches.any_attributes, batches.all_attributes) == (IS_LOG_APPEND, 0)
 
 
 def test_batches_that_go_back_are_not_taken() -> None:
@@ -97,7 +97,7 @@ def test_a_span_outside_the_memory_has_nothing(span: tuple[int, int]) -> None:
 def test_changed_bytes_give_the_same_answer_as_one_by_one(data: st.DataObject) -> None:
     whole = bytearray(log(2, 3, 1))
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(whole) - 1))
-        whole[at] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
-    (found,) = scan(*laid_out(bytes(whole)))
-    assert (None if found is None else list(found)) == good(bytes(whole))
+        position = data.draw(st.integers(0, len(whole) - 1))
+        whole[position] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
+    (batches,) = scan(*laid_out(bytes(whole)))
+    assert (None if batches is None else list(batches)) == good(bytes(whole))

@@ -1,4 +1,4 @@
-"""Batches that a kernel has found are decoded from their table, with the same result as one by one."""
+"""Batches found by a kernel are decoded from their table, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def log(parts: Iterable[Piece], *, base: int = 0, flags: int = 0) -> bytes:
     """One batch for each part, the first one with a large record."""
     data = b""
     for number, (rows, more, hole) in enumerate(parts):
-        wanted = [LARGE, *rows] if number == 0 else list(rows)
-        first = wanted[0].time
+        input_rows = [LARGE, *rows] if number == 0 else list(rows)
+        first = input_rows[0].time
         data += raw_batch(
-            records_bytes(wanted),
-            count=len(wanted),
+            records_bytes(input_rows),
+            count=len(input_rows),
             flags=more | flags,
             base_offset=base,
-            last_delta=len(wanted) - 1 + hole,
+            last_delta=len(input_rows) - 1 + hole,
             base_time=first,
             max_time=NOW,
         )
-        base += len(wanted) + hole
+        base += len(input_rows) + hole
     return data
 
 
@@ -55,7 +55,7 @@ def scanned(data: bytes) -> Batches:
 
 
 def outcome(decoder: Decoder, batches: Sequence[Batch], **where: Any) -> tuple[pa.Table, list[Any], str]:
-    """The rows, what is told of each chunk, and the error at the end."""
+    """Return the rows, the sums over all chunks, and the error at the end."""
     chunks: list[decode.Decoded] = []
     error = ""
     try:
@@ -63,21 +63,25 @@ def outcome(decoder: Decoder, batches: Sequence[Batch], **where: Any) -> tuple[p
             chunks += [chunk]
     except CorruptBatch as corrupt:
         error = str(corrupt)
-    told: list[Any] = [sum(chunk.rows for chunk in chunks), sum(chunk.clamped for chunk in chunks)]
-    told += [sum(chunk.left_out for chunk in chunks), chunks[-1].next_offset if chunks else None]
+    outcome_values: list[Any] = [sum(chunk.rows for chunk in chunks), sum(chunk.clamped for chunk in chunks)]
+    outcome_values += [sum(chunk.left_out for chunk in chunks), chunks[-1].next_offset if chunks else None]
     prints = [chunk.fingerprint for chunk in chunks]
-    total = None if not prints or prints[0] is None else sum((one for one in prints[1:] if one), prints[0])
-    return pa.Table.from_batches([chunk.records for chunk in chunks], decoder.schema), [*told, total], error
+    total = (
+        None
+        if not prints or prints[0] is None
+        else sum((fingerprint for fingerprint in prints[1:] if fingerprint), prints[0])
+    )
+    return pa.Table.from_batches([chunk.records for chunk in chunks], decoder.schema), [*outcome_values, total], error
 
 
 def same(data: bytes, *, columns: Sequence[str] = COLUMNS, chunk_bytes: int = 2 << 20, **where: Any) -> str:
-    """Compares both ways; the error that both have met."""
+    """Compare both ways of decoding. Returns the error of both."""
     fingerprint = where.pop("fingerprint", False)
     decoder = Decoder(columns, chunk_bytes=chunk_bytes, fingerprint=fingerprint)
-    table, told, error = outcome(decoder, scanned(data), **where)
+    table, details, error = outcome(decoder, scanned(data), **where)
     expected, also_told, same_error = outcome(decoder, list(split(data)), **where)
     assert table.equals(expected)
-    assert (told, error) == (also_told, same_error)
+    assert (details, error) == (also_told, same_error)
     return error
 
 
@@ -100,8 +104,8 @@ def test_what_is_damaged_is_told_after_all_that_is_not(parts: list[Piece], data:
     batches = list(split(whole))
     batch = data.draw(st.sampled_from(batches))
     position = data.draw(st.integers(61, batch.header.size_bytes - 1))
-    at = batch.start + position
-    damaged = whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :]
+    start = batch.start + position
+    damaged = whole[:start] + bytes([whole[start] ^ 0x40]) + whole[start + 1 :]
     assert "checksum" in same(damaged, chunk_bytes=size)
 
 

@@ -1,4 +1,4 @@
-"""Batches of many partitions in one piece of memory: each has its own rows, and nobody else's bytes."""
+"""Batches of many partitions in one block of memory: each has its own rows, and no bytes of others."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_each_partition_gets_its_rows_in_their_order() -> None:
     assert first.grown == [open_ones[partition].size_bytes for partition in (4, 0, 2)]
     second = append(slots, columns_of(rows), {0: [10, 11], 4: [12]})
     assert (second.reached, second.firsts) == ([2, 3], [1, 3])
-    found = {}
+    batches = {}
     for partition, slot in open_ones.items():
         count, size = slot.count, slot.size_bytes
         batch = slot.leave(LIMITS).seal()
         assert (batch.header.count, len(batch.records)) == (count, size)
         assert (slot.count, slot.size_bytes) == (0, 0)
-        found[partition] = rows_of(decoded(placed([batch])))
-    assert found == {4: [rows[i] for i in (1, 5, 9, 12)], 0: [rows[i] for i in (2, 10, 11)], 2: [rows[3], rows[4]]}
+        batches[partition] = rows_of(decoded(placed([batch])))
+    assert batches == {4: [rows[i] for i in (1, 5, 9, 12)], 0: [rows[i] for i in (2, 10, 11)], 2: [rows[3], rows[4]]}
 
 
 def test_a_draft_that_has_left_its_slot_goes_on_where_the_slot_ended() -> None:
@@ -72,10 +72,10 @@ def test_a_draft_that_has_left_its_slot_goes_on_where_the_slot_ended() -> None:
 def test_what_has_no_slot_and_what_does_not_fit_is_left_out() -> None:
     rows = [Row(None, bytes(size), (), 5) for size in (10, 100_000, 20)]
     slots = Slots(PARTITIONS)
-    one, two = slots.begin(1), slots.begin(2)
+    first, second = slots.begin(1), slots.begin(2)
     runs = {1: [0, 1, 2], ELSEWHERE: [0, 2], 2: [1]}
     assert append(slots, columns_of(rows), runs).reached == [1, 3, 5]
-    assert (one.count, two.count, two.size_bytes) == (1, 0, 0)
+    assert (first.count, second.count, second.size_bytes) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("limits", [BatchLimits(max_bytes=200), BatchLimits(max_bytes=1_000_000, max_records=4)])
@@ -102,7 +102,7 @@ def test_a_slot_begins_empty_whatever_became_of_the_batch_before() -> None:
 
 @given(st.integers(), st.sampled_from([50, 200, 5000]))
 def test_no_byte_is_written_outside_of_a_slot(seed: int, most: int) -> None:
-    """Slots of neighbours stay as they are, and before and after the memory there is a wall."""
+    """Neighboring slots do not change, and protected pages surround the memory."""
     chance = random.Random(seed)
     rows = [Row(None, chance.randbytes(chance.randrange(most)), (), chance.randrange(10**6)) for _ in range(60)]
     area = Walled()

@@ -1,7 +1,7 @@
-"""Looking after a cluster: topics, their settings and offsets, and the groups that read them.
+"""Administration of a cluster: topics, their settings and offsets, and consumer groups.
 
-`Admin` sends what the pure modules of this room build and judge, routes it to the right brokers and waits until
-the cluster as a whole has caught up. It moves no records.
+`Admin` sends the messages that the pure modules of this package build and check. It routes them to the right brokers
+and waits until the whole cluster has caught up. It must not move records.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ __all__ = [
     "TopicDescription",
 ]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept any misspelled name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -1,7 +1,8 @@
-"""`Admin`: creates, changes, describes and deletes topics and lists offsets, on a cluster of its own or a shared one.
+"""`Admin`: creates, changes, describes and deletes topics, and lists offsets.
 
-Calls come in with plain values and an optional timeout in seconds; they return when the whole cluster has caught
-up, or raise within the timeout. What the requests contain is decided in the pure modules beside this one.
+Comes in: calls with plain values and an optional timeout in seconds. They return when every broker of the cluster has
+caught up, or raise within the timeout. The pure modules next to this one build and check the messages. It must not move
+records.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from ottla.admin import offsets, settings, topics
-from ottla.admin.everywhere import await_everywhere
+from ottla.admin.all_brokers import await_everywhere
 from ottla.admin.group_admin import GroupAdmin
 from ottla.admin.lookup import find_offsets, find_ranges
 from ottla.admin.offsets import At, OffsetAt, OffsetSpec
@@ -29,13 +30,13 @@ from ottla.net.metadata import from_response
 from ottla.net.targets import AnyBroker, Controller
 
 
-class _Doubt:
-    """Remembers whether an earlier attempt may have been carried out although its answer was lost."""
+class _Uncertainty:
+    """Remembers whether an earlier attempt may have succeeded although its response was lost."""
 
     def __init__(self, explained_by: ErrorCode) -> None:
         self._explained_by = explained_by
         self.accept = ErrorCode.none
-        """The error that now means success: we did it ourselves, the last time."""
+        """The error that now means success: the previous attempt did it."""
 
     def note(self, error: OttlaError) -> None:
         timed_out = isinstance(error, BrokerError) and error.code is ErrorCode.request_timed_out
@@ -44,7 +45,11 @@ class _Doubt:
 
 
 class Admin:
-    """Made from bootstrap addresses, or from a `Cluster` that is then left open. Nothing connects before a call."""
+    """Administers topics, offsets and groups. Nothing connects before the first call.
+
+    Takes bootstrap addresses, or a `Cluster`, which stays open on `close`. Every call raises `BrokerError` if the
+    cluster rejects it, and `DeadlineExceeded` or `NoBrokerReachable` if it does not succeed within `timeout`.
+    """
 
     def __init__(
         self,
@@ -55,10 +60,10 @@ class Admin:
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self._footing = ClientContext(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
-        self.cluster = self._footing.cluster
+        self._context = ClientContext(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
+        self.cluster = self._context.cluster
         self.groups = GroupAdmin(self.cluster)
-        """What can be done with consumer groups and their offsets."""
+        """Consumer groups and their offsets."""
 
     def __enter__(self) -> Admin:
         return self
@@ -69,8 +74,8 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """Closes the cluster client, unless it was handed in."""
-        self._footing.close()
+        """Close the cluster client, unless the caller passed it in."""
+        self._context.close()
 
     def create_topic(
         self,
@@ -82,7 +87,7 @@ class Admin:
         assignments: Sequence[Sequence[int]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Creates a topic and returns when it can be written to through any broker."""
+        """Create a topic. Returns when it can be written through any broker."""
         new = NewTopic(
             name=name,
             partitions=partitions,
@@ -93,20 +98,19 @@ class Admin:
         self.create_topics([new], timeout=timeout)
 
     def create_topics(self, new: Collection[NewTopic], *, timeout: float | None = None) -> None:
-        """Creates several topics and returns when all can be written to through any broker.
+        """Create several topics. Returns when all of them can be written through any broker.
 
-        They are created one by one as far as the cluster is concerned: when one is refused its BrokerError is
-        raised, and others may exist.
+        This is not atomic: if the cluster rejects one topic, its `BrokerError` is raised, and others may exist.
         """
         deadline = self._deadline(timeout)
         names = [topic.name for topic in new]
         missing = {topic.name: topic for topic in new}
-        doubt = _Doubt(ErrorCode.topic_already_exists)
+        uncertainty = _Uncertainty(ErrorCode.topic_already_exists)
 
         def check(response: Any) -> None:
             for name in topics.succeeded(response.topics):
-                missing.pop(name, None)  # what is there already is not asked for again
-            topics.check_create(response, accept=doubt.accept)
+                missing.pop(name, None)  # a retry must not ask again for those that exist
+            topics.check_create(response, accept=uncertainty.accept)
 
         self.cluster.call(
             Controller(),
@@ -116,15 +120,16 @@ class Admin:
             check=check,
             what=f"creating {_named('topic', names)}",
             deadline=deadline,
-            retrying=doubt.note,
+            retrying=uncertainty.note,
         )
         self._await_metadata(names, topics.unready, what="waiting for new topics", deadline=deadline)
         self._await_leaders(names, deadline)
 
     def check_topic(self, new: NewTopic, *, timeout: float | None = None) -> Settings:
-        """The settings that a topic would have if it were created: nothing is, but what is wrong is refused.
+        """Return the settings that a topic would have, without creating it.
 
-        They are empty when the user may not see them.
+        Raises `BrokerError` for whatever would make creating it fail. The settings are empty if the user may not see
+        them.
         """
         deadline = self._deadline(timeout)
 
@@ -143,21 +148,21 @@ class Admin:
         )
 
     def add_partitions(self, topic: str, total: int, *, apply: Apply = Apply.NOW, timeout: float | None = None) -> None:
-        """Gives a topic more partitions, `total` in all; returns when they can be written to through any broker.
+        """Raise the number of partitions of a topic to `total`. Returns when they can be written through any broker.
 
-        Records stay where they are: from now on a key may go to another partition than before.
+        Existing records stay where they are. From now on a key may map to another partition than before.
         """
         deadline = self._deadline(timeout)
-        doubt = _Doubt(ErrorCode.invalid_partitions)
+        uncertainty = _Uncertainty(ErrorCode.invalid_partitions)
         self.cluster.call(
             Controller(),
             lambda version_of: topics.build_add_partitions(
                 version_of, topic, total, seconds=self._broker_seconds(deadline), apply=apply
             ),
-            check=lambda response: topics.check_add_partitions(response, accept=doubt.accept),
+            check=lambda response: topics.check_add_partitions(response, accept=uncertainty.accept),
             what=f"adding partitions to topic {topic}",
             deadline=deadline,
-            retrying=doubt.note,
+            retrying=uncertainty.note,
         )
         if apply is Apply.NOW:
             self._await_metadata(
@@ -169,11 +174,11 @@ class Admin:
             self._await_leaders([topic], deadline)
 
     def delete_topics(self, names: Collection[str] | str, *, timeout: float | None = None) -> None:
-        """Deletes topics and returns when no broker knows them any more."""
+        """Delete topics. Returns when no broker knows them any more. Raises `BrokerError` if one does not exist."""
         deadline = self._deadline(timeout)
-        wanted = [names] if isinstance(names, str) else list(names)
-        present = dict.fromkeys(wanted)
-        doubt = _Doubt(ErrorCode.unknown_topic_or_partition)
+        topic_names = [names] if isinstance(names, str) else list(names)
+        present = dict.fromkeys(topic_names)
+        uncertainty = _Uncertainty(ErrorCode.unknown_topic_or_partition)
 
         def check(response: Any) -> list[str]:
             for name in topics.succeeded(response.responses):
@@ -184,24 +189,24 @@ class Admin:
             Controller(),
             lambda version_of: topics.build_delete(version_of, present, seconds=self._broker_seconds(deadline)),
             check=check,
-            what=f"deleting {_named('topic', wanted)}",
+            what=f"deleting {_named('topic', topic_names)}",
             deadline=deadline,
-            retrying=doubt.note,
+            retrying=uncertainty.note,
         )
-        if unknown and doubt.accept is ErrorCode.none:
+        if unknown and uncertainty.accept is ErrorCode.none:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"deleting {_named('topic', unknown)}")
-        self._await_metadata(wanted, topics.still_there, what="waiting for deleted topics", deadline=deadline)
-        self.cluster.invalidate(*wanted)
+        self._await_metadata(topic_names, topics.still_there, what="waiting for deleted topics", deadline=deadline)
+        self.cluster.invalidate(*topic_names)
 
     def describe_topics(
         self, names: Collection[str] | str | None = None, *, timeout: float | None = None
     ) -> list[TopicDescription]:
-        """The named topics (None: all), by name; BrokerError when one does not exist."""
-        wanted = [names] if isinstance(names, str) else names
-        return topics.describe(self.cluster.metadata(wanted, deadline=self._deadline(timeout)))
+        """Return the named topics (None: all), sorted by name. Raises `BrokerError` if one does not exist."""
+        selected = [names] if isinstance(names, str) else names
+        return topics.describe(self.cluster.metadata(selected, deadline=self._deadline(timeout)))
 
     def topic_names(self, *, timeout: float | None = None) -> list[str]:
-        """The names of all topics but Kafka's internal ones, sorted."""
+        """Return the names of all topics except Kafka's internal ones, sorted."""
         metadata = self.cluster.metadata(None, deadline=self._deadline(timeout))
         return sorted(name for name, topic in metadata.topics.items() if not topic.internal)
 
@@ -213,53 +218,52 @@ class Admin:
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAt]:
-        """Where `at` is in each partition; the name of a topic stands for all its partitions.
+        """Return the offset of `at` in each partition. The name of a topic stands for all its partitions.
 
-        Leaders are asked at the same time; partitions whose leader moved are asked again, the others not.
+        Asks all leaders at the same time, and asks again only for partitions whose leader moved. Raises `InputError`
+        for an invalid time.
         """
         deadline = self._deadline(timeout)
-        offsets.wire_timestamp(at)  # refuses a bad time before anything is sent
-        wanted = self._partitions(partitions, deadline)
-        return find_offsets(self.cluster, wanted, at=at, isolation=isolation, deadline=deadline)
+        offsets.wire_timestamp(at)  # rejects an invalid time before anything is sent
+        selected = self._partitions(partitions, deadline)
+        return find_offsets(self.cluster, selected, at=at, isolation=isolation, deadline=deadline)
 
     def log_ranges(
         self, partitions: str | Iterable[str | TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
-        """Where each log begins and ends. Its length estimates the records: compaction and transactions leave holes."""
+        """Return where each log begins and ends. Its length is an estimate: compaction and transactions leave gaps."""
         deadline = self._deadline(timeout)
-        wanted = self._partitions(partitions, deadline)
-        first = self.list_offsets(wanted, OffsetSpec.EARLIEST, timeout=deadline.remaining())
-        last = self.list_offsets(wanted, OffsetSpec.LATEST, timeout=deadline.remaining())
-        return {
-            part: OffsetRange(*part, first[part].offset, max(first[part].offset, last[part].offset)) for part in wanted
-        }
+        selected = self._partitions(partitions, deadline)
+        first = self.list_offsets(selected, OffsetSpec.EARLIEST, timeout=deadline.remaining())
+        last = self.list_offsets(selected, OffsetSpec.LATEST, timeout=deadline.remaining())
+        return {tp: OffsetRange(*tp, first[tp].offset, max(first[tp].offset, last[tp].offset)) for tp in selected}
 
     def visible_log_ranges(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
-        """`log_ranges`, but for partitions of which nobody can tell for some seconds: they are absent."""
+        """Return `log_ranges`, without the partitions whose range no broker can tell within a few seconds."""
         deadline = self._deadline(timeout)
-        wanted = list(partitions)
-        self.cluster.metadata({part.topic for part in wanted}, deadline=deadline, refresh=Refresh.IF_STALE)
-        return find_ranges(self.cluster, wanted, deadline=deadline)
+        selected = list(partitions)
+        self.cluster.metadata({tp.topic for tp in selected}, deadline=deadline, refresh=Refresh.IF_STALE)
+        return find_ranges(self.cluster, selected, deadline=deadline)
 
     def settings(self, names: Collection[str] | str, *, timeout: float | None = None) -> dict[str, Settings]:
-        """All settings of topics, by topic and name; BrokerError when a topic does not exist."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        """Return all settings of topics, by topic and name. Raises `BrokerError` if a topic does not exist."""
+        topic_names = [names] if isinstance(names, str) else list(names)
         return self.cluster.call(
             AnyBroker(),
-            lambda version_of: settings.build_describe(version_of, wanted),
+            lambda version_of: settings.build_describe(version_of, topic_names),
             check=settings.read_describe,
-            what=f"describing the settings of {_named('topic', wanted)}",
+            what=f"describing the settings of {_named('topic', topic_names)}",
             deadline=self._deadline(timeout),
         )
 
     def alter_settings(
         self, topic: str, changes: Changes, *, apply: Apply = Apply.NOW, timeout: float | None = None
     ) -> None:
-        """Changes some settings of a topic, None for "as the brokers say", and leaves the others as they are.
+        """Change some settings of a topic and keep the others. None removes the topic's own value.
 
-        Returns when every broker has heard of it.
+        Returns when every broker has the change.
         """
         deadline = self._deadline(timeout)
         self.cluster.call(
@@ -281,27 +285,29 @@ class Admin:
     def replica_sizes(
         self, names: Collection[str] | str | None = None, *, timeout: float | None = None
     ) -> ReplicaSizes:
-        """Bytes of each copy of each partition of the named topics (None: all), and which brokers did not tell."""
+        """Return the size of each replica of the named topics (None: all), and the brokers that did not respond."""
         deadline = self._deadline(timeout)
         return find_sizes(self.cluster, self.describe_topics(names, timeout=deadline.remaining()), deadline=deadline)
 
-    def _partitions(self, given: str | Iterable[str | TopicPartition], deadline: Deadline) -> list[TopicPartition]:
-        """The partitions that are meant, each once; a name stands for all partitions of that topic."""
-        wanted = [given] if isinstance(given, str) else list(given)
-        names = [one for one in wanted if isinstance(one, str)]
+    def _partitions(self, selection: str | Iterable[str | TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """Return the selected partitions, each once. A name stands for all partitions of that topic."""
+        items = [selection] if isinstance(selection, str) else list(selection)
+        names = [item for item in items if isinstance(item, str)]
         topics = self.cluster.topics(names, deadline=deadline) if names else {}
-        found: dict[TopicPartition, None] = {}
-        for one in wanted:
-            if isinstance(one, str):
-                found.update((TopicPartition(one, partition.index), None) for partition in topics[one].partitions)
-            elif isinstance(one, TopicPartition):
-                found[one] = None
+        partitions: dict[TopicPartition, None] = {}
+        for item in items:
+            if isinstance(item, str):
+                partitions.update(
+                    (TopicPartition(item, partition.index), None) for partition in topics[item].partitions
+                )
+            elif isinstance(item, TopicPartition):
+                partitions[item] = None
             else:
-                raise InputError(f"{one!r} is neither a TopicPartition nor the name of a topic")
-        return list(found)
+                raise InputError(f"{item!r} is neither a TopicPartition nor a topic name")
+        return list(partitions)
 
     def _await_metadata(self, names: Collection[str], judge: topics.Judge, *, what: str, deadline: Deadline) -> None:
-        """Waits until the metadata of every broker passes `judge`."""
+        """Wait until the metadata of every broker passes `judge`."""
         await_everywhere(
             self.cluster,
             lambda version_of: metadata_request(version_of, MetadataQuery(frozenset(names))),
@@ -311,7 +317,7 @@ class Admin:
         )
 
     def _await_leaders(self, names: Collection[str], deadline: Deadline) -> None:
-        """A leader may know that it leads a moment before it does; one that answers this is ready for records."""
+        """Wait until the leaders serve: one may be elected a moment before it does. One that responds is ready."""
         find_offsets(
             self.cluster,
             self._partitions(names, deadline),
@@ -324,7 +330,7 @@ class Admin:
         return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
 
     def _broker_seconds(self, deadline: Deadline) -> float:
-        """What the broker may take, a little less than we wait for it."""
+        """Return the time the broker may take, a little less than we wait for it."""
         return max(0.1, 0.8 * min(deadline.remaining(), self.cluster.timeouts.request))
 
 

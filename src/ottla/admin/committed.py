@@ -1,7 +1,7 @@
-"""The offsets that consumer groups have committed: reading them and writing them, for everybody who does.
+"""Reads and writes the offsets that consumer groups have committed.
 
-A cluster, a group (or one of its members) and partitions come in; offsets go out, or the first partition's error that
-no retry will cure. No state is kept here, and where a partition's log begins or ends is not looked at.
+Comes in: a cluster, a group (or one of its members) and partitions. Goes out: offsets, or the first error that no retry
+will cure. It keeps no state, and does not check where a log begins or ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ottla.net.targets import CoordinatorKind, CoordinatorOf
 from ottla.wire import messages
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
-# Version 10 of both (Kafka 4.1) names topics by id alone: offsets of a topic are never taken for those of another one
-# that got its name.
+# Version 10 of both (Kafka 4.1) identifies topics by id alone, so offsets of a topic are never mistaken for those of a
+# later topic with the same name.
 _BY_ID, _BY_NAME = 10, 9
-# Version 8 (Kafka 3.0) is the first whose answer is a list of groups.
+# Version 8 (Kafka 3.0) is the first whose response is a list of groups.
 _LOWEST_FETCH = 8
 
 GROUP_MOVED_ON = frozenset(
@@ -36,19 +36,19 @@ GROUP_MOVED_ON = frozenset(
         ErrorCode.rebalance_in_progress,
     }
 )
-"""A commit refused with one of these comes from a member that the group no longer counts on, or not in this epoch."""
+"""Error codes of a commit from a member that the group has removed, or that is in an old epoch."""
 _UNKNOWN_TOPIC = frozenset({ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition})
 
 
 class Committed(NamedTuple):
-    """What a group has committed for a partition: the offset of the next record to read, and what was noted with it."""
+    """What a group has committed for a partition: the offset of the next record to read, and its metadata."""
 
     offset: int
     leader_epoch: int = -1
-    """The epoch of the last record read; -1 where it is not known."""
+    """The leader epoch of the last record read; -1 if unknown."""
     metadata: str = ""
     topic_id: UUID | None = None
-    """Of a commit: the topic that is meant; None for the one that has the name now, whichever that is."""
+    """For a commit: the id of the topic that is meant; None for the topic that has the name now."""
 
 
 def fetch_committed(
@@ -60,19 +60,20 @@ def fetch_committed(
     ids: Mapping[str, UUID | None] | None = None,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, Committed]:
-    """What the group has committed for these partitions (None: for all). Those without a commit are absent.
+    """Return what the group has committed for these partitions (None: for all). Those without a commit are absent.
 
-    With READ_COMMITTED, offsets that an open transaction is about to change are waited for (KIP-447). With the `ids` of
-    all topics, brokers that can leave out what was committed for an earlier topic of the same name.
+    With READ_COMMITTED, waits for offsets that an open transaction is about to change (KIP-447). With the `ids` of all
+    topics, brokers since 4.1 leave out commits for an earlier topic of the same name. Raises `UnsupportedFormat` for
+    brokers before 3.0.
     """
     if partitions is not None and not partitions:
         return {}
     what = f"fetching committed offsets of group {member.group}"
     known = {name: topic_id for name, topic_id in (ids or {}).items() if topic_id is not None}
-    by_id = partitions is not None and all(at.topic in known for at in partitions)
+    by_id = partitions is not None and all(tp.topic in known for tp in partitions)
     names = {topic_id: name for name, topic_id in known.items()}
     fields = {
-        "groups": [_asked(member, partitions, known)],
+        "groups": [_requested_group(member, partitions, known)],
         "require_stable": isolation is Isolation.READ_COMMITTED,
     }
 
@@ -96,25 +97,25 @@ def commit(
     *,
     deadline: Deadline | None = None,
 ) -> None:
-    """Commits these offsets for the group; BrokerError when a partition is refused (others may be committed then).
+    """Commit these offsets for the group. Raises `BrokerError` if a partition is rejected; others may be committed.
 
-    Without a member id it counts only while the group has no members. With one, codes in `GROUP_MOVED_ON` say that
-    the member has lost its place, and with it the right to commit. Offsets that name the topic they are meant for are
-    committed for that one only: TopicCreatedAgain, and nothing is committed, when another one has its name.
+    Without a member id, brokers accept it only while the group has no members. With one, codes in `GROUP_MOVED_ON` mean
+    that the group has removed the member, which must not commit any more. Offsets with a topic id are committed for
+    that topic only: raises `TopicCreatedAgain`, and commits nothing, if another topic has its name.
     """
     if not offsets:
         return
     what = f"committing offsets of group {member.group}"
     limit = deadline or Deadline.after(cluster.timeouts.total)
     fields = _commit_fields(member, offsets)
-    ids = {at: wanted.topic_id for at, wanted in offsets.items()}
-    names = {topic_id: at.topic for at, topic_id in ids.items() if topic_id is not None}
+    ids = {tp: entry.topic_id for tp, entry in offsets.items()}
+    names = {topic_id: tp.topic for tp, topic_id in ids.items() if topic_id is not None}
     by_id = None not in ids.values()
 
     def build(version_of: VersionOf) -> messages.Message:
         version = version_of(OFFSET_COMMIT, highest=_BY_ID if by_id else _BY_NAME)
         if version < _BY_ID:
-            refuse_replaced(cluster, ids, deadline=limit)  # the request itself cannot say which topic is meant
+            refuse_replaced(cluster, ids, deadline=limit)  # the request itself cannot identify the topic
         message: messages.Message = messages.compose(messages.request_type(OFFSET_COMMIT, version), fields)
         return message
 
@@ -130,7 +131,7 @@ def commit(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partition numbers of each topic, in the order given."""
+    """Return the partition numbers of each topic, in the given order."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -138,24 +139,25 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def raise_gravest(errors: Iterable[BrokerError]) -> None:
-    """Raises one that no retry will cure if there is one, else the first, else nothing."""
+    """Raise an error that no retry will cure if there is one, else the first, else nothing."""
     worst = min(errors, key=lambda error: error.retriable, default=None)
     if worst is not None:
         raise worst
 
 
-def _asked(
+def _requested_group(
     member: GroupMember, partitions: Collection[TopicPartition] | None, ids: Mapping[str, UUID]
 ) -> dict[str, Any]:
+    """Build the group of an OffsetFetch request. Topics null means all."""
     topics = None
     if partitions is not None:
         topics = [
-            {"name": name, "topic_id": ids.get(name), "partition_indexes": found}
-            for name, found in by_topic(partitions).items()
+            {"name": name, "topic_id": ids.get(name), "partition_indexes": indexes}
+            for name, indexes in by_topic(partitions).items()
         ]
     return {
         "group_id": member.group,
-        # The broker takes a null id for somebody who is no member, an empty one for a member that it does not know.
+        # Brokers take a null id for a client that is not a member, an empty one for an unknown member.
         "member_id": member.member_id or None,
         "member_epoch": member.generation if member.member_id else -1,
         "topics": topics,
@@ -163,34 +165,36 @@ def _asked(
 
 
 def _read_fetch(response: Any, names: Mapping[UUID, str], what: str) -> dict[TopicPartition, Committed]:
+    """Return the offsets of the response. -1 stands for no commit."""
     group = response.groups[0]
     if group.error_code is not ErrorCode.none:
         raise BrokerError(group.error_code, what)
-    found = dict(_rows(group, names))
+    rows = dict(_rows(group, names))
     raise_gravest(
         BrokerError(row.error_code, f"{what}: {partition}")
-        for partition, row in found.items()
+        for partition, row in rows.items()
         if row.error_code is not ErrorCode.none
     )
     return {
         partition: Committed(int(row.committed_offset), int(row.committed_leader_epoch), row.metadata or "")
-        for partition, row in found.items()
+        for partition, row in rows.items()
         if row.committed_offset >= 0
     }
 
 
 def _commit_fields(member: GroupMember, offsets: Mapping[TopicPartition, Committed]) -> dict[str, Any]:
+    """Build the fields of an OffsetCommit request."""
     topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
-    for partition, wanted in offsets.items():
-        if wanted.offset < 0:
-            raise InputError(f"offset {wanted.offset} of {partition} cannot be committed: 0 or more is accepted")
+    for partition, entry in offsets.items():
+        if entry.offset < 0:
+            raise InputError(f"offset {entry.offset} of {partition} cannot be committed: it must be 0 or more")
         row = {
             "partition_index": partition.partition,
-            "committed_offset": wanted.offset,
-            "committed_leader_epoch": wanted.leader_epoch,
-            "committed_metadata": wanted.metadata,
+            "committed_offset": entry.offset,
+            "committed_leader_epoch": entry.leader_epoch,
+            "committed_metadata": entry.metadata,
         }
-        topics.setdefault((partition.topic, wanted.topic_id), []).append(row)
+        topics.setdefault((partition.topic, entry.topic_id), []).append(row)
     return {
         "group_id": member.group,
         "generation_id_or_member_epoch": member.generation,
@@ -203,6 +207,7 @@ def _commit_fields(member: GroupMember, offsets: Mapping[TopicPartition, Committ
 
 
 def _check_commit(response: Any, names: Mapping[UUID, str], member: GroupMember) -> None:
+    """Raise the gravest error of the partitions."""
     raise_gravest(
         BrokerError(row.error_code, f"committing the offset of {partition} for group {member.group}")
         for partition, row in _rows(response, names)
@@ -210,9 +215,9 @@ def _check_commit(response: Any, names: Mapping[UUID, str], member: GroupMember)
     )
 
 
-def _rows(answer: Any, names: Mapping[UUID, str]) -> Iterator[tuple[TopicPartition, Any]]:
-    """An answer by id has no names."""
-    for topic in answer.topics:
+def _rows(response: Any, names: Mapping[UUID, str]) -> Iterator[tuple[TopicPartition, Any]]:
+    """Yield partition and row. A response by id has no names."""
+    for topic in response.topics:
         name = topic.name if hasattr(topic, "name") else names[topic.topic_id]
         for row in topic.partitions:
             yield TopicPartition(name, int(row.partition_index)), row

@@ -1,7 +1,7 @@
-"""`GroupAdmin`: lists, describes and deletes groups, and reads and moves the offsets that they have committed.
+"""`GroupAdmin`: lists, describes and deletes groups, and reads and moves their committed offsets.
 
-Calls come in with names and an optional timeout in seconds and go to the coordinator of the group, or to every broker;
-they return or raise within the timeout. What the requests contain is decided in `groups` and `committed`.
+Comes in: calls with names and an optional timeout in seconds. They go to the coordinator of the group or to every
+broker, and return or raise within the timeout. `groups` and `committed` build and check the messages.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from ottla.admin import groups
+from ottla.admin.all_brokers import ask_each
 from ottla.admin.committed import GROUP_MOVED_ON, Committed, commit, fetch_committed, raise_gravest
-from ottla.admin.everywhere import ask_each
 from ottla.admin.groups import GroupDescription, ListedGroup, PartitionLag
 from ottla.admin.lookup import find_ranges
 from ottla.errors import BrokerError, ErrorCode, NetworkError, UnsupportedFormat
@@ -21,78 +21,82 @@ from ottla.net.targets import AnyBroker, CoordinatorKind, CoordinatorOf
 
 
 class GroupAdmin:
-    """Looks after the groups of a cluster, which stays open; `Admin.groups` makes one."""
+    """Administers the groups of a cluster, which stays open. Use `Admin.groups`.
+
+    Every call raises `BrokerError` if the coordinator rejects it, and `DeadlineExceeded` or `NoBrokerReachable` if it
+    does not succeed within `timeout`.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
     def list_groups(self, *, timeout: float | None = None) -> list[ListedGroup]:
-        """Every group of every coordinator, by name."""
+        """Return every group of every coordinator, sorted by name."""
         deadline = self._deadline(timeout)
         effort = self.cluster.effort("listing groups", deadline)
         while True:
             brokers = self.cluster.metadata(deadline=deadline).brokers.values()
-            found: dict[str, ListedGroup] = {}
+            listed: dict[str, ListedGroup] = {}
             try:
-                for broker, answer in ask_each(self.cluster, brokers, groups.build_list, deadline=deadline).items():
-                    if isinstance(answer, NetworkError):
-                        raise answer
-                    found.update({group.name: group for group in groups.read_list(answer, broker.id)})
-                return [found[name] for name in sorted(found)]
+                for broker, response in ask_each(self.cluster, brokers, groups.build_list, deadline=deadline).items():
+                    if isinstance(response, NetworkError):
+                        raise response
+                    listed.update({group.name: group for group in groups.read_list(response, broker.id)})
+                return [listed[name] for name in sorted(listed)]
             except (BrokerError, NetworkError) as exc:
-                # Half a list would be worse than none: while a broker is away its groups move to the others.
+                # Half a list would be worse than none: while a broker is down, its groups move to the others.
                 self.cluster.doubt(AnyBroker())
                 effort.failed(exc)
 
     def describe(self, group: str, *, timeout: float | None = None) -> GroupDescription:
-        """A group with its members; BrokerError with GROUP_ID_NOT_FOUND when there is none of that name."""
+        """Return a group with its members. Raises `BrokerError` with GROUP_ID_NOT_FOUND if it does not exist."""
         return self._describe(group, self._deadline(timeout))
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Committed]:
-        """What the group has committed for these partitions (None: all), sorted; those without a commit are absent."""
-        found = fetch_committed(self.cluster, GroupMember(group), partitions, deadline=self._deadline(timeout))
-        return dict(sorted(found.items()))
+        """Return what the group has committed for these partitions (None: all), sorted. Others are absent."""
+        offsets = fetch_committed(self.cluster, GroupMember(group), partitions, deadline=self._deadline(timeout))
+        return dict(sorted(offsets.items()))
 
     def lag(self, group: str, *, timeout: float | None = None) -> list[PartitionLag]:
-        """How far the group is in every partition of the topics that it has committed offsets of, or reads now."""
+        """Return the lag of the group in every partition of the topics that it has committed or reads now."""
         deadline = self._deadline(timeout)
-        found = fetch_committed(self.cluster, GroupMember(group), None, deadline=deadline)
-        assigned = {part for member in self._members(group, deadline) for part in member.assigned}
-        partitions = self._partitions_of({part.topic for part in (*found, *assigned)}, deadline)
+        committed = fetch_committed(self.cluster, GroupMember(group), None, deadline=deadline)
+        assigned = {tp for member in self._members(group, deadline) for tp in member.assigned}
+        partitions = self._partitions_of({tp.topic for tp in (*committed, *assigned)}, deadline)
         ends = find_ranges(self.cluster, partitions, deadline=deadline)
-        return [_lag(part, found.get(part), ends.get(part)) for part in sorted({*partitions, *found, *assigned})]
+        return [_lag(tp, committed.get(tp), ends.get(tp)) for tp in sorted({*partitions, *committed, *assigned})]
 
     def set_offsets(
         self, group: str, offsets: Mapping[TopicPartition, Committed | int], *, timeout: float | None = None
     ) -> None:
-        """Commits offsets for a group without members, also for one that is new.
+        """Commit offsets for a group without members. The group may be new.
 
-        With members it is refused with NON_EMPTY_GROUP, and they are named: they would not notice.
+        Raises `BrokerError` with NON_EMPTY_GROUP, naming the members, if it has any: they would not notice the change.
         """
         deadline = self._deadline(timeout)
-        wanted = {part: at if isinstance(at, Committed) else Committed(at) for part, at in offsets.items()}
+        entries = {tp: offset if isinstance(offset, Committed) else Committed(offset) for tp, offset in offsets.items()}
         try:
-            commit(self.cluster, GroupMember(group), wanted, deadline=deadline)
+            commit(self.cluster, GroupMember(group), entries, deadline=deadline)
         except BrokerError as exc:
             if exc.code in GROUP_MOVED_ON:
                 self._refuse_in_use(group, exc, deadline)
             raise
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None) -> None:
-        """Forgets what the group has committed for these partitions; refused for topics that members read."""
-        wanted = list(partitions)
+        """Delete what the group has committed for these partitions. Brokers reject it for topics that members read."""
+        selected = list(partitions)
         self.cluster.call(
             _coordinator(group),
-            lambda version_of: groups.build_delete_offsets(version_of, group, wanted),
+            lambda version_of: groups.build_delete_offsets(version_of, group, selected),
             check=lambda response: raise_gravest(groups.delete_offsets_errors(response, group)),
             what=f"deleting offsets of group {group}",
             deadline=self._deadline(timeout),
         )
 
     def delete(self, group: str, *, timeout: float | None = None) -> None:
-        """Deletes a group and its offsets. One with members is refused with NON_EMPTY_GROUP, and they are named."""
+        """Delete a group and its offsets. Raises `BrokerError` with NON_EMPTY_GROUP, naming them, if it has members."""
         deadline = self._deadline(timeout)
         lost: list[NetworkError] = []
         try:
@@ -106,17 +110,19 @@ class GroupAdmin:
             )
         except BrokerError as exc:
             if exc.code is ErrorCode.group_id_not_found and lost:
-                return  # an earlier attempt did it, and its answer was lost
+                return  # an earlier attempt did it, and its response was lost
             if exc.code is ErrorCode.non_empty_group:
                 self._refuse_in_use(group, exc, deadline)
             raise
 
     def _refuse_in_use(self, group: str, cause: BrokerError, deadline: Deadline) -> None:
+        """Raise an error with the members, if the group has any."""
         members = self._members(group, deadline)
         if members:
             raise groups.in_use(group, members) from cause
 
     def _members(self, group: str, deadline: Deadline) -> tuple[groups.DescribedMember, ...]:
+        """Return the members of a group; none if it does not exist."""
         try:
             return self._describe(group, deadline).members
         except BrokerError as exc:
@@ -125,6 +131,7 @@ class GroupAdmin:
             raise
 
     def _describe(self, group: str, deadline: Deadline) -> GroupDescription:
+        """Describe a group, first as KIP-848 and then as classic: brokers do not say which one it is."""
         target, what = _coordinator(group), f"describing group {group}"
         try:
             return self.cluster.call(
@@ -148,7 +155,7 @@ class GroupAdmin:
         )
 
     def _partitions_of(self, names: Collection[str], deadline: Deadline) -> list[TopicPartition]:
-        """The partitions of those topics that still exist."""
+        """Return the partitions of the topics that still exist."""
         topics = self.cluster.metadata(names, deadline=deadline).topics if names else {}
         return [TopicPartition(name, part.index) for name in names for part in topics[name].partitions]
 

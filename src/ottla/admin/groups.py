@@ -1,7 +1,7 @@
-"""What groups and their members are: the requests to list, describe and delete them, and what the answers mean.
+"""Groups and their members: the requests to list, describe and delete them, and what the responses mean.
 
-Names come in, kio requests go out; answers come in as kio entities of the classic protocol or of KIP-848 and become the
-same values. Pure: `GroupAdmin` does the sending.
+Comes in: names, and responses as entities of the classic protocol or of KIP-848. Goes out: requests, and the same
+values for both protocols. Pure: `GroupAdmin` sends.
 """
 
 from __future__ import annotations
@@ -26,30 +26,35 @@ _LAST_EMBEDDED = 3
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as its coordinator lists it. `type` is classic, consumer (KIP-848), share or streams."""
+    """A group in its coordinator's list. `type` is classic, consumer (KIP-848), share or streams."""
 
     name: str
     state: str
+    """As Kafka names it: Stable, Empty, PreparingRebalance, ...; empty before Kafka 2.6."""
     type: str
     protocol_type: str
-    """What its members do: "consumer", "connect"; empty where offsets were committed without members."""
+    """What its members do: "consumer", "connect"; empty if offsets were committed without members."""
     coordinator: int
+    """The id of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """A member of a group. `epoch` and `target` are None with the classic protocol, which does not tell them."""
+    """A member of a group. `epoch` and `target` are None with the classic protocol, which does not have them."""
 
     member_id: str
     client_id: str
     host: str
     instance_id: str | None = None
+    """The id of a static member (KIP-345)."""
     assigned: tuple[TopicPartition, ...] = ()
+    """The partitions it owns now."""
     subscribed: tuple[str, ...] = ()
     pattern: str | None = None
+    """The regular expression it subscribes to, evaluated by the broker (KIP-848)."""
     epoch: int | None = None
     target: tuple[TopicPartition, ...] | None = None
-    """What it will have when the rebalance is done."""
+    """Its partitions after the rebalance."""
 
     def __str__(self) -> str:
         static = f", instance {self.instance_id}" if self.instance_id else ""
@@ -58,36 +63,40 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group with its members, whichever protocol it speaks."""
+    """A group with its members, for either protocol."""
 
     name: str
     state: str
     type: str
     protocol_type: str
     assignor: str
+    """How partitions are assigned: range, cooperative-sticky, uniform, ...; empty without members."""
     members: tuple[DescribedMember, ...] = ()
     epoch: int | None = None
+    """The epoch of the group; None with the classic protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is in a partition. `start` and `stop` are None when nobody can tell: see `find_ranges`."""
+    """How far a group is in a partition. `start` and `stop` are None if no broker can tell: see `find_ranges`."""
 
     partition: TopicPartition
     committed: Committed | None
     start: int | None
+    """The first offset of the log."""
     stop: int | None
+    """The end of the log: the offset after its last record."""
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the log's end; None without either."""
+        """Records between the committed offset and the log's end; None if either is unknown."""
         if self.committed is None or self.stop is None:
             return None
         return self.stop - self.committed.offset
 
 
 def build_list(version_of: VersionOf) -> messages.Message:
-    """A ListGroups request for all groups of one coordinator."""
+    """Build a ListGroups request for all groups of one coordinator."""
     message: messages.Message = messages.compose(
         messages.request_type(LIST_GROUPS, version_of(LIST_GROUPS)), {"states_filter": (), "types_filter": ()}
     )
@@ -95,13 +104,13 @@ def build_list(version_of: VersionOf) -> messages.Message:
 
 
 def read_list(response: Any, broker: int) -> list[ListedGroup]:
-    """The groups that this broker coordinates."""
+    """Return the groups that this broker coordinates. Raises the broker's error."""
     if response.error_code is not ErrorCode.none:
         raise BrokerError(response.error_code, f"listing the groups of broker {broker}")
     return [
         ListedGroup(
             row.group_id,
-            # KIP-518 and KIP-848: Kafka 2.6 and 3.8 are the first to tell.
+            # KIP-518 and KIP-848: since Kafka 2.6 and 3.8.
             getattr(row, "group_state", ""),
             getattr(row, "group_type", "classic").lower(),
             row.protocol_type,
@@ -112,7 +121,7 @@ def read_list(response: Any, broker: int) -> list[ListedGroup]:
 
 
 def build_describe_classic(version_of: VersionOf, group: str) -> messages.Message:
-    """A DescribeGroups request."""
+    """Build a DescribeGroups request."""
     fields = {"groups": (group,), "include_authorized_operations": False}
     message: messages.Message = messages.compose(
         messages.request_type(DESCRIBE_GROUPS, version_of(DESCRIBE_GROUPS)), fields
@@ -121,7 +130,7 @@ def build_describe_classic(version_of: VersionOf, group: str) -> messages.Messag
 
 
 def read_describe_classic(response: Any) -> GroupDescription:
-    """The group; older brokers call one that does not exist dead."""
+    """Return the group. Older brokers report a group that does not exist as dead."""
     row = response.groups[0]
     code = row.error_code
     if code is ErrorCode.none and row.group_state == _DEAD:
@@ -135,7 +144,7 @@ def read_describe_classic(response: Any) -> GroupDescription:
 
 
 def build_describe_consumer(version_of: VersionOf, group: str) -> messages.Message:
-    """A ConsumerGroupDescribe request (KIP-848)."""
+    """Build a ConsumerGroupDescribe request (KIP-848)."""
     fields = {"group_ids": (group,), "include_authorized_operations": False}
     message: messages.Message = messages.compose(
         messages.request_type(CONSUMER_GROUP_DESCRIBE, version_of(CONSUMER_GROUP_DESCRIBE)), fields
@@ -144,7 +153,7 @@ def build_describe_consumer(version_of: VersionOf, group: str) -> messages.Messa
 
 
 def read_describe_consumer(response: Any) -> GroupDescription:
-    """The group; GROUP_ID_NOT_FOUND also when it speaks another protocol."""
+    """Return the group. Raises GROUP_ID_NOT_FOUND also if it uses another protocol."""
     row = response.groups[0]
     if row.error_code is not ErrorCode.none:
         raise BrokerError(row.error_code, f"describing group {row.group_id}", row.error_message)
@@ -155,7 +164,7 @@ def read_describe_consumer(response: Any) -> GroupDescription:
 
 
 def build_delete(version_of: VersionOf, group: str) -> messages.Message:
-    """A DeleteGroups request."""
+    """Build a DeleteGroups request."""
     message: messages.Message = messages.compose(
         messages.request_type(DELETE_GROUPS, version_of(DELETE_GROUPS)), {"groups_names": (group,)}
     )
@@ -163,14 +172,14 @@ def build_delete(version_of: VersionOf, group: str) -> messages.Message:
 
 
 def check_delete(response: Any) -> None:
-    """Raises the group's error."""
+    """Raise the group's error, if any."""
     for row in response.results:
         if row.error_code is not ErrorCode.none:
             raise BrokerError(row.error_code, f"deleting group {row.group_id}", getattr(row, "error_message", None))
 
 
 def build_delete_offsets(version_of: VersionOf, group: str, partitions: Collection[TopicPartition]) -> messages.Message:
-    """An OffsetDelete request (KIP-496)."""
+    """Build an OffsetDelete request (KIP-496)."""
     topics = [
         {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
         for name, indexes in by_topic(partitions).items()
@@ -183,7 +192,7 @@ def build_delete_offsets(version_of: VersionOf, group: str, partitions: Collecti
 
 
 def delete_offsets_errors(response: Any, group: str) -> Iterator[BrokerError]:
-    """The group's error, or those of its partitions."""
+    """Yield the group's error, or those of its partitions."""
     if response.error_code is not ErrorCode.none:
         yield BrokerError(response.error_code, f"deleting offsets of group {group}")
     for topic in response.topics:
@@ -194,14 +203,16 @@ def delete_offsets_errors(response: Any, group: str) -> Iterator[BrokerError]:
 
 
 def in_use(group: str, members: Collection[DescribedMember]) -> BrokerError:
-    """The error for a group that must not have members, and has these."""
+    """Return the error for a group that must have no members, but has these."""
+    # A group may have hundreds of members.
     shown = [str(member) for member in list(members)[:5]]
     more = f" and {len(members) - len(shown)} more" if len(members) > len(shown) else ""
-    who = f"{len(members)} member{'s' if len(members) != 1 else ''}: {', '.join(shown)}{more}"
-    return BrokerError(ErrorCode.non_empty_group, f"group {group} is in use", who)
+    names = f"{len(members)} member{'s' if len(members) != 1 else ''}: {', '.join(shown)}{more}"
+    return BrokerError(ErrorCode.non_empty_group, f"group {group} is in use", names)
 
 
 def _classic_member(row: Any, protocol_type: str) -> DescribedMember:
+    """Build a member of a classic group. Only consumers use the embedded format that is known here."""
     reads = protocol_type == _CONSUMER
     assignment = _embedded("assignment", row.member_assignment) if reads else None
     subscription = _embedded("subscription", row.member_metadata) if reads else None
@@ -211,31 +222,33 @@ def _classic_member(row: Any, protocol_type: str) -> DescribedMember:
         row.client_id,
         row.client_host,
         getattr(row, "group_instance_id", None),
-        assigned=_flat((one.topic, one.partitions) for one in listed),
+        assigned=_flat((entry.topic, entry.partitions) for entry in listed),
         subscribed=tuple(sorted(getattr(subscription, "topics", ()))),
     )
 
 
 def _consumer_member(row: Any) -> DescribedMember:
+    """Build a member of a KIP-848 group."""
     return DescribedMember(
         row.member_id,
         row.client_id,
         row.client_host,
         row.instance_id,
-        assigned=_flat((one.topic_name, one.partitions) for one in row.assignment.topic_partitions),
+        assigned=_flat((entry.topic_name, entry.partitions) for entry in row.assignment.topic_partitions),
         subscribed=tuple(sorted(row.subscribed_topic_names)),
         pattern=row.subscribed_topic_regex or None,
         epoch=int(row.member_epoch),
-        target=_flat((one.topic_name, one.partitions) for one in row.target_assignment.topic_partitions),
+        target=_flat((entry.topic_name, entry.partitions) for entry in row.target_assignment.topic_partitions),
     )
 
 
 def _flat(topics: Iterable[tuple[str, Iterable[int]]]) -> tuple[TopicPartition, ...]:
+    """Return the partitions of several topics, sorted."""
     return tuple(sorted(TopicPartition(name, int(index)) for name, indexes in topics for index in indexes))
 
 
 def _embedded(kind: str, data: bytes) -> Any:
-    """What a member of a classic group wrote for the others; None when it is empty or not to be understood."""
+    """Decode what a member of a classic group wrote for the others; None if it is empty or cannot be decoded."""
     if len(data) < _VERSION.size:
         return None
     version = min(_VERSION.unpack_from(data)[0], _LAST_EMBEDDED)
@@ -243,7 +256,7 @@ def _embedded(kind: str, data: bytes) -> Any:
         return None
     entity_type = messages.data_type(f"consumer_protocol_{kind}", version)
     try:
-        # A newer version only adds fields behind those that are known.
+        # A newer version only appends fields.
         return entities.read_entity(entity_type, memoryview(data), _VERSION.size)[0]
     except WireError:
         return None

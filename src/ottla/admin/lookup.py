@@ -1,7 +1,7 @@
-"""Finds offsets in many partitions at once: each leader is asked once, all at the same time.
+"""Finds offsets in many partitions at once, with one request per leader, all at the same time.
 
-Partitions and a place come in, an offset for each goes out; partitions whose leader moved are asked again, the
-others not. What the requests contain is decided in `offsets`.
+Comes in: partitions and a place. Goes out: an offset for each. Only partitions whose leader moved are asked again.
+`offsets` builds and reads the messages.
 """
 
 from __future__ import annotations
@@ -19,137 +19,141 @@ from ottla.net.metadata import Broker
 from ottla.net.pending import Pending
 from ottla.net.targets import LeaderOf
 
-Found = dict[TopicPartition, OffsetAt]
+Offsets = dict[TopicPartition, OffsetAt]
 Errors = dict[TopicPartition, OttlaError]
 Epochs = dict[TopicPartition, int]
 Ranges = dict[TopicPartition, OffsetRange]
 
 _PATIENCE = 4.0
-"""Seconds: longer than an election takes."""
+"""Seconds to wait for a leader: longer than an election takes."""
 _log = logging.getLogger(__name__)
 
 
 def find_offsets(
     cluster: Cluster,
-    wanted: Collection[TopicPartition],
+    partitions: Collection[TopicPartition],
     *,
     at: At,
     isolation: Isolation,
     deadline: Deadline,
-) -> Found:
-    """Where `at` is in each of the partitions, or an error within the deadline."""
-    found: Found = {}
-    _search(cluster, wanted, found, at=at, isolation=isolation, deadline=deadline)
-    return {partition: found[partition] for partition in dict.fromkeys(wanted)}
+) -> Offsets:
+    """Return the offset of `at` in each partition. Raises within the deadline if any is missing."""
+    results: Offsets = {}
+    _search(cluster, partitions, results, at=at, isolation=isolation, deadline=deadline)
+    return {partition: results[partition] for partition in dict.fromkeys(partitions)}
 
 
 def find_ranges(
     cluster: Cluster,
-    wanted: Collection[TopicPartition],
+    partitions: Collection[TopicPartition],
     *,
     deadline: Deadline,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> Ranges:
-    """Where logs begin and end, as far as that is told soon: a partition without it is absent.
+    """Return where logs begin and end. A partition that no broker can tell about soon is absent.
 
-    Without a leader nobody can tell, nor when fewer replicas are in sync than min.insync.replicas asks for after a
-    change of leaders: its end is then unknown for as long as the others are away.
+    That happens without a leader, and after a change of leader with fewer replicas in sync than min.insync.replicas:
+    the end of the log is then unknown for as long as the other replicas are down.
     """
-    led = [key for key in wanted if _is_led(cluster, key)]
+    led = [tp for tp in partitions if _is_led(cluster, tp)]
     each = min(_PATIENCE, deadline.remaining() / 2) / 2
-    first, last = Found(), Found()
-    for at, found in ((OffsetSpec.EARLIEST, first), (OffsetSpec.LATEST, last)):
-        limit = deadline.sooner(each)  # one that takes long must leave time for the other
+    first, last = Offsets(), Offsets()
+    for at, results in ((OffsetSpec.EARLIEST, first), (OffsetSpec.LATEST, last)):
+        limit = deadline.sooner(each)  # a slow one must leave time for the other
         try:
-            _search(cluster, led, found, at=at, isolation=isolation, deadline=limit)
+            _search(cluster, led, results, at=at, isolation=isolation, deadline=limit)
         except OttlaError as exc:
-            _log.debug("not every end is known: %s", exc)
-    told = [key for key in led if key in first and key in last]
-    return {key: OffsetRange(*key, first[key].offset, max(first[key].offset, last[key].offset)) for key in told}
+            _log.debug("cannot list every offset: %s", exc)
+    complete = [tp for tp in led if tp in first and tp in last]
+    return {tp: OffsetRange(*tp, first[tp].offset, max(first[tp].offset, last[tp].offset)) for tp in complete}
 
 
-def _is_led(cluster: Cluster, key: TopicPartition) -> bool:
-    topic = cluster.known.topics.get(key.topic)
-    partition = None if topic is None else topic.partition(key.partition)
+def _is_led(cluster: Cluster, tp: TopicPartition) -> bool:
+    """Whether the known metadata names a leader that is up."""
+    topic = cluster.known.topics.get(tp.topic)
+    partition = None if topic is None else topic.partition(tp.partition)
     return partition is not None and partition.leader in cluster.known.brokers
 
 
 def _search(
     cluster: Cluster,
-    wanted: Collection[TopicPartition],
-    found: Found,
+    partitions: Collection[TopicPartition],
+    results: Offsets,
     *,
     at: At,
     isolation: Isolation,
     deadline: Deadline,
 ) -> None:
-    """Adds to `found` until all are there; what was found before an error stays in it."""
-    effort = cluster.effort(f"listing offsets of {_some(wanted)}", deadline)
-    missing = list(dict.fromkeys(wanted))
+    """Add to `results` until it has all partitions. Offsets found before an error stay in it."""
+    effort = cluster.effort(f"listing offsets of {_summary(partitions)}", deadline)
+    missing = list(dict.fromkeys(partitions))
     while missing:
-        there, errors = _ask_leaders(cluster, _by_leader(cluster, missing, deadline), at, isolation, deadline)
-        found.update(there)
-        missing = [partition for partition in missing if partition not in found]
+        listed, errors = _ask_leaders(cluster, _by_leader(cluster, missing, deadline), at, isolation, deadline)
+        results.update(listed)
+        missing = [partition for partition in missing if partition not in results]
         if errors:
             _doubt_leaders(cluster, errors)
             effort.failed(_gravest(errors))
 
 
-def _by_leader(cluster: Cluster, wanted: Collection[TopicPartition], deadline: Deadline) -> dict[Broker, Epochs]:
-    # One question for all topics; what follows is answered from memory, except where there is no leader yet.
-    told = cluster.metadata({key.topic for key in wanted}, deadline=deadline, refresh=Refresh.IF_STALE)
+def _by_leader(cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[Broker, Epochs]:
+    """Group partitions by leader, with the leader epoch of each."""
+    # One request for all topics. The rest is answered from memory, except for partitions without a leader.
+    metadata = cluster.metadata({tp.topic for tp in partitions}, deadline=deadline, refresh=Refresh.IF_STALE)
     groups: dict[Broker, Epochs] = {}
-    for key in wanted:
-        topic = told.topics.get(key.topic)
-        partition = None if topic is None else topic.partition(key.partition)
-        broker = None if partition is None else told.brokers.get(partition.leader)
+    for tp in partitions:
+        topic = metadata.topics.get(tp.topic)
+        partition = None if topic is None else topic.partition(tp.partition)
+        broker = None if partition is None else metadata.brokers.get(partition.leader)
         if broker is None:
-            broker = cluster.leader(key.topic, key.partition, deadline=deadline)
-            partition = cluster.topic(key.topic, deadline=deadline).partition(key.partition)
-        groups.setdefault(broker, {})[key] = -1 if partition is None else partition.leader_epoch
+            broker = cluster.leader(tp.topic, tp.partition, deadline=deadline)
+            partition = cluster.topic(tp.topic, deadline=deadline).partition(tp.partition)
+        groups.setdefault(broker, {})[tp] = -1 if partition is None else partition.leader_epoch
     return groups
 
 
 def _ask_leaders(
     cluster: Cluster, groups: Mapping[Broker, Epochs], at: At, isolation: Isolation, deadline: Deadline
-) -> tuple[Found, Errors]:
-    """What was found, and why the rest was not."""
+) -> tuple[Offsets, Errors]:
+    """Return the offsets found, and the errors of the other partitions."""
     limit = deadline.sooner(cluster.timeouts.request)
-    found: Found = {}
+    results: Offsets = {}
     errors: Errors = {}
-    asked: list[tuple[Pending, Epochs]] = []
+    requests: list[tuple[Pending, Epochs]] = []
     for broker, epochs in groups.items():
         try:
             connection = cluster.connection(broker, deadline=deadline)
             message = offsets.build_list(
                 connection.version, epochs, at=at, isolation=isolation, seconds=limit.remaining()
             )
-            asked.append((connection.submit_message(message, deadline=limit), epochs))
+            requests.append((connection.submit_message(message, deadline=limit), epochs))
         except NetworkError as exc:
             errors.update(dict.fromkeys(epochs, exc))
-    for pending, epochs in asked:
+    for pending, epochs in requests:
         try:
-            there, refused = offsets.read_list(pending.response(), epochs)
+            listed, refused = offsets.read_list(pending.response(), epochs)
         except NetworkError as exc:
             errors.update(dict.fromkeys(epochs, exc))
         else:
-            found.update(there)
+            results.update(listed)
             errors.update(refused)
-    return found, errors
+    return results, errors
 
 
 def _doubt_leaders(cluster: Cluster, errors: Errors) -> None:
+    """Drop leaders that errors prove stale, so that the next attempt looks them up."""
     for partition, error in errors.items():
         if isinstance(error, NetworkError) or (isinstance(error, BrokerError) and error.row.refresh):
             cluster.doubt(LeaderOf(partition.topic, partition.partition))
 
 
 def _gravest(errors: Errors) -> OttlaError:
-    """One that no retry will cure, if there is one."""
+    """Return an error that no retry will cure, if there is one."""
     return min(errors.values(), key=lambda error: isinstance(error, BrokerError) and error.retriable)
 
 
-def _some(wanted: Collection[TopicPartition]) -> str:
-    names = [str(partition) for partition in list(wanted)[:3]]
-    more = len(wanted) - len(names)
+def _summary(partitions: Collection[TopicPartition]) -> str:
+    """Name the first partitions, for messages."""
+    names = [str(partition) for partition in list(partitions)[:3]]
+    more = len(partitions) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

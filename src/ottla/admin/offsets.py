@@ -1,7 +1,7 @@
-"""Where partitions begin and end, and which offset a time has: ListOffsets requests and what their answers mean.
+"""Where partitions begin and end, and the offset of a time: ListOffsets requests and what the responses mean.
 
-Partitions and a question come in, one kio request for each leader goes out; answers come in and are split into
-offsets found and partitions to ask again. Pure: `Admin` does the routing and sending.
+Comes in: partitions and a place, and responses. Goes out: a request for each leader, and the offsets found and the
+partitions to ask again. Pure: `lookup` routes and sends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OffsetSpec(Enum):
     """A place in a partition; the value is the protocol's special timestamp."""
 
     LATEST = -1
-    """The offset after the last record that may be read."""
+    """The offset after the last readable record."""
     EARLIEST = -2
     """The offset of the oldest record."""
     MAX_TIMESTAMP = -3
@@ -43,18 +43,19 @@ _LOWEST_VERSION = {OffsetSpec.MAX_TIMESTAMP: 7}
 
 
 class OffsetAt(NamedTuple):
-    """The answer for one partition. `offset` is -1 when no record is at or after the time asked for.
+    """The result for a partition. `offset` is -1 if no record is at or after the requested time.
 
-    `timestamp` is that record's, in milliseconds since 1970, -1 for LATEST and EARLIEST.
+    `timestamp` is that of the record, in milliseconds since 1970, and -1 for LATEST and EARLIEST.
     """
 
     offset: int
     timestamp: int
     leader_epoch: int
+    """The leader epoch of that record; -1 if unknown."""
 
 
 def wire_timestamp(at: At) -> int:
-    """What the protocol calls a timestamp, for a place or a time."""
+    """Return the protocol's timestamp for a place or a time. Raises `InputError` for an invalid time."""
     if isinstance(at, OffsetSpec):
         return at.value
     if isinstance(at, datetime):
@@ -64,7 +65,7 @@ def wire_timestamp(at: At) -> int:
     if not _is_number(at) or at > _LAST_TIME:
         raise InputError(f"{at!r} is not an OffsetSpec, an aware datetime or milliseconds since 1970 as an int")
     if at < 0:
-        raise InputError(f"a time before 1970 ({at} ms) cannot be asked for: use EARLIEST")
+        raise InputError(f"a time before 1970 ({at} ms) is not supported: use EARLIEST")
     return at
 
 
@@ -80,11 +81,13 @@ def build_list(
     isolation: Isolation,
     seconds: float,
 ) -> messages.Message:
-    """A ListOffsets request for partitions of one leader, each with its known leader epoch (-1: unknown)."""
+    """Build a ListOffsets request for partitions of one leader, each with its known leader epoch (-1: unknown)."""
     version = version_of(LIST_OFFSETS)
     lowest = _LOWEST_VERSION.get(at, 0) if isinstance(at, OffsetSpec) else 0
     if version < lowest:
-        raise UnsupportedFormat(f"asking for {at} needs ListOffsets version {lowest}, the broker has {version}")
+        raise UnsupportedFormat(
+            f"listing offsets for {at} needs ListOffsets version {lowest}, the broker has {version}"
+        )
     timestamp = wire_timestamp(at)
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, index), epoch in partitions.items():
@@ -101,19 +104,19 @@ def build_list(
 
 
 def read_list(
-    response: Any, asked: Collection[TopicPartition]
+    response: Any, requested: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, BrokerError]]:
-    """The offsets found, and the error of each of the other partitions that were asked for."""
-    found: dict[TopicPartition, OffsetAt] = {}
+    """Return the offsets found, and the error of each other requested partition."""
+    results: dict[TopicPartition, OffsetAt] = {}
     errors: dict[TopicPartition, BrokerError] = {}
     for topic in response.topics:
         for row in topic.partitions:
-            key = TopicPartition(topic.name, int(row.partition_index))
+            tp = TopicPartition(topic.name, int(row.partition_index))
             if row.error_code is not ErrorCode.none:
-                errors[key] = BrokerError(row.error_code, f"listing offsets of {key}")
+                errors[tp] = BrokerError(row.error_code, f"listing offsets of {tp}")
             else:
-                found[key] = OffsetAt(int(row.offset), int(row.timestamp), int(getattr(row, "leader_epoch", -1)))
-    for key in asked:
-        if key not in found and key not in errors:
-            errors[key] = BrokerError(ErrorCode.unknown_server_error, f"listing offsets of {key}", "not in the answer")
-    return found, errors
+                results[tp] = OffsetAt(int(row.offset), int(row.timestamp), int(getattr(row, "leader_epoch", -1)))
+    for tp in requested:
+        if tp not in results and tp not in errors:
+            errors[tp] = BrokerError(ErrorCode.unknown_server_error, f"listing offsets of {tp}", "not in the response")
+    return results, errors

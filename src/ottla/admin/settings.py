@@ -1,7 +1,7 @@
-"""Settings of topics: DescribeConfigs and IncrementalAlterConfigs requests and what their answers mean.
+"""Settings of topics: DescribeConfigs and IncrementalAlterConfigs requests and what the responses mean.
 
-Topics and changes come in, kio requests go out; answers come in and become `Setting` values, an error for one topic
-a BrokerError that repeats what the broker said. Pure: `Admin` does the sending and waiting.
+Comes in: topics and changes, and responses. Goes out: requests, and `Setting` values; the error of a topic becomes a
+`BrokerError` with the broker's message. Pure: `Admin` sends and waits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ _SET, _DELETE = 0, 1
 _OTHER_UNITS = {".hours": 3_600_000, ".minutes": 60_000}
 
 Settings = dict[str, "Setting"]
-"""The settings of one topic, by name."""
+"""The settings of a topic, by name."""
 Changes = Mapping[str, str | None]
-"""New values by name; None takes a topic's own value away, so that the brokers' counts again."""
+"""New values by name; None removes a topic's own value, so that the brokers' value applies again."""
 
 
 class SettingSource(Enum):
-    """Where a value comes from; the value is the protocol's."""
+    """Where a value comes from. The members have the protocol's numbers."""
 
     UNKNOWN = 0
     TOPIC = 1
+    """Set for this topic."""
     BROKER = 2
+    """Set dynamically for one broker."""
     ALL_BROKERS = 3
+    """Set dynamically for all brokers."""
     FILE = 4
+    """From the broker's properties file."""
     DEFAULT = 5
+    """Kafka's own default."""
 
     @classmethod
     def _missing_(cls, value: object) -> SettingSource:
@@ -44,7 +49,7 @@ class SettingSource(Enum):
 
 
 class SettingType(Enum):
-    """What a value is; the value is the protocol's."""
+    """The type of a value. The members have the protocol's numbers."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -67,7 +72,7 @@ _NUMBERS = frozenset({SettingType.INT, SettingType.SHORT, SettingType.LONG, Sett
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a topic as the broker sees it. `value` is None where it is sensitive."""
+    """A setting of a topic as the broker sees it. `value` is None if it is sensitive."""
 
     name: str
     value: str | None
@@ -75,21 +80,23 @@ class Setting:
     type: SettingType = SettingType.UNKNOWN
     sensitive: bool = False
     read_only: bool = False
+    """Whether it cannot be changed."""
     inherited: str | None = None
-    """What would count without the topic's own value; None where the broker does not tell."""
+    """The value that would apply without the topic's own; None if the broker does not report it."""
     default: str | None = None
-    """Kafka's own default; None where the broker does not tell."""
+    """Kafka's own default; None if the broker does not report it."""
     documentation: str | None = None
+    """Kafka's own description."""
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it, neither for the topic nor for the brokers, to another value."""
+        """Whether neither the topic nor the brokers set it to another value."""
         return self.source is SettingSource.DEFAULT or (
             self.source is not SettingSource.TOPIC and self.value == self.default
         )
 
     def means(self, text: str) -> bool:
-        """Whether `text` is another way to write this value: the broker answers in a form of its own."""
+        """Whether `text` is another way to write this value: brokers normalize values."""
         if self.value is None:
             return self.sensitive
         return _normal(self.value, self.type) == _normal(text, self.type)
@@ -98,7 +105,8 @@ class Setting:
 def build_describe(
     version_of: VersionOf, topics: Collection[str], *, only: Collection[str] | None = None
 ) -> messages.Message:
-    """A DescribeConfigs request for topics; `only` names the settings wanted (None: all)."""
+    """Build a DescribeConfigs request for topics. `only` names the settings (None: all)."""
+    # Null asks for all settings.
     keys = None if only is None else tuple(only)
     fields = {
         "resources": [{"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys} for name in topics],
@@ -112,7 +120,7 @@ def build_describe(
 
 
 def read_describe(response: Any) -> dict[str, Settings]:
-    """The settings of each topic, sorted by name."""
+    """Return the settings of each topic, sorted by name. Raises a topic's `BrokerError`."""
     for result in response.results:
         if result.error_code is not ErrorCode.none:
             what = f"describing the settings of topic {result.resource_name}"
@@ -121,7 +129,7 @@ def read_describe(response: Any) -> dict[str, Settings]:
 
 
 def from_created(configs: Iterable[Any] | None) -> Settings:
-    """The settings in the answer to CreateTopics (KIP-525); none where the user may not see them."""
+    """Return the settings in the response to CreateTopics (KIP-525); none if the user may not see them."""
     return _sorted(
         Setting(
             row.name,
@@ -135,7 +143,7 @@ def from_created(configs: Iterable[Any] | None) -> Settings:
 
 
 def build_alter(version_of: VersionOf, topic: str, changes: Changes, *, apply: Apply) -> messages.Message:
-    """An IncrementalAlterConfigs request (KIP-339); what it does not name stays as it is."""
+    """Build an IncrementalAlterConfigs request (KIP-339). Settings it does not name keep their values."""
     rows = [
         {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
         for name, value in changes.items()
@@ -151,28 +159,29 @@ def build_alter(version_of: VersionOf, topic: str, changes: Changes, *, apply: A
 
 
 def check_alter(response: Any) -> None:
-    """Raises the topic's error."""
+    """Raise the topic's error, if any."""
     for row in response.responses:
         if row.error_code is not ErrorCode.none:
             raise BrokerError(row.error_code, f"altering settings of topic {row.resource_name}", row.error_message)
 
 
 def not_yet(response: Any, topic: str, changes: Changes) -> BrokerError | None:
-    """Which change a broker has not heard of yet, by its answer to DescribeConfigs, or None when it has."""
+    """Return which change a broker does not have yet, by its response to DescribeConfigs, or None if it has all."""
+    # A topic that is not in the response counts as one without the change.
     settings = read_describe(response).get(topic, {})
-    for name, wanted in changes.items():
+    for name, value in changes.items():
         setting = settings.get(name)
         own = setting is not None and setting.source is SettingSource.TOPIC
-        known = not own if wanted is None else setting is not None and own and setting.means(wanted)
+        known = not own if value is None else setting is not None and own and setting.means(value)
         if not known:
             return BrokerError(ErrorCode.request_timed_out, f"{name} of topic {topic} is set, but not on every broker")
     return None
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
-    """ConfigError for a name that is not known, with the nearest ones that are. Without known ones all pass."""
+    """Raise `ConfigError` for an unknown name, suggesting similar ones. If `known` is empty, all names pass."""
     for name in names:
-        # Kafka does not list the ones for its own tests, but takes them.
+        # Kafka does not list the settings for its own tests, but accepts them.
         if known and name not in known and not name.startswith("internal."):
             near = nearest(name, known)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(known))}"
@@ -180,17 +189,20 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def nearest(name: str, known: Collection[str]) -> list[str]:
-    """Up to three known names that are like this one: spelled alike, or with all of its words in them."""
+    """Return up to three known names that are spelled alike, or contain all of its words."""
     words = set(name.lower().replace("_", ".").replace("-", ".").split("."))
     alike = difflib.get_close_matches(name.lower().replace("_", "."), known, n=3, cutoff=0.6)
-    worded = sorted(other for other in known if words <= set(other.split(".")))
+    worded = sorted(candidate for candidate in known if words <= set(candidate.split(".")))
     return list(dict.fromkeys((*alike, *worded)))[:3]
 
 
 def _setting(row: Any) -> Setting:
-    synonyms = [(SettingSource(int(one.source)), _in_milliseconds(one.name, one.value)) for one in row.synonyms]
+    """Build a setting. Synonyms are the same setting at other levels, in order of precedence."""
+    synonyms = [
+        (SettingSource(int(synonym.source)), _in_milliseconds(synonym.name, synonym.value)) for synonym in row.synonyms
+    ]
     source = SettingSource(int(row.config_source))
-    without = [value for where, value in synonyms if where is not SettingSource.TOPIC]
+    inherited = [value for origin, value in synonyms if origin is not SettingSource.TOPIC]
     return Setting(
         row.name,
         row.value,
@@ -198,23 +210,24 @@ def _setting(row: Any) -> Setting:
         SettingType(int(getattr(row, "config_type", 0))),
         sensitive=row.is_sensitive,
         read_only=row.read_only,
-        inherited=without[0] if without else None,
-        default=next((value for where, value in synonyms if where is SettingSource.DEFAULT), None),
+        inherited=inherited[0] if inherited else None,
+        default=next((value for origin, value in synonyms if origin is SettingSource.DEFAULT), None),
         documentation=getattr(row, "documentation", None),
     )
 
 
 def _in_milliseconds(name: str, value: str | None) -> str | None:
-    """The value of a synonym; some of those of the brokers have another unit than the topic's."""
+    """Return the value of a synonym in milliseconds: some broker settings have another unit than the topic's."""
     factor = next((factor for suffix, factor in _OTHER_UNITS.items() if name.endswith(suffix)), None)
     return str(int(value) * factor) if factor and value is not None and value.isdigit() else value
 
 
 def _sorted(settings: Iterable[Setting]) -> Settings:
-    return {setting.name: setting for setting in sorted(settings, key=lambda one: one.name)}
+    return {setting.name: setting for setting in sorted(settings, key=lambda setting: setting.name)}
 
 
 def _normal(text: str, kind: SettingType) -> object:
+    """Normalize a value for comparison, as brokers do: case of booleans, spaces in lists, leading zeros."""
     stripped = text.strip()
     if kind is SettingType.BOOLEAN:
         return stripped.lower()

@@ -1,6 +1,7 @@
-"""How many bytes each copy of a partition takes on each broker's disks: DescribeLogDirs and what its answers mean.
+"""How many bytes each replica takes on each broker's disks: DescribeLogDirs requests and what the responses mean.
 
-Topics come in; sizes go out, together with the brokers that could not tell: one that is away does not spoil the rest.
+Comes in: topics. Goes out: sizes, and the brokers that did not report them. A broker that is down must not spoil the
+rest.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.admin.everywhere import ask_each
+from ottla.admin.all_brokers import ask_each
 from ottla.admin.topics import TopicDescription
 from ottla.errors import ErrorCode, NetworkError
 from ottla.model import TopicPartition
@@ -23,56 +24,59 @@ DESCRIBE_LOG_DIRS = 35
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """One copy of a partition on a disk."""
+    """A replica of a partition on a disk."""
 
     partition: TopicPartition
     broker: int
     size_bytes: int
     offset_lag: int
-    """How far it is behind the log's end, in records."""
+    """How far it is behind the end of the log, in records."""
     directory: str
+    """The log directory on the broker."""
     moving: bool = False
-    """It is being filled, to replace the copy in another directory of the same broker."""
+    """Whether it is being filled to replace the replica in another directory of the same broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSizes:
-    """The copies of each partition that were found, and why brokers that have some did not tell."""
+    """The replicas of each partition, and why brokers with replicas did not report them."""
 
     copies: Mapping[TopicPartition, tuple[ReplicaSize, ...]] = field(default_factory=dict)
     away: Mapping[int, str] = field(default_factory=dict)
+    """Why brokers did not report, by broker id."""
 
     def largest(self, partition: TopicPartition) -> int | None:
-        """Bytes of the largest copy, None when nobody told: the leader may just be the one that is away."""
-        return max((one.size_bytes for one in self.copies.get(partition, ())), default=None)
+        """Return the size of the largest replica, None if unknown: the leader may be the broker that is away."""
+        return max((replica.size_bytes for replica in self.copies.get(partition, ())), default=None)
 
     def together(self, partition: TopicPartition) -> int:
-        """Bytes of all copies that were told."""
-        return sum(one.size_bytes for one in self.copies.get(partition, ()))
+        """Return the total size of all reported replicas."""
+        return sum(replica.size_bytes for replica in self.copies.get(partition, ()))
 
 
 def find_sizes(cluster: Cluster, topics: Iterable[TopicDescription], *, deadline: Deadline) -> ReplicaSizes:
-    """Asks every broker that has a copy, at the same time."""
-    wanted = list(topics)
+    """Ask every broker that has a replica, all at the same time."""
+    descriptions = list(topics)
     brokers = cluster.known.brokers
-    holders = sorted({node for topic in wanted for partition in topic.partitions for node in partition.replicas})
+    holders = sorted({node for topic in descriptions for partition in topic.partitions for node in partition.replicas})
     away = {node: "not among the brokers of the cluster at the moment" for node in holders if node not in brokers}
     present = [brokers[node] for node in holders if node in brokers]
-    # Whoever does not answer in half of the time is away; the other half is for the caller's next question.
+    # A broker that does not respond in half of the time is away; the caller's next request needs the other half.
     limit = deadline.sooner(deadline.remaining() / 2)
-    answers = ask_each(cluster, present, lambda version_of: _build(version_of, wanted), deadline=limit)
-    found: list[ReplicaSize] = []
-    for broker, answer in answers.items():
-        found += _replicas(broker.id, answer)
-        if reason := _reason(answer):
+    responses = ask_each(cluster, present, lambda version_of: _build(version_of, descriptions), deadline=limit)
+    replicas: list[ReplicaSize] = []
+    for broker, response in responses.items():
+        replicas += _replicas(broker.id, response)
+        if reason := _reason(response):
             away[broker.id] = reason
     copies: dict[TopicPartition, tuple[ReplicaSize, ...]] = {}
-    for one in sorted(found, key=lambda one: (one.partition, one.broker)):
-        copies[one.partition] = (*copies.get(one.partition, ()), one)
+    for replica in sorted(replicas, key=lambda replica: (replica.partition, replica.broker)):
+        copies[replica.partition] = (*copies.get(replica.partition, ()), replica)
     return ReplicaSizes(copies, away)
 
 
 def _build(version_of: VersionOf, topics: Iterable[TopicDescription]) -> messages.Message:
+    """Build a DescribeLogDirs request for these topics."""
     fields = {
         "topics": [{"topic": topic.name, "partitions": [part.index for part in topic.partitions]} for topic in topics]
     }
@@ -82,19 +86,19 @@ def _build(version_of: VersionOf, topics: Iterable[TopicDescription]) -> message
     return message
 
 
-def _reason(answer: Any) -> str | None:
-    """Why a broker did not tell everything: one failed disk leaves the others readable."""
-    if isinstance(answer, NetworkError):
-        return str(answer)
-    failed = [result for result in answer.results if result.error_code is not ErrorCode.none]
+def _reason(response: Any) -> str | None:
+    """Return why a broker did not report everything: one failed disk leaves the others readable."""
+    if isinstance(response, NetworkError):
+        return str(response)
+    failed = [result for result in response.results if result.error_code is not ErrorCode.none]
     if failed:
         return ", ".join(f"{result.log_dir}: {result.error_code.name.upper()}" for result in failed)
-    code = getattr(answer, "error_code", ErrorCode.none)  # since version 3
+    code = getattr(response, "error_code", ErrorCode.none)  # since version 3
     return None if code is ErrorCode.none else code.name.upper()
 
 
-def _replicas(broker: int, answer: Any) -> Iterator[ReplicaSize]:
-    for result in () if isinstance(answer, NetworkError) else answer.results:
+def _replicas(broker: int, response: Any) -> Iterator[ReplicaSize]:
+    for result in () if isinstance(response, NetworkError) else response.results:
         for topic in result.topics:
             for row in topic.partitions:
                 yield ReplicaSize(

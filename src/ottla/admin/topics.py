@@ -1,7 +1,7 @@
-"""Creating, growing, deleting and describing topics: the requests and what their answers mean.
+"""Creating, growing, deleting and describing topics: the requests and what the responses mean.
 
-Topics come in as values, kio requests go out; answers come in, and an error for one topic is raised as a BrokerError
-that names it and repeats what the broker said. Pure: `Admin` does the sending and waiting.
+Comes in: topics as values, and responses. Goes out: requests; the error of a topic becomes a `BrokerError` that names
+it and has the broker's message. Pure: `Admin` sends and waits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from ottla.net.metadata import Metadata, Partition, Topic
 from ottla.wire import messages
 
 Judge = Callable[[Metadata, Collection[str]], BrokerError | None]
-"""What is still wrong with the named topics in the eyes of one broker, or None."""
+"""Returns what is still wrong with the named topics from one broker's view, or None."""
 
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
 CREATE_PARTITIONS = 37
 BROKER_DEFAULT = -1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# Kafka's types: partitions are int32, the replication factor is int16.
 _MOST = {"partitions": (1 << 31) - 1, "replicas": (1 << 15) - 1}
 
 
@@ -40,7 +41,7 @@ def _is_count(value: object, most: int) -> bool:
 
 
 class Apply(Enum):
-    """Whether a change is made, or only looked at by the broker, which refuses it as it would if it were meant."""
+    """Whether to make a change, or to let the broker only validate it."""
 
     NOW = "now"
     CHECK = "check"
@@ -48,20 +49,22 @@ class Apply(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. -1 for partitions or replicas takes the broker's default.
+    """A topic to create. -1 for partitions or replicas means the broker's default.
 
-    `assignments` names the brokers of each partition, leader first; partitions and replicas follow from it.
+    `assignments` has the brokers of each partition, leader first, and determines partitions and replicas. Raises
+    `InputError` for an invalid name or count.
     """
 
     name: str
     partitions: int = 1
     replicas: int = BROKER_DEFAULT
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Topic settings by Kafka's names, such as retention.ms."""
     assignments: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         if not is_topic_name(self.name):
-            # The broker would refuse it, too, but closes the connection without a word when it is very long.
+            # The broker would reject it too, but closes the connection without a response if it is very long.
             shown = f"{self.name!r:.100}"
             raise InputError(f"topic name {shown}: 1 to 249 letters, digits, '.', '_' and '-' are accepted")
         for name, value in (("partitions", self.partitions), ("replicas", self.replicas)):
@@ -78,19 +81,21 @@ class TopicDescription:
 
     name: str
     id: uuid.UUID | None
+    """None for brokers before 2.8."""
     internal: bool
+    """Whether it is one of Kafka's own, such as __consumer_offsets."""
     partitions: tuple[Partition, ...]
 
     @property
     def replicas(self) -> int:
-        """Copies of each partition; of the one with the most, while they differ."""
+        """The replication factor; the largest, while partitions differ."""
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
 
 def build_create(
     version_of: VersionOf, topics: Collection[NewTopic], *, seconds: float, apply: Apply = Apply.NOW
 ) -> messages.Message:
-    """A CreateTopics request that the broker may take `seconds` for."""
+    """Build a CreateTopics request. The broker may take `seconds` for it."""
     fields = {
         "topics": [_new_topic(topic) for topic in topics],
         "timeout": timedelta(seconds=seconds),
@@ -103,6 +108,7 @@ def build_create(
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    """Return the fields of a topic. With assignments, Kafka requires -1 for both counts."""
     assigned = topic.assignments is not None
     return {
         "name": topic.name,
@@ -117,12 +123,12 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
 
 
 def succeeded(answers: Iterable[Any]) -> set[str]:
-    """The names of the topics that were created or deleted, in an answer that may also have errors."""
+    """Return the names of the topics that were created or deleted, from a response that may also have errors."""
     return {topic.name for topic in answers if topic.error_code is ErrorCode.none}
 
 
 def check_create(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
-    """Raises the first topic's error; `accept` is an error that counts as success."""
+    """Raise the first error. `accept` is an error that counts as success."""
     for topic in response.topics:
         if topic.error_code not in (ErrorCode.none, accept):
             raise BrokerError(topic.error_code, f"creating topic {topic.name}", topic.error_message)
@@ -131,7 +137,7 @@ def check_create(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
 def build_add_partitions(
     version_of: VersionOf, topic: str, total: int, *, seconds: float, apply: Apply
 ) -> messages.Message:
-    """A CreatePartitions request after which the topic has `total` partitions."""
+    """Build a CreatePartitions request that raises the partitions of the topic to `total`."""
     if not _is_count(total, _MOST["partitions"]) or total < 1:
         raise InputError(f"topic {topic}: {total!r} partitions; 1 to {_MOST['partitions']} is accepted")
     fields = {
@@ -146,14 +152,14 @@ def build_add_partitions(
 
 
 def check_add_partitions(response: Any, *, accept: ErrorCode = ErrorCode.none) -> None:
-    """Raises the topic's error; `accept` is an error that counts as success."""
+    """Raise the topic's error. `accept` is an error that counts as success."""
     for topic in response.results:
         if topic.error_code not in (ErrorCode.none, accept):
             raise BrokerError(topic.error_code, f"adding partitions to topic {topic.name}", topic.error_message)
 
 
 def build_delete(version_of: VersionOf, names: Collection[str], *, seconds: float) -> messages.Message:
-    """A DeleteTopics request that the broker may take `seconds` for."""
+    """Build a DeleteTopics request. The broker may take `seconds` for it."""
     fields = {
         "topics": [{"name": name, "topic_id": None} for name in names],
         "topic_names": tuple(names),
@@ -166,7 +172,7 @@ def build_delete(version_of: VersionOf, names: Collection[str], *, seconds: floa
 
 
 def check_delete(response: Any) -> list[str]:
-    """The names that did not exist, which the broker calls retriable and we do not; any other error is raised."""
+    """Return the names that do not exist: brokers call this error retriable, but it is not here. Raises others."""
     unknown = ErrorCode.unknown_topic_or_partition
     for topic in response.responses:
         if topic.error_code not in (ErrorCode.none, unknown):
@@ -176,7 +182,7 @@ def check_delete(response: Any) -> list[str]:
 
 
 def describe(metadata: Metadata) -> list[TopicDescription]:
-    """The topics in `metadata`, by name; one with an error is raised."""
+    """Return the topics in `metadata`, sorted by name. Raises `BrokerError` for a topic with an error."""
     return [_description(metadata.topics[name]) for name in sorted(metadata.topics)]
 
 
@@ -187,7 +193,7 @@ def _description(topic: Topic) -> TopicDescription:
 
 
 def unready(metadata: Metadata, names: Collection[str]) -> BrokerError | None:
-    """Why the named topics cannot be written to according to `metadata`, or None when they can."""
+    """Return why the named topics cannot be written according to `metadata`, or None if they can."""
     for name in names:
         topic = metadata.topics.get(name)
         if topic is None or topic.error is not ErrorCode.none:
@@ -199,14 +205,14 @@ def unready(metadata: Metadata, names: Collection[str]) -> BrokerError | None:
 
 
 def fewer_than(metadata: Metadata, name: str, total: int) -> BrokerError | None:
-    """That a broker knows fewer partitions of the topic than `total`, or None when it knows them all."""
+    """Return an error if a broker knows fewer than `total` partitions of the topic, else None."""
     if name in metadata.topics and len(metadata.topics[name].partitions) < total:
         return BrokerError(ErrorCode.leader_not_available, f"new partitions of topic {name} are not known everywhere")
     return unready(metadata, [name])
 
 
 def still_there(metadata: Metadata, names: Collection[str]) -> BrokerError | None:
-    """Which of the named topics a broker still knows, or None when all are gone."""
+    """Return an error for a topic that a broker still knows, or None if all are gone."""
     for name in names:
         topic = metadata.topics.get(name)
         if topic is not None and topic.error is ErrorCode.none:

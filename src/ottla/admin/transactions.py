@@ -1,7 +1,7 @@
-"""Which open transaction holds up the readers of a partition: who writes it, and since when.
+"""Finds the open transaction that blocks the readers of a partition: which producer wrote it, and since when.
 
-A cluster and a partition come in; an `OpenTransaction` goes out, or None. Readers of committed data get nothing from
-the first record of the oldest open transaction on, whoever wrote what comes after it.
+Comes in: a cluster and a partition. Goes out: an `OpenTransaction`, or None. Readers of committed data get nothing from
+the first record of the oldest open transaction on, no matter which producer wrote the records after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ottla.admin.everywhere import ask_each
+from ottla.admin.all_brokers import ask_each
 from ottla.errors import BrokerError, ErrorCode, NetworkError, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster, VersionOf
@@ -26,7 +26,7 @@ DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
 class OpenTransaction:
     """A transaction that has written to a partition from `start` on, and is neither committed nor aborted.
 
-    Its id and when it began are None where brokers do not tell.
+    Its id and start time are None if the brokers do not reveal them.
     """
 
     producer_id: int
@@ -40,41 +40,49 @@ class OpenTransaction:
         return f"a transaction of producer id {self.producer_id}{name}, open{since}"
 
 
-def oldest_open(cluster: Cluster, at: TopicPartition, *, deadline: Deadline) -> OpenTransaction | None:
-    """The one whose records come first in the log."""
-    answer = _ask(
+def oldest_open(cluster: Cluster, partition: TopicPartition, *, deadline: Deadline) -> OpenTransaction | None:
+    """Return the open transaction whose records come first in the log. Raises `BrokerError` if the leader rejects."""
+    response = _ask(
         cluster,
-        LeaderOf(*at),
+        LeaderOf(*partition),
         DESCRIBE_PRODUCERS,
-        {"topics": [{"name": at.topic, "partition_indexes": [at.partition]}]},
-        what=f"describing the producers of {at}",
+        {"topics": [{"name": partition.topic, "partition_indexes": [partition.partition]}]},
+        what=f"describing the producers of {partition}",
         deadline=deadline,
     )
-    row = answer.topics[0].partitions[0]
+    row = response.topics[0].partitions[0]
     if row.error_code is not ErrorCode.none:
-        raise BrokerError(row.error_code, f"describing the producers of {at}", row.error_message)
-    found = [one for one in row.active_producers if one.current_txn_start_offset >= 0]
-    if not found:
+        raise BrokerError(row.error_code, f"describing the producers of {partition}", row.error_message)
+    open_producers = [producer for producer in row.active_producers if producer.current_txn_start_offset >= 0]
+    if not open_producers:
         return None
-    first = min(found, key=lambda one: one.current_txn_start_offset)
-    known = OpenTransaction(int(first.producer_id), int(first.current_txn_start_offset))
+    first = min(open_producers, key=lambda producer: producer.current_txn_start_offset)
+    transaction = OpenTransaction(int(first.producer_id), int(first.current_txn_start_offset))
     try:
-        return _named(cluster, known, deadline)
-    except OttlaError:  # who may read a topic need not be allowed to look at transactions
-        return known
+        return _named(cluster, transaction, deadline)
+    except OttlaError:  # a user who may read a topic may lack the right to describe transactions
+        return transaction
 
 
-def _named(cluster: Cluster, found: OpenTransaction, deadline: Deadline) -> OpenTransaction:
+def _named(cluster: Cluster, transaction: OpenTransaction, deadline: Deadline) -> OpenTransaction:
+    """Add the transactional id and start time, which only the transaction coordinators know."""
+
     def build(version_of: VersionOf) -> messages.Message:
-        return _compose(version_of, LIST_TRANSACTIONS, {"producer_id_filters": [found.producer_id]})
+        return _compose(version_of, LIST_TRANSACTIONS, {"producer_id_filters": [transaction.producer_id]})
 
     brokers = cluster.metadata(deadline=deadline).brokers.values()
-    answers = ask_each(cluster, brokers, build, deadline=deadline).values()
-    states = [one for answer in answers if not isinstance(answer, NetworkError) for one in answer.transaction_states]
-    name = next((one.transactional_id for one in states if one.producer_id == found.producer_id), None)
+    responses = ask_each(cluster, brokers, build, deadline=deadline).values()
+    # Every coordinator has its own transactions, so every broker is asked.
+    states = [
+        state
+        for response in responses
+        if not isinstance(response, NetworkError)
+        for state in response.transaction_states
+    ]
+    name = next((state.transactional_id for state in states if state.producer_id == transaction.producer_id), None)
     if name is None:
-        return found
-    answer = _ask(
+        return transaction
+    response = _ask(
         cluster,
         CoordinatorOf(CoordinatorKind.TRANSACTION, name),
         DESCRIBE_TRANSACTIONS,
@@ -82,9 +90,9 @@ def _named(cluster: Cluster, found: OpenTransaction, deadline: Deadline) -> Open
         what=f"describing transaction {name}",
         deadline=deadline,
     )
-    state = answer.transaction_states[0]
+    state = response.transaction_states[0]
     since = state.transaction_start_time if state.error_code is ErrorCode.none else None
-    return OpenTransaction(found.producer_id, found.start, name, since)
+    return OpenTransaction(transaction.producer_id, transaction.start, name, since)
 
 
 def _ask(

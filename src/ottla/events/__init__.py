@@ -1,8 +1,7 @@
 """What happened, as values, and where they go.
 
-Whoever does the work emits an `Event` into an `Events` hub; sinks, callables that take an event, subscribe to it.
-The sinks are imported when they are first used, so that the core carries none of them. Nothing here knows what a
-producer or a connection is.
+Clients emit an `Event` into an `Events` hub; sinks, callables that take an event, subscribe to it. Sinks are imported
+when first used, so that the core carries none of them. This package must not know what a producer or a connection is.
 """
 
 from __future__ import annotations
@@ -62,21 +61,21 @@ _HOMES = {
     "ArchiveHeldUp": "ottla.events.archives",
     "ArchiveResumed": "ottla.events.archives",
     "BatchDone": "ottla.events.queries",
-    "BufferFull": "ottla.events.sending",
+    "BufferFull": "ottla.events.deliveries",
     "ConnectionDown": "ottla.events.connections",
     "ConnectionUp": "ottla.events.connections",
-    "DowntimeReplayed": "ottla.events.spooling",
-    "DowntimeSaved": "ottla.events.spooling",
-    "Dropped": "ottla.events.sending",
+    "DowntimeReplayed": "ottla.events.spools",
+    "DowntimeSaved": "ottla.events.spools",
+    "Dropped": "ottla.events.deliveries",
     "EVENTS": "ottla.events.values",
-    "EpochBumped": "ottla.events.sending",
+    "EpochBumped": "ottla.events.deliveries",
     "Event": "ottla.events.event",
     "Events": "ottla.events.hub",
-    "FetchRetried": "ottla.events.reading",
-    "FlushAcknowledged": "ottla.events.sending",
-    "FlushFailed": "ottla.events.sending",
-    "FlushRetried": "ottla.events.sending",
-    "Flushed": "ottla.events.sending",
+    "FetchRetried": "ottla.events.reads",
+    "FlushAcknowledged": "ottla.events.deliveries",
+    "FlushFailed": "ottla.events.deliveries",
+    "FlushRetried": "ottla.events.deliveries",
+    "Flushed": "ottla.events.deliveries",
     "JsonLinesSink": "ottla.events.sinks.file",
     "LagMeasured": "ottla.events.queries",
     "LogSink": "ottla.events.sinks.log",
@@ -84,19 +83,19 @@ _HOMES = {
     "PlanningFailed": "ottla.events.fleets",
     "PositionMisplaced": "ottla.events.fleets",
     "PrometheusSink": "ottla.events.sinks.prometheus",
-    "RangeLost": "ottla.events.reading",
+    "RangeLost": "ottla.events.reads",
     "RotatingFiles": "ottla.events.sinks.rotating",
     "Sink": "ottla.events.hub",
-    "SpoolDamaged": "ottla.events.spooling",
-    "SpoolFailed": "ottla.events.spooling",
-    "SpoolFull": "ottla.events.spooling",
+    "SpoolDamaged": "ottla.events.spools",
+    "SpoolFailed": "ottla.events.spools",
+    "SpoolFull": "ottla.events.spools",
     "StatsdSink": "ottla.events.sinks.statsd",
     "StillDown": "ottla.events.connections",
     "StoreDown": "ottla.events.fleets",
     "StoreUp": "ottla.events.fleets",
     "StoreWentBack": "ottla.events.fleets",
     "TimeDown": "ottla.events.connections",
-    "TimesClamped": "ottla.events.reading",
+    "TimesClamped": "ottla.events.reads",
     "TopicReplaced": "ottla.events.fleets",
     "TopicResumed": "ottla.events.archives",
     "TopicSuspended": "ottla.events.archives",
@@ -152,5 +151,5 @@ __all__ = [
     "UnitsPlanned",
 ]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept any misspelled name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""What happens to an archive that follows topics. See `event.py`."""
+"""Events of an archive that follows topics. See `event.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class TopicSuspended(Event):
-    """A topic cannot be archived at present, for this reason; the others go on."""
+    """A topic cannot be archived for now, for this reason. The others continue."""
 
     topic: str
     reason: str
@@ -18,14 +18,14 @@ class TopicSuspended(Event):
 
 @dataclass(frozen=True, slots=True)
 class TopicResumed(Event):
-    """A topic that was suspended is archived again."""
+    """A suspended topic is archived again."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveHeldUp(Event):
-    """An archiver that follows topics cannot go on, for `seconds` by now; repeated while that lasts."""
+    """An archiver that follows topics has been stuck for `seconds`. Repeated while that lasts."""
 
     gauges = frozenset({"seconds"})
     sets = MappingProxyType({"archive_going_on": 0.0})
@@ -37,7 +37,7 @@ class ArchiveHeldUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResumed(Event):
-    """An archiver that was held up goes on, after `seconds`."""
+    """An archiver that was stuck continues, after `seconds`."""
 
     sets = MappingProxyType({"archive_going_on": 1.0})
 

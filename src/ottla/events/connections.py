@@ -1,4 +1,4 @@
-"""What happens to connections. See `event.py`."""
+"""Events of connections. See `event.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ottla.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUp(Event):
-    """A connection is ready for requests, `seconds` after it was begun: the time to connect.
+    """A connection is ready for requests. `seconds` is the time to connect.
 
-    `broker_id` is None here and below where only the address is known, as with a bootstrap server.
+    `broker_id` is None, here and below, if only the address is known, as for a bootstrap server.
     """
 
     sets = MappingProxyType({"broker.up": 1.0, "still_down.seconds": 0.0})
@@ -24,7 +24,7 @@ class ConnectionUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionDown(Event):
-    """A connection ended, or could not be made, for the first time since the broker was up."""
+    """A connection ended or failed, for the first time since the broker was up."""
 
     sets = MappingProxyType({"broker.up": 0.0})
 
@@ -35,7 +35,7 @@ class ConnectionDown(Event):
 
 @dataclass(frozen=True, slots=True)
 class StillDown(Event):
-    """A broker is still away, for `seconds` by now; repeated while that lasts."""
+    """A broker has been down for `seconds`. Repeated while that lasts."""
 
     gauges = frozenset({"seconds"})
     sets = MappingProxyType({"broker.up": 0.0})
@@ -48,7 +48,7 @@ class StillDown(Event):
 
 @dataclass(frozen=True, slots=True)
 class TimeDown(Event):
-    """A broker is back; it was away for `seconds`."""
+    """A broker is up again. It was down for `seconds`."""
 
     sets = MappingProxyType({"still_down.seconds": 0.0})
 

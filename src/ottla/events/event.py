@@ -1,8 +1,8 @@
-"""What an event is: a frozen value that says what happened to a batch, a connection, the buffer or the spool.
+"""The base of all events: a frozen value that says what happened to a batch, a connection, the buffer or the spool.
 
-Times are seconds, moments are seconds since the epoch, sizes end in `_bytes`. An event is about a batch or larger,
-never about a record. They carry no behaviour beyond a line of text; what is measured of them is in `measures.py`. The
-events themselves are in one module for each subject, so that a client imports those that it emits.
+Durations are seconds, times are seconds since 1970, sizes end in `_bytes`. An event is about a batch or larger, never
+about a record. Events must have no behavior except a line of text; `measures.py` says what is measured. The events
+themselves are in a module per subject, so that a client imports only those it emits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _BARE = re.compile(r"[^\s\"=\\]+")
 
 
 class Event:
-    """Something that happened. Subclass it, as a frozen dataclass, for events of your own: every sink takes them.
+    """Something that happened. Subclass it, as a frozen dataclass, for your own events: every sink accepts them.
 
-    `kind` is the name in logs and metrics, the class name in snake case unless the class sets another. `gauges` names
-    fields that are levels (how much there is) and not amounts (how much was added). `sets` gives gauges of
+    `kind` is the name in logs and metrics: the class name in snake case, unless the class sets another. `gauges` has
+    the fields that are levels (how much there is) rather than amounts (how much was added). `sets` gives gauges of
     other names a fixed value: what this event says about a state that another event began.
     """
 
@@ -41,24 +41,24 @@ class Event:
             cls.kind = _WORD_START.sub("_", cls.__name__).lower()
 
     def __str__(self) -> str:
-        """One line: `flushed topic=clicks partition=0 ...`, with quotes where a value has spaces."""
+        """Return one line: `flushed topic=clicks partition=0 ...`, with quotes if a value has spaces."""
         return " ".join([self.kind, *(f"{name}={_quoted(value)}" for name, value in fields_of(self).items())])
 
 
 def fields_of(event: Event) -> dict[str, Any]:
-    """All fields of an event by name, also of a subclass that is no dataclass."""
-    found = {name: getattr(event, name) for name in field_names(type(event))}
-    found.update((name, value) for name, value in getattr(event, "__dict__", {}).items() if not name.startswith("_"))
-    return found
+    """Return all fields of an event by name, also for a subclass that is not a dataclass."""
+    values = {name: getattr(event, name) for name in field_names(type(event))}
+    values.update((name, value) for name, value in getattr(event, "__dict__", {}).items() if not name.startswith("_"))
+    return values
 
 
 def field_names(kind: type[Any]) -> tuple[str, ...]:
-    """The fields that all events of a class have; none if it is no dataclass."""
-    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
+    """Return the fields that all events of a class have; none if it is not a dataclass."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def text_of(value: object) -> str:
-    """A value as text; an exception with its type, since the text alone is often empty."""
+    """Return a value as text. An exception includes its type, because its text alone is often empty."""
     if isinstance(value, BaseException):
         return f"{type(value).__name__}: {value}"
     return f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
@@ -66,9 +66,9 @@ def text_of(value: object) -> str:
 
 def _quoted(value: object) -> str:
     text = text_of(value)
-    # The text of a broker's error must not forge a line of the log, or steer the terminal that shows it.
+    # The text of a broker's error must not forge a log line, or control the terminal that shows it.
     if _BARE.fullmatch(text) and not CONTROL.search(text):
         return text
-    import json  # few events have such a text, and a client begins without it
+    import json  # few events have such a text, and clients start faster without it
 
     return escaped_in_json(json.dumps(text, ensure_ascii=False))

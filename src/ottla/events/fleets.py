@@ -1,4 +1,4 @@
-"""What happens in a fleet: to its units, to its planner, to its store. See `event.py`."""
+"""Events of a fleet: of its units, its planner and its store. See `event.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ottla.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class UnitEnded(Event):
-    """A node has worked on a unit of a fleet: `status` says what became of it, `reached` how far it was read.
+    """A node has worked on a unit of a fleet. `status` is the outcome, `reached` how far it was read.
 
-    `wasted_records` were read and thrown away, because batches on the broker do not end where units do.
+    `wasted_records` were read and discarded, because batches on the broker do not end where units do.
     """
 
     topic: str
@@ -22,8 +22,10 @@ class UnitEnded(Event):
     reached: int
     status: str
     attempt: int
+    """1 for the first node that works on the unit."""
     records: int
     payload_bytes: int
+    """The size of keys, values and headers."""
     wasted_records: int
     seconds: float
     broker_id: int
@@ -33,7 +35,7 @@ class UnitEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnitReclaimed(Event):
-    """A unit was taken from a node whose lease stood still, to be worked on by another one."""
+    """A unit was taken from a node whose lease expired, and goes to another node."""
 
     topic: str
     partition: int
@@ -41,6 +43,7 @@ class UnitReclaimed(Event):
     stop: int
     attempt: int
     node: str
+    """The node that lost the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class UnitsPlanned(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlanningFailed(Event):
-    """Units of a topic or partition, or of the whole group (then `what` is empty), cannot be planned for now."""
+    """Units of a topic or partition, or of the whole group (`what` is empty), cannot be planned for now."""
 
     group: str
     what: str
@@ -65,15 +68,16 @@ class PlanningFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlannerChanged(Event):
-    """This node plans from now on, for all nodes of its group."""
+    """This node now plans for all nodes of its group."""
 
     node: str
     number: int
+    """The generation of the planner; it grows with each change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionMisplaced(Event):
-    """A group's position is not in the log, which has `[start, stop)`; it goes on at `resume`, or stops there (-1)."""
+    """A group's position is not in the log, which has `[start, stop)`. It continues at `resume`, or stops (-1)."""
 
     topic: str
     partition: int
@@ -86,17 +90,18 @@ class PositionMisplaced(Event):
 
 @dataclass(frozen=True, slots=True)
 class TopicReplaced(Event):
-    """A topic was deleted and created again under the same name; its ids are those of before and after."""
+    """A topic was deleted and created again under the same name. `before` and `after` are its ids."""
 
     topic: str
     before: str
     after: str
     goes_on: bool
+    """Whether the group continues with the new topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDown(Event):
-    """The store of a fleet does not answer. What nodes have they work on; nothing new is handed out."""
+    """The store of a fleet does not respond. Nodes finish the units they have, and get no new ones."""
 
     sets = MappingProxyType({"store_reachable": 0.0})
 
@@ -106,7 +111,7 @@ class StoreDown(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreUp(Event):
-    """The store of a fleet answers again, after `seconds`."""
+    """The store of a fleet responds again, after `seconds`."""
 
     sets = MappingProxyType({"store_reachable": 1.0})
 
@@ -116,7 +121,7 @@ class StoreUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreWentBack(Event):
-    """The store has forgotten something that it had confirmed. Units since then are planned again, never left out."""
+    """The store has lost something that it had confirmed. Units since then are planned again, never left out."""
 
     group: str
     store: str

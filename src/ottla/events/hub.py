@@ -1,7 +1,8 @@
-"""The hub: takes events from whoever does the work and calls every sink with them, in the emitter's thread.
+"""The hub: passes events to every sink, in the emitter's thread.
 
-A sink that raises is logged once, counted and otherwise ignored, so that watching never harms what is watched.
-The hub has no thread and no queue: a sink that is slow slows the emitter, and must do its waiting elsewhere.
+Comes in: events. Goes out: calls of the sinks. A sink that raises is logged once, counted, and otherwise ignored, so
+that monitoring never harms the work. The hub has no thread and no queue: a slow sink slows the emitter, and must wait
+elsewhere.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ottla.events.event import Event
 _log = logging.getLogger(__name__)
 
 Sink = Callable[[Event], object]
-"""Anything that can be called with an event; what it returns is ignored. `Events.close` calls its `close()`, if any."""
+"""Any callable that takes an event. Its result is ignored. `Events.close` calls its `close()`, if any."""
 
 
 class Events:
-    """Passes events on to sinks. Any thread may emit, subscribe and unsubscribe at any time.
+    """Passes events to sinks. Any thread may emit, subscribe and unsubscribe at any time.
 
-    `active` says whether anybody listens: look at it first where building the event would cost something.
+    `active` is true if there are sinks: check it first where building the event would be expensive.
     """
 
     __slots__ = ("_lock", "_subscriptions", "active")
@@ -36,7 +37,10 @@ class Events:
             self.subscribe(sink)
 
     def subscribe(self, sink: Sink) -> Callable[[], None]:
-        """Call `sink` with every event from now on. The function returned ends that, and does not close the sink."""
+        """Call `sink` with every event from now on. Returns a function that removes it without closing it.
+
+        Raises `ConfigError` if `sink` is not callable.
+        """
         if not callable(sink):
             raise ConfigError(f"a sink is called with each event, and {sink!r} cannot be called")
         subscription = _Subscription(sink)
@@ -45,7 +49,7 @@ class Events:
         return lambda: self._remove(subscription)
 
     def emit(self, event: Event) -> None:
-        """Call every sink with `event`. Takes no lock: it walks the sinks that were there when it began."""
+        """Call every sink with `event`. Takes no lock: it iterates over the sinks present when it began."""
         for subscription in self._subscriptions:
             try:
                 subscription.sink(event)
@@ -55,14 +59,14 @@ class Events:
                 self._failed(subscription, event)
 
     def close(self) -> None:
-        """Take all sinks off and close those that can be closed."""
+        """Remove all sinks and close those that have a `close()`."""
         with self._lock:
-            leaving = self._subscriptions
+            removed = self._subscriptions
             self._replace(())
-        for sink in {id(one.sink): one.sink for one in leaving}.values():
+        for sink in {id(subscription.sink): subscription.sink for subscription in removed}.values():
             _close(sink)
-        for one in leaving:
-            one.report()
+        for subscription in removed:
+            subscription.report()
 
     def __enter__(self) -> Self:
         return self
@@ -73,24 +77,28 @@ class Events:
     def _remove(self, subscription: _Subscription) -> None:
         with self._lock:
             before = self._subscriptions
-            self._replace(tuple(one for one in before if one is not subscription))
+            self._replace(tuple(other for other in before if other is not subscription))
         if len(before) != len(self._subscriptions):
             subscription.report()
 
     def _replace(self, subscriptions: tuple[_Subscription, ...]) -> None:
+        """Replace the tuple of subscriptions as a whole, so that `emit` needs no lock."""
         self._subscriptions = subscriptions
         self.active = bool(subscriptions)
 
     def _failed(self, subscription: _Subscription, event: Event) -> None:
+        """Count a failure of a sink, and log the first one."""
         with self._lock:
             subscription.failures += 1
             first = subscription.failures == 1
         if first:
-            _quietly(_log.exception, "sink %s raised on %s; from now on it is only counted", subscription, event.kind)
+            _quietly(
+                _log.exception, "sink %s raised on %s; further failures are only counted", subscription, event.kind
+            )
 
 
 class _Subscription:
-    """One sink in one hub, with the number of times that it raised. Compared by identity."""
+    """A sink in a hub, and how often it raised. Compared by identity."""
 
     __slots__ = ("failures", "sink")
 
@@ -102,9 +110,9 @@ class _Subscription:
         return _name(self.sink)
 
     def report(self) -> None:
-        """Say at the end how often the sink failed, if it was more than the once that was logged."""
+        """Log how often the sink failed in total, if that was more than the one failure already logged."""
         if self.failures > 1:
-            _quietly(_log.warning, "sink %s raised on %d events in all", self, self.failures)
+            _quietly(_log.warning, "sink %s raised on %d events in total", self, self.failures)
 
 
 def _name(sink: object) -> str:
@@ -121,6 +129,7 @@ def _close(sink: object) -> None:
 
 
 def _quietly(log: Callable[..., None], text: str, *args: object) -> None:
+    """Log, and ignore a failure of the log."""
     # The sink that failed may be the log itself.
     try:
         log(text, *args)

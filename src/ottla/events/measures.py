@@ -1,7 +1,7 @@
-"""What of an event can be counted, timed or drawn as a level: one rule for all metric sinks and all events.
+"""What of an event can be counted, timed or shown as a gauge: one rule for all metric sinks and all events.
 
-Events come in, readings and labels go out. The rule goes by the names of fields, so that an event that somebody adds
-tomorrow is measured without a change here; it knows no metric library.
+Comes in: events. Goes out: readings and labels. The rule goes by the names of fields, so a new event is measured
+without a change here. It must not know any metric library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.events.event import Event
 
 
 class Measure(Enum):
-    """How a number is to be summed up over time."""
+    """How a number is aggregated over time."""
 
     COUNT = "added up"
     TIME = "a duration in seconds, kept as a distribution"
@@ -23,7 +23,7 @@ class Measure(Enum):
 
 
 class Reading(NamedTuple):
-    """One number of one event; `name` is `kind.field`."""
+    """A number of an event. `name` is `kind.field`."""
 
     name: str
     measure: Measure
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 
 def measure_of(kind: type[Event], field: str) -> Measure | None:
-    """How a field is measured: `records`, `attempts` and `*_bytes` are counted, `seconds` is timed, the rest is not."""
+    """Return how a field is measured: `records`, `attempts` and `*_bytes` are counted, `seconds` is timed."""
     if field in kind.gauges:
         return Measure.GAUGE
     if field in ("records", "attempts") or field.endswith(("_records", "_bytes")):
@@ -42,7 +42,7 @@ def measure_of(kind: type[Event], field: str) -> Measure | None:
 
 
 def readings(event: Event, fields: Mapping[str, Any]) -> Iterator[Reading]:
-    """The numbers in an event. What is no finite number is left out, and so is a negative count or duration."""
+    """Yield the numbers in an event, without infinite numbers and NaN, and without negative counts and durations."""
     for field, value in fields.items():
         measure = measure_of(type(event), field)
         if measure is not None and _usable(value) and (value >= 0 or measure is Measure.GAUGE):
@@ -56,14 +56,14 @@ def _usable(value: object) -> bool:
 
 
 def label_names(fields: Iterable[str]) -> tuple[str, ...]:
-    """Which of the labels topic, partition and broker an event with these fields has."""
+    """Return which of the labels topic, partition and broker an event with these fields has."""
     names = set(fields)
-    found = {"topic": "topic" in names, "partition": "partition" in names, "broker": not names.isdisjoint(_BROKER)}
-    return tuple(name for name, present in found.items() if present)
+    presence = {"topic": "topic" in names, "partition": "partition" in names, "broker": not names.isdisjoint(_BROKER)}
+    return tuple(name for name, is_present in presence.items() if is_present)
 
 
 def labels_of(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of an event; a broker is its id, or its address where the id is not known."""
+    """Return the labels of an event. A broker is its id, or its address if the id is unknown."""
     values = {"topic": fields.get("topic"), "partition": fields.get("partition"), "broker": fields.get("broker_id")}
     if values["broker"] is None:
         values["broker"] = fields.get("address")

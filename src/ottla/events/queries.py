@@ -1,4 +1,4 @@
-"""What happens to streaming queries. See `event.py`."""
+"""Events of streaming queries. See `event.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ottla.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class BatchDone(Event):
-    """A batch of a streaming query is committed; it took `seconds`, and `per_second` is the rate of its records."""
+    """A batch of a streaming query was committed after `seconds`. `per_second` is the rate of its records."""
 
     gauges = frozenset({"per_second"})
 

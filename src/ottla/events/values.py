@@ -1,4 +1,4 @@
-"""All events. Whoever needs a few of them imports them from `ottla.events`."""
+"""All events in one module. To import only some, use `ottla.events`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from ottla.events.connections import (
     ConnectionUp,
     StillDown,
     TimeDown,
+)
+from ottla.events.deliveries import (
+    BufferFull,
+    Dropped,
+    EpochBumped,
+    FlushAcknowledged,
+    Flushed,
+    FlushFailed,
+    FlushRetried,
 )
 from ottla.events.event import Event, field_names, fields_of, text_of
 from ottla.events.fleets import (
@@ -31,21 +40,12 @@ from ottla.events.queries import (
     BatchDone,
     LagMeasured,
 )
-from ottla.events.reading import (
+from ottla.events.reads import (
     FetchRetried,
     RangeLost,
     TimesClamped,
 )
-from ottla.events.sending import (
-    BufferFull,
-    Dropped,
-    EpochBumped,
-    FlushAcknowledged,
-    Flushed,
-    FlushFailed,
-    FlushRetried,
-)
-from ottla.events.spooling import (
+from ottla.events.spools import (
     DowntimeReplayed,
     DowntimeSaved,
     SpoolDamaged,

@@ -1,4 +1,4 @@
-"""Offsets into ranges: how much to read next, and in how many pieces. Pure; it asks nobody and knows no engine."""
+"""Plans what to read next, and in how many pieces: offsets in, ranges out. Pure: no requests, and no engine."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from ottla._lazy import lazy
 
 if TYPE_CHECKING:
-    from ottla.plan.cutting import cut
-    from ottla.plan.limiting import limit, limit_bytes
+    from ottla.plan.cuts import cut
+    from ottla.plan.limits import limit, limit_bytes
     from ottla.plan.sizes import RecordBytes, bytes_of
 
 _HOMES = {
     "RecordBytes": "ottla.plan.sizes",
     "bytes_of": "ottla.plan.sizes",
-    "cut": "ottla.plan.cutting",
-    "limit": "ottla.plan.limiting",
-    "limit_bytes": "ottla.plan.limiting",
+    "cut": "ottla.plan.cuts",
+    "limit": "ottla.plan.limits",
+    "limit_bytes": "ottla.plan.limits",
 }
 
 __all__ = ["RecordBytes", "bytes_of", "cut", "limit", "limit_bytes"]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept any misspelled name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

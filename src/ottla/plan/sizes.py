@@ -1,4 +1,4 @@
-"""What a record takes, as far as that is known without reading it: an estimate for everything, or one by partition."""
+"""Estimates of record sizes without reading records: one for all partitions, or one per partition."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from ottla.model import TopicPartition
 
 RecordBytes = float | Mapping[TopicPartition, float]
-"""Bytes of one record. A partition that a mapping does not name counts as the mean of those that it does."""
+"""Bytes per record. A partition that a mapping does not have counts as the mean of those it has."""
+_MINIMUM = 0.001
 
 
-def bytes_of(at: TopicPartition, record_bytes: RecordBytes) -> float:
-    """The estimate for a partition; never 0, so that offsets always weigh something."""
+def bytes_of(partition: TopicPartition, record_bytes: RecordBytes) -> float:
+    """Return the estimate for a partition. Never 0, so that offsets always weigh something."""
     if not isinstance(record_bytes, Mapping):
-        return max(record_bytes, _LEAST)
-    known = record_bytes.get(at)
-    if known is None:
-        known = sum(record_bytes.values()) / len(record_bytes) if record_bytes else 1.0
-    return max(known, _LEAST)
-
-
-_LEAST = 0.001
+        return max(record_bytes, _MINIMUM)
+    estimate = record_bytes.get(partition)
+    if estimate is None:
+        estimate = sum(record_bytes.values()) / len(record_bytes) if record_bytes else 1.0
+    return max(estimate, _MINIMUM)

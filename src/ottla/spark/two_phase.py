@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ottla.admin import Admin, OffsetSpec
-from ottla.admin.everywhere import ask_each
+from ottla.admin.all_brokers import ask_each
 from ottla.errors import BrokerError, ErrorCode, Fenced, NetworkError, OttlaError, TransactionFailed
 from ottla.fetch.reader import Reader
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition

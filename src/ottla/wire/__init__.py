@@ -1,1 +1,1 @@
-"""Bytes to columns and back, without sockets, clocks, threads or logging."""
+"""Kafka's wire formats: bytes to Arrow columns and back. No sockets, clocks, threads or logging here."""

@@ -1,11 +1,11 @@
-"""The record batch, format 2, seen from outside: its header, its checksum, and re-stamping.
+"""The record batch, format 2, from the outside: its header and its checksum.
 
-Comes in: bytes as a broker stores or sends them. Goes out: `Batch` values whose header fields are read without touching
-the records. Nothing here decompresses or looks at a record; see `decode` for that.
+Comes in: bytes as a broker stores or sends them. Goes out: `Batch` values, whose header fields are read without
+touching the records. This module must not decompress or look at a record; `decode` does that.
 
 Layout of a batch (big-endian; Kafka documentation, "Record Batch"):
 
-    0  baseOffset int64        17 crc uint32 (CRC-32C of all that follows)   43 producerId int64
+    0  baseOffset int64        17 crc uint32 (CRC-32C of all after it)       43 producerId int64
     8  batchLength int32       21 attributes int16                          51 producerEpoch int16
     12 leaderEpoch int32       23 lastOffsetDelta int32                     53 baseSequence int32
     16 magic int8              27 baseTimestamp int64                       57 recordCount int32
@@ -35,7 +35,7 @@ MAGIC = 2
 SMALLEST_RECORD = 7  # length, attributes, two deltas, key length, value length, header count: one byte each
 
 _PREFIX = struct.Struct(">qiib")
-_END_OF_LOG = (1 << 63) - 1  # offsets are 64-bit, and the one after the last must still be one
+_END_OF_LOG = (1 << 63) - 1  # offsets are 64-bit, and the one after the last must fit too
 # Bits of the attributes.
 CODEC_MASK = 0x07
 IS_LOG_APPEND = 0x08
@@ -64,25 +64,33 @@ class TimestampType(IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records, field by field. Timestamps are milliseconds since 1970."""
+    """The 61 bytes before the records. Timestamps are milliseconds since 1970."""
 
     base_offset: int
+    """The offset of the first record."""
     length: int
+    """The size of the rest of the batch after this field, in bytes."""
     leader_epoch: int
+    """The epoch of the leader that appended the batch; -1 before."""
     magic: int
     crc: int
     attributes: int
+    """Codec, timestamp type, and whether it is transactional or a control batch, as bits."""
     last_offset_delta: int
     base_timestamp: int
+    """Record timestamps are relative to this."""
     max_timestamp: int
+    """The latest timestamp, or the broker's append time for LogAppendTime."""
     producer_id: int
+    """-1 without idempotence."""
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which a header has no use for
+    """The sequence number of the first record; -1 without idempotence."""
+    count: int  # type: ignore[assignment]  # hides tuple.count, which a header does not need
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, header included."""
         return LENGTH_END + self.length
 
     @property
@@ -117,7 +125,7 @@ class BatchHeader(NamedTuple):
 
 
 class Batch:
-    """One whole batch: where its bytes lie, and its header. Equal when the bytes are equal."""
+    """One whole batch: where its bytes are, and its header. Two batches are equal if their bytes are equal."""
 
     __slots__ = ("header", "source", "start")
 
@@ -128,16 +136,16 @@ class Batch:
 
     @classmethod
     def parse(cls, data: Buffer, start: int = 0) -> Batch:
-        """The batch that starts at `start`; anything after it is left alone.
+        """Return the batch that starts at `start`, and ignore anything after it.
 
-        Raises `CorruptBatch` when it is cut short or its header contradicts itself, `UnsupportedFormat` for
-        message formats 0 and 1. The checksum is not looked at: see `verify`.
+        Raises `CorruptBatch` if it is cut short or its header contradicts itself, `UnsupportedFormat` for message
+        formats 0 and 1. Does not check the checksum: see `verify`.
         """
         source = _octets(data)
         batch = _batch_at(source, start)
         if batch is None:
             offset = int.from_bytes(source[start : start + 8], "big", signed=True) if start + 8 <= len(source) else None
-            raise CorruptBatch(f"cut short: {len(source) - start} bytes are there", base_offset=offset, position=0)
+            raise CorruptBatch(f"cut short: only {len(source) - start} bytes left", base_offset=offset, position=0)
         return batch
 
     @property
@@ -151,7 +159,7 @@ class Batch:
         return self.source[self.start + HEADER_BYTES : self.start + LENGTH_END + self.header.length]
 
     def verify(self) -> None:
-        """Compare the checksum; raises `CorruptBatch` when it is wrong."""
+        """Check the checksum. Raises `CorruptBatch` if it is wrong."""
         end = self.start + LENGTH_END + self.header.length
         actual = crc32c(self.source[self.start + CRC_START : end])
         if actual != self.header.crc:
@@ -176,7 +184,10 @@ class Batch:
 
 
 def split(data: Buffer) -> Iterator[Batch]:
-    """The whole batches in `data`, one after another; a partial batch at the end is normal and left out."""
+    """Yield the whole batches in `data`. A partial batch at the end is normal and left out.
+
+    Raises `CorruptBatch` or `UnsupportedFormat` like `Batch.parse`.
+    """
     source = _octets(data)
     start = 0
     while (batch := _batch_at(source, start)) is not None:
@@ -185,10 +196,10 @@ def split(data: Buffer) -> Iterator[Batch]:
 
 
 def _octets(data: Buffer) -> memoryview:
-    """A read-only view in which an item is a byte: Arrow's buffers have signed ones, arrays have wider ones."""
+    """Return a read-only view whose items are bytes: Arrow's buffers have signed items, arrays may have wider ones."""
     source = memoryview(data).toreadonly()
     if not source.c_contiguous:
-        raise InputError("batches must lie in one piece of memory, without gaps")
+        raise InputError("batches must lie in contiguous memory")
     return source if source.format == "B" and source.ndim == 1 else source.cast("B")
 
 
@@ -209,12 +220,12 @@ def _batch_at(source: memoryview, start: int) -> Batch | None:
 
 
 def pack_header(header: BatchHeader) -> bytes:
-    """The 61 bytes of a header."""
+    """Encode the 61 bytes of a header."""
     return HEADER.pack(*header)
 
 
 def check_prefix(base_offset: int, length: int, leader_epoch: int, magic: int) -> None:
-    """Refuse what cannot be a batch of format 2, from the fields all formats share."""
+    """Raise if this cannot be a batch of format 2, judging by the fields that all formats share."""
     if magic in (0, 1):
         raise UnsupportedFormat(
             f"message format {magic} at offset {base_offset}: Ottla reads format 2 (Kafka 0.11 and newer); "
@@ -227,7 +238,7 @@ def check_prefix(base_offset: int, length: int, leader_epoch: int, magic: int) -
 
 
 def check_header(header: BatchHeader) -> None:
-    """Refuse a header whose fields contradict one another or the size of the batch."""
+    """Raise `CorruptBatch` if the fields of a header contradict each other or the size of the batch."""
     base_offset, last_delta, count = header.base_offset, header.last_offset_delta, header.count
     if base_offset < 0 or last_delta < 0:
         raise _contradiction(header, f"offset {base_offset} with last delta {last_delta}", 23)

@@ -1,7 +1,6 @@
-"""CRC-32C, which record batches have: the compiled function of the package `crc32c`, without the package.
+"""CRC-32C, the checksum of record batches: the compiled function of the package `crc32c`, without the package.
 
-The package itself looks up its own version and makes a command line when it is imported, which takes longer than all of
-`wire`.
+Importing the package looks up its own version and builds a command line, which takes longer than all of `wire`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ def _compiled() -> Callable[..., int]:
     package = PathFinder.find_spec("crc32c")
     places = None if package is None else package.submodule_search_locations
     extension = PathFinder.find_spec("crc32c._crc32c", places or [])
-    if extension is None or extension.loader is None:  # a package of another kind, as in an archive
+    if extension is None or extension.loader is None:  # not on disk, for example in a zip archive
         from crc32c import crc32c
 
         return crc32c
@@ -29,4 +28,4 @@ def _compiled() -> Callable[..., int]:
 
 
 crc32c = _compiled()
-"""The checksum of some bytes; of a whole whose first part has the checksum that is given as second argument."""
+"""Return the checksum of some bytes. With the checksum of a first part as second argument, that of both together."""

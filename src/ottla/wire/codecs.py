@@ -1,8 +1,8 @@
-"""Compression of whole batches: the five codecs as Kafka frames them, with a bound on what comes out.
+"""Compresses and decompresses whole batches, with a limit on the output.
 
-Comes in: the records of one batch. Goes out: the same, compressed or not. Decompression writes only into memory that
-was sized beforehand, so a batch that would grow without end stops at the limit instead of filling the machine.
-Those who do it are imported with the first batch that is compressed (`compression`).
+Comes in: the records of one batch. Goes out: the same, compressed or not. Decompression must write only into memory
+sized beforehand, so a decompression bomb stops at the limit. The codecs themselves (`compression`) are imported with
+the first compressed batch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Bytes = npt.NDArray[np.uint8]
 DEFAULT_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 0, Codec.ZSTD: 3}
 _LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (0, 16), Codec.ZSTD: (-22, 22)}
 
-_FIRST_ROOM = 1 << 16
+_INITIAL_CAPACITY = 1 << 16
 
 
 class DecompressionFailed(Exception):
-    """Why a batch could not be decompressed. Internal: callers say which batch it was."""
+    """Why a batch could not be decompressed. Internal: callers add which batch it was."""
 
 
 def parse_codec(name: str | Codec) -> Codec:
-    """A codec by its name, as in `compression="zstd"`."""
+    """Return a codec by its name, as in `compression="zstd"`. Raises `ConfigError` for an unknown name."""
     if isinstance(name, Codec):
         return name
     try:
@@ -39,7 +39,7 @@ def parse_codec(name: str | Codec) -> Codec:
 
 
 def check_level(codec: Codec, level: int | None) -> int | None:
-    """The level to use, or a `ConfigError` when the codec does not have it."""
+    """Return the level to use. Raises `ConfigError` if the codec does not have it."""
     if level is None:
         return DEFAULT_LEVELS.get(codec)
     if codec not in _LEVELS:
@@ -51,7 +51,7 @@ def check_level(codec: Codec, level: int | None) -> int | None:
 
 
 def compress(codec: Codec, records: Buffer, level: int | None = None) -> Any:
-    """The records of a batch, compressed as Kafka expects it; a bytes-like object."""
+    """Compress the records of a batch as Kafka expects them. Returns a bytes-like object."""
     if codec is Codec.NONE:
         return records
     from ottla.wire import compression
@@ -60,7 +60,7 @@ def compress(codec: Codec, records: Buffer, level: int | None = None) -> Any:
 
 
 class Scratch:
-    """A byte area, kept and grown, into which batches are decompressed one after another."""
+    """A growing byte area that is reused; batches are decompressed into it one after another."""
 
     __slots__ = ("data", "used")
 
@@ -69,40 +69,40 @@ class Scratch:
         self.used = 0
 
     def clear(self) -> None:
-        """Forget what is in it; the memory stays."""
+        """Discard the content and keep the memory."""
         self.used = 0
 
     def view(self) -> Bytes:
-        """What was decompressed since `clear`, read-only."""
+        """Return the bytes decompressed since `clear`, read-only."""
         data = self.data[: self.used]
         data.flags.writeable = False
         return data
 
     def append(self, codec: Codec, records: Buffer, limit: int) -> tuple[int, int]:
-        """Decompress `records` behind what is there and tell from where to where.
+        """Decompress `records` after the current content. Returns where they start and end.
 
-        Raises `DecompressionFailed` when they are damaged or come out larger than `limit` bytes.
+        Raises `DecompressionFailed` if they are damaged or larger than `limit` bytes.
         """
         from ottla.wire.compression import NoRoom, decompress_into
 
-        room = min(limit, max(_FIRST_ROOM, 4 * len(records), len(self.data) - self.used))
+        capacity = min(limit, max(_INITIAL_CAPACITY, 4 * len(records), len(self.data) - self.used))
         while True:
-            self._ensure(room)
+            self._ensure(capacity)
             try:
-                out = self.data[self.used : self.used + room].data
+                out = self.data[self.used : self.used + capacity].data
                 written = decompress_into(codec, records, out)
             except NoRoom:
-                if room >= limit:
+                if capacity >= limit:
                     reason = f"decompresses to more than the limit of {limit:,} bytes ({Advice.BATCH_SIZE})"
                     raise DecompressionFailed(reason) from None
-                room = min(limit, room * 4)
+                capacity = min(limit, capacity * 4)
                 continue
             start, self.used = self.used, self.used + written
             return start, self.used
 
-    def _ensure(self, room: int) -> None:
-        if self.used + room > len(self.data):
-            # At least twice what must be copied, or many small batches would copy it again and again.
-            grown = np.empty(max(self.used + room, 2 * self.used), np.uint8)
+    def _ensure(self, capacity: int) -> None:
+        if self.used + capacity > len(self.data):
+            # At least double, or many small batches would copy the content again and again.
+            grown = np.empty(max(self.used + capacity, 2 * self.used), np.uint8)
             grown[: self.used] = self.data[: self.used]
             self.data = grown

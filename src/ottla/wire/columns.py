@@ -1,8 +1,8 @@
-"""What a program wants to send, as columns that the encoder can read: Arrow arrays, or lists of bytes and pairs.
+"""What a program wants to send, as columns that the encoder can read: from Arrow arrays, or lists of bytes and pairs.
 
-Comes in: Arrow arrays of any binary or text type (also large, view, fixed-size and dictionary encoded), headers as
-lists of key and value, timestamps; or a Python list. Goes out: `Columns`. Anything else gets an `InputError` that
-names the column, its type and what is accepted.
+Comes in: Arrow arrays of any binary or text type (large, view, fixed-size and dictionary encoded included), headers as
+lists of key and value, timestamps; or a Python list. Goes out: `Columns`. Anything else raises an `InputError` that
+names the column, its type and what is accepted. Data must not be copied where it can be shared.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _BYTES, _NONE = id(bytes), id(None)
 
 
 class Columns(NamedTuple):
-    """Rows to be encoded. `times` has a millisecond timestamp for each row, or nothing for "now"."""
+    """Rows to encode. `times` has a millisecond timestamp for each row, or is empty for "now"."""
 
-    count: int  # type: ignore[assignment]  # hides tuple.count, which columns have no use for
+    count: int  # type: ignore[assignment]  # hides tuple.count, which columns do not need
     key: BinaryIn
     value: BinaryIn
     headers: HeadersIn
     times: npt.NDArray[np.int64]
     data_bytes: int
-    """The size of all keys, values and headers together."""
+    """The total size of all keys, values and headers."""
     header_count: int
 
 
@@ -53,7 +53,10 @@ def from_arrow(
     headers: pa.Array | pa.ChunkedArray | None = None,
     timestamp: pa.Array | pa.ChunkedArray | None = None,
 ) -> Columns:
-    """Columns from Arrow arrays of the same length; a missing one is null in every row."""
+    """Build columns from Arrow arrays of the same length. A missing one is null in every row.
+
+    Raises `InputError` if a column has another length, an unsupported type or damaged content.
+    """
     for name, column in (("value", value), ("key", key), ("headers", headers), ("timestamp", timestamp)):
         if column is not None and not isinstance(column, pa.Array | pa.ChunkedArray):
             kind = type(column).__name__
@@ -70,9 +73,12 @@ def from_arrow(
 
 
 def from_list(items: Iterable[Item]) -> Columns:
-    """Columns from a list that mixes values and `(key, value)` pairs; text is sent as UTF-8."""
+    """Build columns from a list that mixes values and `(key, value)` pairs. Text is sent as UTF-8.
+
+    Raises `InputError` for an item that is neither.
+    """
     if isinstance(items, str):
-        raise InputError("a text is no list of records: put it into one")
+        raise InputError("a string is not a list of records: put it into a list")
     listed = items if type(items) is list else list(items)
     kinds = set(map(type, listed))
     if not any(issubclass(kind, tuple) for kind in kinds):
@@ -90,7 +96,7 @@ def from_bytes(
     headers: pa.Array | None = None,
     times: npt.NDArray[np.int64] = _NO_ENDS,
 ) -> Columns:
-    """Columns from values and keys that are known to be bytes, or None: what a producer collects from single sends."""
+    """Build columns from values and keys known to be bytes or None: what a producer collects from single sends."""
     return _columns(
         _ALL_NULL if keys is None else _payloads("key", keys),
         _payloads("value", values),
@@ -108,6 +114,7 @@ def _columns(
     *,
     count: int,
 ) -> Columns:
+    """Build `Columns` with the sizes that encoders use to estimate memory."""
     return Columns(
         count=count,
         key=key,
@@ -120,7 +127,7 @@ def _columns(
 
 
 def as_arrow(columns: Columns, *, now_ms: int) -> pa.RecordBatch:
-    """The rows as Arrow again: key, value, headers and timestamp; without a copy, and null where there is nothing."""
+    """Return the rows as Arrow again: key, value, headers and timestamp. No copy; null where there is nothing."""
     count = columns.count
     times = columns.times if len(columns.times) else np.full(count, now_ms, np.int64)
     return pa.record_batch(
@@ -134,13 +141,13 @@ def as_arrow(columns: Columns, *, now_ms: int) -> pa.RecordBatch:
 
 
 def without_views(column: Any) -> Any:
-    """An Arrow array or chunked array of a type that rows can be chosen from: Arrow cannot do that with views, which is
-    what Polars has."""
+    """Cast an Arrow array so that rows can be selected from it: Arrow cannot select from views, which Polars uses."""
     kind = _without_views(column.type)
     return column if kind == column.type else column.cast(kind)
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return the type with every view type in it, at any depth, replaced by its large counterpart."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
@@ -156,14 +163,16 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def take(columns: Columns, start: int, stop: int) -> Columns:
-    """The rows `[start, stop)`, without a copy."""
+    """Return the rows `[start, stop)`, without a copy."""
     key, value = _cut(columns.key, start, stop), _cut(columns.value, start, stop)
     headers = columns.headers
     if len(headers.ends):
         nulls = headers.nulls[start:stop] if len(headers.nulls) else headers.nulls
         headers = headers._replace(ends=headers.ends[start : stop + 1], nulls=nulls)
     entries = _span_of(headers.ends)
-    share = entries / columns.header_count if columns.header_count else 0.0
+    # Keys and values of a slice are still those of the whole column, so their size is estimated by the number of
+    # entries.
+    fraction = entries / columns.header_count if columns.header_count else 0.0
     content = _span(headers.keys) + _span(headers.values)
     return Columns(
         count=stop - start,
@@ -171,12 +180,13 @@ def take(columns: Columns, start: int, stop: int) -> Columns:
         value=value,
         headers=headers,
         times=columns.times[start:stop] if len(columns.times) else columns.times,
-        data_bytes=_span(key) + _span(value) + int(content * share),
+        data_bytes=_span(key) + _span(value) + int(content * fraction),
         header_count=entries,
     )
 
 
 def _cut(column: BinaryIn, start: int, stop: int) -> BinaryIn:
+    """Return the rows of one column. `ends` are absolute positions, so the data is shared."""
     if not len(column.ends):
         return column
     nulls = column.nulls[start:stop] if len(column.nulls) else column.nulls
@@ -184,6 +194,7 @@ def _cut(column: BinaryIn, start: int, stop: int) -> BinaryIn:
 
 
 def _array(column: BinaryIn, count: int) -> pa.Array:
+    """Return a column as an Arrow array. Empty `ends` stand for a column of nulls."""
     if not len(column.ends):
         return pa.nulls(count, pa.large_binary())
     buffers = [_valid(column.nulls), pa.py_buffer(column.ends), pa.py_buffer(column.data)]
@@ -191,6 +202,7 @@ def _array(column: BinaryIn, count: int) -> pa.Array:
 
 
 def _listed(headers: HeadersIn, count: int) -> pa.Array:
+    """Return the headers as an Arrow list of structs."""
     kind = pa.large_list(pa.struct([("key", pa.large_binary()), ("value", pa.large_binary())]))
     if not len(headers.ends):
         return pa.nulls(count, kind)
@@ -201,21 +213,23 @@ def _listed(headers: HeadersIn, count: int) -> pa.Array:
 
 
 def _valid(nulls: npt.NDArray[np.uint8]) -> pa.Buffer | None:
+    """Return Arrow's validity bitmap for a byte per row; None if there are no nulls."""
     return pa.py_buffer(np.packbits(nulls == 0, bitorder="little")) if len(nulls) else None
 
 
 def _payloads(name: str, payloads: list[Any]) -> BinaryIn:
-    found = _where_they_lie(payloads) if _CAN_READ_OBJECTS else None
-    return _binary(name, _from_payloads(name, payloads)) if found is None else found
+    """Return a column of a Python list: by the kernel if all items are bytes or None, else by Arrow."""
+    gathered = _gathered(payloads) if _CAN_READ_OBJECTS else None
+    return _binary(name, _from_payloads(name, payloads)) if gathered is None else gathered
 
 
-def _where_they_lie(payloads: list[Any]) -> BinaryIn | None:
-    """Bytes and None, read without asking each object; None if there is anything else."""
+def _gathered(payloads: list[Any]) -> BinaryIn | None:
+    """Copy bytes and None without calling into each object. None if there is anything else."""
     ends, nulls = np.empty(len(payloads) + 1, np.int64), np.empty(len(payloads), np.uint8)
     missing = measure(payloads, _BYTES, _NONE, ends, nulls)
     if missing == UNFIT:
         return None
-    # Arrow's pool keeps freed pages; fresh ones from the system would cost more than the copy.
+    # Arrow's pool keeps freed pages; fresh pages from the system would cost more than the copy.
     data = np.frombuffer(pa.allocate_buffer(int(ends[-1])), np.uint8)
     if gather(payloads, _NONE, ends, data) == UNFIT:
         return None
@@ -224,6 +238,7 @@ def _where_they_lie(payloads: list[Any]) -> BinaryIn | None:
 
 
 def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
+    """Return an item as key and value. A plain value has no key."""
     if not isinstance(item, tuple):
         return None, item
     if len(item) != 2:
@@ -232,9 +247,10 @@ def _pair(item: Item, index: int) -> tuple[Payload, Payload]:
 
 
 def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
+    """Convert with Arrow, which accepts all bytes-like types and str. Names the item that it rejects."""
     try:
         return pa.array(payloads, pa.large_binary())
-    except (TypeError, ValueError) as error:  # Arrow's own errors are such, too
+    except (TypeError, ValueError) as error:  # Arrow's own errors are subclasses of these
         for i, payload in enumerate(payloads):
             if not isinstance(payload, bytes | bytearray | memoryview | str | None):
                 kind = type(payload).__name__
@@ -243,6 +259,7 @@ def _from_payloads(name: str, payloads: Sequence[Any]) -> pa.Array:
 
 
 def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a chunked array as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -254,11 +271,12 @@ def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _too_large(name: str) -> InputError:
-    """What Arrow's 32-bit offsets cannot hold."""
+    """The error for data that Arrow's 32-bit offsets cannot hold."""
     return InputError(f"column {name} is larger than 2 GiB: cast it to a large type, or send it in slices")
 
 
 def _binary(name: str, array: pa.Array) -> BinaryIn:
+    """Return an Arrow array as the arrays that kernels read. Casts only types without offsets."""
     kind = array.type
     if pa.types.is_null(kind):
         return _ALL_NULL
@@ -267,6 +285,7 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
             return _binary(name, array.dictionary_decode())
         except pa.ArrowInvalid as error:
             raise _too_large(name) from error
+    # Views have no contiguous data, and fixed-size binaries have no offsets.
     if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         array = array.cast(pa.large_binary())
     elif pa.types.is_string_view(kind):
@@ -276,6 +295,7 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
             f"column {name} has type {kind}; accepted are binary and string, also large, view, "
             "fixed-size and dictionary encoded"
         )
+    # Kernels take 64-bit offsets only: one compiled version instead of two.
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, buffer, data = array.buffers()
     ends, content = _ends(buffer, array, np.dtype(np.int64 if wide else np.int32)), _bytes(data)
@@ -291,6 +311,7 @@ def _has_ends(kind: pa.DataType) -> bool:
 
 
 def _ends(buffer: pa.Buffer | None, array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
+    """Return the offsets of an array as 64-bit numbers. A slice has its own part of them."""
     if buffer is None or buffer.size == 0:
         return _readonly(np.zeros(len(array) + 1, np.int64))
     stored = np.frombuffer(buffer, dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize)
@@ -298,7 +319,7 @@ def _ends(buffer: pa.Buffer | None, array: pa.Array, dtype: np.dtype[Any]) -> np
 
 
 def _check_ends(name: str, ends: npt.NDArray[np.int64], size: int) -> None:
-    """The kernels follow these without looking; Arrow itself checks them only when asked to."""
+    """Raise if the offsets are invalid: the kernels do not check them, and Arrow checks them only on request."""
     if len(ends) and (ends[0] < 0 or ends[-1] > size or not bool((ends[1:] >= ends[:-1]).all())):
         raise InputError(f"column {name} is damaged: its offsets lead outside its {size} bytes of data, or backwards")
 
@@ -308,28 +329,30 @@ def _bytes(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
 
 
 def _nulls(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return a byte per row, 1 for null; empty if there are no nulls."""
     if array.null_count == 0:
         return _NO_BYTES
     return _readonly(array.is_null().to_numpy(zero_copy_only=False).view(np.uint8))
 
 
 def _readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Kernels are compiled once, for read-only input."""
+    """Return a read-only view: kernels are compiled once, for read-only input."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _headers(array: pa.Array) -> HeadersIn:
+    """Return a list or map column as the arrays that kernels read. Entry positions start at 0."""
     kind = array.type
     if pa.types.is_null(kind):
         return _NO_HEADERS
     keys, values = _entries(array)
     ends = _ends(array.buffers()[1], array, np.dtype(np.int64 if pa.types.is_large_list(kind) else np.int32))
     _check_ends("headers", ends, len(keys))
-    first, count = int(ends[0]), _span_of(ends)
-    # Of a slice, only its own entries count: the arrays below it are those of the whole column.
-    keys, values = keys.slice(first, count), values.slice(first, count)
+    first, length = int(ends[0]), _span_of(ends)
+    # A slice has only its own entries: the arrays below it are those of the whole column.
+    keys, values = keys.slice(first, length), values.slice(first, length)
     if keys.null_count:
         raise InputError("column headers has a null key or a null entry; only the value of an entry may be null")
     ends = ends if first == 0 else _readonly(ends - first)
@@ -337,13 +360,13 @@ def _headers(array: pa.Array) -> HeadersIn:
 
 
 def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of all entries; the key of a null entry is null."""
+    """Return keys and values of all entries. The key of a null entry is null."""
     kind = array.type
     if pa.types.is_map(kind):
         return array.keys, array.items
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         items = array.values
-        # -1 for a field that is missing, and for one that is there twice
+        # -1 for a field that is missing or appears twice
         if pa.types.is_struct(items.type) and min(map(items.type.get_field_index, ("key", "value"))) >= 0:
             import pyarrow.compute as pc
 
@@ -352,6 +375,7 @@ def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _milliseconds(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Return timestamps in milliseconds since 1970, the unit of the protocol."""
     kind = array.type
     if array.null_count:
         raise InputError(f"column timestamp has {array.null_count} nulls; leave the column out for the time of sending")
@@ -368,13 +392,14 @@ def _milliseconds(array: pa.Array) -> npt.NDArray[np.int64]:
 def _cast_to_milliseconds(array: pa.Array) -> pa.Array:
     kind = array.type
     try:
-        # Finer units are cut, coarser ones must not overflow.
+        # Finer units are truncated; coarser ones must not overflow.
         return array.cast(pa.timestamp("ms", tz=kind.tz), safe=kind.unit == "s")
     except pa.ArrowInvalid as error:
         raise InputError(f"column timestamp: {error}") from error
 
 
 def _span(column: BinaryIn) -> int:
+    """Return the number of bytes that the rows of a column take."""
     return _span_of(column.ends)
 
 

@@ -1,8 +1,9 @@
-"""The codecs themselves, as Kafka frames them.
+"""The compression codecs, framed as Kafka expects them.
 
-cramjam does gzip, snappy and zstd; lz4 frames are written by the `lz4` package with independent blocks, since Kafka
-refuses the linked blocks that cramjam writes. Snappy is written as one raw block, and read both raw and in the
-framing of the Java library (xerial), which is what the Java client writes.
+Comes in: the records of a batch. Goes out: the same, compressed or decompressed. cramjam handles gzip, snappy and zstd.
+The `lz4` package writes lz4 frames, with independent blocks, because Kafka rejects the linked blocks that cramjam
+writes. Snappy is written as one raw block. It is read both raw and in the framing of the Java library (xerial), which
+the Java client writes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ class NoRoom(Exception):
 
 
 def compress(codec: Codec, records: Buffer, level: int | None = None) -> Any:
-    """The records of a batch, compressed as Kafka expects it; a bytes-like object."""
+    """Compress the records of a batch as Kafka expects them. Returns a bytes-like object."""
     if codec is Codec.GZIP:
         return cramjam.gzip.compress(records, level=level)
     if codec is Codec.SNAPPY:
         return cramjam.snappy.compress_raw(records)
     if codec is Codec.LZ4:
-        # Content checksums cost time and Kafka has its own; independent blocks are a must.
+        # Content checksums cost time, and Kafka has its own. Kafka requires independent blocks.
         return lz4.frame.compress(records, compression_level=level or 0, block_linked=False, store_size=False)
     if codec is Codec.ZSTD:
         return cramjam.zstd.compress(records, level=level)
@@ -41,7 +42,7 @@ def compress(codec: Codec, records: Buffer, level: int | None = None) -> Any:
 
 
 def decompress_into(codec: Codec, records: Buffer, out: memoryview) -> int:
-    """Decompresses into `out` and tells how many bytes; raises `NoRoom` if these are too few for it."""
+    """Decompress into `out` and return the number of bytes. Raises `NoRoom` if `out` is too small."""
     try:
         if codec is Codec.ZSTD:
             return cramjam.zstd.decompress_into(records, out)
@@ -57,18 +58,21 @@ def decompress_into(codec: Codec, records: Buffer, out: memoryview) -> int:
 
 
 def _unsnap(records: Buffer, out: memoryview) -> int:
+    """Decompress snappy, raw or in xerial's framing: a header, then blocks with their lengths."""
     if bytes(records[: len(_XERIAL)]) != _XERIAL:
         return _unsnap_block(records, out)
-    at, written = _XERIAL_HEADER_BYTES, 0
-    while at < len(records):
-        if at + _SIZE.size > len(records):
+    position, written = _XERIAL_HEADER_BYTES, 0
+    while position < len(records):
+        if position + _SIZE.size > len(records):
             raise DecompressionFailed("snappy framing is cut short")
-        (size,) = _SIZE.unpack_from(records, at)
-        at += _SIZE.size
-        if size <= 0 or size > len(records) - at:
-            raise DecompressionFailed(f"snappy framing has a block of {size} bytes where {len(records) - at} are left")
-        written += _unsnap_block(records[at : at + size], out[written:])
-        at += size
+        (size,) = _SIZE.unpack_from(records, position)
+        position += _SIZE.size
+        if size <= 0 or size > len(records) - position:
+            raise DecompressionFailed(
+                f"snappy framing has a block of {size} bytes where {len(records) - position} are left"
+            )
+        written += _unsnap_block(records[position : position + size], out[written:])
+        position += size
     return written
 
 

@@ -1,8 +1,8 @@
-"""Record batches into Arrow columns: the columns of Spark's Kafka source, and only those asked for.
+"""Decodes record batches into Arrow columns: those of Spark's Kafka source, and only the requested ones.
 
-Comes in: `Batch` values in the order of the log. Goes out: `pyarrow.RecordBatch` values of bounded size, with a
-fingerprint if wanted. Control batches are left out; which batches belong to aborted transactions is for the caller
-to know. A damaged batch raises `CorruptBatch`, and nothing of it is handed out.
+Comes in: `Batch` values in log order. Goes out: `pyarrow.RecordBatch` values of bounded size, with a fingerprint on
+request. Control batches are left out. The caller must leave out batches of aborted transactions. A damaged batch raises
+`CorruptBatch`, and none of its records are returned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-"""The columns of Spark's Kafka source, with its names and types. A record without headers has a null there."""
+"""The columns of Spark's Kafka source, with its names and types. `headers` is null for a record without headers."""
 
 COLUMNS = tuple(SCHEMA.names)
 
@@ -62,32 +62,33 @@ _LARGEST = (1 << 31) - 1
 
 
 class Decoded(NamedTuple):
-    """A stretch of the log as columns. `fingerprint` is None unless it was asked for."""
+    """Decoded records of one partition. `fingerprint` is None unless requested."""
 
     records: pa.RecordBatch
     rows: int
-    """How many records these are, also when no column was asked for."""
+    """The number of records, even if no column was requested."""
     fingerprint: Fingerprint | None
     next_offset: int = -1
-    """The first offset after the batches of which these records are."""
+    """The first offset after the batches that hold these records."""
     left_out: int = 0
-    """Records of those batches that were not asked for."""
+    """Records of those batches outside the requested offsets."""
     clamped: int = 0
-    """Records whose time does not fit in microseconds, and that have the nearest one that does."""
+    """Records whose time does not fit in microseconds and was clamped."""
 
 
 class Stretch(NamedTuple):
-    """Batches of one partition, of which every record is wanted."""
+    """Batches of one partition that are wanted whole."""
 
     batches: Batches
     partition: int
 
 
 class Decoder:
-    """Decodes batch after batch with the same settings, reusing its memory. Use one for each thread.
+    """Decodes batches with the same settings, reusing its memory. Use one per thread.
 
-    `max_batch_bytes` bounds what one batch may have or decompress to; `chunk_bytes` is about how much record data goes
-    into one `RecordBatch` (a single larger batch still comes out whole).
+    `max_batch_bytes` limits the size of a batch, before and after decompression. `chunk_bytes` is roughly how much
+    record data goes into one `RecordBatch`; a single larger batch still comes out whole. Raises `ConfigError` for an
+    unknown column or an impossible limit.
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class Decoder:
         if unknown:
             raise ConfigError(f"unknown columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
         if not 0 < max_batch_bytes <= _LARGEST - chunk_bytes or chunk_bytes <= 0:
-            raise ConfigError(f"max_batch_bytes and chunk_bytes must be positive and below {_LARGEST} together")
+            raise ConfigError(f"max_batch_bytes and chunk_bytes must be positive, and below {_LARGEST} in total")
         self.schema = pa.schema([field for field in SCHEMA if field.name in columns])
-        self._fields = tuple((field.name, field.type) for field in self.schema)  # Arrow makes them anew each time
+        self._fields = tuple((field.name, field.type) for field in self.schema)  # Arrow builds them at every access
         self._want = sum(bit for name, bit in _BITS.items() if name in columns) | (k.FINGERPRINT if fingerprint else 0)
         self._max_batch_bytes = max_batch_bytes
         self.chunk_bytes = chunk_bytes
@@ -123,19 +124,21 @@ class Decoder:
         start: int = 0,
         stop: int = _END_OF_LOG,
     ) -> Iterator[Decoded]:
-        """The records of `batches` with offsets in `[start, stop)`, in chunks; chunks without records are left out.
+        """Yield the records of `batches` with offsets in `[start, stop)`, in chunks. Empty chunks are left out.
 
-        A damaged batch raises `CorruptBatch`, after everything before it was handed out.
+        Raises `CorruptBatch` for a damaged batch, after yielding everything before it.
         """
-        if self._has_begun:  # a few records at first need no kernel: the first one is there sooner
+        if self._has_begun:  # the first few records come sooner without the kernel
             _load_kernel()
         self._has_begun = True
         stop = min(stop, _END_OF_LOG)
+        # The fast path decodes from the table of the scan. It stops at the first problem, which the slow path then
+        # reports.
         if isinstance(batches, Batches) and self._is_plain(batches):
             reached = yield from self._scanned(batches, topic, partition, start, stop)
             if reached == len(batches):
                 return
-            batches = batches[reached:]  # something is wrong there, and is told below
+            batches = batches[reached:]  # something is wrong there, and the code below reports it
         for chunk in self._chunks(batches, start, stop):
             fault = chunk.fault
             try:
@@ -151,7 +154,8 @@ class Decoder:
                 raise fault
 
     def _is_plain(self, batches: Batches) -> bool:
-        """Whether the records can be decoded from the table of batches, without a `Batch` for each."""
+        """Whether the records can be decoded from the table of batches, without creating a `Batch` for each."""
+        # A RecordBatch has one timestampType, so batches of both types cannot share one.
         is_mixed = (batches.any_attributes ^ batches.all_attributes) & IS_LOG_APPEND
         lengths = batches.table[:, k.END] - batches.table[:, scanning.AT]
         return (
@@ -164,7 +168,7 @@ class Decoder:
     def _scanned(
         self, batches: Batches, topic: str, partition: int, start: int, stop: int
     ) -> Generator[Decoded, None, int]:
-        """The records of uncompressed batches, chunk by chunk; returns how many batches went well."""
+        """Yield the records of uncompressed batches chunk by chunk. Returns the number of intact batches."""
         kind = TimestampType.LOG_APPEND if batches.any_attributes & IS_LOG_APPEND else TimestampType.CREATE
         fixed: dict[str, str | int] = {"topic": topic, "partition": partition, "timestampType": int(kind)}
         data = np.frombuffer(batches.source, np.uint8)
@@ -179,46 +183,47 @@ class Decoder:
                 break
             segments = table[_is_data(table)]
             if len(segments):
-                room = self._new_room(int(segments[:, k.COUNT].sum()), _record_bytes(segments))
-                if room.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), start, stop) is not None:
+                buffers = self._new_buffers(int(segments[:, k.COUNT].sum()), _record_bytes(segments))
+                if buffers.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), start, stop) is not None:
                     break
                 reached = int(segments[-1, k.BASE_OFFSET] + segments[-1, k.LAST_DELTA]) + 1
-                if room.rows:
-                    yield self._decoded(room, fixed, int(segments[:, k.COUNT].sum()), min(stop, reached))
-                del room
+                if buffers.rows:
+                    yield self._decoded(buffers, fixed, int(segments[:, k.COUNT].sum()), min(stop, reached))
+                del buffers
             first = end
         return first
 
     def _portion(self, table: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The first rows of a table of batches, as many as go into a chunk."""
+        """Return the first rows of a table of batches, as many as go into a chunk."""
         ends = np.cumsum(table[:, k.END] - table[:, scanning.AT])
         return table[: max(1, int(np.searchsorted(ends, self.chunk_bytes, "right")))]
 
     @property
     def can_join(self) -> bool:
-        """Whether `decode_together` can do it: a fingerprint is of one stretch."""
+        """Whether `decode_together` is possible. It is not with a fingerprint, which covers a single stretch."""
         return not self._want & k.FINGERPRINT
 
     def decode_together(self, stretches: Sequence[Stretch], *, topic: str) -> list[Decoded] | None:
-        """All records of each stretch, or of the first ones if they are too large together, as `decode` has them.
+        """Return all records of each stretch as `decode` does, or of the first ones if all are too large together.
 
-        None if they lie in different memory, or anything is remarkable about them. The columns of all stretches are
-        slices of the same ones. A stretch without records has none.
+        Returns None if they lie in different memory, or are unusual in any way. The columns of all stretches are slices
+        of the same arrays; a stretch without records has an empty slice.
         """
         source = stretches[0].batches.source
         append_time = stretches[0].batches.any_attributes & IS_LOG_APPEND
-        for one in stretches:
-            batches = one.batches
+        for stretch in stretches:
+            batches = stretch.batches
             kinds = (batches.any_attributes & IS_LOG_APPEND, batches.all_attributes & IS_LOG_APPEND)
             if kinds != (append_time, append_time) or batches.source is not source:
                 return None
-        table = np.concatenate([one.batches.table for one in stretches])
+        table = np.concatenate([stretch.batches.table for stretch in stretches])
         lengths = table[:, k.END] - table[:, k.START]
         if not self.can_join or int(lengths.max()) > self._max_batch_bytes or not self._are_intact(source, table):
             return None
         _load_kernel()
         is_data = _is_data(table)
-        owners = np.repeat(np.arange(len(stretches)), [len(one.batches) for one in stretches])[is_data]
+        # Which stretch each batch belongs to, to count the rows of each afterwards.
+        owners = np.repeat(np.arange(len(stretches)), [len(stretch.batches) for stretch in stretches])[is_data]
         segments = table[is_data]
         data = np.frombuffer(source, np.uint8)
         if (segments[:, scanning.ATTRIBUTES] & CODEC_MASK).any():
@@ -228,76 +233,83 @@ class Decoder:
             stretches, owners, segments = stretches[:unpacked], owners[owners < unpacked], segments[owners < unpacked]
             data = self._scratch.view()
         rows = np.bincount(owners, segments[:, k.COUNT], len(stretches)).astype(np.int64)
-        room = self._new_room(int(rows.sum()), _record_bytes(segments))
-        fault = room.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), 0, _END_OF_LOG)
-        if fault is not None or room.clamped or room.rows != rows.sum():
+        buffers = self._new_buffers(int(rows.sum()), _record_bytes(segments))
+        fault = buffers.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), 0, _END_OF_LOG)
+        # Anything unusual goes the slow way, which reports it for its own partition.
+        if fault is not None or buffers.clamped or buffers.rows != rows.sum():
             return None
         kind = TimestampType.LOG_APPEND if append_time else TimestampType.CREATE
-        records = self._joined(room, stretches, rows, {"topic": topic, "timestampType": int(kind)})
+        records = self._joined(buffers, stretches, rows, {"topic": topic, "timestampType": int(kind)})
         return [
-            Decoded(records.slice(end - count, count), count, None, one.batches.next_offset)
-            for one, count, end in zip(stretches, rows.tolist(), rows.cumsum().tolist(), strict=True)
+            Decoded(records.slice(end - count, count), count, None, stretch.batches.next_offset)
+            for stretch, count, end in zip(stretches, rows.tolist(), rows.cumsum().tolist(), strict=True)
         ]
 
     def _are_intact(self, source: memoryview, table: npt.NDArray[np.int64]) -> bool:
-        """Whether all checksums are right."""
+        """Whether all checksums are correct."""
         if not self._verify_crc:
             return True
         starts, ends = (table[:, scanning.AT] + CRC_START).tolist(), table[:, k.END].tolist()
-        found = [crc32c(source[start:end]) for start, end in zip(starts, ends, strict=True)]
-        return bool(found == table[:, scanning.CRC].tolist())
+        actual = [crc32c(source[start:end]) for start, end in zip(starts, ends, strict=True)]
+        return bool(actual == table[:, scanning.CRC].tolist())
 
     def _unpack(self, source: memoryview, segments: npt.NDArray[np.int64], owners: npt.NDArray[np.int64]) -> int:
-        """Decompresses the records and says in `segments` where they are then; of how many stretches, as many as go
-        into a chunk. 0 if that is not possible."""
+        """Decompress the records and store their new positions in `segments`.
+
+        Returns the number of stretches that fit in a chunk, or 0 if they cannot be decoded together.
+        """
         self._scratch.clear()
         rows = zip(segments.tolist(), owners.tolist(), strict=True)
-        for number, (segment, owner) in enumerate(rows):
-            if owner and self._scratch.used > self.chunk_bytes and owner != owners[number - 1]:
+        for index, (segment, owner) in enumerate(rows):
+            # Only between stretches: a stretch is never split.
+            if owner and self._scratch.used > self.chunk_bytes and owner != owners[index - 1]:
                 return int(owner)
             codec = Codec(segment[scanning.ATTRIBUTES] & CODEC_MASK)
             if codec is Codec.NONE:
                 return 0
             try:
-                place = self._scratch.append(codec, source[segment[k.START] : segment[k.END]], self._max_batch_bytes)
+                span = self._scratch.append(codec, source[segment[k.START] : segment[k.END]], self._max_batch_bytes)
             except DecompressionFailed:
                 return 0
-            if segment[k.COUNT] * SMALLEST_RECORD > place[1] - place[0]:
+            # The header's count is not trusted before memory is allocated for it.
+            if segment[k.COUNT] * SMALLEST_RECORD > span[1] - span[0]:
                 return 0
-            segments[number, k.START], segments[number, k.END] = place
+            segments[index, k.START], segments[index, k.END] = span
         return int(owners[-1]) + 1
 
     def _joined(
         self,
-        room: ColumnBuffers,
+        buffers: ColumnBuffers,
         stretches: Sequence[Stretch],
         rows: npt.NDArray[np.int64],
         fixed: dict[str, str | int],
     ) -> pa.RecordBatch:
+        """Build one record batch for several partitions: only the partition column differs from row to row."""
         columns = []
         for name, data_type in self._fields:
             if name == "partition":
-                numbers = np.repeat(np.array([one.partition for one in stretches], np.int32), rows)
+                numbers = np.repeat(np.array([stretch.partition for stretch in stretches], np.int32), rows)
                 columns.append(pa.Array.from_buffers(data_type, len(numbers), [None, pa.py_buffer(numbers)]))
             elif name in fixed:
-                columns.append(constant(fixed[name], room.rows))
+                columns.append(constant(fixed[name], buffers.rows))
             else:
-                columns.append(room.column(name, data_type))
+                columns.append(buffers.column(name, data_type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _chunks(self, batches: Iterable[Batch], start: int, stop: int) -> Iterator[_Chunk]:
-        """Group batches, decompressing them, until there is enough for one `RecordBatch`."""
+        """Group batches, decompressing them, until there is enough data for one `RecordBatch`."""
         chunk = _Chunk()
         try:
             for batch in batches:
                 header = batch.header
                 if header.next_offset <= start or header.base_offset >= stop:
                     continue
-                if self._verify_crc:  # before anything is passed over: one flipped bit makes data look like a marker
+                if self._verify_crc:  # before skipping anything: a flipped bit can make data look like a marker
                     batch.verify()
                 attributes = header.attributes
                 if attributes & IS_CONTROL or header.count == 0:
                     continue
+                # A chunk ends before it gets too large, or if the timestamp type changes.
                 if chunk.batches and (
                     chunk.record_bytes + header.length > self.chunk_bytes
                     or (chunk.attributes ^ attributes) & IS_LOG_APPEND
@@ -313,7 +325,7 @@ class Decoder:
             yield chunk
 
     def _decompressed(self, batch: Batch, header: BatchHeader) -> tuple[int, int] | None:
-        """Where the records lie in the scratch area; None when they are not compressed and stay where they are."""
+        """Return where the records lie in the scratch area, or None if they are not compressed and stay in place."""
         if not header.attributes & CODEC_MASK:
             if batch.start + LENGTH_END + header.length > len(batch.source):  # not from `parse` or `split`
                 raise _fault(batch, f"has {header.size_bytes} bytes, more than the memory it lies in", 8)
@@ -329,63 +341,68 @@ class Decoder:
         return start, end
 
     def _decode_chunk(self, chunk: _Chunk, topic: str, partition: int, start: int, stop: int) -> Decoded:
-        room = self._few(chunk, start, stop) or self._room(chunk, start, stop)
+        buffers = self._decode_small(chunk, start, stop) or self._decode_large(chunk, start, stop)
         fixed: dict[str, str | int] = {
             "topic": topic,
             "partition": partition,
             "timestampType": int(chunk.timestamp_type),
         }
         reached = chunk.batches[-1].header.next_offset if chunk.batches else start
-        return self._decoded(room, fixed, chunk.count, min(stop, reached))
+        return self._decoded(buffers, fixed, chunk.count, min(stop, reached))
 
     def _decoded(
-        self, room: ColumnBuffers | SmallDecode, fixed: Mapping[str, str | int], count: int, next_offset: int
+        self, buffers: ColumnBuffers | SmallDecode, fixed: Mapping[str, str | int], count: int, next_offset: int
     ) -> Decoded:
-        """What was laid out, of `count` records that there were."""
+        """Build the record batch. `count` is the number of records in its batches, requested or not."""
         columns = [
-            constant(fixed[name], room.rows) if name in fixed else room.column(name, data_type)
+            constant(fixed[name], buffers.rows) if name in fixed else buffers.column(name, data_type)
             for name, data_type in self._fields
         ]
         records = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        fingerprint = room.fingerprint() if self._want & k.FINGERPRINT and isinstance(room, ColumnBuffers) else None
-        return Decoded(records, room.rows, fingerprint, next_offset, count - room.rows, room.clamped)
+        fingerprint = (
+            buffers.fingerprint() if self._want & k.FINGERPRINT and isinstance(buffers, ColumnBuffers) else None
+        )
+        return Decoded(records, buffers.rows, fingerprint, next_offset, count - buffers.rows, buffers.clamped)
 
-    def _few(self, chunk: _Chunk, start: int, stop: int) -> SmallDecode | None:
+    def _decode_small(self, chunk: _Chunk, start: int, stop: int) -> SmallDecode | None:
         if chunk.count > MOST_RECORDS or chunk.record_bytes > MOST_BYTES or self._want & k.FINGERPRINT:
             return None
         source, *others = chunk.sources or (None,)
         if source is None or any(other is not source for other in others):
             return None
-        few = SmallDecode()
-        return few if few.fill(source, chunk.segments, start, stop) else None
+        small = SmallDecode()
+        return small if small.fill(source, chunk.segments, start, stop) else None
 
-    def _new_room(self, count: int, record_bytes: int) -> ColumnBuffers:
+    def _new_buffers(self, count: int, record_bytes: int) -> ColumnBuffers:
         _load_kernel()
         return ColumnBuffers(self._want, count, record_bytes, self._spare)
 
-    def _room(self, chunk: _Chunk, start: int, stop: int) -> ColumnBuffers:
-        room = self._new_room(chunk.count, chunk.record_bytes)
+    def _decode_large(self, chunk: _Chunk, start: int, stop: int) -> ColumnBuffers:
+        buffers = self._new_buffers(chunk.count, chunk.record_bytes)
         for source, batches, segments in chunk.stretches():
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
-            fault = room.fill(data, np.array(segments, np.int64), start, stop)
+            fault = buffers.fill(data, np.array(segments, np.int64), start, stop)
             if fault is not None:
                 error = _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
                 raise _FaultyRecords(batches[fault.segment], error)
-        return room
+        return buffers
 
 
 @cache
 def _load_kernel() -> None:
-    """With the first records that need it, or the second that do not: it takes a while, and later ones must not wait
-    for it; Ctrl-C in the middle of it breaks it for the whole process."""
-    for is_decompressed in (False, True):  # what was received must not be written to: another type, another kernel
+    """Load the kernel with the first records that need it, or with the second call of `decode`.
+
+    Loading takes a while, and later records must not wait for it. It must not be interrupted: Ctrl-C in the middle of
+    it breaks the kernel for the whole process.
+    """
+    for is_decompressed in (False, True):  # received bytes are read-only: another type, another kernel
         data = np.empty(0, np.uint8)
         data.flags.writeable = is_decompressed
         ColumnBuffers(0, 0, 0).fill(data, np.empty((0, k.SEGMENT_FIELDS), np.int64), 0, 0)
 
 
 class _FaultyRecords(Exception):
-    """The kernel stopped in this batch."""
+    """The kernel stopped in this batch. Internal."""
 
     def __init__(self, batch: Batch, error: CorruptBatch) -> None:
         self.batch = batch
@@ -393,9 +410,9 @@ class _FaultyRecords(Exception):
 
 
 class _Chunk:
-    """Batches that will become one `RecordBatch`, and where the records of each lie.
+    """Batches that become one `RecordBatch`, and where the records of each lie.
 
-    `fault` is why the batch after them, the last one, is not among them.
+    `fault` says why the batch after them cannot be decoded.
     """
 
     def __init__(self) -> None:
@@ -406,7 +423,7 @@ class _Chunk:
         self.count = 0
         self.record_bytes = 0
         self.attributes = 0
-        """Those of the last batch; all have the same type of timestamp."""
+        """The attributes of the last batch. All batches have the same timestamp type."""
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -438,7 +455,7 @@ class _Chunk:
         self.attributes = attributes
 
     def before(self, batch: Batch) -> _Chunk:
-        """The chunk without this batch and what follows it."""
+        """Return the chunk without this batch and those after it."""
         chunk = _Chunk()
         end = next(i for i, other in enumerate(self.batches) if other is batch)
         chunk.batches, chunk.segments, chunk.sources = self.batches[:end], self.segments[:end], self.sources[:end]
@@ -448,7 +465,7 @@ class _Chunk:
         return chunk
 
     def stretches(self) -> Iterator[tuple[memoryview | None, list[Batch], list[tuple[int, ...]]]]:
-        """Neighbours whose records lie in the same memory: that memory (None: the scratch area), batches, segments."""
+        """Yield neighbors whose records share memory: that memory (None: the scratch area), batches, segments."""
         first = 0
         for i in range(1, len(self.batches) + 1):
             if i == len(self.batches) or self.sources[i] is not self.sources[first]:
@@ -457,7 +474,7 @@ class _Chunk:
 
 
 def _is_data(table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which batches of a table have records for a program."""
+    """Return which batches of a table hold records for a program."""
     is_data: npt.NDArray[np.bool_] = (table[:, scanning.ATTRIBUTES] & IS_CONTROL == 0) & (table[:, k.COUNT] > 0)
     return is_data
 
@@ -467,10 +484,12 @@ def _record_bytes(segments: npt.NDArray[np.int64]) -> int:
 
 
 def _fault(batch: Batch, reason: str, position: int) -> CorruptBatch:
+    """Return the error for a batch, with its offset."""
     return CorruptBatch(reason, base_offset=batch.header.base_offset, position=position)
 
 
 def _record_fault(batch: Batch, segment: tuple[int, ...], fault: Fault, *, in_records: bool) -> CorruptBatch:
+    """Return the error for a fault in a record, at a byte of its batch or of the decompressed records."""
     origin = segment[k.START] if in_records else batch.start
     return CorruptBatch(
         k.REASONS[fault.code],

@@ -1,7 +1,8 @@
-"""A batch that is being filled: rows of any number of columns go in, one sealed batch comes out.
+"""A batch while it is being filled: rows of any number of columns go in, one sealed batch comes out.
 
-For producers, whose records come from many calls. The rows are encoded as they are added, so that nothing keeps the
-callers' memory; the memory of a draft grows with what is in it. The current time comes from the caller.
+For producers, whose records come from many calls. Rows are encoded as they are added, so a draft does not hold on to
+the callers' memory; its own memory grows with its content. It must not read a clock: the caller passes the current
+time.
 """
 
 from __future__ import annotations
@@ -18,54 +19,55 @@ from ottla.wire.columns import Columns
 from ottla.wire.encode import ALL_ROWS, LARGEST_BATCH, BatchLimits, NewBatch, finish
 from ottla.wire.kernels import encoding as k
 
-_SMALLEST_ROOM = 512
+_MIN_CAPACITY = 512
 _NO_SUMS = np.zeros(2, np.uint64)
 
 
 class Draft:
-    """One open batch."""
+    """An open batch."""
 
-    __slots__ = ("_limits", "_out", "_result", "_room")
+    __slots__ = ("_limits", "_memory", "_out", "_result")
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         self._result = np.zeros(k.RESULT_FIELDS, np.int64)
         self._out: Any = None
-        self._room: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._memory: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     @classmethod
     def holding(cls, limits: BatchLimits, records: npt.NDArray[np.uint8], result: npt.NDArray[np.int64]) -> Draft:
-        """One with these records already in it, of which the kernel says this."""
+        """Return a draft that already contains these records; `result` is what the kernel returned for them."""
         draft = cls(limits)
         draft._grow(len(records))
-        draft._room[: len(records)] = records
+        draft._memory[: len(records)] = records
         draft._result[:] = result
         return draft
 
     @property
     def count(self) -> int:
-        """Records so far."""
+        """The number of records so far."""
         return int(self._result[k.COUNT])
 
     @property
     def size_bytes(self) -> int:
-        """What they take, uncompressed and without the header."""
+        """The size of the records, uncompressed and without the header."""
         return int(self._result[k.SIZE])
 
     def append(
         self, columns: Columns, *, rows: npt.NDArray[np.int64] = ALL_ROWS, start: int, stop: int, now_ms: int
     ) -> int:
-        """Adds the rows `[start, stop)`, or those that `rows[start:stop]` names, as far as the batch takes them.
+        """Add the rows `[start, stop)`, or the rows that `rows[start:stop]` picks, until the batch is full.
 
-        Returns the row to go on with in the next draft; `stop` when all are in. Rows without a time get `now_ms`.
-        A record that is larger than a whole batch may be is taken by an empty draft.
+        Returns the row to continue with in the next draft, or `stop` if all rows are in. Rows without a time get
+        `now_ms`. An empty draft accepts a record larger than the limit. Raises `InputError` for a record too large for
+        any batch.
         """
         most = self._limits.max_bytes - HEADER_BYTES
-        if not len(self._room):
+        if not len(self._memory):
             self._grow(min(most, _likely_bytes(columns, stop - start)))
         while True:
             k.encode_records(
-                self._room,
+                self._memory,
                 0,
                 most,
                 self._limits.max_records,
@@ -93,32 +95,32 @@ class Draft:
             self._grow(max(self.size_bytes + needed, min(most, self.size_bytes + max(left, self.size_bytes))))
 
     def seal(self, codec: Codec = Codec.NONE, level: int | None = None) -> NewBatch:
-        """The batch, compressed. The draft must not be used any more."""
+        """Return the batch, compressed. The draft must not be used afterwards."""
         result = self._result.tolist()
         used = result[k.SIZE]
-        records = memoryview(self._out)[:used] if codec is not Codec.NONE or 2 * used > len(self._room) else None
+        records = memoryview(self._out)[:used] if codec is not Codec.NONE or 2 * used > len(self._memory) else None
         if records is None:
             exact = pa.allocate_buffer(used)
-            np.frombuffer(exact, np.uint8)[:] = self._room[:used]
+            np.frombuffer(exact, np.uint8)[:] = self._memory[:used]
             records = memoryview(exact)
         batch = finish(records, result, codec, level, None)
-        self._out, self._room = None, self._room[:0]
+        self._out, self._memory = None, self._memory[:0]
         return batch
 
-    def _grow(self, room: int) -> None:
+    def _grow(self, capacity: int) -> None:
         # Arrow's pool keeps freed pages; fresh ones from the system would cost more than the encoding.
-        out = pa.allocate_buffer(max(room, _SMALLEST_ROOM))
+        out = pa.allocate_buffer(max(capacity, _MIN_CAPACITY))
         array = np.frombuffer(out, np.uint8)
         used = self.size_bytes
-        array[:used] = self._room[:used]
-        self._out, self._room = out, array
+        array[:used] = self._memory[:used]
+        self._out, self._memory = out, array
 
 
 def _likely_bytes(columns: Columns, rows: int) -> int:
-    """What so many of the rows will take, from their average; a little more rather than less."""
+    """Estimate the size of this many rows from their average; rather too high than too low."""
     content = columns.data_bytes + columns.header_count * k.HEADER_OVERHEAD
-    return rows * (content // max(1, columns.count) + _LIKELY_OVERHEAD) + _SMALLEST_ROOM
+    return rows * (content // max(1, columns.count) + _TYPICAL_OVERHEAD) + _MIN_CAPACITY
 
 
-_LIKELY_OVERHEAD = 14
-"""What a record usually adds to its content: length, attributes, deltas and counts are rarely at their longest."""
+_TYPICAL_OVERHEAD = 14
+"""What a record typically adds to its content: length, attributes, deltas and counts rarely take their longest form."""

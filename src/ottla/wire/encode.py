@@ -1,7 +1,7 @@
-"""Columns into record batches of bounded size, ready to be sent.
+"""Encodes columns into record batches of bounded size, ready to send.
 
 Comes in: `Columns`, a codec and limits. Goes out: `NewBatch` values: a header that can still be stamped with a producer
-id and sequence, and the records, compressed. The current time comes from the caller.
+id and sequence, and the records, compressed. It must not read a clock: the caller passes the current time.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from ottla.wire.columns import Columns
 from ottla.wire.kernels import encoding as k
 
 ALL_ROWS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-"""Row numbers that pick none: every row, in order."""
+"""No row numbers stand for every row, in order."""
 ALL_ROWS.flags.writeable = False
 # lastOffsetDelta and recordCount are 32-bit, and so is the length of a batch.
 _MOST_RECORDS = (1 << 31) - 1
 LARGEST_BATCH = (1 << 31) - 1 - LENGTH_END
 NO_PRODUCER = -1
 NO_EPOCH = -1
-# One call of the kernel for many small batches: they share memory, so not for too many.
+# Encode many small batches in one call of the kernel. They share memory, so not too many.
 _BYTES_AT_ONCE = 1 << 20
 _BATCHES_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch that is about to be sent: the header can be stamped again (`restamp`), the records stay as they are."""
+    """A batch ready to send. The header can be stamped again (`restamp`), the records do not change."""
 
     header: BatchHeader
     records: memoryview
+    """The bytes after the header, compressed."""
     fingerprint: Fingerprint | None = None
+    """The fingerprint of the records, if requested."""
 
     def parts(self) -> list[bytes | memoryview]:
-        """Header and records, to be sent one after the other without joining them."""
+        """Return header and records, to be sent one after the other without joining them."""
         return [pack_header(self.header), self.records]
 
     def __bytes__(self) -> bytes:
@@ -60,9 +62,9 @@ class NewBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How large a batch may get before the next one begins: its bytes before compression, and its records.
+    """How large a batch may get: its bytes before compression, and its records.
 
-    A record that is larger than `max_bytes` on its own becomes a batch of its own.
+    A single record larger than `max_bytes` becomes a batch of its own. Raises `ConfigError` for an impossible limit.
     """
 
     max_bytes: int = 1_000_000
@@ -85,21 +87,22 @@ def encode(
     rows: npt.NDArray[np.integer[Any]] | Sequence[int] | None = None,
     fingerprint: bool = False,
 ) -> Iterator[NewBatch]:
-    """The rows of `columns` as batches, in order; `rows` picks some of them, in its order.
+    """Yield the rows of `columns` as batches, in order. `rows` picks rows, in its own order.
 
-    Rows without a timestamp get `now_ms`. With `fingerprint`, every batch carries that of its records.
-    Arguments are checked at once, batches are made as they are asked for.
+    Rows without a timestamp get `now_ms`. With `fingerprint`, every batch carries the fingerprint of its records.
+    Checks the arguments at once, and makes batches on demand. Raises `InputError` or `ConfigError` for bad arguments,
+    and `InputError` for a record too large for any batch.
     """
     codec = parse_codec(codec)
     level = check_level(codec, level)
-    picked = ALL_ROWS if rows is None else _checked(rows, columns.count)
-    last = columns.count if rows is None else len(picked)
-    writer = _Writer(columns, limits or BatchLimits(), picked, last, _clock(now_ms), bool(fingerprint))
+    row_numbers = ALL_ROWS if rows is None else _checked(rows, columns.count)
+    last = columns.count if rows is None else len(row_numbers)
+    writer = _Writer(columns, limits or BatchLimits(), row_numbers, last, _clock(now_ms), bool(fingerprint))
     return _batches(writer, last, codec, level)
 
 
 def fingerprint_of(columns: Columns) -> Fingerprint:
-    """That of all rows, as whoever reads them from a topic will find it."""
+    """Return the fingerprint of all rows. A reader of the topic computes the same."""
     batches = encode(columns, now_ms=0, fingerprint=True)
     return sum((batch.fingerprint or Fingerprint() for batch in batches), Fingerprint())
 
@@ -113,7 +116,7 @@ def _batches(writer: _Writer, last: int, codec: Codec, level: int | None) -> Ite
 
 
 class _Writer:
-    """Runs the kernel, which writes a number of batches at a time."""
+    """Runs the kernel, which writes several batches at a time."""
 
     def __init__(
         self,
@@ -134,10 +137,10 @@ class _Writer:
         self._hashing = hashing
 
     def write(self, row: int) -> Iterator[tuple[memoryview, list[int], Fingerprint | None]]:
-        """The records of the next batches, uncompressed, with what the kernel says of each."""
-        room = self._most_bytes * max(1, _BYTES_AT_ONCE // self._most_bytes)
-        out, count = self._fill(min(room, self._most_left(row)), row)
-        if count == 0:  # its first record is larger than a batch should be
+        """Yield the records of the next batches, uncompressed, with the kernel's result for each."""
+        capacity = self._max_bytes * max(1, _BYTES_AT_ONCE // self._max_bytes)
+        out, count = self._fill(min(capacity, self._max_remaining(row)), row)
+        if count == 0:  # the first record is larger than a batch should be
             needed = int(self._results[0, k.NEEDED])
             if needed > LARGEST_BATCH - HEADER_BYTES:
                 number = int(self._rows[row]) if len(self._rows) else row
@@ -145,28 +148,30 @@ class _Writer:
             out, count = self._fill(needed, row)
         results = self._results[:count].tolist()
         out = _fitted(out, sum(result[k.SIZE] for result in results))
-        at = 0
+        start = 0
         for batch, result in enumerate(results):
-            end = at + result[k.SIZE]
-            yield out[at:end], result, self._fingerprint(batch, result[k.COUNT])
-            at = end
+            end = start + result[k.SIZE]
+            yield out[start:end], result, self._fingerprint(batch, result[k.COUNT])
+            start = end
 
     @property
-    def _most_bytes(self) -> int:
+    def _max_bytes(self) -> int:
         return self._limits.max_bytes - HEADER_BYTES
 
-    def _most_left(self, row: int) -> int:
+    def _max_remaining(self, row: int) -> int:
+        """Return an upper bound of the bytes that the remaining rows take as records."""
         c = self._columns
         return c.data_bytes + (self._last - row) * k.RECORD_OVERHEAD + c.header_count * k.HEADER_OVERHEAD
 
-    def _fill(self, room: int, row: int) -> tuple[memoryview, int]:
+    def _fill(self, capacity: int, row: int) -> tuple[memoryview, int]:
+        """Encode as many batches as fit into new memory. Returns it, and the number of batches."""
         # Arrow's pool keeps freed pages; fresh ones from the system would cost more than the encoding.
-        out = pa.allocate_buffer(room)
+        out = pa.allocate_buffer(capacity)
         self._sums[:] = 0
         c = self._columns
         count = k.encode_batches(
             np.frombuffer(out, np.uint8),
-            self._most_bytes,
+            self._max_bytes,
             self._limits.max_records,
             self._rows,
             row,
@@ -192,18 +197,19 @@ class _Writer:
 def finish(
     records: memoryview, result: list[int], codec: Codec, level: int | None, fingerprint: Fingerprint | None
 ) -> NewBatch:
-    """A batch from records as the kernel wrote them and what it says of them."""
+    """Build a batch from records as the kernel wrote them, and the kernel's result."""
     body = records if codec is Codec.NONE else memoryview(compress(codec, records, level))
     count = result[k.COUNT]
     times = result[k.BASE_TIME], result[k.MAX_TIME]
     length = HEADER_BYTES - LENGTH_END + len(body)
     fields = (int(codec), count - 1, *times, NO_PRODUCER, NO_PRODUCER, NO_PRODUCER, count)
+    # The checksum covers the header fields and then the records, which are not joined for it.
     crc = crc32c(body, crc32c(CHECKED_FIELDS.pack(*fields)))
     return NewBatch(BatchHeader(0, length, NO_EPOCH, MAGIC, crc, *fields), body, fingerprint)
 
 
 def _fitted(out: memoryview, used: int) -> memoryview:
-    """What was written, without holding on to much more memory than that: batches may wait for long to be sent."""
+    """Return the written part. Copies it if the buffer is much larger: batches may wait a long time to be sent."""
     if 2 * used > len(out):
         return out[:used]
     exact = pa.allocate_buffer(used)
@@ -212,6 +218,7 @@ def _fitted(out: memoryview, used: int) -> memoryview:
 
 
 def _clock(now_ms: int) -> int:
+    """Check the current time: milliseconds since 1970."""
     try:
         time = operator.index(now_ms)
     except TypeError:
@@ -222,14 +229,14 @@ def _clock(now_ms: int) -> int:
 
 
 def _checked(rows: npt.NDArray[np.integer[Any]] | Sequence[int], count: int) -> npt.NDArray[np.int64]:
-    """Row numbers as the kernel takes them, which follows them without looking."""
-    picked = np.asarray(rows)
-    if picked.ndim != 1 or (len(picked) and picked.dtype.kind not in "iu"):
-        hint = "; numpy.flatnonzero makes them from a mask" if picked.dtype.kind == "b" else ""
-        kind = f"{picked.dtype} in {picked.ndim} dimensions"
+    """Return row numbers as the kernel needs them. The kernel does not check them."""
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+        hint = "; numpy.flatnonzero makes them from a mask" if numbers.dtype.kind == "b" else ""
+        kind = f"{numbers.dtype} in {numbers.ndim} dimensions"
         raise InputError(f"rows has type {kind}; accepted are row numbers, one after another{hint}")
-    if len(picked) and not 0 <= picked.min() <= picked.max() < count:
-        raise InputError(f"rows picks rows {picked.min()} to {picked.max()}; there are rows 0 to {count - 1}")
-    view = np.ascontiguousarray(picked, np.int64).view()
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+        raise InputError(f"rows picks rows {numbers.min()} to {numbers.max()}; there are rows 0 to {count - 1}")
+    view = np.ascontiguousarray(numbers, np.int64).view()
     view.flags.writeable = False
     return view

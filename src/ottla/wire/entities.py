@@ -1,10 +1,11 @@
-"""Reads entities of `layouts` and of kio from bytes that nobody vouches for.
+"""Reads entities of `layouts` and of kio from untrusted bytes.
 
-kio's own reader reserves memory for as many array elements as the bytes claim and ends the process
-when it cannot (five bytes are enough), and it refuses error codes and tagged fields newer than itself.
-This one follows the fields of the same classes, checks every length against the bytes that are there, skips unknown
-tags and reads an unknown error code as UNKNOWN_SERVER_ERROR. Bytes go in, an entity and the position after
-it come out; whatever is wrong with the bytes is a WireError.
+Comes in: bytes. Goes out: an entity and the position after it, or a `WireError` for anything wrong with the bytes.
+
+This replaces kio's own reader, which reserves memory for as many array elements as the bytes claim and ends the process
+if it cannot (five bytes are enough). It also rejects error codes and tagged fields newer than itself. This reader
+follows the fields of the same classes, checks every length against the bytes that are left, skips unknown tags, and
+reads an unknown error code as UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ottla.errors import WireError
 from ottla.wire.layouts import REQUIRED, Entity, Field
 
 Read = Callable[[memoryview, int], tuple[Any, int]]
-"""Takes bytes and a position; returns one value and the position after it."""
+"""Takes bytes and a position; returns a value and the position after it."""
 Step = Callable[[memoryview, int, dict[str, Any]], int]
 """Takes bytes, a position and the values so far; adds fields and returns the position after them."""
 
@@ -42,7 +43,7 @@ FORMATS = {
     "datetime_i64": "q",
     "uuid": "16s",
 }
-"""The types of fixed size, with their formats in `struct`."""
+"""The types of fixed size and their `struct` formats."""
 _VARINT_BYTES = 5
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -51,7 +52,7 @@ _ERROR_CODES = {int(code): code for code in ErrorCode}
 
 
 def read_entity(entity_type: type, data: memoryview, start: int = 0) -> tuple[Any, int]:
-    """The entity that begins at `start`, and the position after it."""
+    """Return the entity that begins at `start` and the position after it. Raises `WireError` if it is malformed."""
     try:
         return _entity(entity_type)(data, start)
     except (WireError, ValueError, OverflowError) as exc:
@@ -60,7 +61,7 @@ def read_entity(entity_type: type, data: memoryview, start: int = 0) -> tuple[An
 
 
 def read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes, and the position after it."""
+    """Return an unsigned varint of at most five bytes and the position after it."""
     value = 0
     for index in range(_VARINT_BYTES):
         if position + index >= len(data):
@@ -74,7 +75,7 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
 
 @cache
 def fields_of(entity_type: type) -> tuple[Field, ...]:
-    """The fields of an entity."""
+    """Return the fields of an entity."""
     if issubclass(entity_type, Entity):
         return entity_type.__fields__
     from ottla.wire.schemas import fields_of
@@ -84,18 +85,18 @@ def fields_of(entity_type: type) -> tuple[Field, ...]:
 
 @cache
 def names_of(entity_type: type) -> frozenset[str]:
-    """The names of the fields of an entity."""
+    """Return the names of the fields of an entity."""
     return frozenset(field.name for field in fields_of(entity_type))
 
 
 @cache
 def element_type(entity_type: type, name: str) -> Any:
-    """The type of one element of the array, or of the nested entity, that the field `name` holds."""
+    """Return the type of an element of the array, or of the nested entity, in the field `name`."""
     return next(field.kind for field in fields_of(entity_type) if field.name == name)
 
 
 def absent(field: Field) -> Any:
-    """What an absent tagged field means: its declared default, else zero, empty or an entity of such."""
+    """Return what an absent tagged field means: its declared default, else zero, empty, or an entity of those."""
     if field.default is not REQUIRED:
         return field.default
     kind = field.kind
@@ -109,6 +110,7 @@ def absent(field: Field) -> Any:
 
 @cache
 def _entity(entity_type: type) -> Read:
+    """Compile the reader of an entity: a list of steps, run in order for each entity."""
     steps = _steps(entity_type)
     defaults = {field.name: absent(field) for field in fields_of(entity_type) if field.tag is not None}
 
@@ -122,10 +124,11 @@ def _entity(entity_type: type) -> Read:
 
 
 def _steps(entity_type: type) -> tuple[Step, ...]:
+    """Split the fields into steps. Tagged fields come last, whatever their order."""
     flexible: bool = entity_type.__flexible__  # type: ignore[attr-defined]
     steps: list[Step] = []
     tagged: dict[int, tuple[str, Read]] = {}
-    run: list[Field] = []  # neighbours of fixed size, read in one step
+    run: list[Field] = []  # consecutive fields of fixed size, read in one step
     for field in fields_of(entity_type):
         if field.tag is not None:
             tagged[field.tag] = (field.name, _field(field, flexible))
@@ -140,20 +143,23 @@ def _steps(entity_type: type) -> tuple[Step, ...]:
 
 
 def _field(field: Field, flexible: bool) -> Read:
+    """Return the reader of a field: of a value, of a nested entity, or of an array of them."""
     kind = field.kind
     optional = field.optional and not field.is_array
     if not isinstance(kind, str):
         # KIP-893: a nullable struct has a marker byte before it; a tagged one is absent instead.
-        one = _nullable(_entity(kind)) if optional and field.tag is None else _entity(kind)
+        read_value = _nullable(_entity(kind)) if optional and field.tag is None else _entity(kind)
     else:
-        one = _primitive(kind, flexible, optional=optional)
+        read_value = _primitive(kind, flexible, optional=optional)
     if not field.is_array:
-        return one
+        return read_value
+    # The smallest size of an element limits how many can be in the remaining bytes.
     smallest = Struct(">" + FORMATS[kind]).size if isinstance(kind, str) and kind in FORMATS else 1
-    return _array(one, flexible=flexible, smallest=smallest, optional=field.optional)
+    return _array(read_value, flexible=flexible, smallest=smallest, optional=field.optional)
 
 
 def _primitive(kafka_type: str, flexible: bool, optional: bool) -> Read:
+    """Return the reader of a primitive type. The length of strings and bytes depends on the version."""
     if kafka_type in FORMATS:
         return _single(Struct(">" + FORMATS[kafka_type]), _converter(kafka_type, optional))
     size = _compact_size if flexible else _short_size if kafka_type == "string" else _long_size
@@ -161,6 +167,7 @@ def _primitive(kafka_type: str, flexible: bool, optional: bool) -> Read:
 
 
 def _converter(kafka_type: str, optional: bool) -> Callable[[Any], Any] | None:
+    """Return what turns the raw number into kio's type; None if nothing is to be done."""
     if kafka_type == "datetime_i64":
         return _optional_time if optional else _time
     return {
@@ -180,6 +187,8 @@ def _optional_time(milliseconds: int) -> datetime | None:
 
 
 def _single(layout: Struct, convert: Callable[[Any], Any] | None) -> Read:
+    """Read one field of fixed size."""
+
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         end = _end(data, position, layout.size)
         value = layout.unpack_from(data, position)[0]
@@ -189,6 +198,7 @@ def _single(layout: Struct, convert: Callable[[Any], Any] | None) -> Read:
 
 
 def _fixed(run: tuple[Field, ...]) -> Step:
+    """Read several neighboring fields of fixed size with one `struct` call."""
     kinds = [str(field.kind) for field in run]
     layout = Struct(">" + "".join(FORMATS[kind] for kind in kinds))
     names = tuple(field.name for field in run)
@@ -208,6 +218,8 @@ def _fixed(run: tuple[Field, ...]) -> Step:
 
 
 def _named(name: str, read: Read) -> Step:
+    """Read one field of variable size."""
+
     def step(data: memoryview, position: int, values: dict[str, Any]) -> int:
         values[name], position = read(data, position)
         return position
@@ -216,6 +228,8 @@ def _named(name: str, read: Read) -> Step:
 
 
 def _sized(size: Read, kind: type[str] | type[bytes], optional: bool) -> Read:
+    """Read a string or byte string with its length in front."""
+
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         length, start = size(data, position)
         if length < 0:
@@ -228,7 +242,8 @@ def _sized(size: Read, kind: type[str] | type[bytes], optional: bool) -> Read:
     return read
 
 
-def _array(one: Read, *, flexible: bool, smallest: int, optional: bool) -> Read:
+def _array(read_element: Read, *, flexible: bool, smallest: int, optional: bool) -> Read:
+    """Read an array with its count in front, which is checked before anything is allocated."""
     size = _compact_size if flexible else _long_size
 
     def read(data: memoryview, position: int) -> tuple[Any, int]:
@@ -239,7 +254,7 @@ def _array(one: Read, *, flexible: bool, smallest: int, optional: bool) -> Read:
             raise WireError(f"claims {count} elements at byte {position} of {len(data)}")
         elements = []
         for _ in range(count):
-            element, position = one(data, position)
+            element, position = read_element(data, position)
             elements.append(element)
         return tuple(elements), position
 
@@ -247,6 +262,7 @@ def _array(one: Read, *, flexible: bool, smallest: int, optional: bool) -> Read:
 
 
 def _compact_size(data: memoryview, position: int) -> tuple[int, int]:
+    """Read a compact length, which is one more than the length; 0 is null."""
     value, position = read_varint(data, position)
     return value - 1, position
 
@@ -267,15 +283,19 @@ def _not_below_null(claimed: int, position: int) -> int:
     return claimed
 
 
-def _nullable(one: Read) -> Read:
+def _nullable(read_struct: Read) -> Read:
+    """Read a struct with a marker byte in front: negative for null (KIP-893)."""
+
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         start = _end(data, position, 1)
-        return (None, start) if data[position] > 0x7F else one(data, start)
+        return (None, start) if data[position] > 0x7F else read_struct(data, start)
 
     return read
 
 
 def _tags(known: dict[int, tuple[str, Read]]) -> Step:
+    """Read the tagged fields that are known, and skip the others (KIP-482)."""
+
     def step(data: memoryview, position: int, values: dict[str, Any]) -> int:
         count, position = read_varint(data, position)
         for _ in range(count):
@@ -294,6 +314,7 @@ def _tags(known: dict[int, tuple[str, Read]]) -> Step:
 
 
 def _end(data: memoryview, position: int, size: int) -> int:
+    """Return the end of the next `size` bytes, or raise if they are not there."""
     end = position + size
     if end > len(data):
         raise WireError(f"needs {size} bytes at byte {position} of {len(data)}")

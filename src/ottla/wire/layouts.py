@@ -1,8 +1,8 @@
-"""The messages that every client begins with, as tables: what a version of a message has, in which order, as what.
+"""The messages that every client starts with, as tables of fields by version.
 
-Comes in: an API and a version. Goes out: the class of its request or response, whose fields `entities` reads and
-`writing` writes; their names and values are those of kio's classes. Every other message is kio's (`schemas`), which
-takes as long to import as all else that a client needs for its first record.
+Comes in: an API and a version. Goes out: the class of its request or response; `entities` reads its fields and
+`entity_writer` writes them. Names and values match kio's classes. All other messages come from kio (`schemas`), whose
+import takes as long as everything else that a client needs for its first record.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ class Field(NamedTuple):
 
     name: str
     kind: str | type
-    """Of one value: Kafka's name of a primitive type, or the class of an entity."""
+    """The type of a single value: Kafka's name of a primitive type, or the class of an entity."""
     is_array: bool
     optional: bool
     """Whether the value, or the array, may be None."""
     tag: int | None
+    """The number of a tagged field (KIP-482); None for a plain one."""
     default: Any
+    """The value if it is not given, or `REQUIRED`."""
 
 
 class Entity:
-    """A message or a part of one. Each class of it has the fields of one version."""
+    """A message or a part of one. Each subclass has the fields of one version."""
 
     __fields__: ClassVar[tuple[Field, ...]] = ()
     __names__: ClassVar[frozenset[str]] = frozenset()
@@ -47,7 +49,7 @@ class Entity:
             values = {**self.__defaults__, **values}
             if values.keys() != self.__names__:
                 raise TypeError(self._misfit(values))
-        self.__dict__.update(values)  # answers have thousands of entities: nothing is done for each field
+        self.__dict__.update(values)  # responses have thousands of entities: do no work per field
 
     def _misfit(self, values: Mapping[str, Any]) -> str:
         name = f"{type(self).__name__} v{self.__version__}"
@@ -65,15 +67,16 @@ class Entity:
 
 
 class Row(NamedTuple):
-    """A field in the versions `[since, until)`, which may be null from version `nullable` on."""
+    """A field in the versions `[since, until)`. It may be null from version `nullable` on."""
 
     name: str
     kind: str | Part | list[str] | list[Part]
-    """A list stands for an array of what is in it."""
+    """A list stands for an array of its element."""
     since: int = 0
     until: int = _NEVER
     nullable: int = _NEVER
     tag: int | None = None
+    """The number of a tagged field (KIP-482); None for a plain one."""
     default: Any = REQUIRED
 
 
@@ -85,32 +88,34 @@ class Part(NamedTuple):
 
 
 class Api(NamedTuple):
-    """A request and its response in the versions `[lowest, highest]`, of which those from `flexible` on have tags.
+    """A request and its response in the versions `[lowest, highest]`; those from `flexible` on have tagged fields.
 
-    Without rows for those that are written and read by hand.
+    Messages that are encoded by hand have no rows.
     """
 
     name: str
     lowest: int
     highest: int
     flexible: int = _NEVER
+    """The first version with tagged fields and compact lengths (KIP-482)."""
     request: tuple[Row, ...] = ()
     response: tuple[Row, ...] = ()
 
 
 def request_type(api_key: int, version: int) -> type[Entity]:
-    """The class of a request; a new one at each call."""
+    """Build the class of a request; a new one at each call."""
     api = APIS[api_key]
     return _type(Part(f"{api.name}Request", api.request), api_key, version)
 
 
 def response_type(api_key: int, version: int) -> type[Entity]:
-    """The class of a response; a new one at each call."""
+    """Build the class of a response; a new one at each call."""
     api = APIS[api_key]
     return _type(Part(f"{api.name}Response", api.response), api_key, version)
 
 
 def _type(part: Part, api_key: int, version: int) -> type[Entity]:
+    """Build the class of a message or part, with the fields that this version has."""
     fields = tuple(_field(row, api_key, version) for row in part.rows if row.since <= version < row.until)
     content = {
         "__fields__": fields,
@@ -126,13 +131,14 @@ def _type(part: Part, api_key: int, version: int) -> type[Entity]:
 
 def _field(row: Row, api_key: int, version: int) -> Field:
     is_array = isinstance(row.kind, list)
-    one = row.kind[0] if isinstance(row.kind, list) else row.kind
-    kind = _type(one, api_key, version) if isinstance(one, Part) else one
+    element = row.kind[0] if isinstance(row.kind, list) else row.kind
+    kind = _type(element, api_key, version) if isinstance(element, Part) else element
     return Field(row.name, kind, is_array, version >= row.nullable, row.tag, row.default)
 
 
 def _list_offsets() -> Api:
-    asked = Part(
+    """Versions 1 to 11. Version 0 returned several offsets per partition and is obsolete."""
+    partition_request = Part(
         "ListOffsetsPartition",
         (
             Row("partition_index", "int32"),
@@ -140,7 +146,7 @@ def _list_offsets() -> Api:
             Row("timestamp", "int64"),
         ),
     )
-    found = Part(
+    partition_response = Part(
         "ListOffsetsPartitionResponse",
         (
             Row("partition_index", "int32"),
@@ -158,18 +164,22 @@ def _list_offsets() -> Api:
         request=(
             Row("replica_id", "int32"),
             Row("isolation_level", "int8", since=2),
-            Row("topics", [Part("ListOffsetsTopic", (Row("name", "string"), Row("partitions", [asked])))]),
+            Row("topics", [Part("ListOffsetsTopic", (Row("name", "string"), Row("partitions", [partition_request])))]),
             Row("timeout", "timedelta_i32", since=10),
         ),
         response=(
             Row("throttle_time", "timedelta_i32", since=2),
-            Row("topics", [Part("ListOffsetsTopicResponse", (Row("name", "string"), Row("partitions", [found])))]),
+            Row(
+                "topics",
+                [Part("ListOffsetsTopicResponse", (Row("name", "string"), Row("partitions", [partition_response])))],
+            ),
         ),
     )
 
 
 def _metadata() -> Api:
-    wanted = Part(
+    """Versions 0 to 13. Topics have ids from version 10 on."""
+    topic_request = Part(
         "MetadataRequestTopic",
         (Row("topic_id", "uuid", since=10, nullable=10), Row("name", "string", nullable=10)),
     )
@@ -211,7 +221,7 @@ def _metadata() -> Api:
         highest=13,
         flexible=9,
         request=(
-            Row("topics", [wanted], nullable=1),
+            Row("topics", [topic_request], nullable=1),
             Row("allow_auto_topic_creation", "bool", since=4, default=True),
             Row("include_cluster_authorized_operations", "bool", since=8, until=11),
             Row("include_topic_authorized_operations", "bool", since=8),
@@ -229,6 +239,7 @@ def _metadata() -> Api:
 
 
 def _find_coordinator() -> Api:
+    """Versions 0 to 6. From version 4 on, a request asks for several keys (KIP-699)."""
     coordinator = Part(
         "Coordinator",
         (
@@ -263,6 +274,7 @@ def _find_coordinator() -> Api:
 
 
 def _api_versions() -> Api:
+    """Versions 0 to 4. The request names the client from version 3 on (KIP-511)."""
     api = Part("ApiVersion", (Row("api_key", "int16"), Row("min_version", "int16"), Row("max_version", "int16")))
     supported = Part(
         "SupportedFeatureKey", (Row("name", "string"), Row("min_version", "int16"), Row("max_version", "int16"))

@@ -1,8 +1,8 @@
-"""Control messages: every protocol request and response but Produce and Fetch, as entities of `layouts` or of kio.
+"""Control messages: every protocol request and response except Produce and Fetch, as entities of `layouts` or of kio.
 
-Requests go in as entities (`compose` makes one from plain fields) and come out as header and body
-without the 4-byte frame size; response bodies go in as bytes and come out as entities, and every fault
-of the bytes is a WireError. Nothing here knows sockets, clocks or which version was negotiated.
+Comes in: requests as entities (`compose` builds one from plain values), responses as bytes. Goes out: request header
+and body without the 4-byte frame size, and response entities. Malformed bytes raise `WireError`. This module must not
+know about sockets, clocks, or which version was negotiated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from ottla.errors import UnsupportedFormat, WireError
 from ottla.wire import entities, layouts
-from ottla.wire.writing import write_entity
+from ottla.wire.entity_writer import write_entity
 
 __all__ = [
     "Message",
@@ -48,7 +48,7 @@ class Message(Protocol):
 
 
 def encode_request(message: Message, *, correlation_id: int, client_id: str | None) -> bytes:
-    """Request header and body, without the frame size."""
+    """Encode request header and body, without the frame size. Raises `WireError` like `encode_body`."""
     header = request_header(
         message.__api_key__, message.__version__, correlation_id=correlation_id, client_id=client_id
     )
@@ -56,7 +56,7 @@ def encode_request(message: Message, *, correlation_id: int, client_id: str | No
 
 
 def encode_body(message: Message) -> bytes:
-    """The body alone. A value that its field cannot hold is a WireError that names the message."""
+    """Encode the body alone. Raises `WireError`, naming the message, if a value does not fit its field."""
     try:
         return write_entity(message)
     except Exception as exc:
@@ -64,14 +64,15 @@ def encode_body(message: Message) -> bytes:
 
 
 def request_header(api_key: int, version: int, *, correlation_id: int, client_id: str | None) -> bytes:
-    """The header of a request whose body is written elsewhere: v2 for flexible versions, else v1."""
+    """Encode the header of a request whose body is written elsewhere: v2 for flexible versions, else v1."""
     name = _client_name(client_id)
+    # Header v2 ends with tagged fields, here none.
     return _HEADER.pack(api_key, version, correlation_id) + (name + b"\x00" if is_flexible(api_key, version) else name)
 
 
 @lru_cache(maxsize=64)
 def _client_name(client_id: str | None) -> bytes:
-    """The client id is a legacy string in both versions: a broker reads it before it knows the API."""
+    """Encode the client id, a legacy string in both versions: a broker reads it before it knows the API."""
     if client_id is None:
         return _LENGTH.pack(-1)
     name = client_id.encode()
@@ -81,18 +82,18 @@ def _client_name(client_id: str | None) -> bytes:
 
 
 def split_response(api_key: int, version: int, frame: memoryview) -> tuple[int, memoryview]:
-    """The correlation id of a response and its body, past the response header."""
+    """Return the correlation id of a response and its body, after the response header."""
     if len(frame) < 4:
         raise WireError(f"a response of {len(frame)} bytes has no correlation id")
     correlation_id: int = _CORRELATION.unpack_from(frame)[0]
-    # KIP-511: ApiVersions is always answered with header v0, for it is asked before versions are known.
+    # KIP-511: the response to ApiVersions always has header v0, because versions are not known yet.
     if api_key == API_VERSIONS or not is_flexible(api_key, version):
         return correlation_id, frame[4:]
     return correlation_id, frame[_skip_tags(frame, 4) :]
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Any:
-    """The response entity in `body`; short, hostile or left-over bytes are a WireError."""
+    """Decode the response entity in `body`. Raises `WireError` for short, malformed or leftover bytes."""
     entity_type = response_type(api_key, version)
     entity, end = entities.read_entity(entity_type, body)
     if end != len(body):
@@ -101,10 +102,10 @@ def decode_response(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def compose(entity_type: type, values: Mapping[str, Any]) -> Any:
-    """An entity from plain values: nested entities are mappings, arrays are sequences of them.
+    """Build an entity from plain values: nested entities are mappings, arrays are sequences.
 
-    A value that this version of the message does not know is left out, so that one mapping serves all
-    versions; check the version first where leaving it out would change the meaning.
+    Values that this version of the message does not have are left out, so one mapping serves all versions. Check the
+    version first if leaving a value out would change the meaning.
     """
     known = entities.names_of(entity_type)
     return entity_type(**{name: _inner(entity_type, name, v) for name, v in values.items() if name in known})
@@ -114,13 +115,13 @@ def _inner(entity_type: type, name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return compose(entities.element_type(entity_type, name), value)
     if isinstance(value, (list, tuple)):
-        return tuple(_inner(entity_type, name, one) for one in value)
+        return tuple(_inner(entity_type, name, element) for element in value)
     return value
 
 
 @cache
 def request_type(api_key: int, version: int) -> type:
-    """The class of a request."""
+    """Return the class of a request."""
     _check_version(api_key, version)
     if _has_layout(api_key):
         return layouts.request_type(api_key, version)
@@ -131,7 +132,7 @@ def request_type(api_key: int, version: int) -> type:
 
 @cache
 def response_type(api_key: int, version: int) -> type:
-    """The class of a response."""
+    """Return the class of a response."""
     _check_version(api_key, version)
     if _has_layout(api_key):
         return layouts.response_type(api_key, version)
@@ -141,7 +142,7 @@ def response_type(api_key: int, version: int) -> type:
 
 
 def data_type(name: str, version: int) -> type:
-    """The class of what is neither request nor response, as what members of a group tell each other; by kio's name."""
+    """Return the class of data that is neither request nor response, such as a member's assignment, by kio's name."""
     from ottla.wire import schemas
 
     return schemas.data_type(name, version)
@@ -155,12 +156,12 @@ def _check_version(api_key: int, version: int) -> None:
     lowest, highest = supported_versions(api_key)
     if not lowest <= version <= highest:
         name = api_name(api_key)
-        raise UnsupportedFormat(f"{name} has no version {version} here: it is known from {lowest} to {highest}")
+        raise UnsupportedFormat(f"{name} has no version {version}: versions {lowest} to {highest} are supported")
 
 
 @cache
 def supported_versions(api_key: int) -> tuple[int, int]:
-    """The lowest and highest version of an API that can be spoken here."""
+    """Return the lowest and highest supported version of an API. Raises `UnsupportedFormat` for an unknown key."""
     if api_key in layouts.APIS:
         api = layouts.APIS[api_key]
         return api.lowest, api.highest
@@ -169,7 +170,7 @@ def supported_versions(api_key: int) -> tuple[int, int]:
     try:
         versions = schemas.schema_name_map[schemas.api_key_map[api_key]]
     except KeyError as exc:
-        raise UnsupportedFormat(f"the API with key {api_key} is not known here") from exc
+        raise UnsupportedFormat(f"unknown API key {api_key}") from exc
     return min(versions), max(versions)
 
 
@@ -184,7 +185,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 @cache
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API, for example ListOffsets."""
+    """Return Kafka's name of an API, for example ListOffsets."""
     if api_key in layouts.APIS:
         return layouts.APIS[api_key].name
     from ottla.wire import schemas
@@ -195,12 +196,12 @@ def api_name(api_key: int) -> str:
 
 @cache
 def api_key(name: str) -> int:
-    """The key of an API by Kafka's name of it."""
+    """Return the key of an API by Kafka's name. Raises `UnsupportedFormat` if there is none."""
     from ottla.wire import schemas
 
     keys = [key for key in schemas.api_key_map if api_name(key).lower() == name.lower()]
     if not keys:
-        raise UnsupportedFormat(f"no API is called {name!r}")
+        raise UnsupportedFormat(f"unknown API {name!r}")
     return keys[0]
 
 

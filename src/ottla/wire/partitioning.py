@@ -1,7 +1,7 @@
-"""Which partition a key belongs to, as the Java client has it: `murmur2`, made positive, modulo the partitions.
+"""Chooses the partition of a key as the Java client does: `murmur2`, made positive, modulo the number of partitions.
 
-Comes in: one key, or a column of keys with the partitions that are chosen already. Goes out: partition numbers. A key
-is hashed over all partitions of the topic, whether their leaders are up or not; null is no key, and an empty one is.
+Comes in: a key, or a column of keys with the partitions already chosen. Goes out: partition numbers. Keys are hashed
+over all partitions of the topic, whether their leaders are up or not. A null key is no key; an empty one is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ _SIGN = 1 << 31
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of a key, the same signed number as `Utils.murmur2` of the Java client."""
+    """Return the hash of a key, the same signed number as `Utils.murmur2` of the Java client."""
     return (int(hash_key(key)) ^ _SIGN) - _SIGN
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition of a key in a topic with so many partitions."""
+    """Return the partition of a key in a topic with `partitions` partitions."""
     return (int(hash_key(key)) & (_SIGN - 1)) % partitions
 
 
 def hash_partitions(key: BinaryIn, partitions: int, *, out: npt.NDArray[np.int32]) -> int:
-    """Choose a partition for every row that has a key and is still `OPEN` (-1) in `out`; how many rows stay open."""
+    """Choose a partition for every row with a key that is still `OPEN` (-1) in `out`.
+
+    Returns the number of rows that stay open. Raises `InputError` if the column is damaged.
+    """
     if partitions < 1:
         raise InputError(f"a topic has at least one partition, not {partitions}")
     still_open = int(hash_rows(key.ends, key.data, key.nulls, partitions, out))

@@ -1,7 +1,7 @@
-"""The protocol's primitive types, for the two messages that are written and read by hand: Produce and Fetch.
+"""The protocol's primitive types, for the two messages that are encoded by hand: Produce and Fetch.
 
-Comes in: values or a view on bytes. Goes out: bytes or values; byte strings are views, never copies. A length that
-does not fit in what is left raises `WireError`.
+Comes in: values, or a view of bytes. Goes out: bytes, or values. Byte strings come out as views and are never copied.
+A length that exceeds the remaining bytes raises `WireError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Seven bits a byte, least significant first."""
+    """Encode an unsigned varint: seven bits per byte, least significant first."""
     if value < 0x80:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -36,12 +36,12 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def compact_length(length: int) -> bytes:
-    """The length of a compact array, string or byte string; -1 stands for null."""
+    """Encode the length of a compact array, string or byte string; -1 stands for null."""
     return unsigned_varint(length + 1)
 
 
 def compact_string(text: str | None) -> bytes:
-    """A compact, nullable string."""
+    """Encode a compact, nullable string."""
     if text is None:
         return compact_length(-1)
     encoded = text.encode()
@@ -49,26 +49,26 @@ def compact_string(text: str | None) -> bytes:
 
 
 class ByteReader:
-    """Reads primitives one after another from a response."""
+    """Reads primitives from a response, one after another. Every method raises `WireError` if the bytes run out."""
 
-    __slots__ = ("_at", "_data", "_end")
+    __slots__ = ("_data", "_end", "_position")
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
         self._end = len(data)
 
     def _take(self, size: int) -> int:
-        at = self._at
-        if size < 0 or size > self._end - at:
-            raise WireError(f"response ends at byte {self._end}, but {size} bytes were due at byte {at}")
-        self._at = at + size
-        return at
+        start = self._position
+        if size < 0 or size > self._end - start:
+            raise WireError(f"response ends at byte {self._end}, but {size} bytes were due at byte {start}")
+        self._position = start + size
+        return start
 
     @property
-    def at(self) -> int:
-        """How far it is."""
-        return self._at
+    def position(self) -> int:
+        """The byte it reads next."""
+        return self._position
 
     def int8(self) -> int:
         return self._data[self._take(1)]
@@ -86,17 +86,17 @@ class ByteReader:
         return value
 
     def uuid(self) -> uuid.UUID:
-        at = self._take(16)
-        return uuid.UUID(bytes=bytes(self._data[at : at + 16]))
+        start = self._take(16)
+        return uuid.UUID(bytes=bytes(self._data[start : start + 16]))
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Several fields of fixed size at once."""
+        """Read several fields of fixed size at once."""
         return fields.unpack_from(self._data, self._take(fields.size))
 
     def unsigned_varint(self) -> int:
-        at = self._at
-        if at < self._end and (first := self._data[at]) < 0x80:
-            self._at = at + 1
+        start = self._position
+        if start < self._end and (first := self._data[start]) < 0x80:
+            self._position = start + 1
             return first
         value = shift = 0
         while True:
@@ -105,43 +105,49 @@ class ByteReader:
             if byte < 0x80:
                 return value
             shift += 7
+            # 32-bit values take at most five bytes.
             if shift > 28:
-                raise WireError(f"a variable-length integer at byte {self._at} is too long")
+                raise WireError(f"a variable-length integer at byte {self._position} is too long")
 
     def compact_bytes(self) -> memoryview | None:
-        """A view on a byte string, or None for null."""
+        """Return a view of a byte string, or None for null."""
         length = self.unsigned_varint() - 1
         if length < 0:
             return None
-        at = self._take(length)
-        return self._data[at : at + length]
+        start = self._take(length)
+        return self._data[start : start + length]
 
     def compact_string(self) -> str | None:
-        """Text, or None for null; what is not UTF-8 is replaced."""
+        """Return text, or None for null. Bytes that are not UTF-8 are replaced."""
         data = self.compact_bytes()
         return None if data is None else str(data, "utf-8", "replace")
 
     def compact_array(self, read: Callable[[ByteReader], T], *, smallest: int) -> list[T]:
-        """The entries of an array (null counts as empty), each of at least `smallest` bytes."""
+        """Return the entries of an array, each at least `smallest` bytes long. Null counts as empty.
+
+        The check against the remaining bytes keeps a forged count from reserving memory.
+        """
         count = self.unsigned_varint() - 1
-        if count * smallest > self._end - self._at:
-            raise WireError(f"an array of {count} entries cannot fit in the {self._end - self._at} bytes that are left")
+        if count * smallest > self._end - self._position:
+            raise WireError(
+                f"an array of {count} entries cannot fit in the remaining {self._end - self._position} bytes"
+            )
         return [read(self) for _ in range(count)]
 
     def tags(self) -> Iterator[tuple[int, ByteReader]]:
-        """The tagged fields: number and content. They must be walked to get past them."""
+        """Yield the tagged fields: number and content. The caller must exhaust it to get past them."""
         for _ in range(self.unsigned_varint()):
             tag, size = self.unsigned_varint(), self.unsigned_varint()
-            at = self._take(size)
-            yield tag, ByteReader(self._data[at : at + size])
+            start = self._take(size)
+            yield tag, ByteReader(self._data[start : start + size])
 
     def skip_tags(self) -> None:
-        """Go past the tagged fields."""
+        """Skip the tagged fields."""
         for _ in range(self.unsigned_varint()):
             self.unsigned_varint()
             self._take(self.unsigned_varint())
 
     def finish(self) -> None:
-        """Make sure that nothing is left."""
-        if self._at != self._end:
-            raise WireError(f"response has {self._end - self._at} bytes after its last field")
+        """Raise `WireError` if bytes are left."""
+        if self._position != self._end:
+            raise WireError(f"response has {self._end - self._position} bytes after its last field")

@@ -1,6 +1,8 @@
-"""The Produce request and its answer, by hand: batches go out as they are, without being joined or copied.
+"""The Produce request and response, encoded by hand so that batches are sent without being joined or copied.
 
-Versions 9 to 11, which brokers since 3.0 speak: the same bytes, and from 10 on an answer may name the new leader.
+Comes in: batches by partition, or the body of a response. Goes out: the body of a request, or a `Produced` per
+partition. Versions 9 to 11, for brokers since 3.0. The bytes are the same; from 10 on, a response may name the new
+leader.
 """
 
 from __future__ import annotations
@@ -22,25 +24,29 @@ _PRODUCED = struct.Struct(">ihqqq")
 
 
 class Leader(NamedTuple):
-    """The leader that a broker names when it is not the leader itself (KIP-951)."""
+    """The leader that a broker names if it is not the leader itself (KIP-951)."""
 
     id: int
     epoch: int
 
 
 class Produced(NamedTuple):
-    """The broker's answer for one partition. `append_time` is milliseconds, -1 when the producer's times are kept."""
+    """The broker's response for one partition. `append_time` is milliseconds, -1 if the producer's times are kept."""
 
     topic: str
     partition: int
     error_code: int
+    """0 for success; see `ottla.codes`."""
     base_offset: int
+    """The offset of the batch's first record; -1 after an error."""
     append_time: int
     log_start_offset: int
     message: str | None
+    """The broker's explanation of the error, if any."""
     record_errors: tuple[tuple[int, str | None], ...]
-    """Index in the batch and reason of records that made the broker refuse it."""
+    """Index in the batch and reason, for each record that made the broker reject the batch."""
     leader: Leader | None
+    """The new leader, if this broker is not the leader any more."""
 
 
 def produce_request(
@@ -50,14 +56,15 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> list[bytes | memoryview]:
-    """The body of a request, in parts to be sent one after another.
+    """Build the body of a request, in parts to be sent one after another.
 
-    `batches` has for each partition the parts of exactly one batch (`NewBatch.parts()`): brokers refuse more.
+    `batches` has the parts of exactly one batch per partition (`NewBatch.parts()`): brokers reject more.
     """
     by_topic: dict[str, list[tuple[int, list[bytes | memoryview]]]] = {}
     for (topic, partition), parts in batches.items():
         by_topic.setdefault(topic, []).append((partition, parts))
     body: list[bytes | memoryview] = []
+    # Small fields collect in `small`; batches are appended as they are, between two of its parts.
     small = bytearray(compact_string(transactional_id) + _ACKS_TIMEOUT.pack(acks, timeout_ms))
     small += compact_length(len(by_topic))
     for topic, partitions in by_topic.items():
@@ -73,20 +80,20 @@ def produce_request(
 
 
 def produce_response(body: memoryview) -> list[Produced]:
-    """What the broker says of each partition."""
+    """Parse the response for each partition. Raises `WireError` if it is malformed."""
     reader = ByteReader(body)
     topics = reader.compact_array(_topic, smallest=3)
-    reader.int32()  # throttle time: the broker has already waited, or will mute the connection
+    reader.int32()  # throttle time: the broker has already delayed the response, or mutes the connection
     reader.skip_tags()
     reader.finish()
-    return [answer for topic in topics for answer in topic]
+    return [partition for topic in topics for partition in topic]
 
 
 def _topic(reader: ByteReader) -> Iterable[Produced]:
     name = reader.compact_string() or ""
-    answers = reader.compact_array(lambda c: _partition(c, name), smallest=33)
+    partitions = reader.compact_array(lambda entry: _partition(entry, name), smallest=33)
     reader.skip_tags()
-    return answers
+    return partitions
 
 
 def _partition(reader: ByteReader, topic: str) -> Produced:

@@ -1,8 +1,8 @@
-"""Give a batch another identity: base offset, leader epoch, producer id, epoch, sequence, flags.
+"""Gives a batch another identity: base offset, leader epoch, producer id, epoch, sequence, attributes.
 
-Comes in: the header of a batch, read or new. Goes out: the header to send instead, with its checksum; the records are
-neither read nor copied. Base offset and leader epoch lie outside the checksum; for the rest it is adjusted from the
-change alone, so a batch that was damaged before is still seen to be damaged afterwards.
+Comes in: the header of a batch, received or new. Goes out: the header to send instead, with its checksum. The records
+must be neither read nor copied. Base offset and leader epoch lie outside the checksum; for the other fields it is
+adjusted by the change alone, so a batch that was damaged before still has a wrong checksum afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def restamp(
     base_sequence: int | None = None,
     attributes: int | None = None,
 ) -> BatchHeader:
-    """The header with the fields that are given, and the checksum that belongs to it."""
+    """Return the header with the given fields replaced and a matching checksum."""
     changes = {
         "base_offset": base_offset,
         "leader_epoch": leader_epoch,

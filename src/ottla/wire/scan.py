@@ -1,7 +1,7 @@
-"""The batches of a whole answer, found by one call of a kernel: their headers are read one by one only if asked for.
+"""Finds the batches of a whole response with one kernel call. Their headers are unpacked only on demand.
 
-Spans of bytes in which batches lie come in, one for each partition; `Batches` go out for those with which nothing is
-wrong. For all others `wire/batch.py:split` says what it is.
+Comes in: spans of bytes with batches, one per partition. Goes out: `Batches` for those that are sound. For all others
+`wire/batch.py:split` reports what is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FEW_BATCHES = 64
 
 
 class Batches(Sequence[Batch]):
-    """The whole batches of one partition in one answer, in order. `table` has a row for each."""
+    """The whole batches of one partition in a response, in order. `table` has a row for each."""
 
     __slots__ = (
         "all_attributes",
@@ -38,7 +38,7 @@ class Batches(Sequence[Batch]):
         self.source = source
         self.table = table
         self.size_bytes = size_bytes
-        """Of all of them, and of a partial one behind them."""
+        """The size of all batches, and of a partial one after them."""
         _, _, self.first_offset, self.next_offset, self.epoch, self.any_attributes, self.all_attributes = verdict
 
     def __len__(self) -> int:
@@ -56,27 +56,29 @@ class Batches(Sequence[Batch]):
             return list(map(self._batch, self.table[index, k.AT].tolist()))
         return self._batch(int(self.table[index, k.AT]))
 
-    def _batch(self, at: int) -> Batch:
-        return Batch(self.source, at, BatchHeader._make(HEADER.unpack_from(self.source, at)))
+    def _batch(self, start: int) -> Batch:
+        return Batch(self.source, start, BatchHeader._make(HEADER.unpack_from(self.source, start)))
 
 
 def scan(source: memoryview, spans: Sequence[tuple[int, int]]) -> list[Batches | None]:
-    """What lies in each of the spans: None if there is no whole batch, or anything that contradicts itself."""
+    """Return the batches in each span, or None if it has no whole batch or anything contradictory."""
     source = source.toreadonly()
     data = np.frombuffer(source, np.uint8)
-    places = np.array(spans, np.int64).reshape(-1, k.SPAN_FIELDS)
-    verdicts: Any = np.zeros((len(places), k.VERDICT_FIELDS), np.int64)
+    span_table = np.array(spans, np.int64).reshape(-1, k.SPAN_FIELDS)
+    verdicts: Any = np.zeros((len(span_table), k.VERDICT_FIELDS), np.int64)
     state: Any = np.zeros(k.STATE_FIELDS, np.int64)
-    table: Any = np.empty((4 * len(places) + _FEW_BATCHES, k.BATCH_FIELDS), np.int64)
-    while k.scan_batches(data, places, table, verdicts, state) == k.FULL:
+    table: Any = np.empty((4 * len(span_table) + _FEW_BATCHES, k.BATCH_FIELDS), np.int64)
+    # The kernel stops if the table is full, and continues with a larger one.
+    while k.scan_batches(data, span_table, table, verdicts, state) == k.FULL:
         grown = np.empty((4 * len(table), k.BATCH_FIELDS), np.int64)
         grown[: len(table)] = table
         table = grown
-    found: list[Batches | None] = []
+    batches: list[Batches | None] = []
     first = 0
     for verdict, (start, end) in zip(verdicts.tolist(), spans, strict=True):
         count = verdict[k.COUNT]
+        # A span with anything unusual is parsed again by `split`, which raises the right error.
         is_usable = count and verdict[k.IS_SOUND]
-        found.append(Batches(source, table[first : first + count], verdict, end - start) if is_usable else None)
+        batches.append(Batches(source, table[first : first + count], verdict, end - start) if is_usable else None)
         first += count
-    return found
+    return batches

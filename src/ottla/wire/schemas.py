@@ -1,7 +1,7 @@
-"""kio's classes, for the messages that `layouts` does not have: which there are, and their fields.
+"""kio's classes, for the messages that `layouts` does not have, and their fields.
 
-The only module that imports kio, so that two threads that need it at once wait for one another here. Messages import
-it when one of them is first used: to import kio takes long.
+This must stay the only module that imports kio: two threads that need it at once then wait for each other here.
+`messages` imports it when it first needs one of its messages, because importing kio takes long.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 if find_spec("hypothesis") is not None:
-    # kio imports it where it is installed, and it looks into a numpy that another thread may just be importing.
+    # kio imports hypothesis if it is installed, which looks into a numpy that another thread may be importing.
     import numpy  # noqa: F401
 
 from kio.index import load_entity_schema, load_request_schema, load_response_schema
@@ -35,12 +35,12 @@ __all__ = [
 
 
 def data_type(name: str, version: int) -> type:
-    """The class of what is neither request nor response."""
+    """Return the class of data that is neither request nor response."""
     return load_entity_schema(name, version, EntityType.data)
 
 
 def fields_of(entity_type: Any) -> tuple[Field, ...]:
-    """The fields of one of kio's classes."""
+    """Return the fields of one of kio's classes."""
     hints = get_type_hints(entity_type)
     return tuple(_field(field, hints[field.name]) for field in fields(entity_type))
 

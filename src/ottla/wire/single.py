@@ -1,7 +1,7 @@
-"""A batch of one record, uncompressed: what a record costs that does not wait for others.
+"""Builds an uncompressed batch of one record, for a record that does not wait for others.
 
-Value, key, time and producer come in, a `NewBatch` goes out, the same as the kernels would make. Written in Python: for
-one record the way into a kernel and back takes ten times as long as the work.
+Comes in: value, key, time and producer. Goes out: a `NewBatch`, identical to what the kernels make. It is Python
+because calling a kernel takes ten times as long as the work for one record.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def one_record(
     now_ms: int,
     producer: tuple[int, int, int] = (NO_PRODUCER, NO_PRODUCER, NO_PRODUCER),
 ) -> NewBatch:
-    """The record in a batch of its own; `producer` is id, epoch and sequence."""
-    # Attributes, then the deltas of time and offset, which are 0 for the only one.
+    """Return the record in its own batch. `producer` is id, epoch and sequence."""
+    # Attributes, then the deltas of time and offset, which are 0 for the only record.
     body = b"\x00\x00\x00%b%b\x00" % (_field(key), _field(value))
     records = _varint(len(body)) + body
     length = HEADER_BYTES - LENGTH_END + len(records)
@@ -36,7 +36,7 @@ def _field(content: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """A number that is not negative, in zigzag."""
+    """Encode a non-negative number in zigzag."""
     if number < 64:
         return bytes((number << 1,))
     if number < _SHORT:

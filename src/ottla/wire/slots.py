@@ -1,8 +1,8 @@
-"""The open batches of many partitions in one piece of memory: rows for all of them are encoded in one call.
+"""The open batches of many partitions in one block of memory, so that one call encodes rows for all of them.
 
-Rows that are sorted by partition come in, and how far each partition got goes out. A batch begins in a slot of its
-partition; when it is complete, or outgrows the slot, it leaves as a `Draft` of its own. With a draft for each partition
-from the start, a few rows for each of a thousand cost a thousand calls. The current time comes from the caller.
+Comes in: rows sorted by partition. Goes out: how far each partition got. A batch begins in the slot of its partition;
+when it is complete or outgrows the slot, it leaves as a `Draft`. With a draft per partition from the start, a few rows
+for each of a thousand partitions would cost a thousand calls. The caller passes the current time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ottla.wire.kernels import encoding as k
 Numbers = npt.NDArray[np.int64]
 
 ELSEWHERE = -1
-"""Instead of a partition: its rows are not for a slot."""
-_ALL_BYTES = 16 << 20
-_LEAST_BYTES, _MOST_BYTES = 2 << 10, 64 << 10
-MOST_PARTITIONS = _ALL_BYTES // _LEAST_BYTES
+"""In place of a partition: these rows are not for a slot."""
+_TOTAL_BYTES = 16 << 20
+_MIN_SLOT_BYTES, _MAX_SLOT_BYTES = 2 << 10, 64 << 10
+MOST_PARTITIONS = _TOTAL_BYTES // _MIN_SLOT_BYTES
 
 
 class Appended(NamedTuple):
-    """What became of each run of rows: the row it got to, the records that were there before, the bytes it added."""
+    """The outcome for each run of rows: the row it reached, the records already in the slot, the bytes it added."""
 
     reached: list[int]
     firsts: list[int]
@@ -36,18 +36,18 @@ class Appended(NamedTuple):
 
 
 class Slots:
-    """One slot for each of so many partitions."""
+    """One slot per partition."""
 
     def __init__(self, partitions: int) -> None:
-        self._slot_bytes = min(max(_ALL_BYTES // partitions, _LEAST_BYTES), _MOST_BYTES)
-        self._memory = np.empty(partitions * self._slot_bytes, np.uint8)  # pages that are not used take no memory
+        self._slot_bytes = min(max(_TOTAL_BYTES // partitions, _MIN_SLOT_BYTES), _MAX_SLOT_BYTES)
+        self._memory = np.empty(partitions * self._slot_bytes, np.uint8)  # untouched pages take no memory
         self._results = np.zeros((partitions, k.RESULT_FIELDS), np.int64)
 
     def __len__(self) -> int:
         return len(self._results)
 
     def begin(self, partition: int) -> Slot:
-        """An empty one. What was in it before is gone."""
+        """Return an empty slot. Discards what it held."""
         self._results[partition] = 0
         return Slot(self, partition)
 
@@ -61,9 +61,9 @@ class Slots:
         partitions: Numbers,
         now_ms: int,
     ) -> Appended:
-        """Adds `rows[edges[i] : edges[i + 1]]` to the slot of `partitions[i]`, for each i, as far as it takes them.
+        """Add `rows[edges[i] : edges[i + 1]]` to the slot of `partitions[i]`, for each i, until the slot is full.
 
-        A partition appears once; with ELSEWHERE instead of one, the rows are left out. Rows without a time get
+        A partition appears at most once. Rows with ELSEWHERE as their partition are skipped. Rows without a time get
         `now_ms`.
         """
         before = self._results[partitions]
@@ -99,16 +99,16 @@ class Slot:
 
     @property
     def count(self) -> int:
-        """Records so far."""
+        """The number of records so far."""
         return int(self._slots._results[self._partition, k.COUNT])
 
     @property
     def size_bytes(self) -> int:
-        """What they take, uncompressed and without the header."""
+        """The size of the records, uncompressed and without the header."""
         return int(self._slots._results[self._partition, k.SIZE])
 
     def leave(self, limits: BatchLimits) -> Draft:
-        """The same batch with memory of its own; the slot is free."""
+        """Move the batch to memory of its own and free the slot."""
         start = self._partition * self._slots._slot_bytes
         records = self._slots._memory[start : start + self.size_bytes]
         draft = Draft.holding(limits, records, self._slots._results[self._partition])

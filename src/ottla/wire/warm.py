@@ -1,6 +1,6 @@
-"""Compile every kernel and keep it on disk: `python -m ottla.wire.warm`.
+"""Compiles every kernel and stores it on disk: `python -m ottla.wire.warm`.
 
-That takes a number of seconds and needs numba; run once after installing, it is out of everybody's way.
+This takes several seconds and needs numba. Run it once after installing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.wire.slots import Slots
 
 
 def warm() -> None:
-    """Route, encode, re-stamp and decode one record of every kind."""
+    """Route, encode, restamp and decode one record of every kind."""
     entries = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     columns = from_arrow(
         pa.array([b"value", None]),
@@ -33,6 +33,7 @@ def warm() -> None:
     from_list([b"value", None])
     Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
     numbers = np.zeros(1, np.int64)
+    # Kernels are compiled for read-only input.
     numbers.flags.writeable = False
     Slots(1).append(columns, limits=BatchLimits(), rows=numbers, edges=numbers, partitions=numbers[:0], now_ms=0)
     hash_partitions(columns.key, 1, out=np.full(columns.count, OPEN, np.int32))
@@ -47,14 +48,14 @@ def warm() -> None:
 
 
 def main() -> None:
-    """Fill the cache; ends with an error if a kernel is not there afterwards."""
+    """Fill the cache. Exits with an error if a kernel is missing afterwards."""
     warm()
     lost = [kernel.name for kernel in KERNELS if loading.is_possible() and loading.stored(kernel) is None]
     if lost:
         folders = " or ".join(map(str, loading.folders()))
         raise SystemExit(
-            f"error: {', '.join(lost)} could not be kept in {folders}: every process will compile them again. "
-            "Set NUMBA_CACHE_DIR to a folder of yours into which no other user can write"
+            f"error: {', '.join(lost)} could not be stored in {folders}: every process will compile them again. "
+            "Set NUMBA_CACHE_DIR to a folder that only you can write to"
         )
 
 

@@ -1,1 +1,1 @@
-"""Where events go: a log, statsd, Prometheus, a file. Each stands alone; `ottla.events` gives out their names."""
+"""Sinks for events: a log, statsd, Prometheus, files. Each is independent; import them from `ottla.events`."""

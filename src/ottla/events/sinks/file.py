@@ -1,7 +1,7 @@
-"""Events as a file of JSON lines: one object for each event, on the way to the disk when the call returns.
+"""Writes events to a file of JSON lines: one object per event, handed to the system when the call returns.
 
-The file is opened at the first event and appended to, each line with one write, so several processes may share it.
-What the disk refuses is raised to the hub, which counts it; events after `close` are ignored.
+The file is opened at the first event and appended to. Each line is a single write, so several processes may share it.
+Disk errors are raised to the hub, which counts them. Events after `close` are ignored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ottla.events.event import Event, fields_of, text_of
 
 
 class JsonLinesSink:
-    """Appends `{"time": ..., "event": kind, ...fields}` to the file at `path`; `time` is seconds since the epoch."""
+    """Appends `{"time": ..., "event": kind, ...fields}` to the file at `path`. `time` is seconds since 1970."""
 
     def __init__(self, path: Path) -> None:
-        self._path = os.path.abspath(path)  # the program may go to another directory before the first event
+        self._path = os.path.abspath(path)  # the program may change directory before the first event
         self._lock = threading.Lock()
         self._file: int | None = None
         self._torn = False
@@ -39,7 +39,7 @@ class JsonLinesSink:
                 raise OttlaError(f"cannot write events to {self._path}: {exc.strerror or exc}") from exc
 
     def close(self) -> None:
-        """Close the file; later events are ignored."""
+        """Close the file. Later events are ignored."""
         with self._lock:
             self._closed = True
             if self._file is not None:
@@ -49,27 +49,29 @@ class JsonLinesSink:
     def _append(self, line: bytes) -> None:
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        # A disk that filled up in the middle of a line left a part of it behind: it must not spoil this one.
+        # A disk that filled up within a line left part of it behind: that must not spoil this one.
         data = b"\n" + line if self._torn else line
         written = os.write(self._file, data)
         if written != len(data):
             self._torn = self._torn or written > 0
-            raise OttlaError(f"cannot write events to {self._path}: {written} of {len(data)} bytes were taken")
+            raise OttlaError(f"cannot write events to {self._path}: only {written} of {len(data)} bytes were written")
         self._torn = False
 
 
 def _line(event: Event, now: float) -> bytes:
+    """Encode an event as one line of JSON. A field named like one of ours gets an underscore."""
     values: dict[str, Any] = {"time": round(now, 6), "event": event.kind}
     for name, value in fields_of(event).items():
         values[f"{name}_" if name in values else name] = _plain(value)
     try:
         text = json.dumps(values, default=str, allow_nan=False)
-    except (TypeError, ValueError):  # a container that JSON cannot hold, in an event of the user's own
+    except (TypeError, ValueError):  # a container that JSON cannot hold, in a user's own event
         text = json.dumps({name: str(value) for name, value in values.items()})
     return text.encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold: errors as text, infinity and NaN as null."""
     if isinstance(value, BaseException):
         return text_of(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

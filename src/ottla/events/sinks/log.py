@@ -1,7 +1,7 @@
-"""Events as lines of a log, each with the level that fits it.
+"""Writes events to a log, each with a fitting level.
 
-An event comes in, one log record with its text goes out, and the event itself as the record's attribute `ottla_event`
-for handlers that want values. Configures no logging: handlers and thresholds are the program's.
+Comes in: an event. Goes out: a log record with its text, and the event itself as the record's attribute `ottla_event`,
+for handlers that need values. It must not configure logging: handlers and thresholds belong to the program.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ottla.events.values import (
     UnitsPlanned,
 )
 
-# What comes once for each batch in good times or in an outage is DEBUG: an outage must not flood the log too.
+# What comes once per batch, in good times or in an outage, is DEBUG: an outage must not flood the log.
 LEVELS: Mapping[type[Event], int] = {
     Event: logging.INFO,
     Flushed: logging.DEBUG,
@@ -92,9 +92,10 @@ LEVELS: Mapping[type[Event], int] = {
 
 
 class LogSink:
-    """Writes events to `logger` (`ottla.events` by default). `levels` replaces the level of the classes it names.
+    """Writes events to `logger` (`ottla.events` by default). `levels` replaces the level of the classes in it.
 
-    A class that is not named has the level of the nearest class it derives from; `Event` itself is INFO.
+    Other classes have the level of their nearest base class; `Event` itself is INFO. Raises `ConfigError` if `levels`
+    maps anything else.
     """
 
     def __init__(self, logger: logging.Logger | None = None, levels: Mapping[type[Event], int] | None = None) -> None:
@@ -107,7 +108,7 @@ class LogSink:
             self._logger.log(level, "%s", event, extra={"ottla_event": event})
 
     def level(self, kind: type[Event]) -> int:
-        """The level at which events of this class are logged."""
+        """Return the level at which events of this class are logged."""
         return next(self._levels[cls] for cls in kind.__mro__ if cls in self._levels)
 
 

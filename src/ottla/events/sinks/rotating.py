@@ -1,8 +1,8 @@
-"""Events as files of JSON lines in a folder: a new one after some bytes or some time, the old ones compressed.
+"""Writes events to files of JSON lines in a folder: a new file after some bytes or time, the old ones compressed.
 
-Each process writes files of its own, `events-HOST-PID-NUMBER.jsonl`, and holds a lock on the one it writes to. A file
-without such a lock is complete, or was left behind by a process that has died: it is compressed by the next that
-rotates. Names of any other form are left alone.
+Each process writes its own files, `events-HOST-PID-NUMBER.jsonl`, and holds a lock on the one it writes. A file without
+such a lock is complete, or was left behind by a process that died: the next process that rotates compresses it. Files
+with other names must not be touched.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _NOT_IN_HOSTS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class RotatingFiles:
-    """Writes events to files in `folder`, as `JsonLinesSink` does.
+    """Writes events to files in `folder`, like `JsonLinesSink`.
 
-    A file ends after about `max_bytes`, or with the first event that comes `max_seconds` after it began; then it is
-    compressed on a thread. The oldest files of all processes are deleted when the folder has more than `keep_bytes` of
-    them, and those whose last event is older than `keep_seconds`; None means that nothing is deleted for that reason.
+    A file ends after about `max_bytes`, or with the first event `max_seconds` after it began, and is then compressed in
+    a background thread. The oldest files of all processes are deleted if the folder has more than `keep_bytes` of them,
+    and so are files whose last event is older than `keep_seconds`; None means no limit. Raises `ConfigError` for a
+    limit of 0 or less.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class RotatingFiles:
         for name, value in limits.items():
             if value is not None and not value > 0:
                 raise ConfigError(f"RotatingFiles({name}=...) must be above 0, got {value!r}")
-        self._folder = Path(folder).absolute()  # the program may go to another directory
+        self._folder = Path(folder).absolute()  # the program may change directory
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
         self._keep = _Keep(keep_bytes, keep_seconds)
         self._lock = threading.Lock()
         self._open: _Open | None = None
-        self._tidying: threading.Thread | None = None
+        self._tidy_thread: threading.Thread | None = None
         self._closed = False
 
     def __call__(self, event: Event) -> None:
@@ -77,55 +78,58 @@ class RotatingFiles:
                 raise OttlaError(f"cannot write events to {self._folder}: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """The last file is complete, and compressed; later events are ignored."""
+        """Complete and compress the last file. Later events are ignored."""
         with self._lock:
             self._closed = True
             last, self._open = self._open, None
             if last is not None:
                 last.end()
-            if self._tidying is not None:
-                self._tidying.join()
+            if self._tidy_thread is not None:
+                self._tidy_thread.join()
             if last is not None:
                 _tidy(self._folder, self._keep, [last.path])
 
     def _ready(self) -> _Open:
-        """The file to write to, a new one if it is time."""
-        one = self._open
-        if one is not None and one.pid != os.getpid():
-            one = self._open = None  # after a fork, the file is the parent's
-        if one is not None and self._is_full(one):
+        """Return the file to write to, a new one if the current one is full."""
+        current = self._open
+        if current is not None and current.pid != os.getpid():
+            current = self._open = None  # after a fork, the file belongs to the parent
+        if current is not None and self._is_full(current):
             self._open = None
-            one.end()
-            self._tidy_aside()
+            current.end()
+            self._tidy_in_background()
         if self._open is None:
             self._open = _begin(self._folder)
         return self._open
 
-    def _is_full(self, one: _Open) -> bool:
-        return os.fstat(one.lock).st_size >= self._max_bytes or time.monotonic() - one.began >= self._max_seconds
+    def _is_full(self, current: _Open) -> bool:
+        """Whether the file has reached its size or age."""
+        return (
+            os.fstat(current.lock).st_size >= self._max_bytes or time.monotonic() - current.began >= self._max_seconds
+        )
 
-    def _tidy_aside(self) -> None:
-        """What comes while an earlier one is at work is left to the next."""
-        if self._tidying is None or not self._tidying.is_alive():
-            self._tidying = threading.Thread(
+    def _tidy_in_background(self) -> None:
+        """Start compressing in the background. If that is already running, the next rotation does the rest."""
+        if self._tidy_thread is None or not self._tidy_thread.is_alive():
+            self._tidy_thread = threading.Thread(
                 target=_tidy, args=(self._folder, self._keep), name="ottla-events-tidy", daemon=True
             )
-            self._tidying.start()
+            self._tidy_thread.start()
 
 
 class _Keep(NamedTuple):
-    """What is not deleted."""
+    """How much to keep."""
 
     size_bytes: int | None
     seconds: float | None
 
 
 class _Open(NamedTuple):
-    """A file that is written to."""
+    """The file that is being written."""
 
     path: Path
     lock: int
-    """The handle that has the lock."""
+    """The handle that holds the lock."""
     sink: JsonLinesSink
     began: float
     pid: int
@@ -136,11 +140,11 @@ class _Open(NamedTuple):
 
 
 def _begin(folder: Path) -> _Open:
-    """A file that nobody else has, nor had."""
+    """Create a file that no other process has or had."""
     os.makedirs(folder, exist_ok=True)
     pid = os.getpid()
     owner = f"{_NOT_IN_HOSTS.sub('_', socket.gethostname())}-{pid}"
-    number = max((int(name["number"]) for name in _names(folder) if name["owner"] == owner), default=0)
+    number = max((int(match["number"]) for match in _matches(folder) if match["owner"] == owner), default=0)
     while True:
         number += 1
         path = folder / f"events-{owner}-{number:06}.jsonl"
@@ -148,17 +152,19 @@ def _begin(folder: Path) -> _Open:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             continue
-        # Another process may have found it before it was locked, and taken it for one left behind.
+        # Another process may have seen it before it was locked, and taken it for an abandoned one.
         if _is_locked(handle) and os.fstat(handle).st_nlink:
             return _Open(path, handle, JsonLinesSink(path), time.monotonic(), pid)
         os.close(handle)
 
 
-def _names(folder: Path) -> list[re.Match[str]]:
-    return [name for one in os.listdir(folder) if (name := _NAME.fullmatch(one))]
+def _matches(folder: Path) -> list[re.Match[str]]:
+    """Return the names in the folder that are ours, parsed."""
+    return [match for entry in os.listdir(folder) if (match := _NAME.fullmatch(entry))]
 
 
 def _is_locked(handle: int) -> bool:
+    """Lock a file without waiting. False if another process holds the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -167,21 +173,21 @@ def _is_locked(handle: int) -> bool:
 
 
 def _tidy(folder: Path, keep: _Keep, only: list[Path] | None = None) -> None:
-    """Compresses what is complete (or `only` these), then deletes what need not be kept. Never raises."""
+    """Compress complete files (or `only` these), then delete what exceeds the limits. Never raises."""
     try:
-        ended = [folder / name[0] for name in _names(folder) if not name["ending"]] if only is None else only
+        ended = [folder / match[0] for match in _matches(folder) if not match["ending"]] if only is None else only
         for path in ended:
             with _taken(path) as is_ours:
                 if is_ours:
                     _compress(path)
         _delete(folder, keep)
     except OSError as error:
-        _log.warning("old events in %s are not all compressed or deleted: %s", folder, error)
+        _log.warning("cannot compress or delete all old event files in %s: %s", folder, error)
 
 
 @contextmanager
 def _taken(path: Path) -> Iterator[bool]:
-    """Whether nobody writes to the file, and nobody else compresses or deletes it as long as the block runs."""
+    """Whether the file is ours while the block runs: no process writes, compresses or deletes it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -194,28 +200,29 @@ def _taken(path: Path) -> Iterator[bool]:
 
 
 def _compress(path: Path) -> None:
-    """At every moment there is one of the two files that is whole; after a crash, the next one does it again."""
-    draft, packed = path.with_name(f"{path.name}.gz.tmp"), path.with_name(f"{path.name}.gz")
-    with open(path, "rb") as plain, open(draft, "wb") as file:
+    """Compress a file. At every moment one of the two files is whole; after a crash, the next process repeats it."""
+    temporary, packed = path.with_name(f"{path.name}.gz.tmp"), path.with_name(f"{path.name}.gz")
+    with open(path, "rb") as plain, open(temporary, "wb") as file:
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as target:
             shutil.copyfileobj(plain, target, 1 << 20)
         file.flush()
         os.fsync(file.fileno())
+        # The compressed file keeps the time of the last event, by which files are deleted.
         written = os.fstat(plain.fileno())
-    os.utime(draft, ns=(written.st_atime_ns, written.st_mtime_ns))
-    os.rename(draft, packed)
+    os.utime(temporary, ns=(written.st_atime_ns, written.st_mtime_ns))
+    os.rename(temporary, packed)
     sync(path.parent)
     path.unlink(missing_ok=True)
 
 
 def _delete(folder: Path, keep: _Keep) -> None:
-    """The oldest first, until what is left may stay. A file that somebody writes to stays, and counts."""
-    found = sorted(_sizes(folder))
-    total = sum(size for _, size, _ in found)
+    """Delete the oldest files first, until the rest is within the limits. Files being written stay, and count."""
+    files = sorted(_sizes(folder))
+    total = sum(size for _, size, _ in files)
     oldest = -1.0 if keep.seconds is None else time.time() - keep.seconds
-    for modified, size, path in found:
-        is_too_much = keep.size_bytes is not None and total > keep.size_bytes
-        if not is_too_much and modified >= oldest:
+    for modified, size, path in files:
+        is_over_limit = keep.size_bytes is not None and total > keep.size_bytes
+        if not is_over_limit and modified >= oldest:
             return
         if path.suffix == ".gz":
             path.unlink(missing_ok=True)
@@ -228,13 +235,14 @@ def _delete(folder: Path, keep: _Keep) -> None:
 
 
 def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    for name in _names(folder):
-        path = folder / name[0]
+    """Yield time, size and path of each file. Removes abandoned temporary files."""
+    for match in _matches(folder):
+        path = folder / match[0]
         try:
-            found = path.stat()
+            status = path.stat()
         except FileNotFoundError:
             continue
-        if name["ending"] != ".gz.tmp":
-            yield found.st_mtime, found.st_size, path
+        if match["ending"] != ".gz.tmp":
+            yield status.st_mtime, status.st_size, path
         elif not path.with_name(path.name.removesuffix(".gz.tmp")).exists():
-            path.unlink(missing_ok=True)  # what was to be compressed there has been deleted
+            path.unlink(missing_ok=True)  # the file it was compressed from is gone

@@ -1,8 +1,8 @@
-"""What a kernel is to its callers: a function of arrays and numbers, whose machine code is found at the first call.
+"""What a kernel is to its callers: a function of arrays and numbers, whose machine code is loaded at the first call.
 
-A loop is a plain function that says what its parameters are (`kernel`), and may use others (`inlined`). Both stay
-Python until they are called: this module knows neither numba nor llvmlite. `loading` finds the machine code, and has
-it made by `compiling` where there is none yet.
+A loop is a plain function that declares its parameters (`kernel`) and may use others (`inlined`). Both stay Python
+until they are called: this module must not import numba or llvmlite. `loading` finds the machine code, and has
+`compiling` make it if there is none yet.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def _is_set(variable: str) -> bool:
 
 
 INTERPRETED = _is_set("NUMBA_DISABLE_JIT")
-"""Whether kernels stay Python."""
+"""Whether kernels run as Python."""
 CHECKED = not INTERPRETED and _is_set("NUMBA_BOUNDSCHECK")
-"""Whether they check bounds. Machine code from the cache cannot raise, so numba itself runs them then."""
+"""Whether kernels check bounds. Stored machine code cannot raise, so numba itself runs them then."""
 
 
 def sources() -> str:
-    """A digest of this folder, for a kernel is made of several files; nothing where they are in an archive."""
+    """Return a digest of this folder, because a kernel spans several files; "" if they are in an archive."""
     digest = hashlib.sha256()
     folder = os.path.dirname(__file__)
     names = sorted(name for name in os.listdir(folder) if name.endswith(".py")) if os.path.isdir(folder) else []
@@ -40,12 +40,11 @@ def sources() -> str:
 
 
 SOURCES = sources()
-"""As they were imported: they may be replaced while the process runs."""
+"""The sources at import: they may be replaced while the process runs."""
 
 
 class Array(NamedTuple):
-    """An array in one piece. `least` is how many entries it must have, of a table with two dimensions how many columns
-    it has."""
+    """A contiguous array. `least` is its minimum number of entries, or for two dimensions its number of columns."""
 
     dtype: str
     written: bool
@@ -56,7 +55,7 @@ class Array(NamedTuple):
 NUMBER = "a number of 64 bits"
 BYTES = "bytes"
 ITEMS = "a list"
-"""The kernel sees the addresses of what is in it, as an array of 64-bit numbers."""
+"""The kernel sees the addresses of the items, as an array of 64-bit numbers."""
 
 
 def reads(dtype: str) -> Array:
@@ -65,28 +64,28 @@ def reads(dtype: str) -> Array:
 
 
 def writes(dtype: str, least: int = 0) -> Array:
-    """An array that a kernel writes, with so many entries at least."""
+    """An array that a kernel writes, with at least `least` entries."""
     return Array(dtype, written=True, least=least)
 
 
 def table(dtype: str, columns: int, *, written: bool = False) -> Array:
-    """An array of rows with so many columns."""
+    """An array of rows with this number of columns."""
     return Array(dtype, written, columns, dimensions=2)
 
 
 PARTS: list[Callable[..., Any]] = []
-"""What kernels are made of."""
+"""The functions that kernels are made of."""
 
 
 class Kernel:
-    """A compiled loop, called as its function is.
+    """A compiled loop, called like its function.
 
-    `kinds` are what its parameters are: an `Array`, `NUMBER`, `BYTES`, `ITEMS`, or a named tuple of these.
+    `kinds` declares its parameters: an `Array`, `NUMBER`, `BYTES`, `ITEMS`, or a named tuple of these.
     """
 
     def __init__(self, function: Callable[..., Any], kinds: dict[str, Any], *, keeps_gil: bool = False) -> None:
         if tuple(kinds) != function.__code__.co_varnames[: function.__code__.co_argcount]:
-            raise TypeError(f"the parameters of {function.__name__} are not those that are declared")
+            raise TypeError(f"the parameters of {function.__name__} do not match its declaration")
         functools.update_wrapper(self, function)
         self.function = function
         self.name = function.__name__
@@ -95,18 +94,18 @@ class Kernel:
         self._enter: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        result = (self._enter or self._found())(*arguments)
-        return self._mended(arguments) if result is None else result
+        result = (self._enter or self._load())(*arguments)
+        return self._retry(arguments) if result is None else result
 
-    def _found(self) -> Callable[..., Any]:
-        # Of several threads that are the first ones, each may find it: the functions are the same.
+    def _load(self) -> Callable[..., Any]:
+        # Several threads may get here first and each load it: the functions are the same.
         from ottla.wire.kernels.loading import entry
 
-        self._enter = found = entry(self)
-        return found
+        self._enter = enter = entry(self)
+        return enter
 
-    def _mended(self, arguments: tuple[Any, ...]) -> Any:
-        """What the machine code refused to look at: with the same content in a form that it takes, or an error."""
+    def _retry(self, arguments: tuple[Any, ...]) -> Any:
+        """Call it again with the same content in a form that the machine code accepts, or raise `TypeError`."""
         if len(arguments) != len(self.kinds):
             raise TypeError(f"{self.name} takes {len(self.kinds)} arguments, not {len(arguments)}")
         usable = [_usable(name, *pair) for name, *pair in zip(self.kinds, self.kinds.values(), arguments, strict=True)]
@@ -118,10 +117,11 @@ class Kernel:
 
 
 KERNELS: list[Kernel] = []
-"""All that there are, in the modules that are imported."""
+"""All kernels of the modules imported so far."""
 
 
 def _usable(name: str, kind: Any, argument: Any) -> Any:
+    """Return an argument in a form that the machine code accepts, or raise `TypeError`."""
     if kind is NUMBER:
         return argument
     if kind is BYTES:
@@ -141,8 +141,11 @@ def _usable(name: str, kind: Any, argument: Any) -> Any:
 
 
 def _usable_array(name: str, kind: Array, argument: Any) -> Any:
-    """The array itself, if another object stands for its type than usual or it has a class of its own; a copy, if it
-    is only read and does not lie where numbers of its size may."""
+    """Return the array in a form that the machine code accepts.
+
+    Machine code compares types by identity, so an equal dtype object or a subclass needs a view. An unaligned array
+    that is only read is copied.
+    """
     if not isinstance(argument, np.ndarray):
         raise TypeError(f"{name} is {_named(argument)}, expected an array")
     if argument.dtype != kind.dtype or argument.ndim != kind.dimensions:
@@ -167,7 +170,7 @@ def _named(argument: Any) -> str:
 
 
 def kernel(*, keeps_gil: bool = False, **kinds: Any) -> Callable[[F], F]:
-    """Makes a kernel of a function; `kinds` says what each of its parameters is."""
+    """Make a kernel of a function. `kinds` declares its parameters."""
 
     def make(function: F) -> F:
         if INTERPRETED:
@@ -179,6 +182,6 @@ def kernel(*, keeps_gil: bool = False, **kinds: Any) -> Callable[[F], F]:
 
 
 def inlined(function: F) -> F:
-    """A part of kernels: compiled into its callers."""
+    """Register a function that is compiled into the kernels that call it."""
     PARTS.append(function)
     return function

@@ -1,8 +1,8 @@
-"""What a changed beginning does to a CRC-32C, without reading the rest again.
+"""Updates a CRC-32C after its first bytes changed, without reading the rest.
 
 For messages A and B, crc(A + B) = shift(crc(A), len(B)) xor crc(B), where `shift` multiplies by x**(8 * len(B)) modulo
 the polynomial. So replacing A by A' changes the checksum by shift(crc(A) xor crc(A'), len(B)), which takes a few
-hundred steps however long B is. And a checksum that was wrong before stays wrong.
+hundred steps no matter how long B is. A checksum that was wrong before stays wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ONE = 0x80000000
 
 @inlined
 def _multiply(a: Any, b: Any) -> Any:
-    """The product of two polynomials modulo the polynomial."""
+    """Return the product of two polynomials modulo the polynomial."""
     product = 0
     for _ in range(32):
         if a & _ONE:
@@ -30,7 +30,7 @@ def _multiply(a: Any, b: Any) -> Any:
 
 
 def _powers() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """x**(8 * 2**i): what a run of 2**i bytes multiplies by."""
+    """Return x**(8 * 2**i) for each i: the factor for a run of 2**i bytes."""
     power = _ONE >> 8
     powers = []
     for _ in range(31):
@@ -44,7 +44,7 @@ _BYTE_POWERS = _powers()
 
 @kernel(difference=NUMBER, byte_count=NUMBER)
 def shift(difference: Any, byte_count: Any) -> Any:
-    """What `difference` in a checksum becomes when `byte_count` (below 2**31) more bytes follow."""
+    """Return what `difference` in a checksum becomes if `byte_count` (below 2**31) more bytes follow."""
     i = 0
     while byte_count > 0:
         if byte_count & 1:

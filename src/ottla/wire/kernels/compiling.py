@@ -1,7 +1,7 @@
-"""Kernels into machine code, by numba: the only module that needs it, imported when the cache has none.
+"""Compiles kernels to machine code with numba. Only this module needs numba; it is imported if the cache has no code.
 
-Comes in: a `Kernel`. Goes out: an `Image` whose entry is a function that CPython calls as one of its own, or numba's
-dispatcher where bounds are to be checked.
+Comes in: a `Kernel`. Goes out: an `Image` whose entry CPython calls like a builtin function, or numba's dispatcher if
+bounds are checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.core.codegen import get_host_cpu_features as untyped_host_features
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import register_jitable
 
-from ottla.wire.kernels import twins  # noqa: F401  # numba knows of them from here on
+from ottla.wire.kernels import twins  # noqa: F401  # registers them with numba
 from ottla.wire.kernels.calling import CHECKED, PARTS, SOURCES, Kernel
 from ottla.wire.kernels.entering import entering
 from ottla.wire.kernels.linking import Image, link
@@ -28,18 +28,18 @@ _host_features: Any = untyped_host_features
 _lock: Any = global_compiler_lock
 
 # `_nrt` off: no reference counting inside. Kernels allocate nothing and keep nothing, and counting every array passed
-# to an inner function made a record with headers cost 73 instead of 42 ns.
+# to an inner function made a record with headers cost 73 ns instead of 42.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _INSIDE = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""For what is called by compiled code only."""
+"""For functions that only compiled code calls."""
 
 _prepared: set[Callable[..., Any]] = set()
 _images: dict[str, Image] = {}
 
 
 def compiled(kernel: Kernel) -> Image:
-    """The machine code of a kernel."""
-    with _lock:  # of two threads that need it, one compiles
+    """Return the machine code of a kernel."""
+    with _lock:  # only one of two threads compiles
         if kernel.name not in _images:
             _prepare()
             _images[kernel.name] = _image(kernel)
@@ -47,26 +47,26 @@ def compiled(kernel: Kernel) -> Image:
 
 
 class _KernelCache(FunctionCache):
-    """Numba's own, with a key that changes whenever any part of the kernels does, and for checked ones."""
+    """Numba's own cache, with a key that also covers the sources of all kernels and whether bounds are checked."""
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), SOURCES, CHECKED)  # type: ignore[no-untyped-call]
 
 
 def dispatcher(kernel: Kernel) -> Callable[..., Any]:
-    """The kernel as numba runs it, kept in numba's own cache."""
+    """Return the kernel as numba runs it, stored in numba's own cache."""
     with _lock:
         _prepare()
-        made: Any = numba.njit(**_OPTIONS | {"nogil": not kernel.keeps_gil})(kernel.function)
+        dispatch: Any = numba.njit(**_OPTIONS | {"nogil": not kernel.keeps_gil})(kernel.function)
         try:
-            made._cache = _KernelCache(kernel.function)  # type: ignore[no-untyped-call]
-        except RuntimeError:  # no folder to write to, as in a read-only container: every process compiles for itself
+            dispatch._cache = _KernelCache(kernel.function)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # no writable folder, as in a read-only container: every process compiles for itself
             pass
-    return made  # type: ignore[no-any-return]
+    return dispatch  # type: ignore[no-any-return]
 
 
 def _prepare() -> None:
-    """Tells numba of the functions that kernels are made of."""
+    """Register the functions that kernels are made of with numba."""
     for part in PARTS:
         if part not in _prepared:
             register_jitable(**_INSIDE)(part)
@@ -74,6 +74,7 @@ def _prepare() -> None:
 
 
 def _image(kernel: Kernel) -> Image:
+    """Compile a kernel with its entry to one object file, and link it."""
     enter = entering(kernel, numba.njit(**_INSIDE)(kernel.function))
 
     @numba.cfunc(types.int64(types.int64, types.int64, types.int64), **_OPTIONS)
@@ -81,7 +82,7 @@ def _image(kernel: Kernel) -> Image:
         return enter(known, arguments, count)
 
     module = llvm.parse_assembly(entry.inspect_llvm())
-    # Once all is known to be used from here alone, nothing is left of what numba adds for errors and its own caches.
+    # As internal symbols, the optimizer removes what numba adds for errors and its own caches.
     for defined in (*module.functions, *module.global_variables):
         if not defined.is_declaration and defined.name != entry.native_name:
             defined.linkage = "internal"

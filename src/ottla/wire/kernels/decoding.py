@@ -1,9 +1,9 @@
-"""Walk the records of many batches and lay them out as Arrow buffers, in one pass.
+"""Decodes the records of many batches into Arrow buffers, in one pass.
 
 Comes in: bytes, and a table of segments, one for each batch whose records lie (decompressed) in them. Goes out:
-offsets, timestamps, keys, values and headers as columns, and the fingerprint's sums. Every length that is read is
-checked against the end of its record, and every record against the end of its segment; the first contradiction
-ends the walk with a code, and `state` says in which segment and at which byte.
+offsets, timestamps, keys, values and headers as columns, and the sums of the fingerprint. Every length is checked
+against the end of its record, and every record against the end of its segment. The first contradiction ends the loop
+with a code, and `state` has the segment and the byte.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SEGMENT_FIELDS = 8
 # What the caller wants, as bits.
 OFFSET, TIMESTAMP, KEY, VALUE, HEADERS, FINGERPRINT = 1, 2, 4, 8, 16, 32
 
-# Places in `state`: where the walk is, and what it has laid out so far.
+# Fields of `state`: the position, and what was decoded so far.
 SEGMENT, POSITION, INDEX, LAST, ROW, KEY_NULLS, VALUE_NULLS, BARE, HEADER, HEADER_NULLS, NEEDED, CLAMPED = range(12)
 STATE_FIELDS = 12
 
-# Answers.
+# Return codes.
 DONE = 0
 GROW_HEADERS = 1
 VARINT_SHORT = 2
@@ -65,7 +65,7 @@ _LATEST, _EARLIEST = 2**63 - 1, -(2**63)
 
 
 class BinaryOut(NamedTuple):
-    """Room for a binary column: `ends[i + 1]` is where value i ends in `data`; `valid` has a bit for each row."""
+    """Buffers of a binary column: value i ends at `ends[i + 1]` in `data`; `valid` has a bit for each row."""
 
     ends: Any
     data: Any
@@ -73,7 +73,7 @@ class BinaryOut(NamedTuple):
 
 
 class HeadersOut(NamedTuple):
-    """Room for the headers: a list for each row, and the keys and values of all lists."""
+    """Buffers of the headers: a list for each row, and the keys and values of all lists."""
 
     ends: Any
     valid: Any
@@ -83,11 +83,13 @@ class HeadersOut(NamedTuple):
 
 @inlined
 def _clear(valid: Any, row: Any) -> None:
+    """Clear the bit of a row: the value is null."""
     valid[row >> 3] &= np.uint8(0xFF ^ (1 << (row & 7)))
 
 
 @inlined
 def _varint_error(next_position: Any) -> Any:
+    """Return the code for a varint that could not be read."""
     return VARINT_LONG if next_position == LONG else VARINT_SHORT
 
 
@@ -95,7 +97,7 @@ def _varint_error(next_position: Any) -> Any:
 def _read_headers(
     data: Any, at: Any, end: Any, want: Any, keep: Any, headers: Any, state: Any, low: Any, high: Any
 ) -> Any:
-    """The headers of one record. Returns (code, position, low, high); the position is that of the fault, if any."""
+    """Read the headers of a record. Returns (code, position, low, high); the position of the fault, if any."""
     count, following = read_int(data, at, end)
     if following < 0:
         return _varint_error(following), at, low, high
@@ -105,6 +107,7 @@ def _read_headers(
     store = keep and (want & HEADERS) != 0
     first = state[HEADER]
     if store and first + count > len(headers.keys.ends) - 1:
+        # The caller grows the columns and calls again; the state still points to this record.
         state[NEEDED] = count
         return GROW_HEADERS, at, low, high
     hashing = (want & FINGERPRINT) != 0
@@ -149,7 +152,7 @@ def _read_headers(
     if store:
         state[HEADER] = first + count
         headers.ends[state[ROW] + 1] = first + count
-        if count == 0:  # written with more bytes than needed
+        if count == 0:  # a zero count in more bytes than needed
             _clear(headers.valid, state[ROW])
             state[BARE] += 1
     return DONE, at, low, high
@@ -186,7 +189,7 @@ def decode_records(
     headers: Any,
     sums: Any,
 ) -> Any:
-    """Lay out the records whose offset is in `[start, stop)`, from where `state` says until the last segment ends."""
+    """Decode the records with offsets in `[start, stop)`, from the position in `state` to the last segment."""
     while state[SEGMENT] < len(segments):
         segment = segments[state[SEGMENT]]
         segment_end = segment[END]
@@ -197,6 +200,7 @@ def decode_records(
             state[POSITION] = segment[START]
             state[LAST] = -1
         while state[INDEX] < segment[COUNT]:
+            # On GROW_HEADERS nothing of the record is stored yet, so that it is read again from here.
             record = state[POSITION]
             length, at = read_int(data, record, segment_end)
             if at < 0:
@@ -221,6 +225,7 @@ def decode_records(
                 return OFFSET_DELTA
             at = following
             offset = base_offset + delta
+            # Records outside the requested offsets are still checked, but not stored.
             keep = start <= offset < stop
             row = state[ROW]
 
@@ -256,7 +261,7 @@ def decode_records(
                 else:
                     low, high = absorb(low, high, data, value_at, value_size)
             if at + 1 == end and data[at] == 0:
-                # No headers, by far the most common case: without the call.
+                # No headers is by far the most common case: avoid the call.
                 code = DONE
                 at = end
                 if hashing:
@@ -279,6 +284,7 @@ def decode_records(
                 if want & TIMESTAMP:
                     if append_time:
                         time = segment[APPEND_TIME]
+                    # Saturating addition: compiled code would wrap around silently.
                     elif time_delta > 0 and base_time > _LATEST - time_delta:
                         time = _LATEST
                     elif time_delta < 0 and base_time < _EARLIEST - time_delta:

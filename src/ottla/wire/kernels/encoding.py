@@ -1,8 +1,8 @@
-"""Write rows of Arrow columns as the records of batches, as many as fit, in one pass.
+"""Writes rows of Arrow columns as the records of batches, as many as fit, in one pass.
 
-Comes in: columns, a row to begin with, and room to write to. Goes out: the records' bytes, and for each batch in
-`results` where it ended, how many records it has and the times its header needs. Sizes are computed before anything
-is written, so nothing is ever written outside the room; a first record that does not fit is reported, not cut.
+Comes in: columns, a row to begin with, and memory to write to. Goes out: the bytes of the records, and for each batch
+in `results` where it ended, its number of records and the times for its header. Sizes are computed before anything is
+written, so nothing is written outside the memory. A first record that does not fit is reported, not cut.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from ottla.wire.kernels.hashing import NULL_LENGTH, SEED_HIGH, SEED_LOW, absorb,
 from ottla.wire.kernels.memory import copy
 from ottla.wire.kernels.varint import int_size, write
 
-# Places in a result. NEEDED is the size of the record for which there was no room, 0 when there was room for all.
+# Fields of a result. NEEDED is the size of the record that did not fit, 0 if all did.
 NEXT_ROW, SIZE, COUNT, BASE_TIME, MAX_TIME, NEEDED = range(6)
 RESULT_FIELDS = 6
 
-# More than a record adds to its content: length, attributes, time delta, offset delta, three counts.
+# An upper bound of what a record adds to its content: length, attributes, time delta, offset delta, three counts.
 RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 HEADER_OVERHEAD = 5 + 5
 
 
 class BinaryIn(NamedTuple):
-    """A binary column: value i is `data[ends[i] : ends[i + 1]]`. `nulls` has a byte for each row, or no byte at all
-    when there are none; `ends` without entries is a column of nulls."""
+    """A binary column: value i is `data[ends[i] : ends[i + 1]]`.
+
+    `nulls` has a byte for each row, or is empty if there are no nulls. Empty `ends` mean a column of nulls.
+    """
 
     ends: Any
     data: Any
@@ -45,7 +47,7 @@ class HeadersIn(NamedTuple):
 
 @inlined
 def _length(column: Any, row: Any) -> Any:
-    """Bytes of a value, -1 for null."""
+    """Return the bytes of a value, -1 for null."""
     if len(column.ends) == 0 or (len(column.nulls) != 0 and column.nulls[row] != 0):
         return -1
     return column.ends[row + 1] - column.ends[row]
@@ -53,6 +55,7 @@ def _length(column: Any, row: Any) -> Any:
 
 @inlined
 def _write_value(out: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
+    """Write the length of a value and its bytes. Null is the length -1."""
     at = write(out, at, length)
     if length > 0:
         copy(out, at, column.data, column.ends[row], length)
@@ -62,6 +65,7 @@ def _write_value(out: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
 
 @inlined
 def _header_range(headers: Any, row: Any) -> Any:
+    """Return the first and the last entry of a row's headers."""
     if len(headers.ends) == 0 or (len(headers.nulls) != 0 and headers.nulls[row] != 0):
         return 0, 0
     return headers.ends[row], headers.ends[row + 1]
@@ -69,6 +73,7 @@ def _header_range(headers: Any, row: Any) -> Any:
 
 @inlined
 def _headers_size(headers: Any, first: Any, last: Any) -> Any:
+    """Return the bytes that the headers of a record take, their count included."""
     size = int_size(last - first)
     for i in range(first, last):
         key = _length(headers.keys, i)
@@ -79,7 +84,7 @@ def _headers_size(headers: Any, first: Any, last: Any) -> Any:
 
 @inlined
 def _absorb_written(low: Any, high: Any, out: Any, end: Any, length: Any) -> Any:
-    """Take what was just written up to `end` into the hash: from there, since it is still in the cache."""
+    """Absorb what was just written up to `end` into the hash: it is still in the CPU's cache."""
     if length < 0:
         return absorb_length(low, high, NULL_LENGTH)
     return absorb(low, high, out, end - length, length)
@@ -87,6 +92,7 @@ def _absorb_written(low: Any, high: Any, out: Any, end: Any, length: Any) -> Any
 
 @inlined
 def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashing: Any, low: Any, high: Any) -> Any:
+    """Write the entries of a row's headers, and absorb them into the hash."""
     for i in range(first, last):
         for column in (headers.keys, headers.values):
             length = _length(column, i)
@@ -115,11 +121,11 @@ def _write_batch(
     sums: Any,
     result: Any,
 ) -> Any:
-    """Write on at the batch that begins at `start`: rows from `next_row` to `last_row`, or until it is full.
+    """Continue the batch that begins at `start` with rows from `next_row` to `last_row`, or until it is full.
 
-    `result` says how far the batch is (all zero for a new one), and afterwards how far it got. `rows`, if not empty,
-    says which rows to take in which order. `most_bytes` bounds the batch unless its first record alone is larger; the
-    `end` of its room in `out` always does. Returns the row to go on with.
+    `result` has the state of the batch (all zero for a new one) and is updated. `rows`, if not empty, picks the rows
+    and their order. `most_bytes` limits the batch unless its first record alone is larger; the `end` of its memory in
+    `out` always does. Returns the row to continue with.
     """
     at = start + result[SIZE]
     count = result[COUNT]
@@ -135,10 +141,12 @@ def _write_batch(
         key_size = _length(key, row)
         value_size = _length(value, row)
         first, last = _header_range(headers, row)
+        # A record has its own length in front, so its size must be known before it is written.
         body = 1 + int_size(time - base_time) + int_size(count)
         body += int_size(key_size) + max(key_size, 0) + int_size(value_size) + max(value_size, 0)
         body += _headers_size(headers, first, last) if last > first else 1
         size = int_size(body) + body
+        # The first record of a batch may exceed the limit: it would fit in no other batch either.
         if count != 0 and at - start + size > most_bytes:
             break
         if size > end - at:
@@ -212,7 +220,7 @@ def encode_records(
     sums: Any,
     result: Any,
 ) -> Any:
-    """Write one batch, or more of one: see `_write_batch`."""
+    """Write a batch, or continue one: see `_write_batch`."""
     limits = len(out), most_bytes, most_records
     columns = key, value, headers, times
     return _write_batch(out, start, *limits, rows, next_row, last_row, *columns, default_time, hashing, sums, result)
@@ -250,10 +258,10 @@ def encode_batches(
     sums: Any,
     results: Any,
 ) -> Any:
-    """Write batch after batch, one behind the other; returns how many, at most one for each of `results`.
+    """Write batches one after the other. Returns how many, at most one for each of `results`.
 
-    A batch that `out` would cut short is left to the next call, unless it is the first one and has a record at least.
-    When even the first record does not fit, none is written and `results[0]` says in NEEDED how much it takes.
+    A batch that `out` would cut short is left to the next call, unless it is the first one and has at least one record.
+    If even the first record does not fit, none is written and NEEDED of `results[0]` has its size.
     """
     at = 0
     for batch in range(len(results)):
@@ -280,6 +288,7 @@ def encode_batches(
             sums[batch],
             result,
         )
+        # A batch that ran out of memory before its limit is complete only if it is the first one of the call.
         if result[NEEDED] != 0 and (batch != 0 or result[COUNT] == 0):
             return batch
         at += result[SIZE]
@@ -319,11 +328,10 @@ def encode_runs(
     reached: Any,
     results: Any,
 ) -> Any:
-    """Write on at the batches of many partitions, each in its slot of `memory`: run i of `rows` goes to that of
-    `partitions[i]`, and `reached[i]` says how far it got. What has no slot is left out. Returns how many runs are
-    whole.
+    """Continue the batches of many partitions, each in its slot of `memory`. Returns how many runs are complete.
 
-    No batch gets longer than its slot, not by its first record either.
+    Run i of `rows` goes to the slot of `partitions[i]`, and `reached[i]` is set to the row it reached. Runs without a
+    slot are skipped. No batch outgrows its slot, not even with its first record.
     """
     whole = 0
     for run in range(len(partitions)):
@@ -347,7 +355,7 @@ def encode_runs(
             times,
             default_time,
             False,
-            memory,  # instead of sums: nothing is hashed
+            memory,  # in place of sums: nothing is hashed
             results[partition],
         )
         whole += reached[run] == edges[run + 1]

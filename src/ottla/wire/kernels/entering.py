@@ -1,9 +1,9 @@
-"""The way into a kernel: a function that CPython calls as one of its own, with the arguments as objects.
+"""The entry of a kernel: a function that CPython calls like a builtin, with the arguments as objects.
 
-Comes in: a `Kernel` and numba's dispatcher of it. Goes out: an intrinsic for `compiling`, called with an object that
-holds the addresses of what is known (`layout.known`), the address of the arguments, and their number. It answers with
-a new number; with None, having touched nothing, if an argument is not what the kernel says it is; and with nothing
-at all where CPython has an error to raise, for what is no number of 64 bits.
+Comes in: a `Kernel` and numba's dispatcher for it. Goes out: an intrinsic for `compiling`. It is called with an object
+that holds the addresses of the known objects (`layout.known`), the address of the arguments, and their number. It
+returns a new number; None, having touched nothing, if an argument does not match its declaration; and NULL if CPython
+has an error to raise, for something that is not a 64-bit number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORD_BYTES = 8
 
 
 def entering(kernel: Kernel, dispatcher: Any) -> Any:
-    """What the entry of a kernel does, to be called in compiled code."""
+    """Return the entry of a kernel, to be called in compiled code."""
     kinds = tuple(kernel.kinds.values())
 
     @_intrinsic  # type: ignore[untyped-decorator]
@@ -54,6 +54,7 @@ def entering(kernel: Kernel, dispatcher: Any) -> Any:
 
 
 def _numba_type(kind: Any) -> Any:
+    """Return numba's type of a declared parameter. Lists are seen as arrays of addresses."""
     if kind is NUMBER:
         return types.int64
     if kind is BYTES:
@@ -66,7 +67,7 @@ def _numba_type(kind: Any) -> Any:
 
 
 class _Reading:
-    """Generates what reads arguments, one after the other; the first that is not as required ends it."""
+    """Generates the code that reads the arguments in order and stops at the first that does not match."""
 
     def __init__(self, context: Any, builder: Any, known: list[Any], holder: Any) -> None:
         self._context = context
@@ -79,15 +80,15 @@ class _Reading:
         self._done = builder.append_basic_block("done")
 
     def values(self, kinds: tuple[Any, ...], arguments: Any, count: Any) -> list[Any]:
-        """What the kernel is called with."""
+        """Return the values to call the kernel with."""
         self._require(self._same(count, _WORD(len(kinds))))
         objects = [self._word(arguments, i * _WORD_BYTES) for i in range(len(kinds))]
-        # Numbers first: to get one may run Python, which must not be able to change an array that was read before.
+        # Numbers first: reading one may run Python code, which must not change an array that was already read.
         numbers = {i: self._number(objects[i]) for i, kind in enumerate(kinds) if kind is NUMBER}
         return [numbers[i] if i in numbers else self._value(kind, objects[i]) for i, kind in enumerate(kinds)]
 
     def end(self, answer: Any) -> Any:
-        """What the entry returns: the answer, or what stands for it if it does not get there."""
+        """Return the result of the entry: the answer, None if refused, or NULL if CPython has an error."""
         builder = self._builder
         self._end_with(answer)
         builder.position_at_end(self._refused)
@@ -100,43 +101,47 @@ class _Reading:
         return builder.load(self._answer)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """A function of CPython; all that it takes and returns are words."""
+        """Call a function of CPython. All its arguments and its result are words."""
         kind = ir.FunctionType(_WORD, [_WORD] * len(arguments))
         return self._builder.call(cgutils.get_or_insert_function(self._builder.module, kind, name), arguments)
 
     def _end_with(self, answer: Any) -> None:
+        """Store the result and jump to the end."""
         self._builder.store(answer, self._answer)
         self._builder.branch(self._done)
 
-    def _value(self, kind: Any, of: Any) -> Any:
+    def _value(self, kind: Any, owner: Any) -> Any:
+        """Read an argument that is not a number. Named tuples are read field by field."""
         if kind is BYTES:
-            self._require(self._same(self._word(of, layout.TYPE), self._identity(bytes)))
-            start = self._builder.add(of, _WORD(layout.CONTENT))
-            return self._array(kind, start, [self._word(of, layout.SIZE)])
+            self._require(self._same(self._word(owner, layout.TYPE), self._identity(bytes)))
+            start = self._builder.add(owner, _WORD(layout.CONTENT))
+            return self._array(kind, start, [self._word(owner, layout.SIZE)])
         if kind is ITEMS:
-            self._require(self._same(self._word(of, layout.TYPE), self._identity(list)))
-            return self._array(kind, self._word(of, layout.ITEMS), [self._word(of, layout.SIZE)])
+            self._require(self._same(self._word(owner, layout.TYPE), self._identity(list)))
+            return self._array(kind, self._word(owner, layout.ITEMS), [self._word(owner, layout.SIZE)])
         if isinstance(kind, Array):
-            return self._checked_array(kind, of)
-        self._require(self._same(self._word(of, layout.TYPE), self._identity(type(kind))))
-        self._require(self._same(self._word(of, layout.SIZE), _WORD(len(kind))))
-        items = [self._word(of, layout.ITEMS + i * _WORD_BYTES) for i in range(len(kind))]
-        inner = [self._value(each, item) for each, item in zip(kind, items, strict=True)]
+            return self._checked_array(kind, owner)
+        self._require(self._same(self._word(owner, layout.TYPE), self._identity(type(kind))))
+        self._require(self._same(self._word(owner, layout.SIZE), _WORD(len(kind))))
+        items = [self._word(owner, layout.ITEMS + i * _WORD_BYTES) for i in range(len(kind))]
+        inner = [self._value(field, item) for field, item in zip(kind, items, strict=True)]
         return self._context.make_tuple(self._builder, _numba_type(kind), inner)
 
-    def _checked_array(self, kind: Array, of: Any) -> Any:
+    def _checked_array(self, kind: Array, owner: Any) -> Any:
+        """Read a numpy array after comparing its type, dtype, dimensions, flags and size."""
         flags = layout.IN_ONE_PIECE | layout.ALIGNED | (layout.WRITEABLE if kind.written else 0)
-        self._require(self._same(self._word(of, layout.TYPE), self._identity(np.ndarray)))
-        self._require(self._same(self._word(of, layout.DTYPE), self._identity(np.dtype(kind.dtype))))
-        self._require(self._same(self._half(of, layout.DIMENSIONS), _HALF(kind.dimensions)))
-        self._require(self._same(self._builder.and_(self._half(of, layout.FLAGS), _HALF(flags)), _HALF(flags)))
-        place = self._word(of, layout.SHAPE)
-        shape = [self._word(place, i * _WORD_BYTES) for i in range(kind.dimensions)]
+        self._require(self._same(self._word(owner, layout.TYPE), self._identity(np.ndarray)))
+        self._require(self._same(self._word(owner, layout.DTYPE), self._identity(np.dtype(kind.dtype))))
+        self._require(self._same(self._half(owner, layout.DIMENSIONS), _HALF(kind.dimensions)))
+        self._require(self._same(self._builder.and_(self._half(owner, layout.FLAGS), _HALF(flags)), _HALF(flags)))
+        dimensions = self._word(owner, layout.SHAPE)
+        shape = [self._word(dimensions, i * _WORD_BYTES) for i in range(kind.dimensions)]
         relation = ">=" if kind.dimensions == 1 else "=="
         self._require(self._builder.icmp_signed(relation, shape[-1], _WORD(kind.least)))
-        return self._array(kind, self._word(of, layout.DATA), shape)
+        return self._array(kind, self._word(owner, layout.DATA), shape)
 
     def _array(self, kind: Any, start: Any, shape: list[Any]) -> Any:
+        """Build numba's view of an array from its address and shape."""
         builder = self._builder
         array_type = _numba_type(kind)
         item_size = _WORD(array_type.dtype.bitwidth // 8)
@@ -154,19 +159,21 @@ class _Reading:
         )
         return array._getvalue()
 
-    def _number(self, of: Any) -> Any:
+    def _number(self, owner: Any) -> Any:
+        """Read a Python int. -1 may be a value or an error, so CPython is asked which."""
         builder = self._builder
-        number = self.call("PyLong_AsLongLong", of)
+        number = self.call("PyLong_AsLongLong", owner)
         with builder.if_then(self._same(number, _WORD(-1)), likely=False):
             self._go_on_if(self._same(self.call("PyErr_Occurred"), _WORD(0)), self._failed)
         return number
 
     def _identity(self, known: Any) -> Any:
-        """The address of an object that is known, as the holder has it."""
-        place = next(i for i, other in enumerate(self._known) if other is known)
-        return self._word(self._holder, layout.CONTENT + place * _WORD_BYTES)
+        """Return the address of a known object, from the holder."""
+        index = next(i for i, candidate in enumerate(self._known) if candidate is known)
+        return self._word(self._holder, layout.CONTENT + index * _WORD_BYTES)
 
     def _require(self, condition: Any) -> None:
+        """Continue only if the condition holds; otherwise the caller gets None and tries `Kernel._retry`."""
         self._go_on_if(condition, self._refused)
 
     def _go_on_if(self, condition: Any, otherwise: Any) -> None:
@@ -178,9 +185,11 @@ class _Reading:
         return self._builder.icmp_signed("==", a, b)
 
     def _word(self, address: Any, place: int) -> Any:
+        """Load 64 bits at a distance from an address."""
         return self._read(address, place, _WORD)
 
     def _half(self, address: Any, place: int) -> Any:
+        """Load 32 bits at a distance from an address."""
         return self._read(address, place, _HALF)
 
     def _read(self, address: Any, place: int, kind: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Bytes objects where they lie: how long they are, and their content one after the other.
+"""Reads bytes objects in place: their lengths, and their content one after the other.
 
-Comes in: a list of bytes and None, which the caller keeps and nobody changes meanwhile. Goes out: where each one ends,
-which are None, and the content. What is neither is told, and nothing of it is read but its type. Where CPython keeps
-what is read here is in `layout`; callers ask `loading.is_possible` first.
+Comes in: a list of bytes and None, which the caller keeps and must not change meanwhile. Goes out: where each one ends,
+which are None, and the content. Of any other object only the type is read. The offsets that are read here are in
+`layout`; callers must check `loading.is_possible` first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNFIT = -1
 
 @kernel(keeps_gil=True, items=ITEMS, kind=NUMBER, none=NUMBER, ends=writes("int64", 1), nulls=writes("uint8"))
 def measure(items: Any, kind: Any, none: Any, ends: Any, nulls: Any) -> Any:
-    """Fills `ends` and `nulls`; how many are None, or UNFIT if there is anything else than bytes and None.
+    """Fill `ends` and `nulls`. Returns the number of Nones, or UNFIT if there is anything other than bytes and None.
 
     `kind` is the address of the type `bytes`, `none` that of None.
     """
@@ -43,7 +43,7 @@ def measure(items: Any, kind: Any, none: Any, ends: Any, nulls: Any) -> Any:
 
 @kernel(keeps_gil=True, items=ITEMS, none=NUMBER, ends=reads("int64"), out=writes("uint8"))
 def gather(items: Any, none: Any, ends: Any, out: Any) -> Any:
-    """Copies the content of what `measure` has found fit; the bytes that it wrote, or UNFIT if it is not the same."""
+    """Copy the content of what `measure` accepted. Returns the bytes written, or UNFIT if it has changed."""
     if len(ends) != len(items) + 1 or ends[len(items)] > len(out):
         return UNFIT
     at = 0

@@ -1,10 +1,10 @@
-"""The content hash behind fingerprints: 128 bits over key, value and headers of one record.
+"""The content hash behind fingerprints: 128 bits over key, value and headers of a record.
 
-Two 64-bit lanes take the same words, sixteen bytes a step, each folding a full product of two words (the idea of the
-wyhash family). Lengths are hashed too and null has a length of its own, so that `null`, `b""` and shifted boundaries
-differ. Timestamps, offsets and partitions are not part of the content. It finds accidents; somebody who may choose
-the data and knows the constants could build collisions. Changing anything here changes every stored fingerprint: the
-vectors in the tests pin it.
+Two 64-bit lanes take the same words, sixteen bytes per step, each folding a full product of two words (the idea of the
+wyhash family). Lengths are hashed too, and null has its own length, so `null`, `b""` and shifted boundaries differ.
+Timestamps, offsets and partitions are not part of the content. The hash detects accidents: an attacker who chooses the
+data and knows the constants could construct collisions. Any change here changes every stored fingerprint; the vectors
+in the tests pin it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ottla.wire.kernels.calling import inlined
 from ottla.wire.kernels.memory import load, product
 
-# Fractional digits of pi; the value of a constant does not matter, that it is odd and irregular does.
+# Fractional digits of pi. The values do not matter, as long as they are odd and irregular.
 _A = np.uint64(0x243F6A8885A308D3)
 _B = np.uint64(0x13198A2E03707345)
 _C = np.uint64(0xA4093822299F31D1)
@@ -31,7 +31,7 @@ SEED_HIGH = _F
 
 @inlined
 def _short(data: Any, at: Any, count: Any) -> Any:
-    """Up to seven bytes as one little-endian word."""
+    """Return up to seven bytes as one little-endian word."""
     word = np.uint64(0)
     for i in range(count):
         word |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -40,13 +40,13 @@ def _short(data: Any, at: Any, count: Any) -> Any:
 
 @inlined
 def absorb_length(low: Any, high: Any, length: Any) -> Any:
-    """Take the length of what follows, or `NULL_LENGTH`, into both lanes."""
+    """Absorb the length of what follows, or `NULL_LENGTH`, into both lanes."""
     return product(low ^ length, _A), product(high ^ length, _C)
 
 
 @inlined
 def absorb(low: Any, high: Any, data: Any, at: Any, count: Any) -> Any:
-    """Take `count` bytes, after their length, into both lanes."""
+    """Absorb `count` bytes, after their length, into both lanes."""
     low, high = absorb_length(low, high, np.uint64(count))
     end = at + count
     while at + 16 <= end:
@@ -69,14 +69,14 @@ def absorb(low: Any, high: Any, data: Any, at: Any, count: Any) -> Any:
 
 @inlined
 def finish(low: Any, high: Any) -> Any:
-    """Mix the lanes with one another."""
+    """Mix the two lanes."""
     mixed = product(low ^ _B, high ^ _D)
     return mixed, product(low ^ high ^ _C, mixed ^ _A)
 
 
 @inlined
 def add_to(sums: Any, low: Any, high: Any) -> None:
-    """`sums += high:low` modulo 2**128, with `sums` as two words, the low one first."""
+    """Compute `sums += high:low` modulo 2**128, with `sums` as two words, the low one first."""
     before = sums[0]
     after = before + low
     sums[0] = after

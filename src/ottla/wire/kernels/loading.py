@@ -1,8 +1,8 @@
-"""The machine code of kernels, kept on disk and put into memory without numba.
+"""Stores the machine code of kernels on disk, and loads it without numba.
 
-A `Kernel` comes in; a function goes out. Its code lies in a file whose name tells everything that it depends on: the
-source of the kernels, the versions of the compiler, the processor. A file that is damaged, or that others than this
-user and root could have written, counts for nothing; then, and where there is none, the kernel is compiled.
+Comes in: a `Kernel`. Goes out: a function. The name of its file covers everything the code depends on: the source of
+the kernels, the versions of the compiler, the processor. A damaged file, or one that someone other than this user or
+root could have written, is ignored. Then, or without a file, the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MOST_BYTES = 1 << 24
 _READABLE = 0o644
 _ARGUMENTS_AS_ARRAY = 0x80  # METH_FASTCALL
 _SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")
-"""Variables that change what numba makes."""
+"""Environment variables that change what numba makes."""
 
 
 def entry(kernel: Kernel) -> Callable[..., Any]:
-    """The compiled kernel: from the cache, or compiled now and put there if possible."""
+    """Return the compiled kernel: from the cache, or compiled now and stored if possible."""
     if is_possible():
         image = stored(kernel)
         if image is not None:
@@ -42,7 +42,7 @@ def entry(kernel: Kernel) -> Callable[..., Any]:
         try:
             image = compiled(kernel)
         except NotLinkable:
-            pass  # a compiler that makes something else of it than those that are known
+            pass  # an unknown compiler version that generates something else
         else:
             _store(kernel, image)
             return _function(kernel, image)
@@ -52,12 +52,12 @@ def entry(kernel: Kernel) -> Callable[..., Any]:
 
 
 def is_possible() -> bool:
-    """Whether kernels can be used without numba: not if they are to check bounds, nor on other systems."""
+    """Whether kernels can run without numba: not with bounds checks, and not on other systems."""
     return not CHECKED and not INTERPRETED and layout.is_known()
 
 
 def stored(kernel: Kernel) -> Image | None:
-    """The kernel as a cache has it, if one has."""
+    """Return the kernel from a cache folder, if one has it."""
     key = _key(kernel)
     for folder in folders() if key else ():
         content = _trusted_content(folder, _file_name(kernel, key))
@@ -68,7 +68,7 @@ def stored(kernel: Kernel) -> Image | None:
 
 
 def _store(kernel: Kernel, image: Image) -> None:
-    """Puts it into the first folder that takes it; without one, every process compiles for itself."""
+    """Store it in the first folder that accepts it. Without one, every process compiles for itself."""
     key = _key(kernel)
     for folder in folders() if key else ():
         try:
@@ -82,13 +82,13 @@ def _store(kernel: Kernel, image: Image) -> None:
 
 
 def folders() -> list[str]:
-    """Where numba has its cache, too: the folder that was chosen, or beside the source, or the user's own."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    if chosen:
-        return [chosen]
-    own = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    """Return numba's cache folders: the configured one, or next to the source, or the user's own."""
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    if configured:
+        return [configured]
+    user_cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     beside = os.path.join(os.path.dirname(__file__), "__pycache__")
-    return [beside, *([os.path.join(own, "ottla")] if os.path.isabs(own) else [])]
+    return [beside, *([os.path.join(user_cache, "ottla")] if os.path.isabs(user_cache) else [])]
 
 
 def _file_name(kernel: Kernel, key: str) -> str:
@@ -96,9 +96,9 @@ def _file_name(kernel: Kernel, key: str) -> str:
 
 
 def _key(kernel: Kernel) -> str:
-    """Tells this kernel from all others, on this processor; nothing if not all that matters is known."""
+    """Identify this kernel on this processor; "" if not everything that matters is known."""
     compiler = _compiler()
-    # Sources that are others by now: what is on disk is not what was imported, or not all of it.
+    # The sources changed: what is on disk is not, or not all of it, what was imported.
     if not compiler or not SOURCES or sources() != SOURCES:
         return ""
     return hashlib.sha256(f"{kernel.name} {SOURCES} {compiler}".encode()).hexdigest()[:32]
@@ -106,7 +106,7 @@ def _key(kernel: Kernel) -> str:
 
 @functools.cache
 def _compiler() -> str:
-    """What machine code depends on beside its source."""
+    """Return a digest of what machine code depends on besides its source."""
     try:
         parts = [*map(_version, ("numba", "llvmlite")), _processor()]
     except OSError:
@@ -115,7 +115,7 @@ def _compiler() -> str:
 
 
 def _version(package: str) -> str:
-    """What tells a version from others, without importing the package."""
+    """Return what identifies a version, without importing the package."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"the package {package} is not installed")
@@ -124,18 +124,18 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    """Which instructions there are. Of the first processor: the others have the same."""
-    wanted = ("vendor_id", "cpu family", "model", "flags")
+    """Return the instructions that exist, of the first processor: the others have the same."""
+    fields = ("vendor_id", "cpu family", "model", "flags")
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         first = takewhile(str.strip, lines)  # an empty line ends it
-        return "".join(line for line in first if line.partition(":")[0].strip() in wanted)
+        return "".join(line for line in first if line.partition(":")[0].strip() in fields)
 
 
 def _is_safe(status: os.stat_result, *, folder: bool = False) -> bool:
     """Whether only this user and root can have put something there."""
     if status.st_uid not in (os.geteuid(), 0):
         return False
-    if folder:  # files in it have owners and modes of their own
+    if folder:  # files in it have their own owners and modes
         return not status.st_mode & stat.S_IWOTH or bool(status.st_mode & stat.S_ISVTX)
     return stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
@@ -145,7 +145,7 @@ def _trusted_content(folder: str, name: str) -> bytes | None:
         if not _is_safe(os.stat(folder), folder=True):
             return None
         path = os.path.join(folder, name)
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not hold it up
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not block
         with os.fdopen(handle, "rb") as file:
             return file.read(_MOST_BYTES) if _is_safe(os.fstat(handle)) else None
     except OSError:
@@ -153,27 +153,29 @@ def _trusted_content(folder: str, name: str) -> bytes | None:
 
 
 def _write(folder: str, name: str, content: bytes) -> None:
-    """There whole or not at all, whoever else does the same."""
-    import tempfile  # with the first kernel that is compiled, which takes far longer
+    """Write a file whole or not at all, even if other processes do the same."""
+    import tempfile  # only needed to compile a kernel, which takes far longer
 
-    handle, draft = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), _READABLE)  # what root has compiled serves everybody
-        os.replace(draft, os.path.join(folder, name))
+            os.fchmod(file.fileno(), _READABLE)  # every user may read what root compiled
+        os.replace(temporary, os.path.join(folder, name))
     except BaseException:
-        os.unlink(draft)
+        os.unlink(temporary)
         raise
 
 
 def _packed(image: Image, key: str) -> bytes:
+    """Return the content of a cache file: magic, digest, the places as text, the code."""
     places = " ".join(f"{name}={place}" for name, place in image.places.items())
     content = places.encode() + b"\n" + image.code
     return _MAGIC + _seal(content, key) + content
 
 
 def _unpacked(stored_content: bytes, key: str) -> Image | None:
+    """Parse a cache file; None if it is damaged or belongs to another key."""
     magic, seal = stored_content[: len(_MAGIC)], stored_content[len(_MAGIC) :][:32]
     content = stored_content[len(_MAGIC) + len(seal) :]
     if magic != _MAGIC or seal != _seal(content, key):
@@ -184,6 +186,7 @@ def _unpacked(stored_content: bytes, key: str) -> Image | None:
 
 
 def _seal(content: bytes, key: str) -> bytes:
+    """Return the digest that ties the content to its key."""
     return hashlib.sha256(key.encode() + content).digest()
 
 
@@ -199,11 +202,11 @@ class _Method(ctypes.Structure):
 
 
 _kept: list[Any] = []
-"""What functions refer to: they are used until the process ends."""
+"""What functions refer to. They are used until the process ends."""
 
 
 def _function(kernel: Kernel, image: Image) -> Callable[..., Any]:
-    """A builtin function whose code is the image."""
+    """Return a builtin function whose code is the image."""
     known = layout.known(kernel.kinds.values())
     holder = struct.pack(f"{len(known)}P", *map(id, known))
     method = _Method(kernel.name.encode(), _mapped(image) + image.places["entry"], _ARGUMENTS_AS_ARRAY, None)
@@ -214,7 +217,8 @@ def _function(kernel: Kernel, image: Image) -> Callable[..., Any]:
 
 
 def _mapped(image: Image) -> int:
-    """The address at which the image is, for good: a thread may be in it until the very end of the process."""
+    """Map the image and return its address. It stays mapped: a thread may be in it until the process ends."""
+    # The code calls external functions through slots that hold their addresses.
     code = bytearray(image.code)
     for name, place in image.places.items():
         if name != "entry":
@@ -226,8 +230,9 @@ def _mapped(image: Image) -> int:
     if start in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "no memory for machine code")
     ctypes.memmove(start, bytes(code), len(code))
+    # Never writable and executable at the same time: hardened systems forbid it.
     if libc.mprotect(ctypes.c_void_p(start), size, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "the system allows no machine code that is not from a file")
+        raise OSError(ctypes.get_errno(), "the system does not allow machine code that is not from a file")
     return int(start)
 
 

@@ -1,7 +1,7 @@
-"""The operations that numba would not compile well: block copies, eight-byte loads, and a folded product of two words.
+"""Operations that numba would not compile well: block copies, eight-byte loads, and a folded product of two words.
 
-Each is a Python function that says exactly what it does (fuzzing runs that one), with a compiled twin of a few
-instructions in `compiling`.
+Each is a Python function that defines exactly what it does (fuzzing runs it), with a compiled version of a few
+instructions in `twins`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ def copy(out: Any, to: Any, data: Any, start: Any, count: Any) -> None:
 
 
 def load(data: Any, at: Any) -> Any:
-    """The eight bytes at `at` as one little-endian unsigned word."""
+    """Return the eight bytes at `at` as one little-endian unsigned word."""
     if at < 0 or at + 8 > len(data):
         raise IndexError("load outside its buffer")
     return int.from_bytes(bytes(data[at : at + 8]), "little")
 
 
 def word_at(address: Any) -> Any:
-    """The eight bytes at an address, as one little-endian signed word. The caller knows that they are there."""
+    """Return the eight bytes at an address as one little-endian signed word. The caller knows that they exist."""
     return int.from_bytes(ctypes.string_at(int(address), 8), "little", signed=True)
 
 
 def copy_from(out: Any, to: Any, address: Any, count: Any) -> None:
-    """The same as `copy`, from an address at which the caller knows so many bytes to be."""
+    """Copy like `copy`, from an address at which the caller knows `count` bytes to be."""
     if to < 0 or count < 0 or to + count > len(out):
         raise IndexError("copy outside its buffer")
     out[to : to + count] = bytearray(ctypes.string_at(int(address), int(count)))
 
 
 def product(a: Any, b: Any) -> Any:
-    """Both halves of the 128-bit product of two unsigned words and the words themselves, folded by exclusive or.
+    """Return both halves of the 128-bit product of two unsigned words and the words themselves, combined by xor.
 
-    With the words themselves, since a zero would otherwise wipe out the other one.
+    The words themselves are included because a zero would otherwise erase the other word.
     """
     full = int(a) * int(b)
     return (full ^ (full >> 64) ^ int(a) ^ int(b)) & _WORD

@@ -1,9 +1,9 @@
 """Kafka's murmur2 over keys: for a whole column at once, and for one key.
 
-The Java client chooses a partition with this hash, so a record with a certain key goes where every other client puts
-it. Comes in: the arrays of a binary column and the partitions that are chosen already; goes out: the partitions of the
-rows with a key. Words are 32 bits wide and kept in 64: a product of two never overflows. The vectors in the tests pin
-it, and a Java class says the same.
+Comes in: the arrays of a binary column, and the partitions already chosen. Goes out: the partitions of the rows with a
+key. The Java client chooses a partition with this hash, so a record goes where every other client puts its key. Words
+are 32 bits wide and kept in 64, so a product of two never overflows. Test vectors pin it, and a Java class confirms
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FACTOR = np.uint64(0x5BD1E995)
 _WORD = np.uint64(0xFFFFFFFF)
 _POSITIVE = np.uint64(0x7FFFFFFF)
 OPEN = -1
-"""A row for which no partition is chosen yet."""
+"""A row whose partition is not chosen yet."""
 
 
 @inlined
@@ -30,18 +30,20 @@ def _times(word: Any) -> Any:
 
 @inlined
 def _absorb(hashed: Any, word: Any) -> Any:
+    """Mix one word into the hash."""
     word = _times(word)
     return _times(hashed) ^ _times(word ^ (word >> np.uint64(24)))
 
 
 @inlined
 def _byte(data: Any, at: Any, place: Any) -> Any:
+    """Return a byte as part of a little-endian word."""
     return np.uint64(data[at]) << np.uint64(8 * place)
 
 
 @inlined
 def _finish(hashed: Any, data: Any, at: Any, end: Any) -> Any:
-    """Take what is left, four bytes a step and then up to three, and mix."""
+    """Absorb the rest, four bytes per step and then up to three, and mix."""
     while at + 4 <= end:
         word = _byte(data, at, 0) | _byte(data, at + 1, 1) | _byte(data, at + 2, 2) | _byte(data, at + 3, 3)
         hashed = _absorb(hashed, word)
@@ -64,19 +66,19 @@ def _hash(data: Any, at: Any, end: Any) -> Any:
     return _finish(hashed, data, at, end)
 
 
-# A kernel of a few nanoseconds: to release the GIL for so little invites every other thread to take it. With three busy
-# ones a call took 4.4 us instead of 0.9 (medians).
+# A kernel of a few nanoseconds: releasing the GIL for so little invites every other thread to take it. With three busy
+# threads a call took 4.4 us instead of 0.9 (medians).
 @kernel(keeps_gil=True, key=BYTES)
 def hash_key(key: Any) -> Any:
-    """The hash of one key as an unsigned word. Takes `bytes` as they are: wrapping them in an array costs more."""
+    """Return the hash of a key as an unsigned word. Takes `bytes` directly: wrapping them in an array costs more."""
     return _finish(_SEED ^ np.uint64(len(key)), key, 0, len(key))
 
 
 @kernel(ends=reads("int64"), data=reads("uint8"), nulls=reads("uint8"), partitions=NUMBER, out=writes("int32"))
 def hash_rows(ends: Any, data: Any, nulls: Any, partitions: Any, out: Any) -> Any:
-    """Choose a partition for each row that has a key and is open in `out`; returns how many rows stay open.
+    """Choose a partition for each row that has a key and is open in `out`. Returns how many rows stay open.
 
-    A column without `ends` has no keys. Where it ends too early or a key is not inside `data`, it stops and returns
+    A column without `ends` has no keys. If the column ends too early or a key is outside `data`, it stops and returns
     -1 - row.
     """
     still_open = 0

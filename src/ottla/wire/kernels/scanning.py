@@ -1,8 +1,8 @@
-"""Find the batches of many partitions in one answer, in one pass over their headers.
+"""Finds the batches of many partitions in one response, in one pass over their headers.
 
-Comes in: bytes, and a table of spans, one for each partition, in which batches lie one after another. Goes out: a row
-for each whole batch whose header is sound, and for each span how many those are and whether it holds nothing else. What
-is wrong with one that does is for `wire/batch.py` to say, which knows the same rules.
+Comes in: bytes, and a table of spans, one per partition, with batches one after another. Goes out: a row for each whole
+batch with a sound header, and for each span their number and whether it holds nothing else. `wire/batch.py` knows the
+same rules and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ BATCH_FIELDS = AT + 4
 # Columns of the spans.
 SPAN_FIELDS = 2
 
-# Columns of what is said of a span: how many batches, whether nothing is wrong, the first offset, the one after the
-# last, the last leader epoch, and the attributes that any and that all of them have.
+# Columns of the verdict on a span: the number of batches, whether nothing is wrong, the first offset, the offset after
+# the last, the last leader epoch, the attributes set in any batch, and those set in all.
 COUNT, IS_SOUND, FIRST, NEXT, EPOCH, ANY, ALL = range(7)
 VERDICT_FIELDS = 7
 
-# Places in `state`: where the walk is.
+# Fields of `state`: the position.
 SPAN, POSITION, ROW = range(3)
 STATE_FIELDS = 3
 
-# Answers.
+# Return codes.
 DONE = 0
 FULL = 1
 
@@ -41,7 +41,7 @@ _END_OF_LOG = 2**63 - 1
 
 @inlined
 def _big(data: Any, at: Any, size: Any) -> Any:
-    """A signed number of so many bytes, the highest first."""
+    """Read a signed big-endian number of `size` bytes."""
     value = int(data[at])
     if value >= 0x80:
         value -= 0x100
@@ -58,8 +58,10 @@ def _big(data: Any, at: Any, size: Any) -> Any:
     state=writes("int64", STATE_FIELDS),
 )
 def scan_batches(data: Any, spans: Any, batches: Any, verdicts: Any, state: Any) -> Any:
-    """A verdict for each span, which must all be zero at first, from where `state` says until the last one ends, or
-    there is no room for another batch."""
+    """Fill the verdict of each span, from the position in `state` until the last span ends or `batches` is full.
+
+    Verdicts must be zero at first.
+    """
     while state[SPAN] < len(spans) and state[SPAN] < len(verdicts):
         number = state[SPAN]
         span = spans[number]
@@ -69,7 +71,7 @@ def scan_batches(data: Any, spans: Any, batches: Any, verdicts: Any, state: Any)
         is_sound = 0 <= span_start <= span_end <= len(data)
         at = span_start
         if state[POSITION] > span_start:
-            at = state[POSITION]  # where it went on is in a span that was found sound
+            at = state[POSITION]  # continues in a span that was sound so far
         while is_sound:
             available = span_end - at
             if available <= _MAGIC_AT:
@@ -79,7 +81,7 @@ def scan_batches(data: Any, spans: Any, batches: Any, verdicts: Any, state: Any)
                 is_sound = False
                 break
             if available < _HEADER_BYTES or available < _LENGTH_END + length:
-                break  # a partial one at the end
+                break  # a partial batch at the end
             base_offset = _big(data, at, 8)
             attributes = _big(data, at + 21, 2)
             last_delta = _big(data, at + 23, 4)

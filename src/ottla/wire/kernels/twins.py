@@ -1,5 +1,7 @@
-"""The compiled twins of `memory`. They do not check bounds, callers do; when numba's bounds checks are on, so are
-theirs."""
+"""The compiled versions of the functions in `memory`.
+
+They do not check bounds, their callers do. With numba's bounds checks on, they check as well.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,15 @@ _intrinsic: Any = intrinsic  # called inside compiled code without the typing co
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
+    """Return a pointer to an item of an array of bytes."""
     data = context.make_array(array_type)(context, builder, array).data
     return cgutils.pointer_add(builder, data, at)
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
 def _copy(typing_context: Any, out: Any, to: Any, data: Any, start: Any, count: Any) -> Any:
+    """Emit a memcpy between two arrays."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target = _pointer(context, builder, signature.args[0], args[0], args[1])
         source = _pointer(context, builder, signature.args[2], args[2], args[3])
@@ -36,6 +41,8 @@ def _copy(typing_context: Any, out: Any, to: Any, data: Any, start: Any, count: 
 
 @_intrinsic  # type: ignore[untyped-decorator]
 def _load(typing_context: Any, data: Any, at: Any) -> Any:
+    """Emit an unaligned 64-bit load."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source = _pointer(context, builder, signature.args[0], args[0], args[1])
         word = builder.bitcast(source, ir.IntType(64).as_pointer())
@@ -48,6 +55,8 @@ def _load(typing_context: Any, data: Any, at: Any) -> Any:
 
 @_intrinsic  # type: ignore[untyped-decorator]
 def _copy_from(typing_context: Any, out: Any, to: Any, address: Any, count: Any) -> Any:
+    """Emit a memcpy from an address."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target = _pointer(context, builder, signature.args[0], args[0], args[1])
         source = builder.inttoptr(args[2], ir.IntType(8).as_pointer())
@@ -59,6 +68,8 @@ def _copy_from(typing_context: Any, out: Any, to: Any, address: Any, count: Any)
 
 @_intrinsic  # type: ignore[untyped-decorator]
 def _word_at(typing_context: Any, address: Any) -> Any:
+    """Emit a 64-bit load from an address."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
         return builder.load(word, typ=ir.IntType(64)) if _opaque_pointers() else builder.load(word)
@@ -67,11 +78,14 @@ def _word_at(typing_context: Any, address: Any) -> Any:
 
 
 def _opaque_pointers() -> bool:
+    """Whether llvmlite has opaque pointers, which must be told the type to load."""
     return not hasattr(ir.IntType(8).as_pointer(), "pointee")
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
 def _product(typing_context: Any, a: Any, b: Any) -> Any:
+    """Emit a 128-bit multiplication, folded to 64 bits."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wide = ir.IntType(128)
         full = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))

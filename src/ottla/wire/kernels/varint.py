@@ -1,7 +1,7 @@
-"""Variable-length integers, zigzag encoded: seven bits a byte, least significant first.
+"""Variable-length integers, zigzag encoded: seven bits per byte, least significant first.
 
-Readers return the value and the next position; a position of `SHORT` or `LONG` says that the bytes ended first or
-that the integer is longer than its type allows.
+Readers return the value and the next position. A position of `SHORT` means that the bytes ended first, `LONG` that the
+integer is longer than its type allows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX = 0x7FFFFFFFFFFFFFFF
 
 @inlined
 def read_int(data: Any, at: Any, end: Any) -> Any:
-    """A 32-bit integer of at most five bytes."""
+    """Read a 32-bit integer of at most five bytes."""
     if at >= end:
         return 0, SHORT
     byte = int(data[at])
@@ -42,7 +42,7 @@ def read_int(data: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def read_long(data: Any, at: Any, end: Any) -> Any:
-    """A 64-bit integer of at most ten bytes."""
+    """Read a 64-bit integer of at most ten bytes."""
     if at >= end:
         return 0, SHORT
     byte = int(data[at])
@@ -68,7 +68,7 @@ def read_long(data: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def int_size(value: Any) -> Any:
-    """Bytes that `write` takes for a value of at most 64 bits."""
+    """Return the number of bytes that `write` takes for a value of at most 64 bits."""
     raw = (value << 1) ^ (value >> 63)
     size = 1
     # A negative word has its top bit set: ten bytes. Compare before shifting so that the shift stays arithmetic-free.
@@ -82,7 +82,7 @@ def int_size(value: Any) -> Any:
 
 @inlined
 def write(out: Any, at: Any, value: Any) -> Any:
-    """Write a value of at most 64 bits; returns the next position. The caller has made room."""
+    """Write a value of at most 64 bits and return the next position. The caller has made room."""
     raw = (value << 1) ^ (value >> 63)
     if 0 <= raw < 0x80:
         out[at] = raw

@@ -1,4 +1,4 @@
-"""What happens while partitions are read. See `event.py`."""
+"""Events of reading partitions. See `event.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ottla.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class FetchRetried(Event):
-    """A partition could not be read at `offset`, and will be tried again."""
+    """A partition could not be read at `offset`, and is retried."""
 
     topic: str
     partition: int
@@ -19,7 +19,7 @@ class FetchRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class RangeLost(Event):
-    """Offsets `[start, stop)` could not be read, or were replaced; reading goes on at `resume`, as configured."""
+    """Offsets `[start, stop)` could not be read, or were replaced. Reading continues at `resume`, as configured."""
 
     topic: str
     partition: int
@@ -31,8 +31,11 @@ class RangeLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class TimesClamped(Event):
-    """Timestamps do not fit in microseconds (they lie beyond the years -290307 and 294247): `count` records of this
-    partition so far have the nearest time that does. Told for the first one, and whenever they have about doubled."""
+    """Timestamps do not fit in microseconds (they lie beyond the years -290307 and 294247) and were clamped.
+
+    `count` is the number of such records of this partition so far. Emitted for the first one, and whenever their number
+    has about doubled.
+    """
 
     topic: str
     partition: int

@@ -13,7 +13,7 @@ from ottla.plan import cut
 SPANS = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 5000)),
     max_size=8,
-    unique_by=lambda one: one[:2],
+    unique_by=lambda span: span[:2],
 )
 COUNTS = st.none() | st.integers(1, 300)
 
@@ -23,7 +23,7 @@ def ranges_of(spans: list[tuple[str, int, int, int]]) -> list[OffsetRange]:
 
 
 def joined(pieces: list[OffsetRange]) -> list[OffsetRange]:
-    """The pieces with those that touch put together."""
+    """The pieces, with adjacent ones joined."""
     whole: list[OffsetRange] = []
     for piece in pieces:
         if whole and whole[-1].topic_partition == piece.topic_partition and whole[-1].stop == piece.start:
@@ -42,7 +42,7 @@ def test_the_pieces_cover_exactly_the_ranges(
 ) -> None:
     ranges = ranges_of(spans)
     pieces = cut(ranges, at_least=at_least, max_records=max_records, max_bytes=max_bytes, record_bytes=record_bytes)
-    assert joined(pieces) == sorted(one for one in ranges if len(one))
+    assert joined(pieces) == sorted(span for span in ranges if len(span))
     assert all(len(piece) for piece in pieces)
 
 
@@ -64,7 +64,7 @@ def test_there_are_as_many_pieces_as_asked_for_if_there_are_offsets(
     spans: list[tuple[str, int, int, int]], at_least: int
 ) -> None:
     ranges = ranges_of(spans)
-    filled = [one for one in ranges if len(one)]
+    filled = [span for span in ranges if len(span)]
     assert len(cut(ranges, at_least=at_least)) == max(len(filled), min(at_least, sum(map(len, filled))))
 
 

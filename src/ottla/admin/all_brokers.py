@@ -1,7 +1,7 @@
-"""Questions to every broker of a cluster: what each one answers, or waiting until all of them agree.
+"""Requests to every broker of a cluster: returns each response, or waits until all brokers agree.
 
-A cluster and a function that builds the request come in; each broker's answer or error goes out. Brokers are asked at
-the same time, over the connections that everybody shares; nothing here knows an API.
+Comes in: a cluster and a function that builds the request. Goes out: each broker's response or error. All brokers are
+asked at the same time, over the cluster's shared connections. It must not know any API.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from ottla.wire import messages
 
 Build = Callable[[VersionOf], messages.Message]
 Answers = dict[Broker, Any]
-"""A response, or the NetworkError that came instead."""
+"""A response, or the `NetworkError` instead of it."""
 
 
 def ask_each(cluster: Cluster, brokers: Iterable[Broker], build: Build, *, deadline: Deadline) -> Answers:
-    """What each broker answers, or the error of the network that came instead, which is not tried again."""
+    """Return the response of each broker, or its `NetworkError`. Does not retry."""
     limit = deadline.sooner(cluster.timeouts.request)
-    answers: Answers = {}
-    asked: list[tuple[Broker, Pending]] = []
+    responses: Answers = {}
+    requests: list[tuple[Broker, Pending]] = []
     for broker in brokers:
         try:
             connection = cluster.connection(broker, deadline=deadline)
-            asked.append((broker, connection.submit_message(build(connection.version), deadline=limit)))
+            requests.append((broker, connection.submit_message(build(connection.version), deadline=limit)))
         except NetworkError as exc:
-            answers[broker] = exc
-    for broker, pending in asked:
+            responses[broker] = exc
+    # All requests are on their way before the first response is awaited.
+    for broker, pending in requests:
         try:
-            answers[broker] = pending.response()
+            responses[broker] = pending.response()
         except NetworkError as exc:
-            answers[broker] = exc
-    return answers
+            responses[broker] = exc
+    return responses
 
 
 def await_everywhere(
@@ -49,7 +50,7 @@ def await_everywhere(
     what: str,
     deadline: Deadline,
 ) -> None:
-    """Waits until the answer of every broker passes `judge`; a broker that is gone is not listed for long."""
+    """Wait until the response of every broker passes `judge`. A broker that is gone soon drops out of the metadata."""
     effort = cluster.effort(what, deadline)
     while (objection := _objection(cluster, build, judge, deadline)) is not None:
         effort.failed(objection)
@@ -58,12 +59,13 @@ def await_everywhere(
 def _objection(
     cluster: Cluster, build: Build, judge: Callable[[Any], BrokerError | None], deadline: Deadline
 ) -> OttlaError | None:
+    """Return the first error or objection of any broker."""
     brokers = cluster.metadata(deadline=deadline).brokers.values()
-    for answer in ask_each(cluster, brokers, build, deadline=deadline).values():
-        if isinstance(answer, NetworkError):
-            return answer
+    for response in ask_each(cluster, brokers, build, deadline=deadline).values():
+        if isinstance(response, NetworkError):
+            return response
         try:
-            objection = judge(answer)
+            objection = judge(response)
         except BrokerError as exc:
             return exc
         if objection is not None:

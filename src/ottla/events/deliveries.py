@@ -1,4 +1,4 @@
-"""What happens to batches that are sent, and to the memory they wait in. See `event.py`."""
+"""Events of batches that are sent, and of the memory they wait in. See `event.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ottla.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class Flushed(Event):
-    """A batch was sent for the first time; `raw_bytes` is its size before compression."""
+    """A batch was sent for the first time. `raw_bytes` is its size before compression."""
 
     topic: str
     partition: int
@@ -29,6 +29,7 @@ class FlushAcknowledged(Event):
     base_offset: int
     seconds: float
     attempts: int
+    """How often the batch was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class FlushFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class FlushRetried(Event):
-    """A batch is about to be sent again; `attempt` is the number of the attempt that begins, 2 or more."""
+    """A batch is about to be sent again. `attempt` is the number of the new attempt, 2 or more."""
 
     topic: str
     partition: int
@@ -55,7 +56,7 @@ class FlushRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class BufferFull(Event):
-    """The buffer has no room for a send, which waits; `holding` says what holds things up."""
+    """The buffer has no room for a send, which blocks. `holding` says what it is waiting for."""
 
     gauges = frozenset({"waiting_bytes", "limit_bytes"})
 
@@ -66,9 +67,9 @@ class BufferFull(Event):
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Event):
-    """Records were given up by the policy of a full spool or buffer; the timestamps are of the oldest and newest.
+    """Records were dropped by the policy of a full spool or buffer. The timestamps are of the oldest and newest.
 
-    `partition` is -1 for records that had none yet.
+    `partition` is -1 for records without a partition yet.
     """
 
     topic: str
@@ -78,11 +79,12 @@ class Dropped(Event):
     first_timestamp: float
     last_timestamp: float
     reason: str
+    """Why they were dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochBumped(Event):
-    """The producer went on under a new epoch (or a new id), because the broker no longer knew the old one."""
+    """The producer continues with a new epoch (or a new id), because the broker no longer knew the old one."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""A limited batch takes its share of every partition, and starves none."""
+"""A limited batch takes a share of every partition and starves none."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def test_a_portion_lies_between_start_and_end_and_is_about_as_large_as_the_limit
     start, end = offsets(backlogs)
     places = limit(start, end, most)
     assert places.keys() == end.keys()
-    assert all(start[at] <= places[at] <= end[at] for at in end)
-    taken = sum(places[at] - start[at] for at in end)
-    waiting = sum(end[at] - start[at] for at in end)
+    assert all(start[tp] <= places[tp] <= end[tp] for tp in end)
+    taken = sum(places[tp] - start[tp] for tp in end)
+    waiting = sum(end[tp] - start[tp] for tp in end)
     assert min(waiting, most) - len(end) <= taken <= min(waiting, max(most, most + len(end) - 1))
 
 
 @given(BACKLOGS, st.integers(1, 10**9))
-def test_whoever_has_something_gets_something(backlogs: dict[int, tuple[int, int]], most: int) -> None:
+def test_every_partition_with_a_backlog_gets_something(backlogs: dict[int, tuple[int, int]], most: int) -> None:
     start, end = offsets(backlogs)
     for places in (limit(start, end, most), limit_bytes(start, end, most, 100.0)):
-        assert all(places[at] > start[at] for at in end if end[at] > start[at])
+        assert all(places[tp] > start[tp] for tp in end if end[tp] > start[tp])
 
 
 def test_shares_are_in_proportion_to_the_backlog() -> None:

@@ -1,4 +1,4 @@
-"""A few records are read in Python, and come out exactly as from the kernels."""
+"""A few records are decoded in Python, with exactly the result of the kernels."""
 
 from __future__ import annotations
 
@@ -22,79 +22,79 @@ from ottla.wire.small_decode import MOST_BYTES, MOST_RECORDS, SmallDecode
 plain = st.builds(Row, payloads, payloads, st.just(()), st.integers(NOW - 100_000, NOW + 100_000))
 
 
-def read(batches: list[Batch], **asked: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
-    """What a decoder makes of them, and its last words."""
-    found: list[decode.Decoded] = []
-    said = ""
+def read(batches: list[Batch], **bounds: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
+    """Return the records, their metadata, and the text of the error that ended it."""
+    chunks: list[decode.Decoded] = []
+    error_text = ""
     try:
-        for one in Decoder().decode(batches, topic="t", partition=3, **asked):
-            one.records.validate(full=True)
-            found.append(one)
+        for chunk in Decoder().decode(batches, topic="t", partition=3, **bounds):
+            chunk.records.validate(full=True)
+            chunks.append(chunk)
     except OttlaError as error:
-        said = str(error)
+        error_text = str(error)
     return (
-        [one.records for one in found],
-        [(one.rows, one.next_offset, one.left_out, one.clamped) for one in found],
-        said,
+        [chunk.records for chunk in chunks],
+        [(chunk.rows, chunk.next_offset, chunk.left_out, chunk.clamped) for chunk in chunks],
+        error_text,
     )
 
 
-def by_kernels(batches: list[Batch], **asked: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
+def by_kernels(batches: list[Batch], **bounds: int) -> tuple[list[pa.RecordBatch], list[tuple[int, ...]], str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmallDecode, "fill", lambda *_: False)
-        return read(batches, **asked)
+        return read(batches, **bounds)
 
 
 @thorough
 @given(st.lists(rows | plain, min_size=1, max_size=MOST_RECORDS + 1), st.integers(0, 9), st.integers(0, 9))
 @example([Row(b"k", None), Row(None, b"v"), Row(b"", b"")], 0, 9)
 @example([Row(None, bytes(MOST_BYTES))], 0, 9)
-def test_they_are_what_the_kernels_would_make(wanted: list[Row], start: int, stop: int) -> None:
-    batches = placed(encoded(wanted))
+def test_the_result_equals_that_of_the_kernels(input_rows: list[Row], start: int, stop: int) -> None:
+    batches = placed(encoded(input_rows))
     assert read(batches, start=start, stop=stop) == by_kernels(batches, start=start, stop=stop)
 
 
 @thorough
 @given(st.lists(plain, min_size=1, max_size=4), st.data())
-def test_damage_is_told_as_the_kernels_tell_it(wanted: list[Row], data: st.DataObject) -> None:
-    (batch,) = placed(encoded(wanted))
+def test_damage_is_reported_as_by_the_kernels(input_rows: list[Row], data: st.DataObject) -> None:
+    (batch,) = placed(encoded(input_rows))
     raw = bytearray(batch.data)
-    at = data.draw(st.integers(61, len(raw) - 1))
-    raw[at] = data.draw(st.integers(0, 255))
+    position = data.draw(st.integers(61, len(raw) - 1))
+    raw[position] = data.draw(st.integers(0, 255))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Batch, "verify", lambda _: None)  # else the checksum would tell
+        patch.setattr(Batch, "verify", lambda _: None)  # otherwise the checksum would reveal the damage
         damaged = [Batch.parse(bytes(raw))]
         assert read(damaged) == by_kernels(damaged)
 
 
 def test_a_few_do_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "Room", None)
-    wanted = [Row(b"k", b"v"), Row(None, None)]
-    records, _, _ = read(placed(encoded(wanted)))
+    monkeypatch.setattr(decode, "ColumnBuffers", None)
+    input_rows = [Row(b"k", b"v"), Row(None, None)]
+    records, _, _ = read(placed(encoded(input_rows)))
     assert [batch.column("value").to_pylist() for batch in records] == [[b"v", None]]
     with pytest.raises(TypeError):
-        read(placed(encoded(wanted, codec=Codec.LZ4)))
+        read(placed(encoded(input_rows, codec=Codec.LZ4)))
     with pytest.raises(TypeError):
-        read(placed(encoded(wanted * MOST_RECORDS)))
+        read(placed(encoded(input_rows * MOST_RECORDS)))
 
 
-def test_columns_that_nobody_wants_are_not_there() -> None:
+def test_columns_that_are_not_requested_are_absent() -> None:
     batches = placed(encoded([Row(b"k", b"v")]))
     for name in COLUMNS:
-        (one,) = Decoder((name,)).decode(batches, topic="t")
-        assert one.records.schema.names == [name]
+        (chunk,) = Decoder((name,)).decode(batches, topic="t")
+        assert chunk.records.schema.names == [name]
     (none,) = Decoder(()).decode(batches, topic="t")
     assert none.rows == 1
 
 
-def test_a_fingerprint_is_made_all_the_same() -> None:
-    (one,) = Decoder(fingerprint=True).decode(placed(encoded([Row(b"k", b"v")])))
-    assert one.fingerprint is not None
-    assert one.fingerprint.count == 1
+def test_a_fingerprint_is_still_computed() -> None:
+    (chunk,) = Decoder(fingerprint=True).decode(placed(encoded([Row(b"k", b"v")])))
+    assert chunk.fingerprint is not None
+    assert chunk.fingerprint.count == 1
 
 
-def test_the_first_few_have_the_kernels_loaded_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: the kernel was loaded for data that may be written to, which no record that is received is."""
+def test_the_first_records_load_the_kernels_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug once: the kernel was loaded for writable data, but received records are read-only."""
     kinds: set[bool] = set()
 
     class Noted(ColumnBuffers):
@@ -102,7 +102,7 @@ def test_the_first_few_have_the_kernels_loaded_for_later_ones(monkeypatch: pytes
             kinds.add(data.flags.writeable)
             return super().fill(data, *rest)
 
-    monkeypatch.setattr(decode, "Room", Noted)
+    monkeypatch.setattr(decode, "ColumnBuffers", Noted)
     decode._load_kernel.__wrapped__()
     loaded = set(kinds)
     kinds.clear()

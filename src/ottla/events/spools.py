@@ -1,4 +1,4 @@
-"""What happens to the spool. See `event.py`."""
+"""Events of the spool. See `event.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DowntimeReplayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpoolDamaged(Event):
-    """A part of a spool file cannot be read and was passed over: `size_bytes` from byte `position`."""
+    """Part of a spool file cannot be read and was skipped: `size_bytes` from byte `position`."""
 
     path: str
     position: int
@@ -39,7 +39,7 @@ class SpoolDamaged(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpoolFailed(Event):
-    """The disk refuses what the spool wants to write."""
+    """The disk rejects the spool's writes, for another reason than space."""
 
     path: str
     reason: str
@@ -47,8 +47,10 @@ class SpoolFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpoolFull(Event):
-    """The spool has no room for another batch, told once until it has: its limit is reached, or, when `max_bytes` is
-    None, its disk is full."""
+    """The spool has no space for another batch. Emitted once until it has.
+
+    Its limit is reached, or, if `max_bytes` is None, its disk is full.
+    """
 
     gauges = frozenset({"used_bytes", "max_bytes"})
 
