@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.rows import quick, thorough
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, UnsupportedFormat
-from ottla.fetch.cursor import Cursor, Diverged, OutOfRange, Piece, ResponseMemory, askable, moved, without_aborted
+from ottla.fetch.cursor import Cursor, Diverged, OutOfRange, Piece, ResponseMemory, fetchable, moved, without_aborted
 from ottla.wire.batch import IS_TRANSACTIONAL, Codec
 from ottla.wire.fetch import Aborted, Diverging
 
@@ -107,7 +107,7 @@ def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
     cursor.take(fetched(), ResponseMemory(0), 5.0, committed_only=False)
     cursor.stumble(OttlaError("x"), 6.0, resume_at=6.5)
     cursor.postpone(100.0)
-    assert (cursor.waiting_since, cursor.trouble_since) == (105.0, 106.0)
+    assert (cursor.waiting_since, cursor.failing_since) == (105.0, 106.0)
 
 
 def test_errors_of_the_broker_are_told_with_partition_and_offset() -> None:
@@ -178,11 +178,11 @@ def test_what_lies_before_a_damaged_header_is_handed_out_first() -> None:
 def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
     cursor = new()
     took(cursor, fetched(plain(0, 10)))
-    asked = cursor.inquiry
-    cursor.is_asked = True
+    asked = cursor.generation
+    cursor.is_busy = True
     cursor.move(500)
-    assert cursor.inquiry > asked
-    assert not cursor.is_asked
+    assert cursor.generation > asked
+    assert not cursor.is_busy
     assert not cursor.is_over
     cursor.move(1000)
     assert cursor.is_over
@@ -190,17 +190,17 @@ def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
 
 def test_a_cursor_may_be_asked_for_only_when_all_is_well() -> None:
     cursor = new()
-    assert not askable([cursor], 0.0), "no leader is known"
+    assert not fetchable([cursor], 0.0), "no leader is known"
     cursor.leader = 1
-    assert askable([cursor], 0.0)
+    assert fetchable([cursor], 0.0)
     for name, value in (("open", False), ("paused", True), ("is_asked", True), ("is_over", True)):
         before = getattr(cursor, name)
         setattr(cursor, name, value)
-        assert not askable([cursor], 0.0), name
+        assert not fetchable([cursor], 0.0), name
         setattr(cursor, name, before)
     cursor.stumble(OttlaError("x"), 1.0, resume_at=2.0)
-    assert not askable([cursor], 1.9)
-    assert askable([cursor], 2.0)
+    assert not fetchable([cursor], 1.9)
+    assert fetchable([cursor], 2.0)
 
 
 def test_nothing_is_read_of_an_empty_range() -> None:

@@ -59,12 +59,12 @@ def cursors_of(count: int) -> list[Cursor]:
 
 def identity(cursor: Cursor, version: int) -> str | uuid.UUID:
     assert cursor.topic_id is not None
-    return cursor.topic_id if version >= 13 else cursor.at.topic
+    return cursor.topic_id if version >= 13 else cursor.tp.topic
 
 
 def wanted(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], Told]:
     return {
-        (identity(cursor, version), cursor.at.partition): (cursor.position, cursor.epoch, cursor.leader_epoch)
+        (identity(cursor, version), cursor.tp.partition): (cursor.position, cursor.epoch, cursor.leader_epoch)
         for cursor in cursors
     }
 
@@ -148,7 +148,7 @@ def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> No
             elif change == 3:  # the topic was created again
                 cursor.topic_id = uuid.uuid4()
             else:  # it was let go of, and taken again
-                again = Cursor(cursor.at, chance.randrange(3), topic_id=cursor.topic_id)
+                again = Cursor(cursor.tp, chance.randrange(3), topic_id=cursor.topic_id)
                 cursors[cursors.index(cursor)] = again
         broker.grants = chance.random() > 0.1
         if chance.random() < 0.05:
@@ -167,6 +167,6 @@ def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> No
         sessions += number > 0
         assert asked == wanted(ready, version)
         for position, cursor in enumerate(ready):
-            assert session.number_of(identity(cursor, version), cursor.at.partition) == position
+            assert session.number_of(identity(cursor, version), cursor.tp.partition) == position
         session.answered(number)
     assert sessions > 100

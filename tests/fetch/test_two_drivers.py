@@ -38,14 +38,14 @@ FILES = tuple(
         "net/connection",
         "net/background",
         "net/frames",
-        "net/line",
+        "net/pipeline",
         "net/links",
         "net/lookups",
         "net/loop",
         "net/outbox",
         "net/pending",
         "net/traffic",
-        "net/watch",
+        "net/refresh",
     )
 )
 COMMON = ("write", "read", "read", "interrupt", "interrupt", "away")
@@ -97,8 +97,8 @@ class World:
         if item is None:
             return
         assert not isinstance(item, Failed), item
-        assert item.start == self.reached[item.cursor.at], "a piece was passed over, or comes again"
-        self.reached[item.cursor.at] = item.next_offset
+        assert item.start == self.reached[item.cursor.tp], "a piece was passed over, or comes again"
+        self.reached[item.cursor.tp] = item.next_offset
         self.fetcher.buffer.used_up(item)
 
     def begin_again(self, at: TopicPartition) -> None:
@@ -144,7 +144,7 @@ def test_every_piece_comes_once_and_in_order_whatever_is_interrupted(kafka: Fake
             eventually(world.is_through, lambda: f"{world.reached} of {world.written}")
             # Nothing is left behind that would keep it from going on: neither memory nor a driver.
             world.write()
-            eventually(world.fetcher.buffer.has_news, "nobody fetches while the program is away")
+            eventually(world.fetcher.buffer.is_ready, "nobody fetches while the program is away")
             eventually(world.is_through)
             reserved = len(list(world.fetcher._loop.links)) * FETCHING.request_bytes
             eventually(lambda: world.fetcher.buffer.used_bytes <= reserved, "memory was lost")

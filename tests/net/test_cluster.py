@@ -391,7 +391,7 @@ def test_each_kind_of_target_finds_a_broker(kafka: FakeKafka, cluster: Cluster) 
     assert ask(Controller()) == cluster.metadata().controller_id
     group = CoordinatorOf(CoordinatorKind.GROUP, "g")
     assert ask(group) == cluster.coordinator("g", CoordinatorKind.GROUP).id
-    with pytest.raises(DeadlineExceeded, match="broker 9: not among the brokers"):
+    with pytest.raises(DeadlineExceeded, match="broker 9: not in the cluster.s list of brokers"):
         cluster.call(Node(9), end_of("t", 0), check=check_end, what="asking broker 9", deadline=Deadline.after(0.2))
 
 
@@ -403,7 +403,7 @@ def test_a_broker_has_one_connection_for_each_lane(kafka: FakeKafka, cluster: Cl
     leader = cluster.leader("t", 0)
     control = cluster.connection(leader)
     assert cluster.connection(leader) is control
-    fetching = cluster.connection(leader, lane="fetch")
+    fetching = cluster.connection(leader, channel="fetch")
     assert fetching is not control
     control.close()
     assert cluster.connection(leader) is not control

@@ -353,7 +353,7 @@ def negative(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (half, "in the middle of an answer"),
+        (half, "in the middle of a response"),
         (wrong_id, "correlation id 2 came where 1 .Metadata v12. was due"),
         (cut, CLOSED),
         (reset, "reset|closed by the broker"),
@@ -377,7 +377,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
         assert ask(connection).cluster_id == "c"
         assert connection.pump(Deadline.after(1)) == 0
         assert connection.closed
-        with pytest.raises(ConnectionLost, match="answer to no question"):
+        with pytest.raises(ConnectionLost, match="no request is outstanding"):
             ask(connection)
 
 
@@ -425,7 +425,7 @@ def tls_alert(peer: Peer) -> None:
     [
         (no_words, ConnectFailed, r"accepted, but ApiVersions v\d was not answered within 0\.4 s"),
         (dripping_introduction, ConnectFailed, "accepted, but ApiVersions"),
-        (http, ConnectFailed, "the port answers HTTP, it is not a Kafka broker$"),
+        (http, ConnectFailed, "the port speaks HTTP, it is not a Kafka broker$"),
         (random_bytes, ConnectFailed, "ApiVersionsResponse"),
         (cut, ConnectFailed, r"closed by the broker .* does the port speak TLS\?"),
         (tls_alert, SecurityMismatch, r"the port speaks TLS: set Security\(tls="),
@@ -602,7 +602,7 @@ def test_a_request_that_is_queued_while_a_signal_handler_ends_the_line_ends_as_w
             at += 1
             with connect(address) as connection:
                 files = [f"ottla/net/{name}.py" for name in ("traffic", "pending", "outbox")]
-                handler = Interrupter(partial(connection._line.traffic.lose, "by a handler"), *files)
+                handler = Interrupter(partial(connection._pipeline.traffic.lose, "by a handler"), *files)
                 with suppress(ConnectionLost):
                     was_there = handler.during(partial(ask, connection), at)
     assert at > 20

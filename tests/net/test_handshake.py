@@ -67,7 +67,7 @@ def test_the_brokers_own_words_are_in_a_refusal() -> None:
 def test_a_broker_that_cannot_prove_itself_is_not_trusted() -> None:
     security = Security(sasl=Scram("me", "secret", "SCRAM-SHA-256"))
     impostor = sasl_broker({}, {"auth_bytes": b"r=x,s=c2FsdA==,i=4096"})
-    assert "SCRAM-SHA-256: the broker's SCRAM nonce does not continue ours" in refusal(impostor, security)
+    assert "SCRAM-SHA-256: the broker's SCRAM nonce does not extend ours" in refusal(impostor, security)
 
 
 def test_hostile_bytes_in_an_authentication_are_an_error() -> None:

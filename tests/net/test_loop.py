@@ -51,7 +51,7 @@ class Asking:
     def __init__(self, cluster: Cluster, *, seconds: float = 5.0) -> None:
         self.told: list[Event] = []
         self.loop: Loop[Any] = Loop(
-            cluster, lane="asking", name="ottla-asking", most_requests=5, events=Events(self.told.append)
+            cluster, channel="asking", name="ottla-asking", most_requests=5, events=Events(self.told.append)
         )
         self.seconds = seconds
         self.wanted: list[Any] = []
@@ -204,7 +204,7 @@ def test_an_error_of_the_actor_ends_the_loop_and_is_told(asking: Asking, caplog:
     asking.change = fail
     asking.loop.start(asking)
     eventually(lambda: asking.loop.has_stopped)
-    assert str(asking.error) == "ottla-asking stopped: RuntimeError: a bug"
+    assert str(asking.error) == "ottla-asking crashed: RuntimeError: a bug"
     assert "a bug" in caplog.text
     caplog.clear()
 

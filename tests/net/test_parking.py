@@ -38,7 +38,7 @@ class History:
     def away_since(self) -> int:
         return max(end for _, end, _ in self._times if end <= self.now)
 
-    def is_called(self) -> bool:
+    def is_handed_over(self) -> bool:
         begun = [is_calling and end <= self.now for begin, end, is_calling in self._times if begin <= self.now]
         return begun[-1]
 
@@ -47,7 +47,7 @@ class History:
         parking = Parking()
         while True:
             leaves_at = self.leaves_at()
-            step = parking.look(is_visited=leaves_at is not None, visits=self.visits(), is_called=self.is_called())
+            step = parking.look(is_visited=leaves_at is not None, visits=self.visits(), is_handed_over=self.is_handed_over())
             yield self.now, step
             if step is Next.DRIVE:
                 return
@@ -65,7 +65,7 @@ def test_it_steps_in_when_the_program_is_away_and_never_while_it_is_there(visits
     steps = list(history.parked())
     assert history.leaves_at() is None, "it stepped in beside a program that drives"
     away = history.now - history.away_since()
-    assert history.is_called() or away >= GRACE
+    assert history.is_handed_over() or away >= GRACE
     assert away <= 2 * GRACE + MOMENT, "there was work, and nobody did it"
     # A program that waits for long costs at most two looks for each visit.
     naps = sum(step is Next.NAP for _, step in steps)

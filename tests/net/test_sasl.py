@@ -61,8 +61,8 @@ def test_a_server_that_keeps_only_the_stored_key_is_convinced(mechanism: ScramMe
 @pytest.mark.parametrize(
     ("server_first", "reason"),
     [
-        (b"r=somebody-elses-nonce,s=c2FsdA==,i=4096", "does not continue ours"),
-        (b"r=rOprNGfwEbeRWgbNEkqO,s=c2FsdA==,i=4096", "does not continue ours"),
+        (b"r=somebody-elses-nonce,s=c2FsdA==,i=4096", "does not extend ours"),
+        (b"r=rOprNGfwEbeRWgbNEkqO,s=c2FsdA==,i=4096", "does not extend ours"),
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=c2FsdA==,i=1", "1 SCRAM iterations, between 4096 and 1000000"),
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=c2FsdA==,i=999999999", "999999999 SCRAM iterations"),
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=c2FsdA==,i=9999999999", "malformed"),

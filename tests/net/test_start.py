@@ -170,7 +170,7 @@ def test_a_socket_that_takes_little_at_a_time_sends_everything(opened: Open) -> 
     chance = random.Random(2)
     bodies = [make_body(chance, chance.choice([1, 5000, 70_000, 400_000])) for _ in range(40)]
     connection = opened(digests)
-    connection._line._transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection._pipeline._transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     pendings = [start(connection, body) for body in bodies]
     assert connection.unsent_bytes
     serve_until(connection, lambda: all(pending.done for pending in pendings))
@@ -365,7 +365,7 @@ def test_an_interrupt_in_the_middle_of_sending_ends_the_connection(monkeypatch: 
         def interrupted(views: list[memoryview]) -> int:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(connection._line._transport, "send", interrupted)
+        monkeypatch.setattr(connection._pipeline._transport, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             start(connection, b"second")
         assert connection.closed

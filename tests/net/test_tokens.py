@@ -58,7 +58,7 @@ def test_a_token_without_a_lifetime_is_not_kept(endpoint: Endpoint) -> None:
         (200, b"<html>", "gave no token"),
         (200, {"token": "abc"}, "its answer has no access_token"),
         (200, ["abc"], "its answer has no access_token"),
-        (302, {}, "it sends on to http://***@evil/?token=***, which is not followed"),
+        (302, {}, "it redirects to http://***@evil/?token=***, which is not followed"),
     ],
 )
 def test_what_goes_wrong_is_said_without_the_secret(endpoint: Endpoint, status: int, answer: object, said: str) -> None:

@@ -50,7 +50,7 @@ def await_everywhere(
     deadline: Deadline,
 ) -> None:
     """Waits until the answer of every broker passes `judge`; a broker that is gone is not listed for long."""
-    effort = cluster.effort(what, deadline)
+    effort = cluster.attempts(what, deadline)
     while (objection := _objection(cluster, build, judge, deadline)) is not None:
         effort.failed(objection)
 

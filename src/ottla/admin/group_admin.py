@@ -29,7 +29,7 @@ class GroupAdmin:
     def list_groups(self, *, timeout: float | None = None) -> list[ListedGroup]:
         """Every group of every coordinator, by name."""
         deadline = self._deadline(timeout)
-        effort = self.cluster.effort("listing groups", deadline)
+        effort = self.cluster.attempts("listing groups", deadline)
         while True:
             brokers = self.cluster.metadata(deadline=deadline).brokers.values()
             found: dict[str, ListedGroup] = {}

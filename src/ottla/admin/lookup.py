@@ -84,7 +84,7 @@ def _search(
     deadline: Deadline,
 ) -> None:
     """Adds to `found` until all are there; what was found before an error stays in it."""
-    effort = cluster.effort(f"listing offsets of {_some(wanted)}", deadline)
+    effort = cluster.attempts(f"listing offsets of {_some(wanted)}", deadline)
     missing = list(dict.fromkeys(wanted))
     while missing:
         there, errors = _ask_leaders(cluster, _by_leader(cluster, missing, deadline), at, isolation, deadline)

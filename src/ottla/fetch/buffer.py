@@ -113,7 +113,7 @@ class FetchBuffer:
                     found.append(item)
         return found
 
-    def has_news(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `take` would return at once."""
         with self._lock:
             return self._rung or any(item.cursor.open and not item.cursor.paused for item in self._items)
@@ -151,7 +151,7 @@ class FetchBuffer:
         with self._lock:
             self._reserved = 0
             for item in self._items:
-                item.cursor.fact = item.fact()
+                item.cursor.checkpoint = item.checkpoint()
         self.recount()
 
     def discard(self, cursors: Iterable[Cursor]) -> None:
@@ -190,7 +190,7 @@ class FetchBuffer:
                 del self._items[number]
                 self._drop(item)
                 continue
-            item.cursor.fact = item.fact()  # first this: after an interrupt the item counts twice, or not at all
+            item.cursor.checkpoint = item.checkpoint()  # first this: after an interrupt the item counts twice, or not at all
             if isinstance(item, Piece):
                 self._out.append(item)
             del self._items[number]

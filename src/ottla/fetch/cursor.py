@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     epoch: int = UNKNOWN
     """The leader epoch of the record before `next_offset`, as far as known."""
 
-    def fact(self) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         """Where its reader is with it."""
         return Checkpoint(self.next_offset, self.epoch, self.topic_id, self.next_offset >= self.stop)
 
@@ -72,9 +72,9 @@ class Failed(NamedTuple):
     cursor: Cursor
     error: OttlaError
 
-    def fact(self) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         """Where its reader is with it."""
-        return self.cursor.fact._replace(is_over=True)
+        return self.cursor.checkpoint._replace(is_over=True)
 
 
 class OutOfRange(NamedTuple):
@@ -91,16 +91,16 @@ class Cursor:
     """One partition that is being read. The loop's thread changes it; `open` and `paused` are its user's."""
 
     __slots__ = (
-        "at",
+        "tp",
         "clamped",
         "contradictions",
         "density",
         "epoch",
-        "fact",
+        "checkpoint",
         "failures",
-        "inquiry",
-        "is_asked",
-        "is_certain",
+        "generation",
+        "is_busy",
+        "is_id_confirmed",
         "is_over",
         "leader",
         "leader_epoch",
@@ -111,8 +111,8 @@ class Cursor:
         "start",
         "stop",
         "topic_id",
-        "trouble",
-        "trouble_since",
+        "last_error",
+        "failing_since",
         "waiting_since",
     )
 
@@ -125,7 +125,7 @@ class Cursor:
         epoch: int = UNKNOWN,
         topic_id: uuid.UUID | None = None,
     ) -> None:
-        self.at = at
+        self.tp = at
         self.start = start
         """Of a range: nothing before it is handed out."""
         self.position = start
@@ -136,21 +136,21 @@ class Cursor:
         self.density = _USUAL_BYTES
         """Bytes that an offset takes in the log, as of the last answer."""
         self.topic_id = topic_id
-        self.is_certain = topic_id is not None
+        self.is_id_confirmed = topic_id is not None
         """Whether its offsets are known to be of the topic with this id: because its user said so, or a broker had
         records for it. Otherwise the id was only remembered, and may be that of an earlier topic of the name."""
         self.leader = UNKNOWN
         """The broker to ask; -1 while it must be looked up."""
         self.leader_epoch = UNKNOWN
-        self.inquiry = 0
+        self.generation = 0
         """Counts what was asked: answers to an older question are void, pieces that were fetched before are not."""
         self.open = True
         self.paused = False
         self.is_over = start >= stop
         """Nothing more is to be read: the end was reached, or it failed."""
-        self.fact = Checkpoint(start, epoch, topic_id, self.is_over)
+        self.checkpoint = Checkpoint(start, epoch, topic_id, self.is_over)
         """As of what its reader took last. All else about the position may be half done after an interrupt."""
-        self.is_asked = False
+        self.is_busy = False
         """A request is under way, or something is being found out."""
         self.resume_at = 0.0
         self.failures = 0
@@ -158,13 +158,13 @@ class Cursor:
         """Refusals in a row of an offset that the log should have."""
         self.clamped = 0
         """Records so far whose time does not fit in microseconds; its user's, too."""
-        self.trouble: OttlaError | None = None
-        self.trouble_since = math.inf
+        self.last_error: OttlaError | None = None
+        self.failing_since = math.inf
         self.waiting_since = math.inf
         """Since when the broker has had nothing for us, although there should be something."""
 
     def __repr__(self) -> str:
-        return f"<Course {self.at} at {self.position}, leader {self.leader}>"
+        return f"<Course {self.tp} at {self.position}, leader {self.leader}>"
 
     @property
     def is_bounded(self) -> bool:
@@ -173,7 +173,7 @@ class Cursor:
 
     def wanted(self, max_bytes: int) -> FetchPartition:
         """What to ask for; of a range, hardly more than there is left of it."""
-        at, most = self.at, max_bytes
+        at, most = self.tp, max_bytes
         if self.is_bounded:
             left = int((self.stop - self.position) * self.density * _SLACK) + _SLACK_BYTES
             most = min(most, left)
@@ -183,35 +183,35 @@ class Cursor:
         """Goes on elsewhere; what was asked for before is void, what was fetched before is not."""
         self.position = position
         self.epoch = epoch
-        self.inquiry += 1
-        self.is_asked = False
+        self.generation += 1
+        self.is_busy = False
         self.is_over = position >= self.stop
         self.recover()
 
     def restart(self) -> None:
         """Goes back to what is a fact."""
-        self.move(self.fact.position, epoch=self.fact.epoch)
-        self.topic_id = self.fact.topic_id
-        self.is_certain = self.is_certain and self.topic_id is not None
-        self.is_over = self.fact.is_over
+        self.move(self.checkpoint.position, epoch=self.checkpoint.epoch)
+        self.topic_id = self.checkpoint.topic_id
+        self.is_id_confirmed = self.is_id_confirmed and self.topic_id is not None
+        self.is_over = self.checkpoint.is_over
 
     def recover(self) -> None:
         """The last trouble is over."""
         self.failures = self.contradictions = 0
-        self.trouble = None
-        self.trouble_since = self.waiting_since = math.inf
+        self.last_error = None
+        self.failing_since = self.waiting_since = math.inf
         self.resume_at = 0.0
 
     def postpone(self, seconds: float) -> None:
         """For so long nobody could ask for it: its patience begins later."""
-        self.trouble_since += seconds
+        self.failing_since += seconds
         self.waiting_since += seconds
 
     def stumble(self, error: OttlaError, now: float, *, resume_at: float) -> None:
         """Something went wrong that may go by."""
         self.failures += 1
-        self.trouble = error
-        self.trouble_since = min(self.trouble_since, now)
+        self.last_error = error
+        self.failing_since = min(self.failing_since, now)
         self.resume_at = resume_at
 
     def take(
@@ -230,10 +230,10 @@ class Cursor:
         if fetched.error_code == OUT_OF_RANGE:
             return OutOfRange()
         if fetched.error_code:
-            return BrokerError(fetched.error_code, f"reading {self.at} at offset {self.position}")
+            return BrokerError(fetched.error_code, f"reading {self.tp} at offset {self.position}")
         if fetched.diverging is not None and fetched.diverging.epoch >= 0:
             return Diverged(fetched.diverging)
-        self.is_certain = True
+        self.is_id_confirmed = True
         self.recover_but_wait(now, fetched)
         batches: Sequence[Batch]
         if scanned is not None and scanned.next_offset > self.position:
@@ -263,13 +263,13 @@ class Cursor:
 OUT_OF_RANGE = 1
 
 
-def askable(cursors: Iterable[Cursor], now: float) -> list[Cursor]:
+def fetchable(cursors: Iterable[Cursor], now: float) -> list[Cursor]:
     """Those for which a request may be sent now. There may be thousands: a call for each would take too long."""
     return [
         cursor
         for cursor in cursors
         if not (
-            cursor.is_asked
+            cursor.is_busy
             or cursor.is_over
             or cursor.paused
             or not cursor.open

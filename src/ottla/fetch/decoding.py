@@ -22,7 +22,7 @@ _MOST_PIECES = 1024
 def decode(decoder: Decoder, piece: Piece, *, events: Events) -> Iterator[Decoded]:
     """Stretch by stretch, in order."""
     cursor = piece.cursor
-    topic, partition = cursor.at
+    topic, partition = cursor.tp
     for decoded in decoder.decode(piece.batches, topic=topic, partition=partition, start=piece.start, stop=piece.stop):
         if decoded.clamped:
             before, cursor.clamped = cursor.clamped, cursor.clamped + decoded.clamped
@@ -71,8 +71,8 @@ class PieceDecoder:
         pieces = self._joinable(piece)
         if len(pieces) < 2:
             return None
-        stretches = [Stretch(batches, one.cursor.at.partition) for one, batches in pieces]
-        decoded = self.decoder.decode_together(stretches, topic=piece.cursor.at.topic)
+        stretches = [Stretch(batches, one.cursor.tp.partition) for one, batches in pieces]
+        decoded = self.decoder.decode_together(stretches, topic=piece.cursor.tp.topic)
         if decoded is None:
             self._alone = len(pieces) - 1
             return None
@@ -88,10 +88,10 @@ class PieceDecoder:
             return []
         found = [(piece, batches)]
         size = batches.size_bytes
-        topic = piece.cursor.at.topic
+        topic = piece.cursor.tp.topic
         for other in self.following(piece, _MOST_PIECES):
             batches = _all_wanted(other)
-            if batches is None or size + batches.size_bytes > limit or other.cursor.at.topic != topic:
+            if batches is None or size + batches.size_bytes > limit or other.cursor.tp.topic != topic:
                 break
             found.append((other, batches))
             size += batches.size_bytes

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
 from ottla.fetch.buffer import FetchBuffer
-from ottla.fetch.cursor import Cursor, Diverged, Failed, OutOfRange, Piece, ResponseMemory, askable
+from ottla.fetch.cursor import Cursor, Diverged, Failed, OutOfRange, Piece, ResponseMemory, fetchable
 from ottla.fetch.leaders import Leaders
 from ottla.fetch.options import FetchPolicy
-from ottla.fetch.recovery import News, Recovery
+from ottla.fetch.recovery import Item, Recovery
 from ottla.fetch.session import Session
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
@@ -61,22 +61,22 @@ class _Request:
 
     def __init__(self, cursors: list[Cursor], session: Session, *, reserved: int, version: int) -> None:
         self.cursors = cursors
-        self.inquiries = [cursor.inquiry for cursor in cursors]
+        self.generations = [cursor.generation for cursor in cursors]
         self.session = session
         self.reserved = reserved
         self.version = version
 
 
 class Fetcher:
-    """`start` begins it, `stop` ends it; `lane` names its connections."""
+    """`start` begins it, `stop` ends it; `channel` names its connections."""
 
     def __init__(
-        self, cluster: Cluster, policy: FetchPolicy, *, lane: str, events: Events, buffers: Buffers | None = None
+        self, cluster: Cluster, policy: FetchPolicy, *, channel: str, events: Events, buffers: Buffers | None = None
     ) -> None:
-        self.lane = lane
+        self.channel = channel
         self._cluster = cluster
         self._policy = policy
-        self._loop: Loop[_Request] = Loop(cluster, lane=lane, name=f"ottla-{lane}", most_requests=1, events=events)
+        self._loop: Loop[_Request] = Loop(cluster, channel=channel, name=f"ottla-{lane}", most_requests=1, events=events)
         memory = policy.fetching.memory_bytes
         self.buffers = Buffers(memory // 2) if buffers is None else buffers
         self.buffer = FetchBuffer(memory - min(_DECODING_BYTES, memory // 2), room=self._loop.wakeup.ring)
@@ -139,11 +139,11 @@ class Fetcher:
 
         The thread that waits does the work of the loop meanwhile: a record that comes wakes no other.
         """
-        while not (self.buffer.has_news() or deadline.expired()):
+        while not (self.buffer.is_ready() or deadline.expired()):
             if self._is_bulk or self._loop.is_stopping:
                 self.buffer.wait(deadline)
             else:
-                self._loop.drive(self, self.buffer.has_news, deadline)
+                self._loop.drive(self, self.buffer.is_ready, deadline)
 
     def take(self) -> Piece | Failed | None:
         """The first item of the buffer; None when there is none, or somebody rang."""
@@ -161,7 +161,7 @@ class Fetcher:
 
     def check(self) -> None:
         """Raises when the loop has ended by itself, or its client was closed."""
-        self._cluster.effort("reading")
+        self._cluster.check_usable()
         if self._loop.has_stopped:
             raise OttlaError("the thread that fetches has ended; see the log for why")
 
@@ -172,11 +172,11 @@ class Fetcher:
 
     def turn(self, now: float) -> float:
         """As in `Actor`."""
-        news: list[News] = []
+        items: list[Item] = []
         for answer in self._loop.answers():
-            news += self._hear(answer, now)
+            items += self._hear(answer, now)
             del answer  # it holds the memory of all its pieces
-        news += self._recovery.found()
+        items += self._recovery.found()
         for looked in self._loop.lookups.done():
             if looked.metadata is not None:
                 self._learn(looked.metadata, now)
@@ -187,13 +187,13 @@ class Fetcher:
             self._link_changed(link, now)
         if (lookup := self._leaders.due(now, self._topics)) is not None:
             self._loop.lookups.run(lookup)
-        is_handed_first = self._loop.is_mine and _is_small(news)
+        is_handed_first = self._loop.is_mine and _is_small(items)
         if not is_handed_first:
-            news += self._ask(now)
+            items += self._ask(now)
         if self._held_since == math.inf:
-            news += self._recovery.give_up(self._cursors.values(), now)
+            items += self._recovery.give_up(self._cursors.values(), now)
         # Only now: a reader that wakes up takes the interpreter away from the next request.
-        for item in news:
+        for item in items:
             self.buffer.put(item)
         if is_handed_first:
             return now
@@ -238,22 +238,22 @@ class Fetcher:
 
     def _add(self, cursors: list[Cursor]) -> None:
         for cursor in cursors:
-            before = self._cursors.get(cursor.at)
+            before = self._cursors.get(cursor.tp)
             if before is cursor:
                 continue  # it was interrupted, and is done again
             if before is not None:
                 self._remove([before])
-            self._cursors[cursor.at] = cursor
+            self._cursors[cursor.tp] = cursor
             self._turns.append(cursor)
             self._meet_leader(cursor)
-        self._topics |= {cursor.at.topic for cursor in cursors}
+        self._topics |= {cursor.tp.topic for cursor in cursors}
 
     def _remove(self, cursors: list[Cursor]) -> None:
         self.buffer.discard(cursors)
         for cursor in cursors:
             cursor.open = False
-            if self._cursors.get(cursor.at) is cursor:
-                del self._cursors[cursor.at]
+            if self._cursors.get(cursor.tp) is cursor:
+                del self._cursors[cursor.tp]
         self._turns = deque(cursor for cursor in self._turns if cursor.open)
         self._topics = frozenset(at.topic for at in self._cursors)
 
@@ -269,13 +269,13 @@ class Fetcher:
         self._add(self._leaders.newcomers(metadata, self._cursors))
         missing: dict[str, OttlaError] = {}
         for cursor in list(self._cursors.values()):
-            if cursor.at.topic not in metadata.topics:
+            if cursor.tp.topic not in metadata.topics:
                 continue
             error, is_other = self._leaders.learn(cursor, metadata)
             if is_other:
                 self._recovery.suspect(cursor)
             if error is not None:
-                missing[cursor.at.topic] = error
+                missing[cursor.tp.topic] = error
         if missing:
             self._leaders.watch.look_again(missing, now)
         for topic, error in missing.items():
@@ -283,7 +283,7 @@ class Fetcher:
 
     def _stumble_without_leader(self, topics: Iterable[str], error: OttlaError, now: float) -> None:
         for cursor in self._cursors.values():
-            if cursor.at.topic in topics and cursor.leader < 0:
+            if cursor.tp.topic in topics and cursor.leader < 0:
                 self._recovery.stumble(cursor, error, now)
 
     def _link_changed(self, link: Link, now: float) -> None:
@@ -293,13 +293,13 @@ class Fetcher:
         for cursor in self._cursors.values():
             if cursor.leader == link.broker.id and not cursor.is_over:
                 self._leaders.doubt(cursor)
-                if link.error is not None and cursor.trouble_since > now:
+                if link.error is not None and cursor.failing_since > now:
                     self._recovery.stumble(cursor, link.error, now)
 
     # Asking
 
-    def _ask(self, now: float) -> Iterator[News]:
-        ready = askable(self._turns, now)
+    def _ask(self, now: float) -> Iterator[Item]:
+        ready = fetchable(self._turns, now)
         links = self._loop.links
         for leader in dict.fromkeys([cursor.leader for cursor in ready]):
             cursors = [cursor for cursor in ready if cursor.leader == leader]
@@ -347,7 +347,7 @@ class Fetcher:
             forgotten=question.forgotten,
         )
         for cursor in cursors:
-            cursor.is_asked = True
+            cursor.is_busy = True
         seconds = self._cluster.timeouts.request + fetching.max_wait
         self._loop.request(request, link, fetch.API_KEY, version, body, seconds=seconds)
         return []
@@ -366,7 +366,7 @@ class Fetcher:
 
     # Hearing
 
-    def _hear(self, heard: Answer[_Request], now: float) -> list[News]:
+    def _hear(self, heard: Answer[_Request], now: float) -> list[Item]:
         request = heard.request
         if heard.error is not None:
             self._lost(request, heard.error, now)
@@ -377,9 +377,9 @@ class Fetcher:
             self._loop.distrust(heard.link, error)
             self._lost(request, error, now)
             return []
-        for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
-            if cursor.inquiry == inquiry:
-                cursor.is_asked = False
+        for cursor, generation in zip(request.cursors, request.generations, strict=True):
+            if cursor.generation == generation:
+                cursor.is_busy = False
         if answer.error_code:
             self.buffer.settle(request.reserved, None)
             if request.session.was_lost(answer.error_code):
@@ -391,11 +391,11 @@ class Fetcher:
         request.session.answered(answer.session_id)
         if self._policy.patience < math.inf:
             # What a session says nothing about has nothing new. Those that have get over it in `take`.
-            for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
-                if cursor.inquiry == inquiry and cursor.waiting_since > now:
+            for cursor, generation in zip(request.cursors, request.generations, strict=True):
+                if cursor.generation == generation and cursor.waiting_since > now:
                     cursor.waiting_since = now
         memory = ResponseMemory(len(heard.body))
-        news: list[News] = []
+        items: list[Item] = []
         scanned: Iterable[Batches | None] = itertools.repeat(None)
         if len(heard.body) >= _SCANNED_BYTES:
             scanned = scan(heard.body, [fetched.span for fetched in answer.partitions])
@@ -404,17 +404,17 @@ class Fetcher:
             if number is None:
                 continue
             cursor = request.cursors[number]
-            is_awaited = cursor.inquiry == request.inquiries[number]
+            is_awaited = cursor.generation == request.generations[number]
             if is_awaited and cursor.open and not cursor.paused and not cursor.is_over:
                 found = self._judge(cursor, fetched, batches, memory, now)
                 if found is not None:
-                    news.append(found)
-        pieces = [found for found in news if isinstance(found, Piece) and found.memory is memory]
+                    items.append(found)
+        pieces = [found for found in items if isinstance(found, Piece) and found.memory is memory]
         memory.pieces = len(pieces)
         self.buffer.settle(request.reserved, memory)
         if pieces:
             self._rotate({piece.cursor for piece in pieces})
-        return news
+        return items
 
     def _rotate(self, served: set[Cursor]) -> None:
         if len(self._turns) > len(served):
@@ -423,7 +423,7 @@ class Fetcher:
 
     def _judge(
         self, cursor: Cursor, fetched: fetch.Fetched, scanned: Batches | None, memory: ResponseMemory, now: float
-    ) -> News | None:
+    ) -> Item | None:
         committed_only = self._policy.isolation is Isolation.READ_COMMITTED
         try:
             found = cursor.take(fetched, memory, now, committed_only=committed_only, scanned=scanned)
@@ -450,7 +450,7 @@ class Fetcher:
         if (
             leader is not None
             and (leader.id, leader.epoch) != (cursor.leader, cursor.leader_epoch)
-            and self._cluster.leader_moved(*cursor.at, leader=leader.id, epoch=leader.epoch)
+            and self._cluster.leader_moved(*cursor.tp, leader=leader.id, epoch=leader.epoch)
         ):
             cursor.leader, cursor.leader_epoch = leader.id, leader.epoch
             return None
@@ -461,16 +461,16 @@ class Fetcher:
     def _lost(self, request: _Request, error: OttlaError, now: float) -> None:
         self.buffer.settle(request.reserved, None)
         request.session.reset()
-        for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
-            if cursor.inquiry == inquiry:
-                cursor.is_asked = False
+        for cursor, generation in zip(request.cursors, request.generations, strict=True):
+            if cursor.generation == generation:
+                cursor.is_busy = False
             if cursor.open:
                 self._recovery.stumble(cursor, error, now)
 
 
-def _is_small(news: Sequence[News]) -> bool:
+def _is_small(items: Sequence[Item]) -> bool:
     """Whether a program that waits for it should have it before more is asked for, which takes as long as to decode it.
 
     It asks when it comes back; if it takes its time, the loop's own thread does.
     """
-    return bool(news) and all(isinstance(item, Piece) and item.memory.size_bytes < _BULK_BYTES for item in news)
+    return bool(items) and all(isinstance(item, Piece) and item.memory.size_bytes < _BULK_BYTES for item in items)

@@ -40,7 +40,7 @@ class Leaders:
     def doubt(self, cursor: Cursor) -> None:
         """Its leader is looked up again."""
         cursor.leader = UNKNOWN
-        self.watch.doubt(cursor.at.topic)
+        self.watch.doubt(cursor.tp.topic)
 
     def due(self, now: float, topics: frozenset[str]) -> Lookup | None:
         """What to look up now; `topics` are those that are being read."""
@@ -61,11 +61,11 @@ class Leaders:
 
     def learn(self, cursor: Cursor, metadata: Metadata) -> LeaderUpdate:
         """The cursor learns who leads its partition; where that is not known, it stays in doubt."""
-        at = cursor.at
+        at = cursor.tp
         topic = metadata.topics.get(at.topic)
         is_other = False
         if topic is not None and topic.id is not None and not cursor.is_over:
-            if not cursor.is_certain:
+            if not cursor.is_id_confirmed:
                 cursor.topic_id = topic.id
             else:
                 is_other = topic.id != cursor.topic_id  # whether or not the new topic has such a partition

@@ -137,6 +137,6 @@ def _apart(ranges: Iterable[OffsetRange], ids: Ids) -> list[Cursor]:
     """A cursor for each range; two ranges of one partition would have to be one cursor after the other."""
     cursors = [Cursor(one.topic_partition, one.start, one.stop, topic_id=ids.get(one.topic)) for one in sorted(ranges)]
     for before, after in itertools.pairwise(cursors):
-        if before.at == after.at:
-            raise InputError(f"{before.at} is named twice: read its ranges one after the other, or as one range")
+        if before.tp == after.tp:
+            raise InputError(f"{before.tp} is named twice: read its ranges one after the other, or as one range")
     return cursors

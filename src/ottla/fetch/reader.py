@@ -152,7 +152,7 @@ class Reader:
         self._planning = ReadPlanner(
             self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._context.events
         )
-        self._lanes: list[tuple[str, Buffers | None]] = []
+        self._channels: list[tuple[str, Buffers | None]] = []
         """Of reads that have ended: their connections, and for a few the memory for answers, to be used again."""
         self._fetchers: set[Fetcher] = set()
         self._closed = False
@@ -174,8 +174,8 @@ class Reader:
         reading = list(self._fetchers)
         for fetcher in reading:
             fetcher.stop()
-        for lane in {*(lane for lane, _ in self._lanes), *(fetcher.lane for fetcher in reading)}:
-            self.cluster.leave(lane)  # others may go on using the cluster
+        for channel in {*(channel for channel, _ in self._channels), *(fetcher.channel for fetcher in reading)}:
+            self.cluster.leave(channel)  # others may go on using the cluster
         self._context.close()
 
     def offsets(self, topic: str, at: Bound = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
@@ -283,7 +283,7 @@ class Reader:
         state = initial
         for item in self._items(self._plan(what, start, stop, partitions, timeout)):
             if isinstance(item, Failed):
-                state = function(state, ReadFailure(*item.cursor.at, item.cursor.position, item.error))
+                state = function(state, ReadFailure(*item.cursor.tp, item.cursor.position, item.error))
                 continue
             for result in self._tried(decoder, item):
                 state = function(state, result)
@@ -317,10 +317,10 @@ class Reader:
         bounds.check(stop, "stop")
         plan = self._plan(what, start, stop, partitions, timeout)
         tallies = {
-            cursor.at: ProfileBuilder(OffsetRange(*cursor.at, cursor.position, cursor.stop)) for cursor in plan.cursors
+            cursor.tp: ProfileBuilder(OffsetRange(*cursor.tp, cursor.position, cursor.stop)) for cursor in plan.cursors
         }
         for piece in self._pieces(plan):
-            tallies[piece.cursor.at].add(piece.batches)
+            tallies[piece.cursor.tp].add(piece.batches)
         return [tally.profile() for _, tally in sorted(tallies.items())]
 
     def fingerprint(
@@ -395,7 +395,7 @@ class Reader:
         except WireError as error:
             piece.cursor.open = False
             damaged = getattr(error, "base_offset", None) or 0
-            yield ReadFailure(*piece.cursor.at, max(piece.start, damaged), error)
+            yield ReadFailure(*piece.cursor.tp, max(piece.start, damaged), error)
 
     def _decode(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch]:
         return (decoded.records for decoded in self._decoded(decoder, piece))
@@ -407,7 +407,7 @@ class Reader:
         for piece in self._pieces(plan):
             for batch in piece.batches:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
-                    yield RawBatch(*piece.cursor.at, batch)
+                    yield RawBatch(*piece.cursor.tp, batch)
 
     def _pieces(
         self,
@@ -430,7 +430,7 @@ class Reader:
         begun: Prefetch | None = None,
     ) -> Iterator[Piece | Failed]:
         """What comes of the cursors, until all are over; a failure ends its cursor."""
-        ahead = {cursor for cursor in plan.cursors if not cursor.fact.is_over}
+        ahead = {cursor for cursor in plan.cursors if not cursor.checkpoint.is_over}
         if begun is not None:
             fetcher = begun.taken()
         elif ahead:
@@ -464,24 +464,24 @@ class Reader:
         fetcher.stop()
         self._fetchers.discard(fetcher)
         # Each may have half of what a read is allowed: many reads at a time must not leave all of that behind.
-        is_kept = len(self._lanes) < _MOST_BUFFERS
-        self._lanes.append((fetcher.lane, fetcher.buffers if is_kept else None))
+        is_kept = len(self._channels) < _MOST_BUFFERS
+        self._channels.append((fetcher.channel, fetcher.buffers if is_kept else None))
 
     def _check_open(self) -> None:
         if self._closed:
             raise client_closed()
-        self.cluster.effort("reading")  # raises in a forked child, which must not touch locks of the parent
+        self.cluster.check_usable()  # raises in a forked child, which must not touch locks of the parent
 
     def _fetcher(self, cursors: Collection[Cursor], followed: Collection[str], events: Events | None = None) -> Fetcher:
         endless = all(cursor.stop == END_OF_LOG for cursor in cursors)
         patience = math.inf if endless else self.cluster.timeouts.total
         policy = FetchPolicy(self._fetching, self._isolation, self._on_lost, patience)
         try:
-            lane, buffers = self._lanes.pop()
+            channel, buffers = self._channels.pop()
         except IndexError:
-            lane, buffers = f"read-{next(_numbers)}", None
-        fetcher = Fetcher(self.cluster, policy, lane=lane, events=events or self._context.events, buffers=buffers)
-        fetcher.add(sorted(cursors, key=lambda cursor: cursor.at))
+            channel, buffers = f"read-{next(_numbers)}", None
+        fetcher = Fetcher(self.cluster, policy, channel=channel, events=events or self._context.events, buffers=buffers)
+        fetcher.add(sorted(cursors, key=lambda cursor: cursor.tp))
         if followed:
             fetcher.follow(followed)
         return fetcher

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-News = Piece | Failed
+Item = Piece | Failed
 """What a reader must hear of."""
 _CREATED_AGAIN = "the topic was deleted and created again under the same name"
 _CONTRADICTIONS = 10
@@ -70,14 +70,14 @@ class _Inquiry(NamedTuple):
 
     cursor: Cursor
     number: int
-    done: Callable[[Any], News | None]
-    failed: Callable[[OttlaError], News | None]
+    done: Callable[[Any], Item | None]
+    failed: Callable[[OttlaError], Item | None]
 
     @property
     def is_awaited(self) -> bool:
         """Whether the answer still counts."""
         cursor = self.cursor
-        return cursor.open and cursor.inquiry == self.number and not cursor.is_over
+        return cursor.open and cursor.generation == self.number and not cursor.is_over
 
 
 class Recovery:
@@ -110,15 +110,15 @@ class Recovery:
         """Something went wrong that may go by."""
         wait = self._cluster.retry.wait(cursor.failures + 1, self._chance.random())
         cursor.stumble(error, now, resume_at=now + wait)
-        self._events.emit(FetchRetried(*cursor.at, cursor.position, error))
+        self._events.emit(FetchRetried(*cursor.tp, cursor.position, error))
 
     def fail(self, cursor: Cursor, error: OttlaError) -> Failed:
         """The partition cannot be read on."""
         cursor.is_over = True
         if isinstance(error, CorruptBatch):
-            error.topic, error.partition = cursor.at
+            error.topic, error.partition = cursor.tp
         elif isinstance(error, WireError):
-            wrapped = type(error)(f"{cursor.at} at offset {cursor.position}: {error}")
+            wrapped = type(error)(f"{cursor.tp} at offset {cursor.position}: {error}")
             wrapped.__cause__ = error
             error = wrapped
         return Failed(cursor, error)
@@ -131,27 +131,27 @@ class Recovery:
         failed: list[Failed] = []
         limit = now - patience
         # There may be thousands, and hardly ever one that is stuck.
-        for cursor in [one for one in cursors if one.trouble_since <= limit or one.waiting_since <= limit]:
-            since = min(cursor.trouble_since, cursor.waiting_since if cursor.is_bounded else math.inf)
+        for cursor in [one for one in cursors if one.failing_since <= limit or one.waiting_since <= limit]:
+            since = min(cursor.failing_since, cursor.waiting_since if cursor.is_bounded else math.inf)
             if cursor.is_over or not cursor.open or cursor.paused or now - since < patience:
                 continue
-            if cursor.trouble is not None:
-                failed.append(self._run_out(cursor, now - since, *_causes(cursor.trouble)))
+            if cursor.last_error is not None:
+                failed.append(self._run_out(cursor, now - since, *_causes(cursor.last_error)))
             elif (overdue := self._overdue(cursor, now - since)) is not None:
                 failed.append(overdue)
         return failed
 
-    def found(self) -> Iterator[News]:
+    def found(self) -> Iterator[Item]:
         """What came of the inquiries since the last time, as far as a reader must hear of it."""
         while self._answered:
-            inquiry, answer, error = self._answered.popleft()
-            if not inquiry.is_awaited:
+            generation, answer, error = self._answered.popleft()
+            if not generation.is_awaited:
                 continue
             if error is None:
-                inquiry.cursor.is_asked = False
-            news = inquiry.done(answer) if error is None else inquiry.failed(error)
-            if news is not None:
-                yield news
+                generation.cursor.is_busy = False
+            items = generation.done(answer) if error is None else generation.failed(error)
+            if items is not None:
+                yield items
 
     def forget(self) -> None:
         """Nothing comes of what was being found out."""
@@ -159,7 +159,7 @@ class Recovery:
 
     def find_ends(self, cursor: Cursor) -> None:
         """The broker has no record at the offset that was asked for: look at what it has."""
-        at, position, epoch = cursor.at, cursor.position, cursor.epoch
+        at, position, epoch = cursor.tp, cursor.position, cursor.epoch
 
         def look() -> _Log:
             ends = find_ends(self._cluster, at, isolation=self._policy.isolation)
@@ -175,8 +175,8 @@ class Recovery:
 
     def suspect(self, cursor: Cursor) -> None:
         """Metadata has another id for its topic: it was created again, or the broker that says so is behind."""
-        at = cursor.at
-        if self._background.busy(("look", at, cursor.inquiry)):
+        at = cursor.tp
+        if self._background.busy(("look", at, cursor.generation)):
             return
         old = frozenset([(at.topic, cursor.topic_id)] if cursor.topic_id is not None else [])
 
@@ -188,7 +188,7 @@ class Recovery:
                 return _Successor(topic.id, LogExtent(0, 0))  # it may get one later
             return _Successor(topic.id, find_ends(self._cluster, at, isolation=self._policy.isolation))
 
-        def done(found: _Successor | None) -> News | None:
+        def done(found: _Successor | None) -> Item | None:
             if found is None:
                 error = BrokerError(int(ErrorCode.unknown_topic_id), f"reading {at}")
                 self.stumble(cursor, error, time.monotonic())
@@ -199,7 +199,7 @@ class Recovery:
 
         self._inquire(cursor, look, done=done, failed=lambda error: self._look_again(cursor, error, self.suspect))
 
-    def parted(self, cursor: Cursor, where: Diverging) -> News | None:
+    def parted(self, cursor: Cursor, where: Diverging) -> Item | None:
         """The log has other records by now than those that were read."""
         loss = losses.parted(cursor, where.end_offset, self._policy.on_lost)
         if loss is not None:
@@ -208,7 +208,7 @@ class Recovery:
         return None
 
     def _run_out(self, cursor: Cursor, seconds: float, *causes: str) -> Failed:
-        what = f"reading {cursor.at} at offset {cursor.position}"
+        what = f"reading {cursor.tp} at offset {cursor.position}"
         return self.fail(cursor, DeadlineExceeded(what, seconds, causes))
 
     def _overdue(self, cursor: Cursor, seconds: float) -> Failed | None:
@@ -222,17 +222,17 @@ class Recovery:
         def look() -> tuple[LogExtent | None, OpenTransaction | None]:
             # Records of a transaction that is still open are there.
             uncommitted = Isolation.READ_UNCOMMITTED
-            ends = None if is_strict else find_ends(self._cluster, cursor.at, isolation=uncommitted)
+            ends = None if is_strict else find_ends(self._cluster, cursor.tp, isolation=uncommitted)
             return ends, self._open_transaction(cursor) if committed_only else None
 
-        def done(found: tuple[LogExtent | None, OpenTransaction | None]) -> News | None:
+        def done(found: tuple[LogExtent | None, OpenTransaction | None]) -> Item | None:
             ends, transaction = found
             loss = None if ends is None else losses.overdue(cursor, ends)
             if loss is not None:
                 return self._report(cursor, loss)
             return self._run_out(cursor, seconds, plain if transaction is None else _held_up_by(transaction))
 
-        def failed(error: OttlaError) -> News | None:
+        def failed(error: OttlaError) -> Item | None:
             return self._run_out(cursor, seconds, plain, *map(str.strip, str(error).splitlines()))
 
         cursor.waiting_since = math.inf  # the answer ends it, whatever it is
@@ -245,9 +245,9 @@ class Recovery:
 
         deadline = Deadline.after(self._cluster.timeouts.request)
         try:
-            found = oldest_open(self._cluster, cursor.at, deadline=deadline)
+            found = oldest_open(self._cluster, cursor.tp, deadline=deadline)
         except OttlaError as error:
-            _log.debug("whether a transaction holds up %s is not known: %s", cursor.at, error)
+            _log.debug("whether a transaction holds up %s is not known: %s", cursor.tp, error)
             return None
         return found if found is not None and found.start <= cursor.position else None
 
@@ -264,21 +264,21 @@ class Recovery:
         cursor: Cursor,
         look: Callable[[], T],
         *,
-        done: Callable[[T], News | None],
-        failed: Callable[[OttlaError], News | None],
+        done: Callable[[T], Item | None],
+        failed: Callable[[OttlaError], Item | None],
     ) -> None:
         """Asks beside the loop; nothing else is asked for the cursor meanwhile."""
-        cursor.inquiry += 1
-        cursor.is_asked = True
-        inquiry = _Inquiry(cursor, cursor.inquiry, done, failed)
+        cursor.generation += 1
+        cursor.is_busy = True
+        generation = _Inquiry(cursor, cursor.generation, done, failed)
         self._background.run(
-            ("look", cursor.at, inquiry.number),  # an older one may still be under way, and its answer be void
+            ("look", cursor.tp, generation.number),  # an older one may still be under way, and its answer be void
             look,
-            done=lambda answer: self._answered.append((inquiry, answer, None)),
-            failed=lambda error: self._answered.append((inquiry, None, error)),
+            done=lambda answer: self._answered.append((generation, answer, None)),
+            failed=lambda error: self._answered.append((generation, None, error)),
         )
 
-    def _misplaced(self, cursor: Cursor, log: _Log) -> News | None:
+    def _misplaced(self, cursor: Cursor, log: _Log) -> Item | None:
         on_lost, epoch_end = self._policy.on_lost, log.epoch_end
         loss = losses.outside(cursor, log.ends, on_lost)
         if loss is None and epoch_end is not None:
@@ -288,29 +288,29 @@ class Recovery:
                 loss = losses.parted(cursor, epoch_end.offset, on_lost)
         if loss is not None:
             return self._report(cursor, loss)
-        error = BrokerError(int(ErrorCode.offset_out_of_range), f"reading {cursor.at} at offset {cursor.position}")
+        error = BrokerError(int(ErrorCode.offset_out_of_range), f"reading {cursor.tp} at offset {cursor.position}")
         cursor.contradictions += 1
         if cursor.contradictions >= _CONTRADICTIONS:
             return self.fail(cursor, error)
         self.stumble(cursor, error, time.monotonic())
         return None
 
-    def _report(self, cursor: Cursor, loss: Loss) -> News:
+    def _report(self, cursor: Cursor, loss: Loss) -> Item:
         start, stop, resume, reason, is_replaced = loss
         if self._policy.on_lost is OnLost.ERROR:
-            error = OffsetsLost(*cursor.at, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
+            error = OffsetsLost(*cursor.tp, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
             return self.fail(cursor, error)
-        self._events.emit(RangeLost(*cursor.at, start, stop, resume, reason))
-        _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", cursor.at, start, stop, reason, resume)
+        self._events.emit(RangeLost(*cursor.tp, start, stop, resume, reason))
+        _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", cursor.tp, start, stop, reason, resume)
         cursor.move(resume)
         return moved(cursor)
 
 
-def _causes(trouble: OttlaError) -> tuple[str, ...]:
+def _causes(last_error: OttlaError) -> tuple[str, ...]:
     """One for each address where nobody is there, else what the trouble says first."""
-    if isinstance(trouble, NoBrokerReachable):
-        return tuple(map(str, trouble.attempts))
-    return (str(trouble).partition("\n")[0],)
+    if isinstance(last_error, NoBrokerReachable):
+        return tuple(map(str, last_error.attempts))
+    return (str(last_error).partition("\n")[0],)
 
 
 def _held_up_by(transaction: OpenTransaction) -> str:

@@ -82,7 +82,7 @@ class Session:
             self.reset()
         before, numbers, self._told = self._told, self._numbers, _Told.of(cursors)
         if before.cursors != cursors:
-            self._numbers = {cursor.at: number for number, cursor in enumerate(cursors)}
+            self._numbers = {cursor.tp: number for number, cursor in enumerate(cursors)}
         if before.cursors != cursors or before.topic_ids != self._told.topic_ids:
             self._names = _names(cursors)
         self._is_wanted = True
@@ -133,7 +133,7 @@ class Session:
         ]
         changed = []
         for cursor, *now in zip(*self._told, strict=True):
-            number = numbers.get(cursor.at)
+            number = numbers.get(cursor.tp)
             if number is None:
                 changed.append(cursor)
                 continue
@@ -141,7 +141,7 @@ class Session:
                 continue
             changed.append(cursor)
             if before.topic_ids[number] != cursor.topic_id and self._version >= BY_ID:  # by name it is the same one
-                forgotten.append(Forgotten(*cursor.at, before.topic_ids[number]))
+                forgotten.append(Forgotten(*cursor.tp, before.topic_ids[number]))
         return SessionRequest(session, changed, forgotten)
 
 
@@ -152,5 +152,5 @@ def _names(cursors: list[Cursor]) -> dict[uuid.UUID | None, str]:
     for cursor in cursors:
         if cursor.topic_id is not last:
             last = cursor.topic_id
-            names[last] = cursor.at.topic
+            names[last] = cursor.tp.topic
     return names
