@@ -32,7 +32,7 @@ def no_thread_is_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def sessions_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are to remember what is fetched even of a few partitions, or hardly a test here would have a session."""
-    monkeypatch.setattr(session, "_FEWEST_COURSES", 2)
+    monkeypatch.setattr(session, "_MIN_CURSORS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -210,7 +210,7 @@ def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) 
             eventually(lambda name=topic: leaders(cluster, name) == {0: 2}, "broker 2 leads")  # type: ignore[misc]
             write(broken, topic, [b"anew %d" % number for number in range(size)])
         for topic, size in topics.items():
-            with pytest.raises(OffsetsLost, match=r"cut back to offset 50 .* unclean leader election") as caught:
+            with pytest.raises(OffsetsLost, match=r"truncated to offset 50 .* unclean leader election") as caught:
                 next(readings[topic][0])
             assert (caught.value.topic, caught.value.partition) == (topic, 0)
             assert (caught.value.start, caught.value.stop, caught.value.resume) == (50, 150, 50)

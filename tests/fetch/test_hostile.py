@@ -100,7 +100,7 @@ def test_a_broker_that_answers_with_what_lies_before_is_no_endless_loop(kafka: F
     for stop in (100, None):
         error = raised_by(lambda stop=stop: list(reader.read("t", 50, stop)), CorruptBatch, within=3)  # type: ignore[misc]
         assert "batch at offset 0 of t-0" in str(error)
-        assert "offset 50 was asked for" in str(error)
+        assert "offset 50 was requested" in str(error)
 
 
 def test_a_broker_that_has_nothing_for_offsets_it_claims_is_no_endless_loop(kafka: FakeKafka, reader: Reader) -> None:

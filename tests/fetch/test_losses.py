@@ -79,7 +79,7 @@ def test_the_rest_of_a_range_is_lost_with_its_topic_and_goes_on_with_what_the_ne
 def test_a_range_is_read_again_from_where_its_records_changed_and_not_from_before_it(
     on_lost: OnLost, cut: int, expected: tuple[int, int, int]
 ) -> None:
-    assert told(losses.parted(at(1650), cut, on_lost)) == expected
+    assert told(losses.diverged(at(1650), cut, on_lost)) == expected
 
 
 def test_what_did_not_come_is_lost_where_the_log_ends() -> None:
@@ -91,7 +91,7 @@ def test_an_error_tells_where_the_log_can_be_read_from() -> None:
     assert told(losses.outside(at(1650), LOG, ERROR)) == (1650, 1700, 1700)
     assert told(losses.outside(at(1650), LogExtent(0, 1500), ERROR)) == (1500, 1650, 0)
     assert told(losses.replaced(at(1650), LogExtent(0, 10), ERROR, "anew")) == (1650, 1651, 0)
-    assert told(losses.parted(at(1650), 1000, ERROR)) == (1000, 1650, 1000)
+    assert told(losses.diverged(at(1650), 1000, ERROR)) == (1000, 1650, 1000)
 
 
 # Following
@@ -103,7 +103,7 @@ def test_who_follows_a_log_goes_where_the_policy_says(on_lost: OnLost, before: i
     assert told(losses.outside(cursor, LOG, on_lost)) == (1650, 1700, before)
     assert told(losses.outside(cursor, LogExtent(0, 1500), on_lost)) == (1500, 1650, behind)
     assert told(losses.replaced(cursor, LogExtent(0, 1500), on_lost, "anew")) == (1650, 1651, behind)
-    assert told(losses.parted(cursor, 1000, on_lost)) == (1000, 1650, 1000)
+    assert told(losses.diverged(cursor, 1000, on_lost)) == (1000, 1650, 1000)
 
 
 # Anything
@@ -199,7 +199,7 @@ def read(cursor: Cursor, log: Log, happenings: list[Happening], on_lost: OnLost)
                 case OutOfRange():
                     loss = losses.outside(cursor, log.ends, on_lost)
                 case Diverged(where):
-                    loss = losses.parted(cursor, where.end_offset, on_lost)
+                    loss = losses.diverged(cursor, where.end_offset, on_lost)
                 case _:
                     loss = losses.overdue(cursor, log.ends)
         if loss is not None:

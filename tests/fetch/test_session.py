@@ -27,9 +27,9 @@ class Broker:
         self.number = 0
         self.grants = True
 
-    def ask(self, question: SessionRequest) -> tuple[int, int, dict[tuple[object, int], Told]]:
+    def ask(self, request: SessionRequest) -> tuple[int, int, dict[tuple[object, int], Told]]:
         """The error, the id of the session, and what is fetched."""
-        (number, epoch), cursors, forgotten = question
+        (number, epoch), cursors, forgotten = request
         told = wanted(cursors, self.version)
         if epoch <= 0:
             self.sessions.pop(number, None)
@@ -72,15 +72,15 @@ def wanted(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], 
 def test_only_what_changed_is_said() -> None:
     session, broker, cursors = Session(), Broker(), cursors_of(40)
     for _ in range(2):
-        question = session.question(list(cursors), version=13)
-        assert question.cursors == cursors
-        session.answered(broker.ask(question)[1])
-    assert session.question(list(cursors), version=13) == SessionRequest((1, 1), [], [])
+        request = session.request(list(cursors), version=13)
+        assert request.cursors == cursors
+        session.answered(broker.ask(request)[1])
+    assert session.request(list(cursors), version=13) == SessionRequest((1, 1), [], [])
     session.answered(1)
     cursors[7].position = 5
-    question = session.question(cursors[:-1], version=13)
-    assert question.cursors == [cursors[7]]
-    assert [(one.topic, one.partition, one.topic_id) for one in question.forgotten] == [("b", 39, IDS["b"])]
+    request = session.request(cursors[:-1], version=13)
+    assert request.cursors == [cursors[7]]
+    assert [(one.topic, one.partition, one.topic_id) for one in request.forgotten] == [("b", 39, IDS["b"])]
     assert session.number_of(IDS["b"], 7) == 7
     assert session.number_of(IDS["a"], 7) is None
     assert session.number_of(uuid.uuid4(), 7) is None
@@ -89,34 +89,34 @@ def test_only_what_changed_is_said() -> None:
 
 def test_a_single_request_and_few_partitions_need_no_session() -> None:
     session = Session()
-    assert session.question(cursors_of(100), version=13).session == NO_SESSION
+    assert session.request(cursors_of(100), version=13).session == NO_SESSION
     session.answered(0)
     few = Session()
     for _ in range(5):
-        assert few.question(cursors_of(1), version=13).session == NO_SESSION
+        assert few.request(cursors_of(1), version=13).session == NO_SESSION
         few.answered(0)
 
 
 @pytest.mark.parametrize("number", [7, -1])
 def test_a_session_that_was_not_asked_for_is_none(number: int) -> None:
     session, cursors = Session(), cursors_of(40)
-    assert session.question(cursors, version=13).session == NO_SESSION
+    assert session.request(cursors, version=13).session == NO_SESSION
     session.answered(number)
-    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
+    assert session.request(cursors, version=13) == SessionRequest((0, 0), cursors)
     session.answered(-1)
-    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
+    assert session.request(cursors, version=13) == SessionRequest((0, 0), cursors)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch])
 def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None:
     session, cursors = Session(), cursors_of(40)
-    session.question(cursors, version=13)
+    session.request(cursors, version=13)
     session.answered(0)
-    session.question(cursors, version=13)
+    session.request(cursors, version=13)
     session.answered(9)
-    session.question(cursors, version=13)
+    session.request(cursors, version=13)
     assert session.was_lost(error)
-    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
+    assert session.request(cursors, version=13) == SessionRequest((0, 0), cursors)
     assert not session.was_lost(error), "a question that tells all cannot be lost"
     assert not session.was_lost(ErrorCode.not_leader_or_follower)
 
@@ -124,9 +124,9 @@ def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None
 def test_another_version_begins_again() -> None:
     session, cursors = Session(), cursors_of(40)
     for number in (0, 9):
-        session.question(cursors, version=13)
+        session.request(cursors, version=13)
         session.answered(number)
-    assert session.question(cursors, version=12) == SessionRequest((9, 0), cursors)
+    assert session.request(cursors, version=12) == SessionRequest((9, 0), cursors)
     assert session.number_of("a", 0) == 0
 
 
@@ -154,13 +154,13 @@ def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> No
         if chance.random() < 0.05:
             broker.sessions.clear()
         ready = [cursor for cursor in cursors if chance.random() > 0.1]
-        question = session.question(ready, version=version)
+        request = session.request(ready, version=version)
         if chance.random() < 0.05:  # the connection is lost, before the broker hears of it or after
             if chance.random() < 0.5:
-                broker.ask(question)
+                broker.ask(request)
             session.reset()
             continue
-        error, number, asked = broker.ask(question)
+        error, number, asked = broker.ask(request)
         if error:
             assert session.was_lost(error)
             continue

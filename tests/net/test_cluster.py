@@ -39,7 +39,7 @@ from ottla.net import (
     Refresh,
     VersionOf,
 )
-from ottla.net import attempts as effort_module
+from ottla.net import attempts as attempts_module
 from ottla.net.connection import Connection
 from ottla.net.pool import Pool
 from ottla.produce.producer import Producer
@@ -345,7 +345,7 @@ def test_the_caller_hears_of_every_failure_before_the_next_try(kafka: FakeKafka,
 
 
 def test_an_unknown_topic_is_an_error_after_a_short_patience(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort_module, "UNKNOWN_TOPIC_SECONDS", 0.1)
+    monkeypatch.setattr(attempts_module, "UNKNOWN_TOPIC_SECONDS", 0.1)
     with pytest.raises(BrokerError, match="topic missing: UNKNOWN_TOPIC_OR_PARTITION"):
         cluster.topic("missing")
     with pytest.raises(BrokerError, match=r"partition t-17: .* the topic has partitions 0 to 5"):

@@ -47,7 +47,9 @@ class History:
         parking = Parking()
         while True:
             leaves_at = self.leaves_at()
-            step = parking.look(is_visited=leaves_at is not None, visits=self.visits(), is_handed_over=self.is_handed_over())
+            step = parking.look(
+                is_visited=leaves_at is not None, visits=self.visits(), is_handed_over=self.is_handed_over()
+            )
             yield self.now, step
             if step is Next.DRIVE:
                 return

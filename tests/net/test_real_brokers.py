@@ -166,10 +166,10 @@ def test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move(brokers_
 
 def _await_new_leader(cluster: Cluster, topic: str, partition: int, old: int) -> None:
     deadline = Deadline.after(30)
-    effort = cluster.effort("waiting for a new leader", deadline)
+    attempts = cluster.attempts("waiting for a new leader", deadline)
     while cluster.leader(topic, partition, deadline=deadline).id == old:
         cluster.doubt(LeaderOf(topic, partition))
-        effort.failed(NetworkError(f"broker {old}", "still the leader"))
+        attempts.failed(NetworkError(f"broker {old}", "still the leader"))
 
 
 @pytest.mark.broker

@@ -26,23 +26,23 @@ def new(start: int = 0, stop: int = 1000) -> Cursor:
 
 
 def test_of_a_range_hardly_more_is_asked_for_than_there_is_left() -> None:
-    assert new(0, 10).wanted(8 << 20).max_bytes < 100_000, "nobody knows yet how large records are: not very"
+    assert new(0, 10).fetch_partition(8 << 20).max_bytes < 100_000, "nobody knows yet how large records are: not very"
     cursor = new(0, 1_000_000)
     answer = fetched(plain(0, 10), plain(10, 10))
     took(cursor, answer)
-    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    assert cursor.fetch_partition(8 << 20).max_bytes == 8 << 20
     cursor = new(0, 1020)
     took(cursor, answer)
     left = 1000 * len(answer.records) / 20
-    assert left < cursor.wanted(8 << 20).max_bytes < 1.2 * left + (1 << 16)
-    assert cursor.wanted(100).max_bytes == 100
+    assert left < cursor.fetch_partition(8 << 20).max_bytes < 1.2 * left + (1 << 16)
+    assert cursor.fetch_partition(100).max_bytes == 100
 
 
 def test_what_has_no_end_is_asked_for_as_much_as_is_allowed() -> None:
     cursor = Cursor(AT, 0)
-    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    assert cursor.fetch_partition(8 << 20).max_bytes == 8 << 20
     took(cursor, fetched(plain(0, 10)))
-    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    assert cursor.fetch_partition(8 << 20).max_bytes == 8 << 20
 
 
 # What an answer means
@@ -105,7 +105,7 @@ def test_an_empty_answer_is_nothing_new_and_its_waiting_is_timed_from_the_first_
 def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
     cursor = new()
     cursor.take(fetched(), ResponseMemory(0), 5.0, committed_only=False)
-    cursor.stumble(OttlaError("x"), 6.0, resume_at=6.5)
+    cursor.back_off(OttlaError("x"), 6.0, resume_at=6.5)
     cursor.postpone(100.0)
     assert (cursor.waiting_since, cursor.failing_since) == (105.0, 106.0)
 
@@ -130,10 +130,10 @@ def test_the_epoch_of_what_was_read_goes_into_the_next_request() -> None:
     data = bytearray(plain(0, 3))
     data[12:16] = (9).to_bytes(4, "big")
     took(cursor, fetched(bytes(data)))
-    assert cursor.wanted(100).last_epoch == 9
+    assert cursor.fetch_partition(100).last_epoch == 9
     cursor.move(50)
-    assert cursor.wanted(100).last_epoch == -1
-    assert cursor.wanted(100).offset == 50
+    assert cursor.fetch_partition(100).last_epoch == -1
+    assert cursor.fetch_partition(100).offset == 50
 
 
 # Answers that lie
@@ -141,7 +141,7 @@ def test_the_epoch_of_what_was_read_goes_into_the_next_request() -> None:
 
 def test_batches_that_all_lie_before_the_position_are_an_error_and_no_endless_loop() -> None:
     cursor = new(50)
-    with pytest.raises(CorruptBatch, match=r"batch at offset 10.*offset 50 was asked for") as caught:
+    with pytest.raises(CorruptBatch, match=r"batch at offset 10.*offset 50 was requested") as caught:
         took(cursor, fetched(plain(0, 10), plain(10, 10)))
     assert caught.value.base_offset == 10
     assert cursor.position == 50
@@ -193,12 +193,12 @@ def test_a_cursor_may_be_asked_for_only_when_all_is_well() -> None:
     assert not fetchable([cursor], 0.0), "no leader is known"
     cursor.leader = 1
     assert fetchable([cursor], 0.0)
-    for name, value in (("open", False), ("paused", True), ("is_asked", True), ("is_over", True)):
+    for name, value in (("open", False), ("paused", True), ("is_busy", True), ("is_over", True)):
         before = getattr(cursor, name)
         setattr(cursor, name, value)
         assert not fetchable([cursor], 0.0), name
         setattr(cursor, name, before)
-    cursor.stumble(OttlaError("x"), 1.0, resume_at=2.0)
+    cursor.back_off(OttlaError("x"), 1.0, resume_at=2.0)
     assert not fetchable([cursor], 1.9)
     assert fetchable([cursor], 2.0)
 

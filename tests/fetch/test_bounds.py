@@ -60,7 +60,7 @@ def test_what_is_no_place_is_refused_and_what_is_accepted_is_named(place: Any, t
 @pytest.mark.parametrize("place", ["earliest", "latest", 0, 7, {0: 5}, CommittedBy("g"), datetime.now(UTC)])
 def test_a_place_is_accepted(place: Any) -> None:
     bounds.check(place, "start")
-    assert bounds.mentioned(place) == (frozenset({0}) if isinstance(place, dict) else None)
+    assert bounds.named_partitions(place) == (frozenset({0}) if isinstance(place, dict) else None)
 
 
 def test_a_group_that_has_committed_nothing_needs_a_place_that_exists() -> None:
@@ -94,7 +94,7 @@ def test_a_group_without_offsets_is_where_it_was_told_to_be(cluster: Cluster) ->
 
 def test_a_range_that_would_end_before_it_begins_is_empty() -> None:
     start, stop = {ONE: 5, ZERO: 1}, {ONE: 2, ZERO: 3}
-    assert bounds.span(start, stop) == [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 5, 5)]
+    assert bounds.ranges_between(start, stop) == [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 5, 5)]
 
 
 def test_a_time_within_a_batch_is_found() -> None:

@@ -22,128 +22,128 @@ def new_watch(*, longest: float = 5.0, refresh_seconds: float = 30.0) -> Metadat
     return MetadataRefresh(RETRY, random.Random(1), longest=longest, refresh_seconds=refresh_seconds)
 
 
-def asked(watch: MetadataRefresh, now: float, *topics: str) -> Lookup:
-    lookup = watch.due(now, topics, refreshed=())
+def asked(refresh: MetadataRefresh, now: float, *topics: str) -> Lookup:
+    lookup = refresh.due(now, topics, refreshed=())
     assert lookup is not None
     return lookup
 
 
 def test_what_nobody_doubts_is_not_looked_up() -> None:
-    watch = new_watch()
-    assert watch.due(0.0, {"t"}, refreshed={"t"}) is None
-    assert watch.next_at({"t"}) == math.inf
+    refresh = new_watch()
+    assert refresh.due(0.0, {"t"}, refreshed={"t"}) is None
+    assert refresh.next_at({"t"}) == math.inf
 
 
 def test_a_doubted_topic_is_asked_for_once_and_only_while_it_is_in_use() -> None:
-    watch = new_watch()
-    watch.doubt("gone")
-    assert watch.due(0.0, {"t"}, refreshed=()) is None
-    watch.doubt("t")
-    assert asked(watch, 1.0, "t", "other").topics == {"t"}
-    watch.doubt("t")
-    assert watch.due(1.0, {"t"}, refreshed=()) is None, "one lookup at a time"
-    assert watch.next_at({"t"}) == math.inf
-    watch.learned(2.0)
-    assert watch.due(2.0, {"t"}, refreshed=()) is None, "a short pause follows each lookup"
-    assert asked(watch, watch.next_at({"t"}), "t").topics == {"t"}
+    refresh = new_watch()
+    refresh.doubt("gone")
+    assert refresh.due(0.0, {"t"}, refreshed=()) is None
+    refresh.doubt("t")
+    assert asked(refresh, 1.0, "t", "other").topics == {"t"}
+    refresh.doubt("t")
+    assert refresh.due(1.0, {"t"}, refreshed=()) is None, "one lookup at a time"
+    assert refresh.next_at({"t"}) == math.inf
+    refresh.learned(2.0)
+    assert refresh.due(2.0, {"t"}, refreshed=()) is None, "a short pause follows each lookup"
+    assert asked(refresh, refresh.next_at({"t"}), "t").topics == {"t"}
 
 
 def test_topics_that_may_be_created_are_asked_for_alone() -> None:
-    watch = new_watch()
+    refresh = new_watch()
     for topic in ("new", "old"):
-        watch.doubt(topic)
-    first = watch.due(0.0, {"new", "old"}, refreshed=(), creating={"new"})
+        refresh.doubt(topic)
+    first = refresh.due(0.0, {"new", "old"}, refreshed=(), creating={"new"})
     assert first is not None
     assert (first.topics, first.create) == (frozenset(["new"]), True)
-    watch.learned(0.0)
-    second = asked(watch, 1.0, "new", "old")
+    refresh.learned(0.0)
+    second = asked(refresh, 1.0, "new", "old")
     assert (second.topics, second.create) == (frozenset(["old"]), False)
 
 
 def test_metadata_is_looked_up_again_when_it_is_old() -> None:
-    watch = new_watch(refresh_seconds=30.0)
-    watch.refresh(10.0)
-    assert watch.next_at({"t"}) == 40.0
-    assert watch.due(39.9, {"t"}, refreshed={"t"}) is None
-    lookup = watch.due(40.0, {"t", "other"}, refreshed={"t"})
+    refresh = new_watch(refresh_seconds=30.0)
+    refresh.mark_fresh(10.0)
+    assert refresh.next_at({"t"}) == 40.0
+    assert refresh.due(39.9, {"t"}, refreshed={"t"}) is None
+    lookup = refresh.due(40.0, {"t", "other"}, refreshed={"t"})
     assert lookup is not None
     assert lookup.topics == {"t"}
-    watch.learned(41.0)
-    assert watch.next_at({"t"}) == 71.0
+    refresh.learned(41.0)
+    assert refresh.next_at({"t"}) == 71.0
 
 
 def test_a_lookup_that_failed_is_repeated_later_each_time_and_may_take_longer() -> None:
-    watch = new_watch(longest=4.0)
-    watch.doubt("t")
+    refresh = new_watch(longest=4.0)
+    refresh.doubt("t")
     now, pauses, seconds = 0.0, [], []
     for _ in range(8):
-        lookup = asked(watch, now, "t")
+        lookup = asked(refresh, now, "t")
         seconds.append(lookup.seconds)
-        watch.failed(lookup, LOST, now)
-        pauses.append(watch.next_at({"t"}) - now)
-        assert watch.due(now, {"t"}, refreshed=()) is None
-        now = watch.next_at({"t"})
-    assert watch.error is LOST
+        refresh.failed(lookup, LOST, now)
+        pauses.append(refresh.next_at({"t"}) - now)
+        assert refresh.due(now, {"t"}, refreshed=()) is None
+        now = refresh.next_at({"t"})
+    assert refresh.error is LOST
     assert seconds == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0]
     assert max(pauses[4:]) > 2 * pauses[0]
     assert max(pauses) <= RETRY.maximum
 
 
 def test_an_answer_that_is_not_good_enough_is_asked_for_later_each_time_whatever_is_wrong_with_it() -> None:
-    watch, other = new_watch(), new_watch()
+    refresh, other = new_watch(), new_watch()
     now = 0.0
     for _ in range(6):
-        for each, wrong in ((watch, (["t"],)), (other, (["t"], ["u"], ["t", "u"]))):
+        for each, wrong in ((refresh, (["t"],)), (other, (["t"], ["u"], ["t", "u"]))):
             each.doubt("t")
             asked(each, now, "t")
             each.learned(now)
             for topics in wrong:
                 each.look_again(topics, now)
         now += RETRY.maximum
-    assert watch._failures == other._failures == 6
-    asked(watch, now, "t")
-    watch.learned(now)
-    watch.doubt("t")
-    assert watch.next_at({"t"}) == now + RETRY.initial, "a good answer ends it"
+    assert refresh._failures == other._failures == 6
+    asked(refresh, now, "t")
+    refresh.learned(now)
+    refresh.doubt("t")
+    assert refresh.next_at({"t"}) == now + RETRY.initial, "a good answer ends it"
 
 
 def test_it_is_dark_at_once_when_nobody_listens_or_lets_us_in_and_after_a_while_of_silence() -> None:
     for error, is_dark in ((REFUSED, True), (AuthenticationFailed("a:1", "no"), True), (SILENT, False), (LOST, False)):
-        watch = new_watch()
-        watch.doubt("t")
-        watch.failed(asked(watch, 0.0, "t"), error, 1.0)
-        assert watch.is_dark({"t"}) is is_dark
-        assert not watch.is_dark(()), "nobody has looked since"
-    watch.failed(asked(watch, 5.0, "t"), SILENT, 5.1)
-    assert watch.is_dark({"t"})
-    asked(watch, 7.0, "t")
-    watch.learned(7.0)
-    assert not watch.is_dark({"t"})
+        refresh = new_watch()
+        refresh.doubt("t")
+        refresh.failed(asked(refresh, 0.0, "t"), error, 1.0)
+        assert refresh.is_dark({"t"}) is is_dark
+        assert not refresh.is_dark(()), "nobody has looked since"
+    refresh.failed(asked(refresh, 5.0, "t"), SILENT, 5.1)
+    assert refresh.is_dark({"t"})
+    asked(refresh, 7.0, "t")
+    refresh.learned(7.0)
+    assert not refresh.is_dark({"t"})
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["doubt", "due", "learned", "failed", "again"]), st.sampled_from("abc"))))
 def test_whatever_happens_a_topic_in_doubt_and_in_use_is_asked_for_in_the_end(steps: list[tuple[str, str]]) -> None:
-    watch, now, under_way = new_watch(), 0.0, None
+    refresh, now, under_way = new_watch(), 0.0, None
     for step, topic in steps:
         now += 0.05
         if step == "doubt":
-            watch.doubt(topic)
+            refresh.doubt(topic)
         elif step == "due":
-            found = watch.due(now, "ab", refreshed=())
+            found = refresh.due(now, "ab", refreshed=())
             assert found is None or (under_way is None and found.topics <= {"a", "b"})
             under_way = found or under_way
         elif under_way is not None:
             if step == "failed":
-                watch.failed(under_way, LOST, now)
+                refresh.failed(under_way, LOST, now)
             else:
-                watch.learned(now)
+                refresh.learned(now)
                 if step == "again":
-                    watch.look_again([topic], now)
+                    refresh.look_again([topic], now)
             under_way = None
-    watch.doubt("a")
+    refresh.doubt("a")
     if under_way is not None:
-        assert watch.next_at("ab") == math.inf
-        watch.learned(now)
-    now = max(now, watch.next_at("ab"))
-    assert "a" in asked(watch, now, "a", "b").topics
+        assert refresh.next_at("ab") == math.inf
+        refresh.learned(now)
+    now = max(now, refresh.next_at("ab"))
+    assert "a" in asked(refresh, now, "a", "b").topics
