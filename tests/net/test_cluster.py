@@ -391,7 +391,7 @@ def test_each_kind_of_target_finds_a_broker(kafka: FakeKafka, cluster: Cluster) 
     assert ask(Controller()) == cluster.metadata().controller_id
     group = CoordinatorOf(CoordinatorKind.GROUP, "g")
     assert ask(group) == cluster.coordinator("g", CoordinatorKind.GROUP).id
-    with pytest.raises(DeadlineExceeded, match="broker 9: not in the cluster.s list of brokers"):
+    with pytest.raises(DeadlineExceeded, match="broker 9: not in the cluster's list of brokers"):
         cluster.call(Node(9), end_of("t", 0), check=check_end, what="asking broker 9", deadline=Deadline.after(0.2))
 
 
