@@ -71,7 +71,7 @@ class Reading:
             "read": self._read,
             "read a part": self._read_a_part,
             "read on": lambda: next(self._left[-1], None) if self._left else None,
-            "decoded": lambda: sum(one.rows for one in client.decoded(TOPIC)),
+            "decoded": lambda: sum(decoded.rows for decoded in client.decoded(TOPIC)),
             "batches": lambda: list(client.batches(TOPIC)),
             "fold": lambda: client.fold(lambda count, batch: count + 1, 0, TOPIC),
             "count": lambda: client.count(TOPIC),
@@ -222,8 +222,8 @@ class Consuming:
         self.client.stop()
 
     def check(self) -> None:
-        told = committed(self._kafka)
-        assert all(told.get((at.topic, at.partition), 0) <= EACH for at in PLACES)
+        offsets = committed(self._kafka)
+        assert all(offsets.get((at.topic, at.partition), 0) <= EACH for at in PLACES)
         if self.client._closed or self.client._stopped:
             self._begin_again()
         self.client.resume(*self.client.paused)  # the end of a pause may have been interrupted
@@ -236,8 +236,8 @@ class Consuming:
                 break
         assert self._next == PLACES, self._next
         self.client.commit()
-        told = committed(self._kafka)
-        told_of_mine = {at: told[at.topic, at.partition] for at in PLACES}
+        offsets = committed(self._kafka)
+        told_of_mine = {at: offsets[at.topic, at.partition] for at in PLACES}
         assert told_of_mine == PLACES, told_of_mine
 
     def _seek_if_done(self) -> None:
@@ -252,9 +252,9 @@ class Consuming:
     def _begin_again(self) -> None:
         """Another program goes on after what is committed, which is nothing that was not handed out."""
         self.client.close()
-        told = committed(self._kafka)
+        offsets = committed(self._kafka)
         for at in PLACES:
-            offset = told.get((at.topic, at.partition), 0)
+            offset = offsets.get((at.topic, at.partition), 0)
             assert offset <= self._most[at], f"{at}: {offset} is committed, and was not handed out"
             self._next[at] = self._least[at] = offset
         self.client = self._new()
@@ -316,7 +316,7 @@ class Administering:
         self._delete()
         self.client.create_topic("new", partitions=1)
         self.client.delete_topics("new")
-        assert [one.name for one in self.client.describe_topics([TOPIC])] == [TOPIC]
+        assert [topic.name for topic in self.client.describe_topics([TOPIC])] == [TOPIC]
 
     def close(self) -> None:
         self.client.close()

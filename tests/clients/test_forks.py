@@ -44,20 +44,22 @@ def _in_child(subject: Subject, iterators: list[Iterator[object]]) -> dict[str, 
     """What the child gets for each use; that it closes and drops everything harms nothing."""
     uses: dict[str, Callable[[], object]] = {name: call for name, call in subject.calls.items() if name != "close"}
     # What was fetched before the fork may come first.
-    uses |= {f"iterator {number}": lambda one=one: list(one) for number, one in enumerate(iterators)}  # type: ignore[misc]
-    told: dict[str, str] = {}
+    uses |= {
+        f"iterator {number}": lambda iterator=iterator: list(iterator) for number, iterator in enumerate(iterators)
+    }  # type: ignore[misc]
+    results: dict[str, str] = {}
     for name, use in uses.items():
         try:
             use()
-            told[name] = "nothing was raised"
+            results[name] = "nothing was raised"
         except BaseException as error:
-            told[name] = type(error).__name__
+            results[name] = type(error).__name__
     repr(subject.client)
     iterators.clear()
     subject.client.close()
     subject.client = None
     gc.collect()
-    return told
+    return results
 
 
 def _dropped(subject: Subject, iterators: list[Iterator[object]]) -> dict[str, str]:
@@ -144,9 +146,9 @@ def test_a_fork_in_every_state(kafka: FakeKafka, kind: Kind, state: State, way: 
             if child is _dropped and state in (closing, closed):
                 continue
             with state(subject) as iterators:
-                told = way(lambda work=child, made=iterators: work(subject, made))
+                results = way(lambda work=child, made=iterators: work(subject, made))
             if state not in (closing, closed):
-                wrong = {name: one for name, one in told.items() if one != UsedAfterFork.__name__}
+                wrong = {name: error for name, error in results.items() if error != UsedAfterFork.__name__}
                 assert wrong.keys() <= NEEDS_NOTHING, wrong
                 in_time(subject.check)
     finally:
@@ -172,8 +174,8 @@ def test_forks_in_the_middle_of_calls(kafka: FakeKafka, kind: Kind, forks: int) 
         in_time(subject.check)
     finally:
         in_time(subject.close)
-    for told in codes:
-        wrong = {name: one for name, one in told.items() if one != UsedAfterFork.__name__}
+    for results in codes:
+        wrong = {name: error for name, error in results.items() if error != UsedAfterFork.__name__}
         assert wrong.keys() <= NEEDS_NOTHING, wrong
 
 

@@ -42,7 +42,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def _left(before: set[threading.Thread]) -> list[str]:
-    return [one.name for one in threading.enumerate() if one not in before and one.name.startswith(OURS)]
+    return [thread.name for thread in threading.enumerate() if thread not in before and thread.name.startswith(OURS)]
 
 
 # The levers

@@ -50,18 +50,18 @@ def limit_memory() -> None:
 def outcome(reader: Reader, way: str, what: OffsetRange) -> dict[str, Any]:
     """What came of one attempt."""
     began, rows = time.monotonic(), 0
-    told: dict[str, Any] = {"topic": what.topic, "way": way}
+    outcome_fields: dict[str, Any] = {"topic": what.topic, "way": way}
     try:
         for item in WAYS[way](reader, what):
             if isinstance(item, int):
                 rows += item
             elif hasattr(item, "error"):
-                told |= {"error": type(item.error).__name__, "text": str(item.error), "offset": item.offset}
+                outcome_fields |= {"error": type(item.error).__name__, "text": str(item.error), "offset": item.offset}
             else:
                 rows += getattr(item, "num_rows", 0)
     except OttlaError as error:
-        told |= {"error": type(error).__name__, "text": str(error)}
-    return told | {"rows": rows, "seconds": time.monotonic() - began}
+        outcome_fields |= {"error": type(error).__name__, "text": str(error)}
+    return outcome_fields | {"rows": rows, "seconds": time.monotonic() - began}
 
 
 def main() -> int:

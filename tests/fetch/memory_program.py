@@ -37,12 +37,12 @@ def main() -> int:
                 rows += records.num_rows
                 size += records.nbytes
         elif given.way == "batches":
-            rows = sum(one.batch.header.count for one in reader.batches(given.topic))
+            rows = sum(raw.batch.header.count for raw in reader.batches(given.topic))
         else:
             rows = reader.count(given.topic)
         seconds = time.monotonic() - began
-    told = {"before": before, "peak": memory("VmHWM"), "rows": rows, "bytes": size, "seconds": seconds}
-    print(json.dumps(told | {"limit": given.memory_bytes}))
+    figures = {"before": before, "peak": memory("VmHWM"), "rows": rows, "bytes": size, "seconds": seconds}
+    print(json.dumps(figures | {"limit": given.memory_bytes}))
     return 0
 
 

@@ -205,7 +205,7 @@ def main() -> int:
         wrong = soak(gb=given.gb, seed=seed, least_seconds=given.seconds)
     except (OttlaError, AssertionError) as error:
         wrong = [f"the run broke off: {type(error).__name__}: {error}"]
-    print("\n".join(f"FAILED: {one}" for one in wrong) or "PASSED")
+    print("\n".join(f"FAILED: {reason}" for reason in wrong) or "PASSED")
     return 1 if wrong else 0
 
 

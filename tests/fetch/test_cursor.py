@@ -71,11 +71,11 @@ def test_a_range_is_read_exactly_wherever_its_batches_end(start: int, length: in
     end = sum(sizes)
     stop = min(end, start + length)
     cursor = new(start, stop)
-    found: list[int] = []
+    offsets: list[int] = []
     while not cursor.is_over:
         first = max(number for number, base in enumerate(bases) if base <= cursor.position)
-        found += offsets_in(took(cursor, fetched(*batches[first : first + 2])))
-    assert found == list(range(start, stop))
+        offsets += offsets_in(took(cursor, fetched(*batches[first : first + 2])))
+    assert offsets == list(range(start, stop))
 
 
 def test_a_hole_that_compaction_left_is_no_error() -> None:
@@ -275,7 +275,9 @@ class Model:
             return [], []
         upper = parse(sent[-1])[0].header.next_offset
         # In no order, and also those of which only the end lies in the range.
-        listed = [one for one, ends in reversed(self.aborted) if ends >= position and one.first_offset < upper]
+        listed = [
+            aborted for aborted, end in reversed(self.aborted) if end >= position and aborted.first_offset < upper
+        ]
         return sent, listed
 
 
@@ -285,11 +287,11 @@ def test_exactly_the_committed_records_are_read_from_anywhere(history: list[Step
     model = Model(history)
     start = min(start, model.stable)
     cursor = new(start, model.stable)
-    found: list[int] = []
+    offsets: list[int] = []
     while not cursor.is_over:
         batches, aborted = model.answer(cursor.position, most)
-        found += offsets_in(took(cursor, fetched(*batches, aborted=aborted), committed_only=True))
-    assert found == [offset for offset in model.counting if offset >= start]
+        offsets += offsets_in(took(cursor, fetched(*batches, aborted=aborted), committed_only=True))
+    assert offsets == [offset for offset in model.counting if offset >= start]
 
 
 @given(steps)
@@ -298,7 +300,7 @@ def test_without_isolation_every_record_is_read(history: list[Step]) -> None:
     model = Model(history)
     if not model.batches:
         return
-    piece = took(new(0, model.end), fetched(*model.batches, aborted=[one for one, _ in model.aborted]))
+    piece = took(new(0, model.end), fetched(*model.batches, aborted=[aborted for aborted, _ in model.aborted]))
     headers = [batch.header for data in model.batches for batch in parse(data)]
     assert len(offsets_in(piece)) == sum(header.count for header in headers if not header.is_control)
 

@@ -34,43 +34,43 @@ def outcomes() -> list[dict[str, Any]]:
 
 
 def _of(outcomes: list[dict[str, Any]], way: str) -> dict[str, dict[str, Any]]:
-    found = {one["topic"].removeprefix("h-"): one for one in outcomes if one["way"] == way}
-    assert len(found) > 60
-    return found
+    selected = {outcome["topic"].removeprefix("h-"): outcome for outcome in outcomes if outcome["way"] == way}
+    assert len(selected) > 60
+    return selected
 
 
 def test_every_hostile_batch_gets_one_error_that_names_topic_partition_and_offset(
     outcomes: list[dict[str, Any]],
 ) -> None:
-    for name, one in _of(outcomes, "read").items():
+    for name, outcome in _of(outcomes, "read").items():
         if name in HARMLESS:
-            assert "error" not in one, one
+            assert "error" not in outcome, outcome
             continue
-        assert f"h-{name}-0" in one["text"], one
-        assert "offset" in one["text"], one
-        assert one["error"] in {"CorruptBatch", "UnsupportedFormat", "DeadlineExceeded"}
+        assert f"h-{name}-0" in outcome["text"], outcome
+        assert "offset" in outcome["text"], outcome
+        assert outcome["error"] in {"CorruptBatch", "UnsupportedFormat", "DeadlineExceeded"}
 
 
 def test_what_lies_before_a_hostile_batch_is_read(outcomes: list[dict[str, Any]]) -> None:
-    assert {one["rows"] for one in _of(outcomes, "read").values()} == {GOOD, GOOD + 1}
+    assert {outcome["rows"] for outcome in _of(outcomes, "read").values()} == {GOOD, GOOD + 1}
 
 
 def test_a_fold_is_told_where_a_hostile_batch_is(outcomes: list[dict[str, Any]]) -> None:
-    for name, one in _of(outcomes, "fold").items():
-        if "error" in one and one["error"] == "CorruptBatch":
-            assert one["offset"] >= GOOD, (name, one)
-        assert one["rows"] >= GOOD
+    for name, outcome in _of(outcomes, "fold").items():
+        if "error" in outcome and outcome["error"] == "CorruptBatch":
+            assert outcome["offset"] >= GOOD, (name, outcome)
+        assert outcome["rows"] >= GOOD
 
 
 def test_counting_and_raw_batches_touch_no_record(outcomes: list[dict[str, Any]]) -> None:
     counted = _of(outcomes, "count")
-    assert all("error" not in one for name, one in counted.items() if name.startswith("bomb"))
-    assert all("error" not in one for name, one in _of(outcomes, "batches").items() if name.startswith("bomb"))
+    assert all("error" not in outcome for name, outcome in counted.items() if name.startswith("bomb"))
+    assert all("error" not in outcome for name, outcome in _of(outcomes, "batches").items() if name.startswith("bomb"))
 
 
 def test_no_hostile_batch_takes_long(outcomes: list[dict[str, Any]]) -> None:
     # What it costs on a machine that is busy; a bomb that is inflated, or a loop that is believed, takes far longer.
-    assert max(one["seconds"] for one in outcomes) < 60
+    assert max(outcome["seconds"] for outcome in outcomes) < 60
 
 
 # Brokers that lie about offsets
@@ -84,8 +84,8 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def reader(kafka: FakeKafka) -> Iterator[Reader]:
-    with Reader(kafka.bootstrap, retry=QUICK, timeouts=TIMES, fetching=Fetching(max_wait=0.05)) as one:
-        yield one
+    with Reader(kafka.bootstrap, retry=QUICK, timeouts=TIMES, fetching=Fetching(max_wait=0.05)) as reader:
+        yield reader
 
 
 def end_at(kafka: FakeKafka, offset: int) -> None:

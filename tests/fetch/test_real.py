@@ -30,7 +30,7 @@ from ottla.net import Cluster
 
 from .compacting import COMPACTION, compact
 from .conftest import NewTopic
-from .watching import Told, names, values
+from .watching import EventLog, names, values
 
 pytestmark = pytest.mark.broker
 SECONDS = 30.0
@@ -40,8 +40,8 @@ WRITERS = {"confluent-kafka": confluent_write, "aiokafka": aiokafka_write, "kafk
 
 @pytest.fixture(scope="module")
 def reader(kafka: LocalCluster) -> Iterable[Reader]:
-    with Reader(kafka.bootstrap) as one:
-        yield one
+    with Reader(kafka.bootstrap) as reader:
+        yield reader
 
 
 def sent(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
@@ -52,8 +52,8 @@ def sent(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
         times = [time // 1000 for time in batch.column("timestamp").cast(pa.int64()).to_pylist()]
         keys, contents, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
         found += [
-            Sent(key, value, tuple((one["key"], one["value"]) for one in pairs or ()), at)
-            for key, value, pairs, at in zip(keys, contents, headers, times, strict=True)
+            Sent(key, value, tuple((header["key"], header["value"]) for header in pairs or ()), time)
+            for key, value, pairs, time in zip(keys, contents, headers, times, strict=True)
         ]
     return found
 
@@ -141,7 +141,9 @@ def test_the_broker_sets_the_time_where_the_topic_says_so(
 ) -> None:
     topic = new_topic(settings={"message.timestamp.type": "LogAppendTime"})
     before = time.time() * 1000 - 5000
-    confluent_write(kafka.bootstrap, TopicPartition(topic, 0), "zstd", [one._replace(time=1000) for one in RECORDS])
+    confluent_write(
+        kafka.bootstrap, TopicPartition(topic, 0), "zstd", [record._replace(time=1000) for record in RECORDS]
+    )
     table = pa.Table.from_batches(reader.read(topic, columns=["timestamp", "timestampType"]))
     stamps = [stamp / 1000 for stamp in table["timestamp"].cast(pa.int64()).to_pylist()]
     assert set(table["timestampType"].to_pylist()) == {1}
@@ -182,9 +184,9 @@ def test_batches_larger_than_a_request_in_all_partitions_at_once(kafka: LocalClu
 def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
     topic = new_topic(12)
     assert list(reader.read(topic)) == []
-    assert [(one.records, one.bytes) for one in reader.profile(topic)] == [(0, 0)] * 12
+    assert [(profile.records, profile.bytes) for profile in reader.profile(topic)] == [(0, 0)] * 12
     confluent_write(kafka.bootstrap, TopicPartition(topic, 7), "none", RECORDS[:3])
-    assert [one.partition for one in names(reader.read(topic))] == [7, 7, 7]
+    assert [record.partition for record in names(reader.read(topic))] == [7, 7, 7]
     assert set(reader.offsets(topic, "latest").values()) == {0, 3}
 
 
@@ -345,12 +347,12 @@ def test_a_reader_of_committed_records_waits_for_an_open_transaction(kafka: Loca
 def test_records_of_an_open_transaction_are_not_lost_however_long_it_takes(
     kafka: LocalCluster, new_topic: NewTopic
 ) -> None:
-    topic, told = new_topic(), Told()
+    topic, events = new_topic(), EventLog()
     writers = Writers(kafka, topic, 1)
     writers.write(0, 5)
     impatient = Timeouts(total=1.0)
     with Reader(
-        kafka.bootstrap, isolation="read_committed", on_lost="earliest", timeouts=impatient, events=[told]
+        kafka.bootstrap, isolation="read_committed", on_lost="earliest", timeouts=impatient, events=[events]
     ) as reader:
         who = (
             r"a transaction of producer id \d+ \(transactional id '.+'\), open since 20.+, holds it up from offset 0 on"
@@ -362,7 +364,7 @@ def test_records_of_an_open_transaction_are_not_lost_however_long_it_takes(
             list(strict.read(OffsetRange(topic, 0, 0, 5)))
         writers.commit(0)
         assert [record.offset for record in names(reader.read(OffsetRange(topic, 0, 0, 5)))] == [0, 1, 2, 3, 4]
-    assert not told.of(RangeLost)
+    assert not events.of(RangeLost)
 
 
 def test_many_transactions_in_one_answer(kafka: LocalCluster, new_topic: NewTopic) -> None:

@@ -30,15 +30,17 @@ class Brokers:
         self.questions += 1
         if self.sizes is None:
             raise OttlaError("not for you")
-        return ReplicaSizes({at: (ReplicaSize(at, 1, size, 0, "/data"),) for at, size in self.sizes.items()})
+        return ReplicaSizes(
+            {partition: (ReplicaSize(partition, 1, size, 0, "/data"),) for partition, size in self.sizes.items()}
+        )
 
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     """All there are."""
-    found = Brokers()
-    monkeypatch.setattr(record_sizes, "Admin", found)
-    return found
+    brokers = Brokers()
+    monkeypatch.setattr(record_sizes, "Admin", brokers)
+    return brokers
 
 
 @pytest.fixture

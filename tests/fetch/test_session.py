@@ -15,7 +15,7 @@ from ottla.model import TopicPartition
 from ottla.wire.fetch import NO_SESSION
 
 IDS = {name: uuid.uuid4() for name in "ab"}
-Told = tuple[int, int, int]
+CursorState = tuple[int, int, int]
 
 
 class Broker:
@@ -23,38 +23,38 @@ class Broker:
 
     def __init__(self, version: int = 13) -> None:
         self.version = version
-        self.sessions: dict[int, tuple[int, dict[tuple[object, int], Told]]] = {}
+        self.sessions: dict[int, tuple[int, dict[tuple[object, int], CursorState]]] = {}
         self.number = 0
         self.grants = True
 
-    def ask(self, request: SessionRequest) -> tuple[int, int, dict[tuple[object, int], Told]]:
+    def ask(self, request: SessionRequest) -> tuple[int, int, dict[tuple[object, int], CursorState]]:
         """The error, the id of the session, and what is fetched."""
         (number, epoch), cursors, forgotten = request
-        told = wanted(cursors, self.version)
+        states = states_of(cursors, self.version)
         if epoch <= 0:
             self.sessions.pop(number, None)
             if (number, epoch) == NO_SESSION or not self.grants:
-                return 0, 0, told
+                return 0, 0, states
             self.number += 1
-            self.sessions[self.number] = (1, told)
-            return 0, self.number, told
+            self.sessions[self.number] = (1, states)
+            return 0, self.number, states
         if number not in self.sessions:
             return ErrorCode.fetch_session_id_not_found, 0, {}
         expected, known = self.sessions[number]
         if epoch != expected:
             return ErrorCode.invalid_fetch_session_epoch, 0, {}
-        known.update(told)
-        for one in forgotten:
-            known.pop((one.topic_id if self.version >= 13 else one.topic, one.partition), None)
+        known.update(states)
+        for entry in forgotten:
+            known.pop((entry.topic_id if self.version >= 13 else entry.topic, entry.partition), None)
         self.sessions[number] = (expected + 1, known)
         return 0, number, known
 
 
 def cursors_of(count: int) -> list[Cursor]:
-    found = [Cursor(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
-    for cursor in found:
+    cursors = [Cursor(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
+    for cursor in cursors:
         cursor.leader = cursor.leader_epoch = 0
-    return found
+    return cursors
 
 
 def identity(cursor: Cursor, version: int) -> str | uuid.UUID:
@@ -62,7 +62,7 @@ def identity(cursor: Cursor, version: int) -> str | uuid.UUID:
     return cursor.topic_id if version >= 13 else cursor.tp.topic
 
 
-def wanted(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], Told]:
+def states_of(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], CursorState]:
     return {
         (identity(cursor, version), cursor.tp.partition): (cursor.position, cursor.epoch, cursor.leader_epoch)
         for cursor in cursors
@@ -80,7 +80,7 @@ def test_only_what_changed_is_said() -> None:
     cursors[7].position = 5
     request = session.request(cursors[:-1], version=13)
     assert request.cursors == [cursors[7]]
-    assert [(one.topic, one.partition, one.topic_id) for one in request.forgotten] == [("b", 39, IDS["b"])]
+    assert [(entry.topic, entry.partition, entry.topic_id) for entry in request.forgotten] == [("b", 39, IDS["b"])]
     assert session.number_of(IDS["b"], 7) == 7
     assert session.number_of(IDS["a"], 7) is None
     assert session.number_of(uuid.uuid4(), 7) is None
@@ -165,7 +165,7 @@ def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> No
             assert session.was_lost(error)
             continue
         sessions += number > 0
-        assert asked == wanted(ready, version)
+        assert asked == states_of(ready, version)
         for position, cursor in enumerate(ready):
             assert session.number_of(identity(cursor, version), cursor.tp.partition) == position
         session.answered(number)

@@ -24,7 +24,7 @@ from ottla.testing import FakeKafka
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 FETCHING = Fetching(memory_bytes=1 << 17, request_bytes=1 << 11, max_wait=0.05)
-MANNER = FetchPolicy(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
+POLICY = FetchPolicy(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
 FILES = tuple(
     f"ottla/{name}.py"
     for name in (
@@ -73,7 +73,7 @@ class World:
     def __init__(self, kafka: FakeKafka, cluster: Cluster, seed: int) -> None:
         self.chance = random.Random(seed)
         self.kafka = kafka
-        self.fetcher = Fetcher(cluster, MANNER, lane=f"driven-{seed}", events=Events())
+        self.fetcher = Fetcher(cluster, POLICY, channel=f"driven-{seed}", events=Events())
         self.topic_id = cluster.topic("t").id
         self.cursors = {at: Cursor(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
         self.fetcher.add(self.cursors.values())

@@ -57,10 +57,10 @@ def names(batches: Iterable[pa.RecordBatch]) -> Generator[Names, None, None]:
 
 def by_partition(batches: Iterable[pa.RecordBatch]) -> dict[int, list[int]]:
     """The offsets of each partition, in the order of reading."""
-    found: dict[int, list[int]] = {}
+    offsets: dict[int, list[int]] = {}
     for partition, offset in names(batches):
-        found.setdefault(partition, []).append(offset)
-    return found
+        offsets.setdefault(partition, []).append(offset)
+    return offsets
 
 
 def values(batches: Iterable[pa.RecordBatch]) -> list[bytes | None]:
@@ -68,7 +68,7 @@ def values(batches: Iterable[pa.RecordBatch]) -> list[bytes | None]:
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
-class Told(list[Event]):
+class EventLog(list[Event]):
     """A sink that keeps what it hears."""
 
     def __call__(self, event: Event) -> None:

@@ -41,10 +41,10 @@ def attempts(seconds: float, retry: Retry | None = None, pause: Flag | None = No
     )
 
 
-def fail_until_raised(one: Attempts, *errors: OttlaError) -> OttlaError:
+def fail_until_raised(tries: Attempts, *errors: OttlaError) -> OttlaError:
     for number in range(100_000):
         try:
-            one.failed(errors[number % len(errors)])
+            tries.failed(errors[number % len(errors)])
         except OttlaError as exc:
             return exc
     raise AssertionError("never gave up")
@@ -97,10 +97,10 @@ def test_retriable_failures_are_waited_out_until_the_deadline() -> None:
 
 def test_each_cause_is_told_once_and_the_newest_last() -> None:
     first, second = ConnectionLost("a:1", "cut"), ConnectionLost("b:2", "refused")
-    one = attempts(0.05)
-    one.failed(second)
-    one.failed(first)
-    error = fail_until_raised(one, second)
+    tries = attempts(0.05)
+    tries.failed(second)
+    tries.failed(first)
+    error = fail_until_raised(tries, second)
     assert isinstance(error, DeadlineExceeded)
     assert error.causes == ("a:1: cut", "b:2: refused")
 
@@ -124,19 +124,19 @@ def test_attempts_at_an_address_are_added_up() -> None:
 
 def test_the_first_reason_of_an_address_is_kept_beside_the_last() -> None:
     rounds = [NoBrokerReachable((Attempt("a:1", reason, 0.1),), 0.1) for reason in ("refused", "silent", "too late")]
-    one = attempts(0.1)
+    tries = attempts(0.1)
     for error in rounds:
-        one.failed(error)
-    summary = fail_until_raised(one, rounds[-1])
+        tries.failed(error)
+    summary = fail_until_raised(tries, rounds[-1])
     assert isinstance(summary, NoBrokerReachable)
     assert summary.attempts[0].reason == "refused; later: too late"
 
 
 def test_one_round_without_answer_at_the_very_end_does_not_hide_the_causes() -> None:
-    one = attempts(0.05, Retry(initial=0.02, maximum=0.02))
-    one.failed(BrokerError(ErrorCode.not_leader_or_follower, "asking"))
-    time.sleep(one.deadline.remaining())
-    error = fail_until_raised(one, NoBrokerReachable((Attempt("a:1", "no time", 0.0),), 0.0))
+    tries = attempts(0.05, Retry(initial=0.02, maximum=0.02))
+    tries.failed(BrokerError(ErrorCode.not_leader_or_follower, "asking"))
+    time.sleep(tries.deadline.remaining())
+    error = fail_until_raised(tries, NoBrokerReachable((Attempt("a:1", "no time", 0.0),), 0.0))
     assert isinstance(error, DeadlineExceeded)
     assert "NOT_LEADER" in str(error)
     assert "hint: " in str(error)
@@ -151,13 +151,13 @@ def test_a_topic_that_stays_unknown_counts_as_missing(monkeypatch: pytest.Monkey
 
 
 def test_a_wait_longer_than_the_deadline_leaves_time_for_a_last_attempt() -> None:
-    one = attempts(1.0, Retry(initial=0.05, maximum=100, factor=1000, jitter=0))
+    tries = attempts(1.0, Retry(initial=0.05, maximum=100, factor=1000, jitter=0))
     started = time.monotonic()
-    one.failed(LOST)
-    one.failed(LOST)
-    assert not one.deadline.expired()
+    tries.failed(LOST)
+    tries.failed(LOST)
+    assert not tries.deadline.expired()
     with pytest.raises(DeadlineExceeded):
-        one.failed(LOST)
+        tries.failed(LOST)
     assert time.monotonic() - started < 1.0
 
 

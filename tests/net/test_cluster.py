@@ -381,7 +381,7 @@ def test_each_kind_of_target_finds_a_broker(kafka: FakeKafka, cluster: Cluster) 
 
     def ask(target: Any) -> int:
         cluster.call(target, lambda v: messages.compose(messages.request_type(18, v(18)), _names()), check=id, what="x")
-        seen = [one for one in kafka.requests if one.api == "ApiVersions"][-1]
+        seen = [request for request in kafka.requests if request.api == "ApiVersions"][-1]
         asked.append(seen.broker)
         return seen.broker
 

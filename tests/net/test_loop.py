@@ -49,12 +49,12 @@ class Asking:
     """Asks broker 1 for what it was told to, and keeps what comes back."""
 
     def __init__(self, cluster: Cluster, *, seconds: float = 5.0) -> None:
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.loop: Loop[Any] = Loop(
-            cluster, channel="asking", name="ottla-asking", most_requests=5, events=Events(self.told.append)
+            cluster, channel="asking", name="ottla-asking", most_requests=5, events=Events(self.events.append)
         )
         self.seconds = seconds
-        self.wanted: list[Any] = []
+        self.queued: list[Any] = []
         self.answers: list[Answer[Any]] = []
         self.turns = 0
         self.began = self.ended = self.recovered = 0
@@ -72,12 +72,12 @@ class Asking:
         self.change()
         self.answers += self.loop.answers()
         link = self.loop.links.get(1)
-        if link is None or (self.wanted and not link.is_up):
+        if link is None or (self.queued and not link.is_up):
             if link is not None:
                 self.loop.links.connect(link, now)
             return self.loop.links.next_at(now)
-        while self.wanted and link.has_room:
-            self.loop.request(self.wanted.pop(0), link, API_VERSIONS, VERSION, question(), seconds=self.seconds)
+        while self.queued and link.has_room:
+            self.loop.request(self.queued.pop(0), link, API_VERSIONS, VERSION, question(), seconds=self.seconds)
         return self.until
 
     def recover(self) -> None:
@@ -88,7 +88,7 @@ class Asking:
         self.error = error
 
     def ask(self, *requests: Any) -> None:
-        self.loop.call(lambda: self.wanted.extend(requests))
+        self.loop.call(lambda: self.queued.extend(requests))
 
     def got(self) -> list[Any]:
         return [answer.request for answer in list(self.answers)]
@@ -107,7 +107,7 @@ def test_requests_come_back_as_answers_in_order(asking: Asking) -> None:
     eventually(lambda: len(asking.answers) == 50)
     assert asking.got() == list(range(50))
     assert all(answer.error is None and len(answer.body) for answer in asking.answers)
-    assert [type(event) for event in asking.told] == [ConnectionUp]
+    assert [type(event) for event in asking.events] == [ConnectionUp]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -128,7 +128,7 @@ def test_each_request_has_one_answer_whatever_becomes_of_the_connection(
         kafka.down(1)
         eventually(lambda: len(asking.answers) == 4)
         assert all(isinstance(answer.error, ConnectionLost) for answer in asking.answers[1:])
-    eventually(lambda: any(isinstance(event, ConnectionDown) for event in asking.told))
+    eventually(lambda: any(isinstance(event, ConnectionDown) for event in asking.events))
     kafka.up(1)
     asking.ask("last")
     eventually(lambda: "last" in asking.got())
@@ -268,7 +268,7 @@ def test_a_program_that_waits_drives_and_the_other_thread_keeps_away(driven: Dri
     driven.drive(lambda: driven.got() == ["first"])
     for number in range(200):
         driven.ask(number)
-        driven.drive(lambda wanted=number: wanted in driven.got())  # type: ignore[misc]
+        driven.drive(lambda queued=number: queued in driven.got())  # type: ignore[misc]
     others = len(driven.drivers) - driven.mine()
     assert driven.got() == ["first", *range(200)]
     assert driven.mine() >= 400

@@ -158,8 +158,8 @@ def test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move(brokers_
             finally:
                 stop.set()
                 brokers_to_break.restart(victim)
-            for one in asking:
-                one.result(30)
+            for pending in asking:
+                pending.result(30)
         assert max(answered) > killed_at
         admin.delete_topics("net-kill")
 

@@ -18,7 +18,7 @@ REFUSED = NoBrokerReachable((Attempt("a:1", "connection refused", 0.0),), 0.0)
 SILENT = NoBrokerReachable((Attempt("a:1", "no answer within 1.0 s", 1.0),), 1.0)
 
 
-def new_watch(*, longest: float = 5.0, refresh_seconds: float = 30.0) -> MetadataRefresh:
+def new_refresh(*, longest: float = 5.0, refresh_seconds: float = 30.0) -> MetadataRefresh:
     return MetadataRefresh(RETRY, random.Random(1), longest=longest, refresh_seconds=refresh_seconds)
 
 
@@ -29,13 +29,13 @@ def asked(refresh: MetadataRefresh, now: float, *topics: str) -> Lookup:
 
 
 def test_what_nobody_doubts_is_not_looked_up() -> None:
-    refresh = new_watch()
+    refresh = new_refresh()
     assert refresh.due(0.0, {"t"}, refreshed={"t"}) is None
     assert refresh.next_at({"t"}) == math.inf
 
 
 def test_a_doubted_topic_is_asked_for_once_and_only_while_it_is_in_use() -> None:
-    refresh = new_watch()
+    refresh = new_refresh()
     refresh.doubt("gone")
     assert refresh.due(0.0, {"t"}, refreshed=()) is None
     refresh.doubt("t")
@@ -49,7 +49,7 @@ def test_a_doubted_topic_is_asked_for_once_and_only_while_it_is_in_use() -> None
 
 
 def test_topics_that_may_be_created_are_asked_for_alone() -> None:
-    refresh = new_watch()
+    refresh = new_refresh()
     for topic in ("new", "old"):
         refresh.doubt(topic)
     first = refresh.due(0.0, {"new", "old"}, refreshed=(), creating={"new"})
@@ -61,7 +61,7 @@ def test_topics_that_may_be_created_are_asked_for_alone() -> None:
 
 
 def test_metadata_is_looked_up_again_when_it_is_old() -> None:
-    refresh = new_watch(refresh_seconds=30.0)
+    refresh = new_refresh(refresh_seconds=30.0)
     refresh.mark_fresh(10.0)
     assert refresh.next_at({"t"}) == 40.0
     assert refresh.due(39.9, {"t"}, refreshed={"t"}) is None
@@ -73,7 +73,7 @@ def test_metadata_is_looked_up_again_when_it_is_old() -> None:
 
 
 def test_a_lookup_that_failed_is_repeated_later_each_time_and_may_take_longer() -> None:
-    refresh = new_watch(longest=4.0)
+    refresh = new_refresh(longest=4.0)
     refresh.doubt("t")
     now, pauses, seconds = 0.0, [], []
     for _ in range(8):
@@ -90,7 +90,7 @@ def test_a_lookup_that_failed_is_repeated_later_each_time_and_may_take_longer() 
 
 
 def test_an_answer_that_is_not_good_enough_is_asked_for_later_each_time_whatever_is_wrong_with_it() -> None:
-    refresh, other = new_watch(), new_watch()
+    refresh, other = new_refresh(), new_refresh()
     now = 0.0
     for _ in range(6):
         for each, wrong in ((refresh, (["t"],)), (other, (["t"], ["u"], ["t", "u"]))):
@@ -109,7 +109,7 @@ def test_an_answer_that_is_not_good_enough_is_asked_for_later_each_time_whatever
 
 def test_it_is_dark_at_once_when_nobody_listens_or_lets_us_in_and_after_a_while_of_silence() -> None:
     for error, is_dark in ((REFUSED, True), (AuthenticationFailed("a:1", "no"), True), (SILENT, False), (LOST, False)):
-        refresh = new_watch()
+        refresh = new_refresh()
         refresh.doubt("t")
         refresh.failed(asked(refresh, 0.0, "t"), error, 1.0)
         assert refresh.is_dark({"t"}) is is_dark
@@ -124,15 +124,15 @@ def test_it_is_dark_at_once_when_nobody_listens_or_lets_us_in_and_after_a_while_
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["doubt", "due", "learned", "failed", "again"]), st.sampled_from("abc"))))
 def test_whatever_happens_a_topic_in_doubt_and_in_use_is_asked_for_in_the_end(steps: list[tuple[str, str]]) -> None:
-    refresh, now, under_way = new_watch(), 0.0, None
+    refresh, now, under_way = new_refresh(), 0.0, None
     for step, topic in steps:
         now += 0.05
         if step == "doubt":
             refresh.doubt(topic)
         elif step == "due":
-            found = refresh.due(now, "ab", refreshed=())
-            assert found is None or (under_way is None and found.topics <= {"a", "b"})
-            under_way = found or under_way
+            lookup = refresh.due(now, "ab", refreshed=())
+            assert lookup is None or (under_way is None and lookup.topics <= {"a", "b"})
+            under_way = lookup or under_way
         elif under_way is not None:
             if step == "failed":
                 refresh.failed(under_way, LOST, now)

@@ -166,7 +166,7 @@ def test_pump_leaves_nothing_behind_in_the_tls_layer(ca: trustme.CA, ca_file: Pa
 
     def bundles(peer: Peer) -> None:
         asked = [peer.request() for _ in range(5)]
-        peer.send(b"".join(response(one, metadata_fields("x" * 20_000)) for one in asked))
+        peer.send(b"".join(response(request, metadata_fields("x" * 20_000)) for request in asked))
         silence(peer)
 
     context = server_side(ca, "127.0.0.1")

@@ -25,5 +25,5 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def reader(kafka: FakeKafka) -> Iterator[Reader]:
-    with new_reader(kafka.bootstrap) as one:
-        yield one
+    with new_reader(kafka.bootstrap) as reader:
+        yield reader

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from tests.fetch.logs import fill
-from tests.fetch.watching import Told, names, new_reader, raised_by
+from tests.fetch.watching import EventLog, names, new_reader, raised_by
 from tests.waiting import eventually
 
 from ottla.admin import Admin
@@ -42,13 +42,13 @@ def test_a_proof_counts_partitions_that_were_added_a_moment_ago(kafka: FakeKafka
     assert reader.count("t") == 150
     assert reader.fingerprint("t").count == 150
     assert reader.fingerprint("t") != before
-    assert [one.partition for one in reader.ranges("t")] == [0, 1]
+    assert [span.partition for span in reader.ranges("t")] == [0, 1]
     assert sorted(reader.offsets("t", "latest").values()) == [50, 100]
-    assert [one.records for one in reader.profile("t")] == [100, 50]
+    assert [profile.records for profile in reader.profile("t")] == [100, 50]
     assert len(list(names(reader.read("t")))) == 150
-    assert sum(one.rows for one in reader.decoded("t")) == 150
+    assert sum(decoded.rows for decoded in reader.decoded("t")) == 150
     assert reader.fold(lambda total, batch: total + len(batch), 0, "t") == 150
-    assert {one.partition for one in reader.batches("t")} == {0, 1}
+    assert {raw.partition for raw in reader.batches("t")} == {0, 1}
     assert len(list(names(reader.read("t", CommittedBy("nobody"))))) == 150
 
 
@@ -127,8 +127,8 @@ def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_c
     kafka: FakeKafka, policy: str
 ) -> None:
     """Found: its reader waited for it without a word about what it had not read of the old one."""
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("many", stop=None, partitions=[3]))
         assert [next(reading).offset for _ in range(500)] == list(range(500))
         recreate(kafka, "many", records=20)
@@ -136,13 +136,13 @@ def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_c
             error = raised_by(lambda: next(reading), OffsetsLost, within=10)
             assert (getattr(error, "partition", None), getattr(error, "resume", None)) == (3, 0)
             return
-        eventually(lambda: told.of(RangeLost), "it is told")
+        eventually(lambda: events.of(RangeLost), "it is told")
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.add_partitions(kafka._dispatcher.state.topics["many"], 4)
         fill(kafka, 1, at=TopicPartition("many", 3))
         assert [next(reading).offset for _ in range(10)] == list(range(10))
         reading.close()
-    assert [(event.partition, event.start, event.resume) for event in told.of(RangeLost)] == [(3, 500, 0)]
+    assert [(event.partition, event.start, event.resume) for event in events.of(RangeLost)] == [(3, 500, 0)]
 
 
 # Places that are not there
@@ -165,11 +165,14 @@ def test_an_offset_that_one_partition_has_is_a_place(kafka: FakeKafka, reader: R
 
 
 def test_a_group_that_is_behind_the_end_is_told_or_an_event(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap) as strict, new_reader(kafka.bootstrap, on_lost="earliest", events=[told]) as mild:
+    events = EventLog()
+    with (
+        new_reader(kafka.bootstrap) as strict,
+        new_reader(kafka.bootstrap, on_lost="earliest", events=[events]) as mild,
+    ):
         Admin(strict.cluster).groups.set_offsets("g", {TopicPartition("t", 0): Committed(5000)})
         with pytest.raises(OffsetsLost):
             list(strict.read("t", CommittedBy("g")))
         assert list(mild.read("t", CommittedBy("g"))) == []
-    (event,) = told.of(RangeLost)
+    (event,) = events.of(RangeLost)
     assert (event.start, event.stop) == (100, 5000)
