@@ -101,8 +101,8 @@ class Reading:
             self._left.clear()
             self.client.close()
             self.client = self._new()
-        found = [row for batch in self.client.read(TOPIC) for row in rows(batch)]
-        assert sorted(found) == [(at.partition, offset) for at in sorted(PLACES) for offset in range(EACH)]
+        records = [row for batch in self.client.read(TOPIC) for row in rows(batch)]
+        assert sorted(records) == [(tp.partition, offset) for tp in sorted(PLACES) for offset in range(EACH)]
         assert self.client.fingerprint(TOPIC) == self._fingerprint
         assert self.client.offsets(TOPIC, "latest") == PLACES
 
@@ -152,7 +152,7 @@ class Consuming:
             "commit": client.commit,
             "commit_soon": client.commit_soon,
             "committed": client.committed,
-            "position": lambda: [client.position(at) for at in client.assignment],
+            "position": lambda: [client.position(tp) for tp in client.assignment],
             "seek": self._seek,
             "seek to a place": lambda: self._seek("earliest"),
             "pause": self._pause,
@@ -169,7 +169,7 @@ class Consuming:
             self._got(rows(batch))
 
     def _iterate(self) -> None:
-        if not any(self._has_more(at) for at in self.client.assignment):
+        if not any(self._has_more(tp) for tp in self.client.assignment):
             return
         for batch in self.client:
             self._got(rows(batch))
@@ -184,31 +184,31 @@ class Consuming:
         return records
 
     def _record(self) -> None:
-        if not any(self._has_more(at) for at in self.client.assignment):
+        if not any(self._has_more(tp) for tp in self.client.assignment):
             return
         self._records = self.client.records() if self._records is None else self._records
         records, self._records = self._records, None  # one that was interrupted is over
         for record in itertools.islice(records, 3):
             self._got([(record.partition, record.offset)])
-            if not any(self._has_more(at) for at in self.client.assignment):
+            if not any(self._has_more(tp) for tp in self.client.assignment):
                 break
         self._records = records
 
-    def _got(self, found: list[tuple[int, int]]) -> None:
-        for partition, offset in found:
-            at = TopicPartition(TOPIC, partition)
-            assert offset in (self._next[at], self._least[at]), f"{at}: {offset} after {self._next[at]}"
-            self._next[at] = self._least[at] = offset + 1
-            self._most[at] = max(self._most[at], offset + 1)
+    def _got(self, records: list[tuple[int, int]]) -> None:
+        for partition, offset in records:
+            tp = TopicPartition(TOPIC, partition)
+            assert offset in (self._next[tp], self._least[tp]), f"{tp}: {offset} after {self._next[tp]}"
+            self._next[tp] = self._least[tp] = offset + 1
+            self._most[tp] = max(self._most[tp], offset + 1)
 
-    def _has_more(self, at: TopicPartition) -> bool:
-        return self._next[at] < EACH
+    def _has_more(self, tp: TopicPartition) -> bool:
+        return self._next[tp] < EACH
 
     def _seek(self, place: Any = 0) -> None:
-        for at in sorted(self.client.assignment):
-            self._least[at] = 0
-            self.client.seek(at, place)
-            self._next[at] = 0
+        for tp in sorted(self.client.assignment):
+            self._least[tp] = 0
+            self.client.seek(tp, place)
+            self._next[tp] = 0
 
     def _pause(self) -> None:
         some = sorted(self.client.assignment)[:1]
@@ -223,7 +223,7 @@ class Consuming:
 
     def check(self) -> None:
         offsets = committed(self._kafka)
-        assert all(offsets.get((at.topic, at.partition), 0) <= EACH for at in PLACES)
+        assert all(offsets.get((tp.topic, tp.partition), 0) <= EACH for tp in PLACES)
         if self.client._closed or self.client._stopped:
             self._begin_again()
         self.client.resume(*self.client.paused)  # the end of a pause may have been interrupted
@@ -237,8 +237,8 @@ class Consuming:
         assert self._next == PLACES, self._next
         self.client.commit()
         offsets = committed(self._kafka)
-        told_of_mine = {at: offsets[at.topic, at.partition] for at in PLACES}
-        assert told_of_mine == PLACES, told_of_mine
+        committed_offsets = {tp: offsets[tp.topic, tp.partition] for tp in PLACES}
+        assert committed_offsets == PLACES, told_of_mine
 
     def _seek_if_done(self) -> None:
         if not any(map(self._has_more, PLACES)):
@@ -253,10 +253,10 @@ class Consuming:
         """Another program goes on after what is committed, which is nothing that was not handed out."""
         self.client.close()
         offsets = committed(self._kafka)
-        for at in PLACES:
-            offset = offsets.get((at.topic, at.partition), 0)
-            assert offset <= self._most[at], f"{at}: {offset} is committed, and was not handed out"
-            self._next[at] = self._least[at] = offset
+        for tp in PLACES:
+            offset = offsets.get((tp.topic, tp.partition), 0)
+            assert offset <= self._most[tp], f"{tp}: {offset} is committed, and was not handed out"
+            self._next[tp] = self._least[tp] = offset
         self.client = self._new()
 
     def close(self) -> None:
@@ -278,7 +278,7 @@ class Administering:
     @property
     def calls(self) -> dict[str, Call]:
         client = self.client
-        at = TopicPartition(TOPIC, 0)
+        tp = TopicPartition(TOPIC, 0)
         return {
             "create_topic": self._create,
             "delete_topics": self._delete,
@@ -288,7 +288,7 @@ class Administering:
             "log_ranges": lambda: client.log_ranges(TOPIC),
             "settings": lambda: client.settings(TOPIC),
             "committed": lambda: client.groups.committed("other"),
-            "set_offsets": lambda: client.groups.set_offsets("other", {at: 3}),
+            "set_offsets": lambda: client.groups.set_offsets("other", {tp: 3}),
             "close": self._close,
         }
 

@@ -186,10 +186,10 @@ def test_a_child_makes_its_own(kafka: FakeKafka, kind: Kind) -> None:
 
     def own() -> int:
         with new_consumer(kafka.bootstrap, group=f"own-{os.getpid()}", topics=TOPIC) as consumer:
-            found = len(read(consumer, RECORDS))
+            count = len(read(consumer, RECORDS))
         with Reader(kafka.bootstrap) as reader, Admin(kafka.bootstrap) as admin:
             assert TOPIC in admin.topic_names()
-            return found + reader.count(TOPIC)
+            return count + reader.count(TOPIC)
 
     try:
         with working(subject):

@@ -72,10 +72,10 @@ def main() -> int:
         Reader(kafka.bootstrap, retry=QUICK, timeouts=TIMES, fetching=FETCHING) as reader,
     ):
         for topic, data in topics.items():
-            at = TopicPartition(topic, 0)
-            plant(kafka, plain(0, GOOD), base=0, stop=GOOD, at=at)
+            tp = TopicPartition(topic, 0)
+            plant(kafka, plain(0, GOOD), base=0, stop=GOOD, at=tp)
             moved = GOOD.to_bytes(8, "big") + data[8:] if data[:8] == bytes(8) else data
-            plant(kafka, moved, base=GOOD, stop=GOOD + 1, at=at)
+            plant(kafka, moved, base=GOOD, stop=GOOD + 1, at=tp)
         list(reader.read(OffsetRange(next(iter(topics)), 0, 0, GOOD)))
         limit_memory()
         for topic in topics:

@@ -108,7 +108,9 @@ class Outcome:
     peak_bytes: int
 
 
-def read_apart(bootstrap: str, count: int, least_seconds: float, wanted: Fingerprint, told: Queue[Outcome]) -> None:
+def read_apart(
+    bootstrap: str, count: int, least_seconds: float, expected: Fingerprint, outcomes: Queue[Outcome]
+) -> None:
     """All of it, in at least so many seconds: a read that is over before anything breaks proves nothing."""
     ledger, began = Ledger(count), time.monotonic()
     lost: list[str] = []
@@ -127,13 +129,13 @@ def read_apart(bootstrap: str, count: int, least_seconds: float, wanted: Fingerp
         with Reader(bootstrap, timeouts=TIMES, fetching=fetching, events=[hear]) as reader:
             _read_slowly(reader, ledger, count, least_seconds)
             ledger.check()
-            found = reader.fingerprint(TOPIC)
-        if found != wanted:
-            wrong.append(f"the content is {found}, undisturbed it was {wanted}")
+            fingerprint = reader.fingerprint(TOPIC)
+        if fingerprint != expected:
+            wrong.append(f"the content is {fingerprint}, undisturbed it was {expected}")
     except (OttlaError, AssertionError) as error:
         wrong.append(f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - began
-    told.put(Outcome((*wrong, *lost), ledger.bytes / 1e9, seconds, retries.total(), memory("VmHWM")))
+    outcomes.put(Outcome((*wrong, *lost), ledger.bytes / 1e9, seconds, retries.total(), memory("VmHWM")))
 
 
 def _read_slowly(reader: Reader, ledger: Ledger, count: int, least_seconds: float) -> None:
@@ -165,14 +167,14 @@ def soak(*, gb: float, seed: int, least_seconds: float) -> list[str]:
         Admin(cluster).create_topic(TOPIC, partitions=PARTITIONS, replicas=3)
         write_numbered(kafka.bootstrap, TOPIC, count, size=size, codec=codec)
         eventually(lambda: sum(calm.offsets(TOPIC, "latest").values()) == count, "all brokers have all", seconds=300)
-        told: Queue[Outcome] = context.Queue()
-        given = (proxies.bootstrap, count, least_seconds, calm.fingerprint(TOPIC), told)
+        outcomes: Queue[Outcome] = context.Queue()
+        given = (proxies.bootstrap, count, least_seconds, calm.fingerprint(TOPIC), outcomes)
         process = context.Process(target=read_apart, args=given)
         breaker = Breaker(kafka, cluster, proxies, chance)
         process.start()
         breaker.start()
         try:
-            outcome = told.get(timeout=20 * least_seconds + 600)
+            outcome = outcomes.get(timeout=20 * least_seconds + 600)
         finally:
             breaker.stop()
             process.join(10)

@@ -214,8 +214,8 @@ def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) 
                 next(readings[topic][0])
             assert (caught.value.topic, caught.value.partition) == (topic, 0)
             assert (caught.value.start, caught.value.stop, caught.value.resume) == (50, 150, 50)
-            found = [next(readings[topic][1]) for _ in range(size)]
-            assert found == [b"anew %d" % number for number in range(size)]
+            values = [next(readings[topic][1]) for _ in range(size)]
+            assert values == [b"anew %d" % number for number in range(size)]
             (event,) = [event for event in events.of(RangeLost) if event.topic == topic]
             assert (event.start, event.stop, event.resume) == (50, 150, 50)
             readings[topic][1].close()

@@ -46,16 +46,16 @@ def reader(kafka: LocalCluster) -> Iterable[Reader]:
 
 def sent(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
     """The records as every client can say them."""
-    found = []
+    records = []
     for batch in batches:
         batch.validate(full=True)
         times = [time // 1000 for time in batch.column("timestamp").cast(pa.int64()).to_pylist()]
         keys, contents, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
-        found += [
+        records += [
             Sent(key, value, tuple((header["key"], header["value"]) for header in pairs or ()), time)
             for key, value, pairs, time in zip(keys, contents, headers, times, strict=True)
         ]
-    return found
+    return records
 
 
 def confluent_log(
@@ -69,15 +69,15 @@ def confluent_log(
         "enable.partition.eof": True,
         "enable.auto.commit": False,
     }
-    found: list[tuple[int, bytes | None]] = []
+    records: list[tuple[int, bytes | None]] = []
     with closing(confluent_kafka.Consumer(settings)) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         while (message := consumer.poll(SECONDS)) is not None:
             error = message.error()
             if error is not None:
                 assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
-                return found
-            found.append((message.offset() or 0, message.value()))
+                return records
+            records.append((message.offset() or 0, message.value()))
     raise AssertionError(f"no end of {topic} in {SECONDS} s")
 
 
@@ -177,8 +177,8 @@ def test_batches_larger_than_a_request_in_all_partitions_at_once(kafka: LocalClu
     assert producer.flush(SECONDS) == 0
     tiny = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10, max_wait=0.1)
     with Reader(kafka.bootstrap, fetching=tiny) as reader:
-        found = sorted((value or b"")[:6] for value in values(reader.read(topic)))
-    assert found == [b"%06d" % number for number in range(600)]
+        records = sorted((value or b"")[:6] for value in values(reader.read(topic)))
+    assert records == [b"%06d" % number for number in range(600)]
 
 
 def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
@@ -195,9 +195,9 @@ def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTo
 
 def test_a_compacted_topic_is_read_with_its_holes(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
     topic, count = new_topic(settings=COMPACTION, replicas=1), 1500
-    at = TopicPartition(topic, 0)
-    compact(kafka, at, count, is_there=lambda: reader.count(topic, 0, count))
-    end = reader.offsets(topic, "latest")[at]
+    tp = TopicPartition(topic, 0)
+    compact(kafka, tp, count, is_there=lambda: reader.count(topic, 0, count))
+    end = reader.offsets(topic, "latest")[tp]
     theirs = [pair for pair in confluent_log(kafka, topic) if pair[0] < end]
     ours = our_log(reader.read(topic, 0, end))
     assert [offset for offset, _ in ours] == sorted({offset for offset, _ in ours})
@@ -221,9 +221,9 @@ def test_partitions_that_are_added_while_a_topic_is_followed(
         Admin(cluster).add_partitions(topic, 3)
         for partition in (1, 2, 0):
             confluent_write(kafka.bootstrap, TopicPartition(topic, partition), "none", RECORDS[:5])
-        found = sorted(next(reading) for _ in range(15))
+        records = sorted(next(reading) for _ in range(15))
         reading.close()
-    assert found == [(0, n) for n in range(5, 10)] + [(p, n) for p in (1, 2) for n in range(5)]
+    assert records == [(0, n) for n in range(5, 10)] + [(p, n) for p in (1, 2) for n in range(5)]
 
 
 def test_the_same_over_tls_with_a_password(kafka: LocalCluster, new_topic: NewTopic) -> None:

@@ -75,7 +75,7 @@ class World:
         self.kafka = kafka
         self.fetcher = Fetcher(cluster, POLICY, channel=f"driven-{seed}", events=Events())
         self.topic_id = cluster.topic("t").id
-        self.cursors = {at: Cursor(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
+        self.cursors = {tp: Cursor(tp, 0, topic_id=self.topic_id) for tp in PARTITIONS}
         self.fetcher.add(self.cursors.values())
         self.interrupter = CtrlC(FILES)
         self.most = 1
@@ -84,9 +84,9 @@ class World:
         self.interruptions = 0
 
     def write(self) -> None:
-        at, batches = self.chance.choice(PARTITIONS), self.chance.choice([1, 1, 5, 40])
-        fill(self.kafka, batches, at=at)
-        self.written[at] += batches * 10
+        tp, batches = self.chance.choice(PARTITIONS), self.chance.choice([1, 1, 5, 40])
+        fill(self.kafka, batches, at=tp)
+        self.written[tp] += batches * 10
 
     def read(self, seconds: float, *, is_interrupted: bool = False) -> None:
         place = self.chance.randint(1, self.most) if is_interrupted else 0
@@ -101,10 +101,10 @@ class World:
         self.reached[item.cursor.tp] = item.next_offset
         self.fetcher.buffer.used_up(item)
 
-    def begin_again(self, at: TopicPartition) -> None:
-        self.fetcher.remove([self.cursors[at]])
-        self.cursors[at] = Cursor(at, self.reached[at], topic_id=self.topic_id)
-        self.fetcher.add([self.cursors[at]])
+    def begin_again(self, tp: TopicPartition) -> None:
+        self.fetcher.remove([self.cursors[tp]])
+        self.cursors[tp] = Cursor(tp, self.reached[tp], topic_id=self.topic_id)
+        self.fetcher.add([self.cursors[tp]])
 
     def step(self) -> None:
         match self.chance.choice([*COMMON, *COMMON, "move", "break", "again"]):

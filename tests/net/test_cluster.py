@@ -115,9 +115,9 @@ def test_metadata_names_brokers_and_the_topics_asked_for(kafka: FakeKafka, clust
     assert set(cluster.metadata().brokers) == {1, 2, 3}
     assert cluster.metadata().topics == {}
     assert set(cluster.metadata(None).topics) == {"t"}
-    found = cluster.metadata(["t", "missing"])
-    assert len(found.topics["t"].partitions) == 6
-    assert found.topics["missing"].error is ErrorCode.unknown_topic_or_partition
+    metadata = cluster.metadata(["t", "missing"])
+    assert len(metadata.topics["t"].partitions) == 6
+    assert metadata.topics["missing"].error is ErrorCode.unknown_topic_or_partition
     assert kafka.topics == {"t": 6}
 
 
@@ -160,7 +160,7 @@ def test_threads_that_ask_the_same_share_one_look(kafka: FakeKafka, cluster: Clu
     kafka.delay("Metadata", 0.3)
     before = metadata_requests(kafka)
     with ThreadPoolExecutor(16) as pool:
-        assert {len(found.brokers) for found in pool.map(lambda _: cluster.metadata(["t"]), range(16))} == {3}
+        assert {len(metadata.brokers) for metadata in pool.map(lambda _: cluster.metadata(["t"]), range(16))} == {3}
     assert metadata_requests(kafka) - before <= 4
 
 
@@ -362,9 +362,9 @@ def test_a_topic_that_appears_in_time_is_found(kafka: FakeKafka, cluster: Cluste
 
 
 def test_coordinators_are_found_and_remembered(kafka: FakeKafka, cluster: Cluster) -> None:
-    found = cluster.coordinator("group", CoordinatorKind.GROUP)
-    assert found.id in (1, 2, 3)
-    assert cluster.coordinator("group", CoordinatorKind.GROUP) == found
+    coordinator = cluster.coordinator("group", CoordinatorKind.GROUP)
+    assert coordinator.id in (1, 2, 3)
+    assert cluster.coordinator("group", CoordinatorKind.GROUP) == coordinator
     assert sum(seen.api == "FindCoordinator" for seen in kafka.requests) == 1
     cluster.doubt(CoordinatorOf(CoordinatorKind.GROUP, "group"))
     cluster.coordinator("group", CoordinatorKind.GROUP)

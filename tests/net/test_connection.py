@@ -452,11 +452,11 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = (socket.AF_INET, server.getsockname())
     with serving(broker(answers)) as address:
-        found = [closed, (socket.AF_INET, tuple(address))]
-        monkeypatch.setattr(transport, "_look_up", lambda _: found)
+        addresses = [closed, (socket.AF_INET, tuple(address))]
+        monkeypatch.setattr(transport, "_look_up", lambda _: addresses)
         with connect(Address("localhost", address.port)) as connection:
             assert ask(connection).cluster_id == "1"
-        found[1] = closed
+        addresses[1] = closed
         with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1: connection refused; 127\.0\.0\.1: connection refused"):
             connect(Address("localhost", address.port))
 
@@ -554,28 +554,28 @@ def test_a_thread_beside_one_that_is_interrupted_anywhere_does_not_wait_in_vain(
     """Another thread's request ends at once, answered or with the connection lost; not when its time is over."""
     work = CtrlC(["ottla/net/pipeline.py", "ottla/net/traffic.py", "ottla/net/pending.py"])
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
-        at, ended = 0, True
+        step, ended = 0, True
         while ended:
-            at += 1
+            step += 1
             with connect(address) as connection:
-                _, ended = work.ends(partial(ask, connection), at)
+                _, ended = work.ends(partial(ask, connection), step)
                 with suppress(ConnectionLost):
                     threads.submit(ask, connection, 30.0).result(5.0)
-    assert at > 50
+    assert step > 50
 
 
 @_INTERRUPTED_SOCKETS
 def test_an_interrupt_anywhere_in_connecting_leaves_the_place_to_others() -> None:
     work = CtrlC(["ottla/net/pool.py"])
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
-        at, ended = 0, True
+        step, ended = 0, True
         while ended:
-            at += 1
+            step += 1
             pool = Pool(security=PLAINTEXT, client_id="test")
-            _, ended = work.ends(partial(pool.get, "broker", address, deadline=Deadline.after(5)), at)
+            _, ended = work.ends(partial(pool.get, "broker", address, deadline=Deadline.after(5)), step)
             threads.submit(pool.get, "broker", address, deadline=Deadline.after(2)).result()
             pool.close()
-    assert at > 10
+    assert step > 10
 
 
 def _in_a_thread(threads: ThreadPoolExecutor, work: Callable[[], object]) -> None:
@@ -584,25 +584,25 @@ def _in_a_thread(threads: ThreadPoolExecutor, work: Callable[[], object]) -> Non
 
 def test_a_signal_handler_that_waits_for_a_thread_which_connects_waits_not_in_vain() -> None:
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
-        at, was_there = 0, True
+        step, was_there = 0, True
         while was_there:
-            at += 1
+            step += 1
             pool = Pool(security=PLAINTEXT, client_id="test")
             elsewhere = partial(pool.get, "another key", address, deadline=Deadline.after(30))
             handler = Interrupter(partial(_in_a_thread, threads, elsewhere), "ottla/net/pool.py")
-            was_there = handler.during(partial(pool.get, "broker", address, deadline=Deadline.after(30)), at)
+            was_there = handler.during(partial(pool.get, "broker", address, deadline=Deadline.after(30)), step)
             pool.close()
-    assert at > 10
+    assert step > 10
 
 
 def test_a_request_that_is_queued_while_a_signal_handler_ends_the_line_ends_as_well() -> None:
     with serving(broker(answers)) as address:
-        at, was_there = 0, True
+        step, was_there = 0, True
         while was_there:
-            at += 1
+            step += 1
             with connect(address) as connection:
                 files = [f"ottla/net/{name}.py" for name in ("traffic", "pending", "outbox")]
                 handler = Interrupter(partial(connection._pipeline.traffic.lose, "by a handler"), *files)
                 with suppress(ConnectionLost):
-                    was_there = handler.during(partial(ask, connection), at)
-    assert at > 20
+                    was_there = handler.during(partial(ask, connection), step)
+    assert step > 20

@@ -19,15 +19,15 @@ from ottla.net.frames import HANDSHAKE_FRAME_BYTES, Buffers, Frames, TlsAnswered
 
 def feed(frames: Frames, data: bytes, *, at_most: int = 1 << 30) -> list[bytes]:
     """Receives `data` in pieces of `at_most` bytes or as much as there is space for."""
-    frames_found: list[bytes] = []
+    complete: list[bytes] = []
     while data:
         space = frames.space()
         assert len(space) > 0
         count = min(len(space), len(data), at_most)
         space[:count] = data[:count]
-        frames_found += [bytes(frame) for frame in frames.received(count)]
+        complete += [bytes(frame) for frame in frames.received(count)]
         data = data[count:]
-    return frames_found
+    return complete
 
 
 def framed(payload: bytes) -> bytes:
@@ -53,14 +53,14 @@ def test_a_frame_beyond_what_is_trusted_grows_as_it_arrives() -> None:
     payload = bytes(range(256)) * 300_000  # 77 MB
     frames = Frames()
     stream = memoryview(struct.pack(">i", len(payload)) + payload)
-    frames_found: list[memoryview] = []
+    complete: list[memoryview] = []
     while stream:
         space = frames.space()
         count = min(len(space), len(stream), 1 << 24)
         space[:count] = stream[:count]
-        frames_found += frames.received(count)
+        complete += frames.received(count)
         stream = stream[count:]
-    [frame] = frames_found
+    [frame] = complete
     assert frame == payload
 
 

@@ -23,10 +23,10 @@ class History:
     def __init__(self, visits: list[Visit]) -> None:
         self.now = MOMENT  # the first visit has begun, which is why the thread parks
         self._times: list[tuple[int, int, bool]] = []
-        at = 0
+        start = 0
         for staying, away, is_calling in visits:
-            self._times.append((at, at + staying + MOMENT, is_calling))
-            at += staying + MOMENT + away + MOMENT
+            self._times.append((start, start + staying + MOMENT, is_calling))
+            start += staying + MOMENT + away + MOMENT
 
     def visits(self) -> int:
         return sum(begin <= self.now for begin, _, _ in self._times)

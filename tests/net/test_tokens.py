@@ -22,8 +22,8 @@ SECRET = "s3cret/ž"
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with token_endpoint() as found:
-        yield found
+    with token_endpoint() as endpoint:
+        yield endpoint
 
 
 def credentials(endpoint: Endpoint, **more: str) -> ClientCredentials:

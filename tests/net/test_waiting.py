@@ -24,13 +24,13 @@ def _ctrl_c() -> None:
 
 def _everywhere(work: Callable[[], None], interruption: Callable[[], None]) -> Iterator[int]:
     """Does the work again and again, interrupted at its first, second, third instruction and so on."""
-    for at in range(1, 1000):
+    for step in range(1, 1000):
         reached = True
         with contextlib.suppress(KeyboardInterrupt):
-            reached = interrupted(work, at, interruption, files=FILES)
-        yield at
+            reached = interrupted(work, step, interruption, files=FILES)
+        yield step
         if not reached:
-            assert at > 10, "it was interrupted in many places"
+            assert step > 10, "it was interrupted in many places"
             return
     raise AssertionError("it has no end")
 
@@ -106,8 +106,8 @@ def test_all_who_wait_are_woken() -> None:
 def test_an_addition_in_the_middle_of_an_addition_counts_and_so_does_the_one_around_it() -> None:
     total = Total()
     expected = 0
-    for at in range(1, 200):
-        reached = interrupted(lambda: void(total.add(1)), at, lambda: void(total.add(1000)), files=FILES)
+    for step in range(1, 200):
+        reached = interrupted(lambda: void(total.add(1)), step, lambda: void(total.add(1000)), files=FILES)
         expected += 1001 if reached else 1
         assert total.value == expected
         if not reached:

@@ -161,14 +161,14 @@ def test_ctrl_c_at_any_instruction_leaves_no_thread_when_the_reader_is_closed(ka
     def work(reader: Reader) -> None:
         assert len(values(reader.read(OffsetRange("t", 0, 0, 100)))) == 100
 
-    for at in range(1, 10_000, 5):
+    for step in range(1, 10_000, 5):
         reached = True
         with new_reader(kafka.bootstrap) as reader, contextlib.suppress(KeyboardInterrupt):
             doing = partial(work, reader)
-            reached = interrupted(doing, at, press, files=("fetch/reader.py", "fetch/buffer.py", "fetch/fetcher.py"))
+            reached = interrupted(doing, step, press, files=("fetch/reader.py", "fetch/buffer.py", "fetch/fetcher.py"))
         eventually(lambda: not threads_of_reading(), "no thread is left")
         if not reached:
-            assert at > 300, "it was interrupted in many places"
+            assert step > 300, "it was interrupted in many places"
             return
     pytest.fail("reading has no end")
 

@@ -59,8 +59,8 @@ def test_a_range_is_read_exactly(reader: Reader, start: int, stop: int) -> None:
 
 def test_ranges_are_read_side_by_side(reader: Reader) -> None:
     ranges = [OffsetRange("many", 2, 10, 20), OffsetRange("t", 0, 5, 7), OffsetRange("many", 0, 0, 3)]
-    found = sorted((batch.column("topic")[0].as_py(), batch.num_rows) for batch in reader.read(ranges))
-    assert found == [("many", 3), ("many", 10), ("t", 2)]
+    counts = sorted((batch.column("topic")[0].as_py(), batch.num_rows) for batch in reader.read(ranges))
+    assert counts == [("many", 3), ("many", 10), ("t", 2)]
 
 
 def test_only_some_partitions_and_columns_are_read(reader: Reader) -> None:
@@ -101,8 +101,8 @@ def test_partitions_that_are_added_are_followed(kafka: FakeKafka) -> None:
             topic = kafka._dispatcher.state.topics["none"]
             topic.partitions.append(type(topic.partitions[0])((1,), 1))
         fill(kafka, 1, at=TopicPartition("none", 1))
-        found = [next(reading) for _ in range(19)]
-        assert [offset for partition, offset in found if partition == 1] == list(range(10))
+        records = [next(reading) for _ in range(19)]
+        assert [offset for partition, offset in records if partition == 1] == list(range(10))
         reading.close()
 
 

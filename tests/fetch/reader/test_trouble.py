@@ -250,10 +250,10 @@ def test_a_reader_that_takes_its_time_is_not_given_up(kafka: FakeKafka) -> None:
         first = next(reading)
         time.sleep(1.5)  # much longer than `total`, with a full buffer
         rest = list(reading)
-    found: dict[int, list[int]] = {}
+    records: dict[int, list[int]] = {}
     for partition, offset in [first, *rest]:
-        found.setdefault(partition, []).append(offset)
-    assert found == {number: list(range(18_000)) for number in range(4)}
+        records.setdefault(partition, []).append(offset)
+    assert records == {number: list(range(18_000)) for number in range(4)}
 
 
 # Trouble on the way
@@ -296,9 +296,9 @@ def test_a_silent_broker_is_left_after_the_request_timeout(kafka: FakeKafka) -> 
 
 def test_leaders_move_and_brokers_go_and_come_back_while_a_topic_is_read(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
-        found: dict[int, list[int]] = {}
+        records: dict[int, list[int]] = {}
         for number, record in enumerate(names(reader.read("many"))):
-            found.setdefault(record.partition, []).append(record.offset)
+            records.setdefault(record.partition, []).append(record.offset)
             if number % 100 == 0:
                 index = number // 100
                 live = sorted(kafka._dispatcher.state.live)
@@ -307,19 +307,19 @@ def test_leaders_move_and_brokers_go_and_come_back_while_a_topic_is_read(kafka: 
                 kafka.down(1 if number == 510 else 2)
             if number in (710, 1510):
                 kafka.all_up()
-        assert found == MANY
+        assert records == MANY
 
 
 def test_all_brokers_away_for_a_while_is_survived(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
         reading = names(reader.read("many"))
-        found = [next(reading)]
+        records = [next(reading)]
         kafka.all_down()
         back = threading.Timer(0.5, kafka.all_up)
         back.start()
-        found += list(reading)
+        records += list(reading)
         back.join()
-    assert len(set(found)) == len(found) == 2000
+    assert len(set(records)) == len(records) == 2000
 
 
 def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(kafka: FakeKafka) -> None:
@@ -338,13 +338,13 @@ def test_addresses_where_nobody_answers_are_told_as_a_producer_tells_them(kafka:
     events = EventLog()
     with new_reader(f"{kafka.bootstrap},{closed_port()}", fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("many"))
-        found = [next(reading)]
+        records = [next(reading)]
         kafka.all_down()
         back = threading.Thread(target=_up_when, args=(kafka, lambda: _nowhere(events)))
         back.start()
-        found += list(reading)
+        records += list(reading)
         back.join()
-    assert len(set(found)) == len(found) == 2000
+    assert len(set(records)) == len(records) == 2000
     assert {event.broker_id for event in events.of(TimeDown)} >= {None}
 
 
