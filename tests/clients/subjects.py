@@ -238,7 +238,7 @@ class Consuming:
         self.client.commit()
         offsets = committed(self._kafka)
         committed_offsets = {tp: offsets[tp.topic, tp.partition] for tp in PLACES}
-        assert committed_offsets == PLACES, told_of_mine
+        assert committed_offsets == PLACES, committed_offsets
 
     def _seek_if_done(self) -> None:
         if not any(map(self._has_more, PLACES)):
