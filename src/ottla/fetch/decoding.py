@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ottla.events import Events, TimesClamped
+from ottla.events import Events
 from ottla.fetch.cursor import Piece
 from ottla.wire.decode import Decoded, Decoder, Stretch
 from ottla.wire.scan import Batches
@@ -28,6 +28,8 @@ def decode(decoder: Decoder, piece: Piece, *, events: Events) -> Iterator[Decode
             before, cursor.clamped = cursor.clamped, cursor.clamped + decoded.clamped
             # Only when the count doubles: a log full of such records must not cause an event for each.
             if before.bit_length() < cursor.clamped.bit_length():
+                from ottla.events import TimesClamped
+
                 events.emit(TimesClamped(topic, partition, cursor.clamped))
         yield decoded
         del decoded  # frees its memory before the next one is allocated

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.errors import InputError, OttlaError, WireError
-from ottla.events import Event, Events, RangeLost
+from ottla.events.hub import Events
 from ottla.fetch import bounds
 from ottla.fetch.bounds import Bound
 from ottla.fetch.cursor import END_OF_LOG, Cursor, Failed, Piece
@@ -34,6 +33,7 @@ from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
 
 if TYPE_CHECKING:
+    from ottla.fetch.deferred_losses import DeferredLosses
     from ottla.fetch.profile import PartitionProfile
 
 T = TypeVar("T")
@@ -66,50 +66,20 @@ class ReadFailure(NamedTuple):
     error: OttlaError
 
 
-class _PrefetchEvents:
-    """Forwards the events of a prefetch. Losses are held back until the range is read, and dropped if it never is."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._held_back: deque[RangeLost] = deque()
-        self._is_read = False
-
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, RangeLost):
-            self._events.emit(event)
-            return
-        self._held_back.append(event)
-        if self._is_read:
-            self._forward()
-
-    def release(self) -> None:
-        """Forward losses from now on: the range is being read."""
-        self._is_read = True
-        self._forward()
-
-    def _forward(self) -> None:
-        while self._held_back:
-            try:
-                event = self._held_back.popleft()
-            except IndexError:
-                return  # another thread has taken it
-            self._events.emit(event)
-
-
 class Prefetch:
     """A range whose first response is fetched before the range is read.
 
     `Reader.decoded` takes it over and continues. `close` ends one that is not needed.
     """
 
-    __slots__ = ("_end", "_events", "_fetcher", "plan")
+    __slots__ = ("_end", "_fetcher", "_losses", "plan")
 
     def __init__(
-        self, plan: ReadPlan, fetcher: Fetcher, events: _PrefetchEvents, end: Callable[[Fetcher], None]
+        self, plan: ReadPlan, fetcher: Fetcher, losses: DeferredLosses, end: Callable[[Fetcher], None]
     ) -> None:
         self.plan = plan
         self._fetcher: Fetcher | None = fetcher
-        self._events = events
+        self._losses = losses
         self._end = end
 
     def close(self) -> None:
@@ -126,7 +96,7 @@ class Prefetch:
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is None:
             raise InputError("this prefetch was already read or closed; a prefetch can be read only once")
-        self._events.release()
+        self._losses.release()
         fetcher.buffer.restore()
         return fetcher
 
@@ -235,9 +205,11 @@ class Reader:
 
         Raises `ConnectionLost` if the reader is closed.
         """
+        from ottla.fetch.deferred_losses import DeferredLosses
+
         plan = self._plan(what, "earliest", "latest", None, None)
-        events = _PrefetchEvents(self._context.events)
-        fetcher = self._fetcher(plan.cursors, plan.followed, Events(events))
+        losses = DeferredLosses(self._context.events)
+        fetcher = self._fetcher(plan.cursors, plan.followed, Events(losses))
         fetcher.buffer.shrink(self._fetching.request_bytes)
         self._fetchers.add(fetcher)
         try:
@@ -246,7 +218,7 @@ class Reader:
         except BaseException:
             self._end(fetcher)
             raise
-        return Prefetch(plan, fetcher, events, self._end)
+        return Prefetch(plan, fetcher, losses, self._end)
 
     def decoded(
         self,

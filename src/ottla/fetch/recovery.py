@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from ottla import events
 from ottla.admin.identity import replaced
 from ottla.errors import (
     BrokerError,
@@ -27,7 +28,7 @@ from ottla.errors import (
     OttlaError,
     WireError,
 )
-from ottla.events import Events, FetchRetried, RangeLost
+from ottla.events import Events
 from ottla.fetch import losses
 from ottla.fetch.cursor import Cursor, Failed, Item, moved
 from ottla.fetch.log_extent import EpochEnd, LogExtent, find_epoch_end, find_extent
@@ -109,7 +110,7 @@ class Recovery:
         """Retry a cursor later, after a transient error."""
         wait = self._cluster.retry.wait(cursor.failures + 1, self._chance.random())
         cursor.back_off(error, now, resume_at=now + wait)
-        self._events.emit(FetchRetried(*cursor.tp, cursor.position, error))
+        self._events.emit(events.FetchRetried(*cursor.tp, cursor.position, error))
 
     def fail(self, cursor: Cursor, error: OttlaError) -> Failed:
         """End a cursor with an error, which gets the partition and offset if it lacks them."""
@@ -302,7 +303,7 @@ class Recovery:
         if self._policy.on_lost is OnLost.ERROR:
             error = OffsetsLost(*cursor.tp, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
             return self.fail(cursor, error)
-        self._events.emit(RangeLost(*cursor.tp, start, stop, resume, reason))
+        self._events.emit(events.RangeLost(*cursor.tp, start, stop, resume, reason))
         _log.warning("%s: offsets [%d, %d) are lost: %s; continuing at %d", cursor.tp, start, stop, reason, resume)
         cursor.move(resume)
         return moved(cursor)
