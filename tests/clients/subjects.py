@@ -1,5 +1,4 @@
-"""What is interrupted and forked: each client with its calls, what a signal handler may do with it, and what must hold
-afterwards."""
+"""The clients that are interrupted and forked: their calls, what a signal handler may do, and what must hold after."""
 
 from __future__ import annotations
 
@@ -20,39 +19,39 @@ from ottla.testing import FakeKafka
 
 TOPIC, PARTITIONS, BATCHES = "t", 2, 15
 EACH = BATCHES * 10
-"""Records of each partition."""
+"""The number of records in each partition."""
 RECORDS = EACH * PARTITIONS
 PLACES = {TopicPartition(TOPIC, number): EACH for number in range(PARTITIONS)}
 Call = Callable[[], object]
 
 
 def stock(kafka: FakeKafka) -> None:
-    """What the subjects look at."""
+    """The cluster that the subjects use."""
     kafka.create_topic(TOPIC, PARTITIONS)
     filled(kafka, TOPIC, PARTITIONS, batches=BATCHES)
 
 
 class Subject(Protocol):
-    """A client and what is known of it."""
+    """A client, its calls, and what is known about its state."""
 
     client: Any
 
     @property
     def calls(self) -> dict[str, Call]:
-        """All that wait, by name."""
+        """Return all blocking calls, by name."""
 
     def handler(self) -> None:
-        """What a signal handler may do with it."""
+        """Do what a signal handler may do with the client."""
 
     def check(self) -> None:
-        """It works, or was closed and another one takes its place; nothing is wrong with what came."""
+        """Check that it works, or was closed and is replaced by another one, and that its results are right."""
 
     def close(self) -> None:
-        """The end, and the last judgement."""
+        """Close it, and check the final state."""
 
 
 class Reading:
-    """A reader knows nothing of what it read before: whatever was interrupted, the next answer is whole."""
+    """A reader has no state: whatever was interrupted, the next result is complete."""
 
     def __init__(self, kafka: FakeKafka, chance: random.Random) -> None:
         self._kafka = kafka
@@ -86,7 +85,7 @@ class Reading:
         assert sum(batch.num_rows for batch in self.client.read(TOPIC)) == RECORDS
 
     def _read_a_part(self) -> None:
-        """An iterator that is left in the middle, and dropped later."""
+        """Leave an iterator in the middle and drop it later."""
         iterator = self.client.read(TOPIC)
         self._left = [*self._left[-2:], iterator]
         for _ in range(self._chance.randrange(5)):
@@ -112,17 +111,17 @@ class Reading:
 
 
 class Consuming:
-    """What was handed out is in order and without a hole, and only that is committed."""
+    """A consumer: records come in order and without holes, and only those that were handed out are committed."""
 
     def __init__(self, kafka: FakeKafka, chance: random.Random) -> None:
         self._kafka = kafka
         self._chance = chance
         self._next = dict.fromkeys(PLACES, 0)
-        """The next record of each partition, as the program knows it."""
+        """The next record of each partition, as the program expects it."""
         self._least = dict.fromkeys(PLACES, 0)
         """The same, or less after an interrupted seek."""
         self._most = dict.fromkeys(PLACES, 0)
-        """The highest that it was."""
+        """The highest value it ever had."""
         self._records: Iterator[Record] | None = None
         self.client = self._new()
         for call in (self._poll, self._record, self.client.commit, self._seek):
@@ -161,7 +160,7 @@ class Consuming:
             "close": client.close,
         }
 
-    # What comes, judged at once
+    # Polling, with an immediate check of the records
 
     def _poll(self) -> None:
         batch = self.client.poll(0.05)
@@ -228,7 +227,7 @@ class Consuming:
             self._begin_again()
         self.client.resume(*self.client.paused)  # the end of a pause may have been interrupted
         self._seek_if_done()
-        if self._least != self._next:  # a seek was interrupted: nobody knows whether it happened
+        if self._least != self._next:  # a seek was interrupted: it may or may not have happened
             self._seek()
         for _ in range(2000):
             self._poll()
@@ -250,7 +249,7 @@ class Consuming:
             self.client.commit()
 
     def _begin_again(self) -> None:
-        """Another program goes on after what is committed, which is nothing that was not handed out."""
+        """Continue with a new consumer at the committed offsets, which must not exceed what was handed out."""
         self.client.close()
         offsets = committed(self._kafka)
         for tp in PLACES:
@@ -264,7 +263,7 @@ class Consuming:
 
 
 class Administering:
-    """Each answer is whole, and topics are as the last call left them."""
+    """An admin: each result is complete, and topics are as the last call left them."""
 
     def __init__(self, kafka: FakeKafka, chance: random.Random) -> None:
         self._kafka = kafka

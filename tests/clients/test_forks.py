@@ -1,5 +1,5 @@
-"""A fork in every state that a reader, a consumer and an admin can be in: the child is told, or drops what it has, and
-the parent goes on."""
+"""A fork in every state of a reader, a consumer and an admin: the child gets an error or drops what it has, and the
+parent continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .test_interrupts import FOLDERS
 # Threads are running: that is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 NEEDS_NOTHING = {"position", "records", "iterate", "read on"}
-"""Calls that ask nobody, or only when there is something left."""
+"""Calls that send no request, or only if something is left to do."""
 Kind = Callable[[FakeKafka, random.Random], Subject]
 State = Callable[[Subject], Any]
 
@@ -41,7 +41,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def _in_child(subject: Subject, iterators: list[Iterator[object]]) -> dict[str, str]:
-    """What the child gets for each use; that it closes and drops everything harms nothing."""
+    """Return what the child gets for each use. It may also close and drop everything without harm."""
     uses: dict[str, Callable[[], object]] = {name: call for name, call in subject.calls.items() if name != "close"}
     # What was fetched before the fork may come first.
     uses |= {

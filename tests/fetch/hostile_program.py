@@ -1,4 +1,4 @@
-"""Reads hostile logs under a limit of memory, as a program of its own: `python -m tests.fetch.hostile_program`.
+"""Reads hostile logs under a memory limit, as a separate program: `python -m tests.fetch.hostile_program`.
 
 It prints one JSON line for each log and each way to read it: what came of it, and how long that took.
 """
@@ -26,9 +26,9 @@ from .logs import plain, plant
 from .watching import QUICK
 
 ALLOWED_BYTES = 192 << 20
-"""Beyond what importing everything takes."""
+"""Memory on top of what importing everything takes."""
 GOOD = 10
-"""Records that lie before the hostile batch."""
+"""The number of records before the hostile batch."""
 TIMES = Timeouts(connect=2.0, request=2.0, total=0.2)
 FETCHING = Fetching(memory_bytes=8 << 20, max_wait=0.1, max_batch_bytes=16 << 20)
 
@@ -41,14 +41,14 @@ WAYS: dict[str, Callable[[Reader, OffsetRange], Iterable[Any]]] = {
 
 
 def limit_memory() -> None:
-    """This much more data than now, or allocating fails."""
+    """Let allocations beyond `ALLOWED_BYTES` more than now fail."""
     status = Path("/proc/self/status").read_text()
     data = 1024 * int(status.split("VmData:")[1].split()[0])
     resource.setrlimit(resource.RLIMIT_DATA, (data + ALLOWED_BYTES, data + ALLOWED_BYTES))
 
 
 def outcome(reader: Reader, way: str, what: OffsetRange) -> dict[str, Any]:
-    """What came of one attempt."""
+    """Return the result of one attempt."""
     began, rows = time.monotonic(), 0
     outcome_fields: dict[str, Any] = {"topic": what.topic, "way": way}
     try:

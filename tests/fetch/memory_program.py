@@ -1,4 +1,4 @@
-"""Reads a topic and tells how much memory that took: `python -m tests.fetch.memory_program BOOTSTRAP TOPIC`.
+"""Reads a topic and prints how much memory that took: `python -m tests.fetch.memory_program BOOTSTRAP TOPIC`.
 
 It prints one JSON line: bytes of this process before the read and at its peak, rows, bytes of values, seconds.
 """
@@ -16,7 +16,7 @@ from ottla.fetch.reader import Reader
 
 
 def memory(name: str) -> int:
-    """A line of this process's status, in bytes."""
+    """Return a figure of this process's status, in bytes."""
     return 1024 * int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
 
 

@@ -48,7 +48,7 @@ TIMES = Timeouts(connect=3.0, request=5.0, total=120.0)
 
 
 class Breaker:
-    """Breaks something, waits a while and mends it, again and again, on a thread of its own."""
+    """Breaks something, waits a while and repairs it, again and again, on a thread of its own."""
 
     def __init__(self, kafka: LocalCluster, cluster: Cluster, proxies: Proxies, chance: random.Random) -> None:
         self.done: Counter[str] = Counter()
@@ -69,11 +69,11 @@ class Breaker:
         }
 
     def start(self) -> None:
-        """Begins."""
+        """Start the faults."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends, with everything mended."""
+        """Stop, with everything repaired."""
         self._stop.set()
         self._thread.join()
 
@@ -99,7 +99,7 @@ class Breaker:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reader in a process of its own tells."""
+    """The report of a reader in a separate process."""
 
     wrong: tuple[str, ...]
     gigabytes: float
@@ -111,13 +111,13 @@ class Outcome:
 def read_apart(
     bootstrap: str, count: int, least_seconds: float, expected: Fingerprint, outcomes: Queue[Outcome]
 ) -> None:
-    """All of it, in at least so many seconds: a read that is over before anything breaks proves nothing."""
+    """Read everything in at least `least_seconds`: a read that ends before anything breaks proves nothing."""
     ledger, began = Ledger(count), time.monotonic()
     lost: list[str] = []
     retries: Counter[str] = Counter()
 
     def hear(event: Event) -> None:
-        # Events are not kept: their errors hold on to where they were raised.
+        # Events are not kept: their errors keep the frames alive in which they were raised.
         if isinstance(event, RangeLost):
             lost.append(str(event))
         if isinstance(event, FetchRetried):
@@ -151,7 +151,7 @@ def _read_slowly(reader: Reader, ledger: Ledger, count: int, least_seconds: floa
 
 
 def soak(*, gb: float, seed: int, least_seconds: float) -> list[str]:
-    """The whole run; what is wrong."""
+    """Do the whole run and return what is wrong."""
     chance = random.Random(seed)
     codec, size = chance.choice(("none", "lz4", "zstd")), chance.choice((100, 1000))
     count = int(gb * 1e9 / size)
@@ -182,7 +182,7 @@ def soak(*, gb: float, seed: int, least_seconds: float) -> list[str]:
 
 
 def judge(outcome: Outcome, breaker: Breaker, proxies: Proxies) -> list[str]:
-    """What is wrong with a run; nothing when it is empty."""
+    """Return what is wrong with a run, empty if nothing."""
     faults = breaker.done.total()
     print(f"read {outcome.gigabytes:.2f} GB in {outcome.seconds:.0f} s through {faults} faults: {dict(breaker.done)}")
     print(f"{outcome.retries} retries, {proxies.cuts} answers cut; memory: {outcome.peak_bytes / 1e6:.0f} MB at most,")

@@ -1,4 +1,4 @@
-"""Places as people say them: what is refused before anything is asked, and what they become."""
+"""Bounds: what is refused before any request is sent, and the offsets that they resolve to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Partition 0 has the offsets [5, 30), partition 1 nothing."""
+    """Partition 0 has the offsets [5, 30), partition 1 is empty."""
     with FakeKafka(topics={"t": 2}, auto_create=None) as kafka, Cluster(kafka.bootstrap) as client:
         fill(kafka, 3)
         with kafka._dispatcher.changed:

@@ -1,4 +1,4 @@
-"""Real brokers that break while they are read: every record still comes exactly once, or the loss is told."""
+"""Real brokers that break during a read: every record still comes exactly once, or the loss is reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def numbered(kafka: LocalCluster, new_topic: NewTopic) -> str:
 
 
 def read_through(reader: Reader, topic: str, disturb: Callable[[int], None]) -> None:
-    """Reads all of it; after each eighth something happens."""
+    """Read all of it. After each eighth, something happens."""
     ledger, step = Ledger(COUNT), 0
     for records in reader.read(topic):
         ledger.add(records)
@@ -116,7 +116,7 @@ def cut_topic(kafka: LocalCluster, new_topic: NewTopic) -> str:
 
 
 def delete_before(kafka: LocalCluster, topic: str, offset: int) -> None:
-    """The log begins there from now on."""
+    """Delete the records before an offset."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     wanted = [confluent_kafka.TopicPartition(topic, 0, offset)]
     for done in admin.delete_records(wanted).values():
@@ -173,11 +173,11 @@ def test_another_topic_under_the_same_name_is_told(
 
 
 def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) -> None:
-    """Two replicas, one of them stopped; what only the other one has is lost with it, and written anew.
+    """Two replicas, one of them stopped. What only the other one has is lost with it, and written again.
 
-    Behind the cut one topic gets less than was read, and the other one more: there only the leader epoch tells it.
-    Whoever follows a topic goes back to the cut. So does a range of the second topic; that of the first one begins
-    behind the cut, and is over.
+    After the truncation one topic gets fewer records than were read, and the other one more: there only the leader
+    epoch shows it. A reader that follows a topic goes back to the truncation. So does a range of the second topic; that
+    of the first one starts behind it, and is over.
     """
     settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     topics = {f"turned-back-{size}-{time.monotonic_ns()}": size for size in (20, 300)}
@@ -227,7 +227,7 @@ def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) 
 
 
 def read_values(reader: Reader, topic: str) -> Any:
-    """The values of the topic, for ever."""
+    """Yield the values of the topic, forever."""
 
     def each() -> Iterator[bytes | None]:
         for batch in reader.read(topic, 0, None, columns=["value"]):
@@ -237,7 +237,7 @@ def read_values(reader: Reader, topic: str) -> Any:
 
 
 def write(kafka: LocalCluster, topic: str, contents: list[bytes], *, acks: str = "1") -> None:
-    """Acknowledged by the leader alone, unless told otherwise."""
+    """Write values, acknowledged by the leader alone by default."""
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "acks": acks, "linger.ms": 50})
     for content in contents:
         producer.produce(topic, content, partition=0)

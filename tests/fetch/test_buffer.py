@@ -1,4 +1,4 @@
-"""The buffer: its memory as a state machine, and what is handed out of cursors that are paused, closed or moved."""
+"""The fetch buffer: its memory as a state machine, and the items of cursors that are paused, closed or moved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_piece(cursor: Cursor, memory: ResponseMemory, start: int = 0) -> Piece:
 
 
 def put(buffer: FetchBuffer, cursor: Cursor, size: int, start: int = 0) -> Piece:
-    """An answer with one piece arrives."""
+    """Put a response with one piece."""
     reserved = buffer.reserve(size, least=1)
     assert reserved
     memory = ResponseMemory(size)
@@ -43,7 +43,7 @@ def new_buffer() -> FetchBuffer:
 
 
 class Memory(RuleBasedStateMachine):
-    """Requests, answers, readers, pauses and removals in any order: what is used is what is there."""
+    """Requests, responses, readers, pauses and removals in any order: the count of used memory stays right."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Memory(RuleBasedStateMachine):
         self.cursors = [new_cursor(number) for number in range(3)]
         self.on_the_way = 0
         self.excess = 0
-        """By how much answers were larger than what was reserved for them: a batch comes whatever its size."""
+        """How much larger responses were than their reservations: a batch comes whatever its size."""
         self.memories: list[ResponseMemory] = []
         self.refused = False
 
@@ -122,7 +122,7 @@ class Memory(RuleBasedStateMachine):
         before = self.buffer.used_bytes
         self.buffer.clear()
         if self.buffer.used_bytes < before:
-            assert not self.refused, "whoever was refused hears of the room"
+            assert not self.refused, "a loop that was refused is notified of the room"
 
     @invariant()
     def what_is_used_is_there(self) -> None:

@@ -1,4 +1,4 @@
-"""A cursor against tables and a plain model: what an answer means, where it stops, what of transactions counts."""
+"""The cursor against tables and a plain model: responses, the end of a range, transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def new(start: int = 0, stop: int = 1000) -> Cursor:
 
 
 def test_of_a_range_hardly_more_is_asked_for_than_there_is_left() -> None:
-    assert new(0, 10).fetch_partition(8 << 20).max_bytes < 100_000, "nobody knows yet how large records are: not very"
+    assert new(0, 10).fetch_partition(8 << 20).max_bytes < 100_000, (
+        "the size of records is unknown and assumed to be small"
+    )
     cursor = new(0, 1_000_000)
     answer = fetched(plain(0, 10), plain(10, 10))
     took(cursor, answer)
@@ -213,7 +215,7 @@ def test_nothing_is_read_of_an_empty_range() -> None:
 
 
 class Step(NamedTuple):
-    """What one producer does next: writes some records, or ends its transaction."""
+    """The next step of a producer: it writes some records, or ends its transaction."""
 
     producer: int
     records: int
@@ -228,14 +230,14 @@ steps = st.lists(
 
 
 class Model:
-    """Transactions as they are defined: a record counts when its transaction was committed, or it is in none."""
+    """The definition of transactions: a record counts if its transaction was committed, or it is in none."""
 
     def __init__(self, history: list[Step]) -> None:
         self.batches: list[bytes] = []
         self.counting: list[int] = []
         """Offsets of the records that count."""
         self.aborted: list[tuple[Aborted, int]] = []
-        """Each aborted transaction, and where its marker lies."""
+        """Each aborted transaction, and the offset of its marker."""
         self.end = 0
         self.stable = 0
         pending: dict[int, list[int]] = {}
@@ -268,13 +270,13 @@ class Model:
         self.end += step.records
 
     def answer(self, position: int, most: int) -> tuple[list[bytes], list[Aborted]]:
-        """Up to `most` batches from the position on and what was aborted among them, as brokers tell it."""
+        """Return up to `most` batches from the position on and the aborted transactions among them, as brokers do."""
         sent = [data for data in self.batches if parse(data)[0].header.next_offset > position]
         sent = [data for data in sent if parse(data)[0].header.last_offset < self.stable][:most]
         if not sent:
             return [], []
         upper = parse(sent[-1])[0].header.next_offset
-        # In no order, and also those of which only the end lies in the range.
+        # In no particular order, including those of which only the end lies in the range.
         listed = [
             aborted for aborted, end in reversed(self.aborted) if end >= position and aborted.first_offset < upper
         ]

@@ -1,4 +1,4 @@
-"""Pieces that are decoded together come out as those that are decoded one by one."""
+"""Decoding pieces together gives the same result as decoding them one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RICH = [Row(None, b"v", (("h", b"1"), ("h", None))), Row(b"k", None, (), NOW + 5
 
 
 def rich(base: int, *, deltas: Sequence[int] = (0, 1, 2), codec: Codec = Codec.NONE, flags: int = 0) -> bytes:
-    """Nulls, headers and holes."""
+    """Return a batch with nulls, headers and holes."""
     records = records_bytes(RICH, deltas)
     return raw_batch(
         records, count=3, codec=codec, flags=flags, base_offset=base, base_time=NOW, last_delta=max(deltas)
@@ -31,7 +31,7 @@ def rich(base: int, *, deltas: Sequence[int] = (0, 1, 2), codec: Codec = Codec.N
 
 
 def pieces_of(*logs: bytes, start: int = 0, stop: int = 1 << 62, topic: str = "t") -> list[Piece]:
-    """What one answer has for as many partitions."""
+    """Return the pieces of one response with a log for each partition."""
     source = memoryview(b"".join(logs))
     spans, position = [], 0
     for log in logs:
@@ -57,7 +57,7 @@ class Counting(Decoder):
 
 
 def together(pieces: Sequence[Piece], columns: Sequence[str] = COLUMNS, **settings: int) -> tuple[list[Decoded], int]:
-    """What comes of the pieces, and how many of them were decoded alone."""
+    """Decode the pieces, and return how many of them were decoded alone."""
     decoder = Counting(columns, **settings)  # type: ignore[arg-type]
     decoding = PieceDecoder(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
     return [decoded for piece in pieces for decoded in decoding.decode(piece)], decoder.single
@@ -68,7 +68,7 @@ def _index(pieces: Sequence[Piece], expected: Piece) -> int:
 
 
 def alone(pieces: Sequence[Piece], columns: Sequence[str] = COLUMNS) -> list[Decoded]:
-    """The same one by one."""
+    """Decode the pieces one by one."""
     decoder = Decoder(columns)
     return [decoded for piece in pieces for decoded in decode(decoder, piece, events=Events())]
 

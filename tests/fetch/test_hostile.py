@@ -1,4 +1,4 @@
-"""Hostile batches with valid checksums, and brokers that lie: one error that says where, and never a loop."""
+"""Hostile batches with valid checksums, and lying brokers: one error with the offset, and never an endless loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HARMLESS = {"count-of-zero-with-records", "control", "headers-many", "headers-ma
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[dict[str, Any]]:
-    """Of every hostile batch, read in every way by a program whose memory is limited."""
+    """The outcome of reading every hostile batch in every way, by a program with limited memory."""
     program = [sys.executable, "-m", "tests.fetch.hostile_program"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -69,7 +69,7 @@ def test_counting_and_raw_batches_touch_no_record(outcomes: list[dict[str, Any]]
 
 
 def test_no_hostile_batch_takes_long(outcomes: list[dict[str, Any]]) -> None:
-    # What it costs on a machine that is busy; a bomb that is inflated, or a loop that is believed, takes far longer.
+    # Generous, for a busy machine: to inflate a bomb, or to believe a huge count, would take far longer.
     assert max(outcome["seconds"] for outcome in outcomes) < 60
 
 
@@ -89,7 +89,7 @@ def reader(kafka: FakeKafka) -> Iterator[Reader]:
 
 
 def end_at(kafka: FakeKafka, offset: int) -> None:
-    """The log claims to end there."""
+    """Make the log claim that it ends at an offset."""
     with kafka._dispatcher.changed:
         kafka._partition("t", 0).log.end = offset
 

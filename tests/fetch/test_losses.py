@@ -1,4 +1,4 @@
-"""What is lost and where it goes on, as tables; and ranges that are read while anything happens to their log."""
+"""Which offsets are lost and where reading continues, as tables; and ranges whose log changes while they are read."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LOG = LogExtent(1700, 9000)
 
 
 def offsets_of(loss: Loss | None) -> tuple[int, int, int] | None:
-    """Without the reason."""
+    """Return the loss without its reason."""
     return None if loss is None else loss[:3]
 
 
 def cursor_at(position: int, start: int = 1600, stop: int = 2000) -> Cursor:
-    """A cursor that has come so far."""
+    """Return a cursor at this position."""
     cursor = Cursor(AT, start, stop)
     cursor.move(position)
     return cursor
@@ -110,7 +110,7 @@ def test_who_follows_a_log_goes_where_the_policy_says(on_lost: OnLost, before: i
 
 
 class What(Enum):
-    """Happens to a log."""
+    """An event in the life of a log."""
 
     NOTHING = 0
     GROWS = 1
@@ -125,13 +125,13 @@ class Happening(NamedTuple):
 
 
 class Log:
-    """A partition as its leader has it, with the rules by which brokers answer."""
+    """A partition on its leader, with the rules by which brokers answer."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
         self.topic = 0
         self.epochs = [(0, first)]
-        """Each with the offset it began at."""
+        """Leader epochs with their first offsets."""
 
     @property
     def extent(self) -> LogExtent:
@@ -151,7 +151,7 @@ class Log:
             self.first, self.last, self.topic, self.epochs = 0, amount, self.topic + 1, [(0, 0)]
 
     def answer(self, position: int, epoch: int) -> Fetched:
-        """Up to five records."""
+        """Return a response with up to five records."""
         known, end = self._end_of(epoch)
         if position >= self.first and epoch >= 0 and (known < epoch or end < position):
             return fetched(diverging=Diverging(known, end))
@@ -160,7 +160,7 @@ class Log:
         return fetched(*(self._record(offset) for offset in range(position, min(position + 5, self.last))))
 
     def _end_of(self, epoch: int) -> tuple[int, int]:
-        """As `LeaderEpochFileCache.endOffsetFor` says."""
+        """Follow `LeaderEpochFileCache.endOffsetFor` of Kafka."""
         newer = [start for other, start in self.epochs if other > epoch]
         older = [other for other, _ in self.epochs if other <= epoch]
         return (older[-1] if older else epoch), (newer[0] if newer else self.last)
@@ -179,7 +179,7 @@ class Read(NamedTuple):
 
 
 def read(cursor: Cursor, log: Log, happenings: list[Happening], on_lost: OnLost) -> Read:
-    """As the fetcher does it; before each answer the next thing happens. It must be over soon after the last one."""
+    """Read as the fetcher does. Before each response the next event happens; the read must end soon after the last."""
     offsets: list[int] = []
     lost: list[Loss] = []
     topic = log.topic

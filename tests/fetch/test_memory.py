@@ -1,4 +1,4 @@
-"""What reading a topic takes of memory, measured by the kernel in a process of its own."""
+"""The memory that reading a topic takes, measured by the kernel in a separate process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .numbered import write_numbered
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 BESIDE_BYTES = 150_000_000
-"""Python, numpy, pyarrow and the rest take 89 MB, what is handed out and what allocators keep 12 to 22 MB."""
+"""Python, numpy, pyarrow and the rest take 89 MB; records that are handed out and free lists take 12 to 22 MB."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_kernels() -> None:
-    """A process that has to compile them takes 100 MB more."""
+    """Compile the kernels before: a process that has to compile them takes 100 MB more."""
     warm()
 
 
 def measured(bootstrap: str, topic: str, *options: str) -> dict[str, Any]:
-    """What the program tells."""
+    """Run the program and return its figures."""
     program = [sys.executable, "-m", "tests.fetch.memory_program", bootstrap, topic, *options]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

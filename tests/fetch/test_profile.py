@@ -1,4 +1,4 @@
-"""What headers tell, against what decoding the same batches tells."""
+"""Profiles from headers against what decoding the same batches gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote to real brokers, read by the reader: every shape of record, batch, topic and transaction."""
+"""Reading what other clients wrote to real brokers: every shape of record, batch, topic and transaction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reader(kafka: LocalCluster) -> Iterable[Reader]:
 
 
 def sent(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
-    """The records as every client can say them."""
+    """Return the records in the form that all clients share."""
     records = []
     for batch in batches:
         batch.validate(full=True)
@@ -61,7 +61,7 @@ def sent(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
 def confluent_log(
     kafka: LocalCluster, topic: str, *, isolation: str = "read_uncommitted"
 ) -> list[tuple[int, bytes | None]]:
-    """Offset and value of each record of partition 0, as confluent-kafka reads them."""
+    """Return offset and value of each record of partition 0, as confluent-kafka reads them."""
     settings = {
         "bootstrap.servers": kafka.bootstrap,
         "group.id": "unused",
@@ -82,7 +82,7 @@ def confluent_log(
 
 
 def our_log(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, bytes | None]]:
-    """The same as the reader gives it."""
+    """Return the same as the reader reads it."""
     return [
         pair
         for batch in batches
@@ -307,7 +307,7 @@ def test_committed_and_aborted_transactions_of_interleaved_producers(
         assert our_log(committed.read(topic)) == theirs
         assert committed.count(topic) == len(theirs)
         assert committed.fingerprint(topic).count == len(theirs)
-        # From everywhere, also from the middle of a transaction that was aborted.
+        # From everywhere, including the middle of an aborted transaction.
         for start in range(0, stable, 3):
             assert our_log(committed.read(OffsetRange(topic, 0, start, stable))) == [
                 pair for pair in theirs if pair[0] >= start

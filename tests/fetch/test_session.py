@@ -1,4 +1,4 @@
-"""Fetch sessions: whatever happens, a broker that follows the rules asks for exactly what the reader wants."""
+"""Fetch sessions: whatever happens, a broker that follows the rules returns exactly what the reader wants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CursorState = tuple[int, int, int]
 
 
 class Broker:
-    """What the rules of KIP-227 make of requests; a fetch by id knows topics by their ids."""
+    """A broker by the rules of KIP-227. From version 13 on it knows topics by their ids."""
 
     def __init__(self, version: int = 13) -> None:
         self.version = version
@@ -28,7 +28,7 @@ class Broker:
         self.grants = True
 
     def ask(self, request: SessionRequest) -> tuple[int, int, dict[tuple[object, int], CursorState]]:
-        """The error, the id of the session, and what is fetched."""
+        """Return the error, the id of the session, and what is fetched."""
         (number, epoch), cursors, forgotten = request
         states = states_of(cursors, self.version)
         if epoch <= 0:

@@ -1,4 +1,4 @@
-"""A program and a thread that take turns at fetching, and interrupts: every piece comes once, in order, and soon."""
+"""A program and a thread that take turns at fetching, with interrupts: every piece comes once, in order, and soon."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture(autouse=True)
 def _restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads take the interpreter from one another between any two instructions; answers of 1 kB count as large."""
+    """Switch threads between any two instructions, and count responses of 1 kB as large."""
     monkeypatch.setattr(fetcher_module, "_BULK_BYTES", 1 << 10)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -126,7 +126,7 @@ class World:
                 self.kafka.up(broker)
 
     def is_through(self) -> bool:
-        """Whether everything has come, after one more look."""
+        """Whether everything has come, after one more read."""
         self.read(0.2)
         return self.reached == self.written
 
@@ -142,9 +142,9 @@ def test_every_piece_comes_once_and_in_order_whatever_is_interrupted(kafka: Fake
                 steps += 1
                 world.step()
             eventually(world.is_through, lambda: f"{world.reached} of {world.written}")
-            # Nothing is left behind that would keep it from going on: neither memory nor a driver.
+            # Neither memory nor a driver is left behind that would keep it from continuing.
             world.write()
-            eventually(world.fetcher.buffer.is_ready, "nobody fetches while the program is away")
+            eventually(world.fetcher.buffer.is_ready, "the background thread fetches while the program is away")
             eventually(world.is_through)
             reserved = len(list(world.fetcher._loop.links)) * FETCHING.request_bytes
             eventually(lambda: world.fetcher.buffer.used_bytes <= reserved, "memory was lost")

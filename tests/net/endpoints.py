@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 @dataclass
 class Endpoint:
-    """What it answers next, and what it was asked."""
+    """The next response, and the requests so far."""
 
     url: str = ""
     status: int = 200
@@ -24,7 +24,7 @@ class Endpoint:
 
 @contextlib.contextmanager
 def token_endpoint() -> Iterator[Endpoint]:
-    """On 127.0.0.1; with a proxy in the environment, set `no_proxy`."""
+    """Run an endpoint on 127.0.0.1. If the environment has a proxy, set `no_proxy`."""
     endpoint = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Patience: what is tried again, how long is waited, and what is said at the end."""
+"""The retry loop of a call: what is retried, how long it backs off, and the error at the end."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def closed_port() -> Address:
 
 
 def end_of(topic: str, partition: int) -> Any:
-    """Builds the question for the end of a partition."""
+    """Build the request for the end offset of a partition."""
 
     def build(version_of: VersionOf) -> messages.Message:
         row = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
@@ -439,7 +439,7 @@ def _is_free(lock: threading.RLock) -> bool:
 
 
 def test_a_found_connection_does_not_wait_for_a_thread_that_is_connecting(kafka: FakeKafka) -> None:
-    """That thread may have minutes: the caller's own deadline would not count."""
+    """The connecting thread may have minutes left, so waiting for it would exceed the caller's deadline."""
     pool = Pool(security=PLAINTEXT, client_id="t")
     address = parse_address(kafka.bootstrap.split(",")[0])
     with serving(silence) as silent, ThreadPoolExecutor(1) as threads:

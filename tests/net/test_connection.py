@@ -63,7 +63,7 @@ def ask(connection: Connection, seconds: float = 5.0) -> Any:
 
 
 def broker(*then: Script) -> Script:
-    """Introduces itself, then runs the scripts."""
+    """Do the handshake, then run the scripts."""
 
     def script(peer: Peer) -> None:
         peer.introduce()
@@ -74,7 +74,7 @@ def broker(*then: Script) -> Script:
 
 
 def answers(peer: Peer) -> None:
-    """Answers every Metadata request with its correlation id as the cluster id."""
+    """Answer every Metadata request with its correlation id as the cluster id."""
     while True:
         asked = peer.request()
         peer.answer(asked, metadata_fields(str(asked[2])))
@@ -188,7 +188,7 @@ def test_a_large_answer_arrives_whole() -> None:
 
 
 def test_sending_while_the_broker_waits_for_us_to_read_does_not_deadlock() -> None:
-    """A broker handles one request at a time: it takes no more before its last answer is read."""
+    """A broker handles one request at a time: it reads no more before its last response is taken."""
     size = 8_000_000
 
     def one_at_a_time(peer: Peer) -> None:
@@ -305,7 +305,7 @@ def test_a_late_answer_meets_nobody() -> None:
 
 
 def hang_up(peer: Peer) -> None:
-    """Ends the stream in order; just closing would be a reset if a request were still unread."""
+    """End the stream in order. Closing alone would send a reset if a request is still unread."""
     peer.sock.shutdown(socket.SHUT_WR)
     silence(peer)
 
@@ -510,7 +510,7 @@ def test_a_closed_connection_leaves_no_descriptor_behind() -> None:
 
 
 def in_a_child(action: Callable[[], None]) -> int:
-    """Runs `action` after fork(); the child's exit code."""
+    """Run `action` in a forked child and return its exit code."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -551,7 +551,7 @@ def test_an_interrupt_in_the_middle_of_receiving_ends_the_connection(monkeypatch
 
 @_INTERRUPTED_SOCKETS
 def test_a_thread_beside_one_that_is_interrupted_anywhere_does_not_wait_in_vain() -> None:
-    """Another thread's request ends at once, answered or with the connection lost; not when its time is over."""
+    """Another thread's request ends at once, answered or with a lost connection, and not only at its deadline."""
     work = CtrlC(["ottla/net/pipeline.py", "ottla/net/traffic.py", "ottla/net/pending.py"])
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
         step, ended = 0, True

@@ -1,4 +1,4 @@
-"""Frames are cut out of a stream however the network cuts it."""
+"""Frames come out of a stream whole, however the network splits it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.net.frames import HANDSHAKE_FRAME_BYTES, Buffers, Frames, TlsAnswered
 
 
 def feed(frames: Frames, data: bytes, *, at_most: int = 1 << 30) -> list[bytes]:
-    """Receives `data` in pieces of `at_most` bytes or as much as there is space for."""
+    """Receive `data` in pieces of `at_most` bytes, or of the available space."""
     complete: list[bytes] = []
     while data:
         space = frames.space()
@@ -104,7 +104,7 @@ def test_http_and_tls_are_recognised() -> None:
 
 
 def large(frames: Frames, byte: int, size: int = 3_000_000) -> memoryview:
-    """Receives one frame of so many equal bytes."""
+    """Receive one frame of equal bytes."""
     stream = memoryview(framed(bytes([byte]) * size))
     while True:
         space = frames.space()
@@ -140,7 +140,7 @@ def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
     ],
 )
 def test_whoever_looks_at_memory_however_keeps_it(look: Callable[[memoryview], object]) -> None:
-    """Found: who looks was guessed from a count of the interpreter, which the next Python counts in another way."""
+    """A bug: reuse depended on CPython's reference counts, which the next version counts differently."""
     frames = Frames()
     frames.buffers = Buffers(64_000_000)
     held = look(large(frames, 1))

@@ -1,4 +1,4 @@
-"""SASL as it is spoken on the wire, and sessions that end."""
+"""The SASL handshake on the wire, and sessions that expire."""
 
 from __future__ import annotations
 

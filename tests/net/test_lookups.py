@@ -1,4 +1,4 @@
-"""Lookups of metadata beside a loop: each has one result, and addresses at which nobody answers are told."""
+"""Background metadata lookups: each has one result, and addresses that do not answer are reported as events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 class Stand:
-    """Lookups without a loop: `result` does what one would."""
+    """Lookups without a loop: `result` does the work of the loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.events: list[Event] = []

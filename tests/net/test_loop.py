@@ -1,4 +1,4 @@
-"""The loop: requests come back as answers, each once; commands, time, errors of the actor, and the end."""
+"""The loop: each request has exactly one answer; commands, timers, errors of the actor, and the end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def question() -> list[bytes]:
 
 
 class Asking:
-    """Asks broker 1 for what it was told to, and keeps what comes back."""
+    """An actor that sends queued requests to broker 1 and keeps the answers."""
 
     def __init__(self, cluster: Cluster, *, seconds: float = 5.0) -> None:
         self.events: list[Event] = []
@@ -228,7 +228,7 @@ def test_stop_from_within_returns_at_once(asking: Asking) -> None:
 
 
 class Driven(Asking):
-    """Notes which thread takes its turns, and does something in the middle of them."""
+    """Records which thread takes its turns, and runs a hook in the middle of each turn."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)

@@ -1,4 +1,4 @@
-"""What is known of a cluster after each answer."""
+"""Merging metadata responses, and the cache of them."""
 
 from __future__ import annotations
 

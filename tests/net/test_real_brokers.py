@@ -31,7 +31,7 @@ def brokers_seen(bootstrap: str | None, security: Security, seconds: float = 20)
 
 
 def refusal(bootstrap: str | None, security: Security, seconds: float = 20) -> Exception:
-    """The error, which must come well before the deadline."""
+    """Return the error, which must come well before the deadline."""
     started = time.monotonic()
     with pytest.raises((NetworkError, NoBrokerReachable)) as caught:
         brokers_seen(bootstrap, security, seconds)

@@ -1,4 +1,4 @@
-"""When topics are looked up: what is in doubt, what is old, and how long is waited after a failure."""
+"""The schedule of metadata lookups: topics in doubt, stale topics, and the backoff after a failure."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_it_is_dark_at_once_when_nobody_listens_or_lets_us_in_and_after_a_while_
         refresh.doubt("t")
         refresh.failed(asked(refresh, 0.0, "t"), error, 1.0)
         assert refresh.is_dark({"t"}) is is_dark
-        assert not refresh.is_dark(()), "nobody has looked since"
+        assert not refresh.is_dark(()), "no lookup has run since"
     refresh.failed(asked(refresh, 5.0, "t"), SILENT, 5.1)
     assert refresh.is_dark({"t"})
     asked(refresh, 7.0, "t")

@@ -1,4 +1,4 @@
-"""SASL dialogues against published vectors, an independent server side, and servers that cheat."""
+"""SASL dialogues against published test vectors, an independent server implementation, and hostile servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens from a file and from a token endpoint: what is asked, what is kept, and what never shows."""
+"""Tokens from a file and from a token endpoint: requests, reuse, and secrets that never show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting and counting that no interrupt can break: Ctrl-C at every instruction, handlers in the middle, threads."""
+"""Waiting and counting that no interrupt can break: Ctrl-C at every instruction, signal handlers, threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _ctrl_c() -> None:
 
 
 def _everywhere(work: Callable[[], None], interruption: Callable[[], None]) -> Iterator[int]:
-    """Does the work again and again, interrupted at its first, second, third instruction and so on."""
+    """Repeat the work, interrupted at its first, second, third instruction and so on."""
     for step in range(1, 1000):
         reached = True
         with contextlib.suppress(KeyboardInterrupt):
@@ -36,7 +36,7 @@ def _everywhere(work: Callable[[], None], interruption: Callable[[], None]) -> I
 
 
 def test_ctrl_c_anywhere_in_a_wait_breaks_neither_the_flag_nor_those_who_wait_beside() -> None:
-    """Found: an interrupt inside Event.wait left its lock in a state in which set() raised, on the sender's thread."""
+    """A bug: an interrupt inside Event.wait left its lock in a state in which set() raised, on the sender's thread."""
     flags = [Flag()]
     for _ in _everywhere(lambda: void(flags[-1].wait(0.001)), _ctrl_c):
         _assert_works(flags[-1])
@@ -64,7 +64,7 @@ def test_a_flag_may_be_set_at_any_instruction_of_the_wait() -> None:
     flags = [Flag()]
     for _ in _everywhere(lambda: flags.append(Flag()) if flags[-1].wait(SOON) else None, lambda: flags[-1].set()):
         if not flags[-1]._waiters:
-            flags[-1].set()  # for the last round, in which nobody does
+            flags[-1].set()  # for the last round, in which no other thread does
     assert all(flag.is_set() for flag in flags)
 
 
@@ -146,4 +146,4 @@ def test_sums_are_right_with_many_threads() -> None:
 
 
 def void(_: object) -> None:
-    """For what is done and not looked at."""
+    """Run something and ignore its result."""

@@ -1,4 +1,4 @@
-"""The fake cluster of these tests, and a reader of it."""
+"""The fake cluster of these tests, and a reader for it."""
 
 from __future__ import annotations
 

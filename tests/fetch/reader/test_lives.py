@@ -77,7 +77,7 @@ def test_an_iterator_that_is_closed_early_leaves_nothing_behind(kafka: FakeKafka
     for _ in reader.read("many"):
         break
     assert not threads_of_reading()
-    # One connection to each broker may have been made just then; it is kept for the next read.
+    # One connection to each broker may have been opened just then; it is kept for the next read.
     eventually(lambda: open_sockets() <= before + 4, f"about {before} sockets as before, not {open_sockets()}")
 
 

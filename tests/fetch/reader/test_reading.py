@@ -1,4 +1,4 @@
-"""What is read of which topics and ranges, what is refused, and folding."""
+"""What is read of topics and ranges, which arguments are refused, and folding."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_broker_does_not_wait_for_more_than_a_range_has() -> None:
 
 
 def test_memory_that_is_used_again_is_bounded_for_all_brokers_together() -> None:
-    """Found: each connection kept as much as all of them should have."""
+    """A bug: each connection kept as much memory as all of them together may."""
     fetching = Fetching(memory_bytes=16 << 20, request_bytes=4 << 20)
     most = 0
     with FakeKafka(brokers=3, topics={"large": 3}) as kafka:

@@ -1,4 +1,4 @@
-"""Brokers that remember what a reader wants: all records come once and in order, whatever they remember."""
+"""Reading with fetch sessions: all records come once and in order, whatever the brokers remember."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def sessions(kafka: FakeKafka) -> list[int]:
-    """How many partitions the brokers remember, for each session."""
+    """Return the number of partitions in each session of the brokers."""
     with kafka._dispatcher.changed:
         return [len(session.parts) for session in kafka._dispatcher.state.fetch_sessions.values()]
 

@@ -1,4 +1,4 @@
-"""Offsets that are gone, topics created anew, brokers that fail: told, or survived with every record once."""
+"""Lost offsets, topics created again, failing brokers: reported, or survived with every record once."""
 
 from __future__ import annotations
 
