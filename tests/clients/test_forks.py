@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,9 +45,7 @@ def _in_child(subject: Subject, iterators: list[Iterator[object]]) -> dict[str, 
     """Return what the child gets for each use. It may also close and drop everything without harm."""
     uses: dict[str, Callable[[], object]] = {name: call for name, call in subject.calls.items() if name != "close"}
     # What was fetched before the fork may come first.
-    uses |= {
-        f"iterator {number}": lambda iterator=iterator: list(iterator) for number, iterator in enumerate(iterators)
-    }  # type: ignore[misc]
+    uses |= {f"iterator {number}": partial(list, iterator) for number, iterator in enumerate(iterators)}
     results: dict[str, str] = {}
     for name, use in uses.items():
         try:

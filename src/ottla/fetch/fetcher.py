@@ -57,7 +57,7 @@ _UNKNOWN_TOPIC = frozenset(
 class _Request:
     """One Fetch request in flight."""
 
-    __slots__ = ("cursors", "inquiries", "reserved", "session", "version")
+    __slots__ = ("cursors", "generations", "reserved", "session", "version")
 
     def __init__(self, cursors: list[Cursor], session: Session, *, reserved: int, version: int) -> None:
         self.cursors = cursors
