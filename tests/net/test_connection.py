@@ -104,9 +104,7 @@ def test_a_version_that_only_one_side_speaks_is_named() -> None:
         silence(peer)
 
     with serving(only_old) as address, connect(address) as connection:
-        with pytest.raises(
-            UnsupportedFormat, match=r"Metadata is needed .* from 0 to \d+, .* offers versions 99 to 100"
-        ):
+        with pytest.raises(UnsupportedFormat, match=r"needs Metadata .* from 0 to \d+, .* offers versions 99 to 100"):
             connection.version(METADATA)
         with pytest.raises(UnsupportedFormat, match=r"ListOffsets .* does not offer it"):
             connection.version(2)
@@ -354,11 +352,11 @@ def negative(peer: Peer) -> None:
     ("script", "reason"),
     [
         (half, "in the middle of a response"),
-        (wrong_id, "correlation id 2 came where 1 .Metadata v12. was due"),
+        (wrong_id, "correlation id 2, but 1 .Metadata v12. is due"),
         (cut, CLOSED),
         (reset, "reset|closed by the broker"),
-        (huge, "claims 2147483647 bytes"),
-        (negative, "claims -1 bytes"),
+        (huge, "claims a size of 2147483647 bytes"),
+        (negative, "claims a size of -1 bytes"),
     ],
 )
 def test_a_broken_answer_ends_the_connection_with_its_reason(script: Script, reason: str) -> None:

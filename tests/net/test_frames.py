@@ -92,7 +92,7 @@ def _receive(frames: Frames, data: bytes) -> memoryview:
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 3, HANDSHAKE_FRAME_BYTES + 1, 2**31 - 1])
 def test_a_size_that_no_broker_sends_is_refused(size: int) -> None:
     frames = Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES)
-    with pytest.raises(WireError, match=f"claims {size} bytes"):
+    with pytest.raises(WireError, match=f"claims a size of {size} bytes"):
         feed(frames, struct.pack(">i", size))
 
 

@@ -76,7 +76,7 @@ def test_hostile_bytes_in_an_authentication_are_an_error() -> None:
         peer.send(frame(peer.request()[2], b"\0\0\x7f\xff\xff\xff"))
         peer.wait_until_closed()
 
-    with serving(hostile) as address, pytest.raises(ConnectFailed, match="unreadable answer"):
+    with serving(hostile) as address, pytest.raises(ConnectFailed, match="unreadable response"):
         connect(address)
 
 
