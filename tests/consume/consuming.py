@@ -26,7 +26,7 @@ TIMES = Timeouts(connect=2.0, request=3.0, total=10.0)
 CLASSIC = GroupOptions(protocol=Protocol.CLASSIC, heartbeat_interval=0.05, session_timeout=2.0)
 SMALL = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10, max_wait=0.05)
 """Batches come one by one."""
-OUR_THREADS = ("ottla-consume", "ottla-group", "ottla-commit", "ottla-poll", "consume-", "ottla-consumer-errand")
+OUR_THREADS = ("ottla-consume", "ottla-group", "ottla-commit", "ottla-poll", "consume-", "ottla-consumer-task")
 
 
 def new_consumer(bootstrap: str, group: str | None = "g", **options: Any) -> Consumer:

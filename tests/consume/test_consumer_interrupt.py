@@ -38,19 +38,19 @@ LOOP_FILES = tuple(
         "fetch/fetcher",
         "fetch/leaders",
         "fetch/buffer",
-        "fetch/troubles",
+        "fetch/recovery",
         "net/wakeup",
         "net/connection",
-        "net/errands",
+        "net/background",
         "net/frames",
-        "net/line",
+        "net/pipeline",
         "net/links",
         "net/lookups",
         "net/loop",
         "net/outbox",
         "net/pending",
         "net/traffic",
-        "net/watch",
+        "net/refresh",
     )
 )
 """A program that waits drives the loop itself."""

@@ -40,7 +40,7 @@ def encoded(records: Iterable[Sent], codec: str = "none", *, in_one_batch: int =
 def send(cluster: Cluster, at: TopicPartition, batch: NewBatch) -> produce.Produced:
     """One batch to the leader of its partition, and what the broker says of it."""
     deadline = Deadline.after(SECONDS)
-    connection = cluster.connection(cluster.leader(*at, deadline=deadline), lane="produce", deadline=deadline)
+    connection = cluster.connection(cluster.leader(*at, deadline=deadline), channel="produce", deadline=deadline)
     version = connection.version(produce.API_KEY, highest=produce.HIGHEST_VERSION)
     body = produce.produce_request({at: batch.parts()}, acks=-1, timeout_ms=10_000)
     pending = connection.submit(produce.API_KEY, version, body, deadline=deadline)
@@ -63,7 +63,7 @@ def fetched(cluster: Cluster, at: TopicPartition, start: int = 0, *, highest: in
     """All batches of a partition from `start` to its end, as the broker stores them."""
     deadline = Deadline.after(SECONDS)
     topic = cluster.topic(at.topic, deadline=deadline)
-    connection = cluster.connection(cluster.leader(*at, deadline=deadline), lane="fetch", deadline=deadline)
+    connection = cluster.connection(cluster.leader(*at, deadline=deadline), channel="fetch", deadline=deadline)
     version = connection.version(fetch.API_KEY, highest=highest)
     offset, end = start, start + 1
     while offset < end:

@@ -104,7 +104,7 @@ class Consumer:
             cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
         self._cluster = self._context.cluster
-        self._fetcher = Fetcher(self._cluster, policy, lane="consume", events=self._context.events)
+        self._fetcher = Fetcher(self._cluster, policy, channel="consume", events=self._context.events)
         self._handing = Dispenser(self._fetcher, decoder, self._context.events)
         self._wake = self._fetcher.ring
         self._errands = BackgroundTasks(wake=self._wake, name=client_id)

@@ -50,7 +50,7 @@ class CoordinatorClient:
 
     def check_usable(self) -> None:
         """Raises when the cluster's client was closed."""
-        self._cluster.effort("taking part in a group")
+        self._cluster.check_usable()
 
     def hurry(self) -> None:
         """Nothing that waits for other members is asked from now on; such a request that is under way is cut."""
@@ -69,7 +69,7 @@ class CoordinatorClient:
 
     def _line(self, deadline: Deadline) -> Connection:
         broker = self._cluster.coordinator(self._target.key, self._target.kind, deadline=deadline)
-        return self._cluster.connection(broker, lane=self._lane, deadline=deadline)
+        return self._cluster.connection(broker, channel=self._lane, deadline=deadline)
 
     def _exchange(self, line: Connection, ask: Ask, deadline: Deadline) -> Any:
         version = line.version(ask.api)

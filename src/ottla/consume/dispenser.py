@@ -171,7 +171,7 @@ class Dispenser:
 
     def _open(self, item: Piece | Failed) -> OttlaError | None:
         """Begins with the piece; the error if there is none."""
-        at = item.cursor.at
+        at = item.cursor.tp
         if self._cursors.get(at) is not item.cursor:
             if isinstance(item, Piece):
                 self._fetcher.buffer.used_up(item)
@@ -188,7 +188,7 @@ class Dispenser:
         piece = self._piece
         if piece is None:
             return None
-        at = piece.cursor.at
+        at = piece.cursor.tp
         self._is_sure = False
         if self._cursors.get(at) is piece.cursor:
             try:

@@ -32,7 +32,7 @@ class Portion:
     @property
     def at(self) -> TopicPartition:
         """Whose they are."""
-        return self.cursor.at
+        return self.cursor.tp
 
     @property
     def start(self) -> int:

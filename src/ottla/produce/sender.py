@@ -668,4 +668,4 @@ class Sender:
 def new_loop(cluster: Cluster, *, name: str, events: Events) -> Loop[Send]:
     """The loop that a sender runs on."""
     thread = f"{SENDER_THREAD}-{name}"
-    return Loop(cluster, lane=_LANE, name=thread, most_requests=MOST_REQUESTS, events=events)
+    return Loop(cluster, channel=_LANE, name=thread, most_requests=MOST_REQUESTS, events=events)

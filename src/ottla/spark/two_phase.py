@@ -163,7 +163,7 @@ def _is_visible(cluster: Cluster, share: TaskShare) -> bool:
 
 def _await_decision(cluster: Cluster, seen: OffsetRange) -> None:
     at = seen.topic_partition
-    effort = cluster.effort(f"waiting until the transactions in {at} are ended up to offset {seen.stop}")
+    effort = cluster.attempts(f"waiting until the transactions in {at} are ended up to offset {seen.stop}")
     while True:
         stop = _last_stable(cluster, at)
         if stop >= seen.stop:

@@ -9,7 +9,7 @@ import pytest
 from tests.consume.consuming import CLASSIC, SMALL, committed, new_consumer, offsets, read, take
 from tests.fetch.logs import cut_back, fill
 from tests.fetch.reader.stand import recreate
-from tests.fetch.watching import Told, raised_by
+from tests.fetch.watching import EventLog, raised_by
 from tests.waiting import eventually
 
 from ottla.consume.consumer import Consumer
@@ -173,7 +173,7 @@ def test_a_transaction_is_not_given_offsets_of_a_topic_that_was_created_again(ka
 
 def test_a_successor_is_read_and_committed_from_its_beginning(kafka: FakeKafka, naming: str) -> None:
     """The same number of records as before: nothing about the offsets tells the two topics apart."""
-    told = Told()
+    told = EventLog()
     options: dict[str, Any] = {"on_lost": "earliest", "events": [told], "commit_every": None}
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, **options) as consumer:
         read(consumer, 50)
@@ -259,7 +259,7 @@ def test_a_place_that_is_sought_is_in_the_topic_that_is_there(kafka: FakeKafka, 
 @pytest.mark.parametrize("policy", ["error", "earliest"])
 def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: FakeKafka, policy: str) -> None:
     """A group that assigns by id takes the old topic away and gives the new one, often before anything is noticed."""
-    told = Told()
+    told = EventLog()
     options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [told]}
     with new_consumer(kafka.bootstrap, topics=["long"], fetching=SMALL, **options) as consumer:
         consumer.poll(0.1)
@@ -286,7 +286,7 @@ def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, poli
     """Found: the broker refuses such an offset although it is there, and that was asked again and again for ever."""
     _with_epochs(kafka)
     has_committed(kafka, 30, epoch=7)
-    told = Told()
+    told = EventLog()
     with new_consumer(kafka.bootstrap, topics="t", on_lost=policy, fetching=SMALL, events=[told]) as consumer:
         if policy == "error":
             error = _lost(consumer)

@@ -52,12 +52,12 @@ def no_thread_is_left() -> bool:
 def is_fetched(unit: Unit) -> bool:
     prefetch = unit._prefetch
     assert prefetch is not None, "it was taken ahead"
-    return has_news(prefetch)
+    return is_ready(prefetch)
 
 
-def has_news(prefetch: Prefetch) -> bool:
+def is_ready(prefetch: Prefetch) -> bool:
     assert prefetch._fetcher is not None, "nobody reads it yet"
-    return prefetch._fetcher.buffer.has_news()
+    return prefetch._fetcher.buffer.is_ready()
 
 
 def test_while_a_unit_is_read_the_next_one_is_taken_and_its_records_come(kafka: FakeKafka, fleet: Fleet) -> None:
@@ -151,7 +151,7 @@ def test_a_prefetch_holds_one_answer_until_it_is_read(kafka: FakeKafka) -> None:
 
     with Reader(kafka.bootstrap, fetching=fetching) as reader:
         prefetch = reader.prefetch(OffsetRange(TOPIC, 0, 0, RECORDS))
-        eventually(lambda: has_news(prefetch), "its first answer is here")
+        eventually(lambda: is_ready(prefetch), "its first answer is here")
         assert fetches() == 1
         rows = sum(stretch.rows for stretch in reader.decoded(prefetch))
         assert rows == RECORDS

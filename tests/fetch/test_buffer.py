@@ -1,4 +1,4 @@
-"""The buffer: its memory as a state machine, and what is handed out of cursors that are paused, closed or moved."""
+"""The fetch buffer: its memory as a state machine, and the items of cursors that are paused, closed or moved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_piece(cursor: Cursor, memory: ResponseMemory, start: int = 0) -> Piece:
 
 
 def put(buffer: FetchBuffer, cursor: Cursor, size: int, start: int = 0) -> Piece:
-    """An answer with one piece arrives."""
+    """Put a response with one piece."""
     reserved = buffer.reserve(size, least=1)
     assert reserved
     memory = ResponseMemory(size)
@@ -43,7 +43,7 @@ def new_buffer() -> FetchBuffer:
 
 
 class Memory(RuleBasedStateMachine):
-    """Requests, answers, readers, pauses and removals in any order: what is used is what is there."""
+    """Requests, responses, readers, pauses and removals in any order: the count of used memory stays right."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class Memory(RuleBasedStateMachine):
         self.cursors = [new_cursor(number) for number in range(3)]
         self.on_the_way = 0
         self.excess = 0
-        """By how much answers were larger than what was reserved for them: a batch comes whatever its size."""
-        self.memorys: list[ResponseMemory] = []
+        """How much larger responses were than their reservations: a batch comes whatever its size."""
+        self.memories: list[ResponseMemory] = []
         self.refused = False
 
     requests = Bundle("requests")
@@ -63,19 +63,19 @@ class Memory(RuleBasedStateMachine):
         self.rings += 1
         self.refused = False
 
-    @rule(target=requests, wanted=st.integers(1, 2 * LIMIT), least=st.integers(1, LIMIT))
-    def ask(self, wanted: int, least: int) -> int:
+    @rule(target=requests, size_bytes=st.integers(1, 2 * LIMIT), least=st.integers(1, LIMIT))
+    def ask(self, size_bytes: int, least: int) -> int:
         used = self.buffer.used_bytes
-        got = self.buffer.reserve(wanted, least=least)
-        assert got <= wanted
-        if got:
-            assert got >= min(wanted, least)
-            assert used == 0 or used + got <= LIMIT, "only an empty buffer may be filled beyond its limit"
+        reserved = self.buffer.reserve(size_bytes, least=least)
+        assert reserved <= size_bytes
+        if reserved:
+            assert reserved >= min(size_bytes, least)
+            assert used == 0 or used + reserved <= LIMIT, "only an empty buffer may be filled beyond its limit"
         else:
             assert used, "an empty buffer always has room"
             self.refused = True
-        self.on_the_way += got
-        return got
+        self.on_the_way += reserved
+        return reserved
 
     @rule(reserved=consumes(requests), larger=st.integers(-LIMIT, 50), pieces=st.lists(st.integers(0, 2), max_size=3))
     def answer(self, reserved: int, larger: int, pieces: list[int]) -> None:
@@ -85,7 +85,7 @@ class Memory(RuleBasedStateMachine):
         memory.pieces = len(pieces)
         self.on_the_way -= reserved
         self.buffer.settle(reserved, memory)
-        self.memorys.append(memory)
+        self.memories.append(memory)
         for number in pieces:
             self.buffer.put(new_piece(self.cursors[number], memory))
 
@@ -122,12 +122,12 @@ class Memory(RuleBasedStateMachine):
         before = self.buffer.used_bytes
         self.buffer.clear()
         if self.buffer.used_bytes < before:
-            assert not self.refused, "whoever was refused hears of the room"
+            assert not self.refused, "a loop that was refused is notified of the room"
 
     @invariant()
     def what_is_used_is_there(self) -> None:
-        there = sum(memory.size_bytes for memory in self.memorys if memory.pieces > 0)
-        assert self.buffer.used_bytes == there + self.on_the_way
+        kept = sum(memory.size_bytes for memory in self.memories if memory.pieces > 0)
+        assert self.buffer.used_bytes == kept + self.on_the_way
 
 
 TestMemory = Memory.TestCase
@@ -225,10 +225,10 @@ def test_a_batch_larger_than_the_limit_is_still_read() -> None:
 
 def test_a_waiting_reader_is_woken_by_a_piece_and_by_a_ring() -> None:
     buffer, cursor = new_buffer(), new_cursor()
-    found: list[object] = []
+    taken: list[object] = []
 
     def read() -> None:
-        found.append(buffer.take(Deadline.after(20)))
+        taken.append(buffer.take(Deadline.after(20)))
 
     for wake in (lambda: buffer.ring(), lambda: put(buffer, cursor, 10)):
         thread = threading.Thread(target=read)
@@ -236,5 +236,5 @@ def test_a_waiting_reader_is_woken_by_a_piece_and_by_a_ring() -> None:
         wake()
         thread.join(10)
         assert not thread.is_alive()
-    assert found[0] is None
-    assert isinstance(found[1], Piece)
+    assert taken[0] is None
+    assert isinstance(taken[1], Piece)

@@ -1,4 +1,4 @@
-"""Places as people say them: what is refused before anything is asked, and what they become."""
+"""Bounds: what is refused before any request is sent, and the offsets that they resolve to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Partition 0 has the offsets [5, 30), partition 1 nothing."""
+    """Partition 0 has the offsets [5, 30), partition 1 is empty."""
     with FakeKafka(topics={"t": 2}, auto_create=None) as kafka, Cluster(kafka.bootstrap) as client:
         fill(kafka, 3)
         with kafka._dispatcher.changed:
@@ -31,13 +31,13 @@ def cluster() -> Iterator[Cluster]:
         yield client
 
 
-def resolved(cluster: Cluster, place: bounds.Bound) -> dict[TopicPartition, int]:
+def resolved(cluster: Cluster, bound: bounds.Bound) -> dict[TopicPartition, int]:
     limit = Deadline.after(10)
-    return bounds.resolve(cluster, [ZERO, ONE], place, isolation=Isolation.READ_UNCOMMITTED, deadline=limit)
+    return bounds.resolve(cluster, [ZERO, ONE], bound, isolation=Isolation.READ_UNCOMMITTED, deadline=limit)
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("bound", "text"),
     [
         ("yesterday", "start is 'yesterday'; accepted are 'earliest', 'latest', an offset, a datetime"),
         (None, "start is None"),
@@ -52,15 +52,15 @@ def resolved(cluster: Cluster, place: bounds.Bound) -> dict[TopicPartition, int]
         ([0, 1], r"start is \[0, 1\]"),
     ],
 )
-def test_what_is_no_place_is_refused_and_what_is_accepted_is_named(place: Any, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        bounds.check(place, "start")
+def test_what_is_no_place_is_refused_and_what_is_accepted_is_named(bound: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        bounds.check(bound, "start")
 
 
-@pytest.mark.parametrize("place", ["earliest", "latest", 0, 7, {0: 5}, CommittedBy("g"), datetime.now(UTC)])
-def test_a_place_is_accepted(place: Any) -> None:
-    bounds.check(place, "start")
-    assert bounds.mentioned(place) == (frozenset({0}) if isinstance(place, dict) else None)
+@pytest.mark.parametrize("bound", ["earliest", "latest", 0, 7, {0: 5}, CommittedBy("g"), datetime.now(UTC)])
+def test_a_place_is_accepted(bound: Any) -> None:
+    bounds.check(bound, "start")
+    assert bounds.named_partitions(bound) == (frozenset({0}) if isinstance(bound, dict) else None)
 
 
 def test_a_group_that_has_committed_nothing_needs_a_place_that_exists() -> None:
@@ -94,7 +94,7 @@ def test_a_group_without_offsets_is_where_it_was_told_to_be(cluster: Cluster) ->
 
 def test_a_range_that_would_end_before_it_begins_is_empty() -> None:
     start, stop = {ONE: 5, ZERO: 1}, {ONE: 2, ZERO: 3}
-    assert bounds.span(start, stop) == [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 5, 5)]
+    assert bounds.ranges_between(start, stop) == [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 5, 5)]
 
 
 def test_a_time_within_a_batch_is_found() -> None:

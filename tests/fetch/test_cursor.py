@@ -1,4 +1,4 @@
-"""A cursor against tables and a plain model: what an answer means, where it stops, what of transactions counts."""
+"""The cursor against tables and a plain model: responses, the end of a range, transactions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.rows import quick, thorough
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, UnsupportedFormat
-from ottla.fetch.cursor import Cursor, Diverged, OutOfRange, Piece, ResponseMemory, askable, moved, without_aborted
+from ottla.fetch.cursor import Cursor, Diverged, OutOfRange, Piece, ResponseMemory, fetchable, moved, without_aborted
 from ottla.wire.batch import IS_TRANSACTIONAL, Codec
 from ottla.wire.fetch import Aborted, Diverging
 
@@ -26,23 +26,25 @@ def new(start: int = 0, stop: int = 1000) -> Cursor:
 
 
 def test_of_a_range_hardly_more_is_asked_for_than_there_is_left() -> None:
-    assert new(0, 10).wanted(8 << 20).max_bytes < 100_000, "nobody knows yet how large records are: not very"
+    assert new(0, 10).fetch_partition(8 << 20).max_bytes < 100_000, (
+        "the size of records is unknown and assumed to be small"
+    )
     cursor = new(0, 1_000_000)
     answer = fetched(plain(0, 10), plain(10, 10))
     took(cursor, answer)
-    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    assert cursor.fetch_partition(8 << 20).max_bytes == 8 << 20
     cursor = new(0, 1020)
     took(cursor, answer)
     left = 1000 * len(answer.records) / 20
-    assert left < cursor.wanted(8 << 20).max_bytes < 1.2 * left + (1 << 16)
-    assert cursor.wanted(100).max_bytes == 100
+    assert left < cursor.fetch_partition(8 << 20).max_bytes < 1.2 * left + (1 << 16)
+    assert cursor.fetch_partition(100).max_bytes == 100
 
 
 def test_what_has_no_end_is_asked_for_as_much_as_is_allowed() -> None:
     cursor = Cursor(AT, 0)
-    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    assert cursor.fetch_partition(8 << 20).max_bytes == 8 << 20
     took(cursor, fetched(plain(0, 10)))
-    assert cursor.wanted(8 << 20).max_bytes == 8 << 20
+    assert cursor.fetch_partition(8 << 20).max_bytes == 8 << 20
 
 
 # What an answer means
@@ -71,11 +73,11 @@ def test_a_range_is_read_exactly_wherever_its_batches_end(start: int, length: in
     end = sum(sizes)
     stop = min(end, start + length)
     cursor = new(start, stop)
-    found: list[int] = []
+    offsets: list[int] = []
     while not cursor.is_over:
         first = max(number for number, base in enumerate(bases) if base <= cursor.position)
-        found += offsets_in(took(cursor, fetched(*batches[first : first + 2])))
-    assert found == list(range(start, stop))
+        offsets += offsets_in(took(cursor, fetched(*batches[first : first + 2])))
+    assert offsets == list(range(start, stop))
 
 
 def test_a_hole_that_compaction_left_is_no_error() -> None:
@@ -105,9 +107,9 @@ def test_an_empty_answer_is_nothing_new_and_its_waiting_is_timed_from_the_first_
 def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
     cursor = new()
     cursor.take(fetched(), ResponseMemory(0), 5.0, committed_only=False)
-    cursor.stumble(OttlaError("x"), 6.0, resume_at=6.5)
+    cursor.back_off(OttlaError("x"), 6.0, resume_at=6.5)
     cursor.postpone(100.0)
-    assert (cursor.waiting_since, cursor.trouble_since) == (105.0, 106.0)
+    assert (cursor.waiting_since, cursor.failing_since) == (105.0, 106.0)
 
 
 def test_errors_of_the_broker_are_told_with_partition_and_offset() -> None:
@@ -130,10 +132,10 @@ def test_the_epoch_of_what_was_read_goes_into_the_next_request() -> None:
     data = bytearray(plain(0, 3))
     data[12:16] = (9).to_bytes(4, "big")
     took(cursor, fetched(bytes(data)))
-    assert cursor.wanted(100).last_epoch == 9
+    assert cursor.fetch_partition(100).last_epoch == 9
     cursor.move(50)
-    assert cursor.wanted(100).last_epoch == -1
-    assert cursor.wanted(100).offset == 50
+    assert cursor.fetch_partition(100).last_epoch == -1
+    assert cursor.fetch_partition(100).offset == 50
 
 
 # Answers that lie
@@ -141,7 +143,7 @@ def test_the_epoch_of_what_was_read_goes_into_the_next_request() -> None:
 
 def test_batches_that_all_lie_before_the_position_are_an_error_and_no_endless_loop() -> None:
     cursor = new(50)
-    with pytest.raises(CorruptBatch, match=r"batch at offset 10.*offset 50 was asked for") as caught:
+    with pytest.raises(CorruptBatch, match=r"batch at offset 10.*offset 50 was requested") as caught:
         took(cursor, fetched(plain(0, 10), plain(10, 10)))
     assert caught.value.base_offset == 10
     assert cursor.position == 50
@@ -178,11 +180,11 @@ def test_what_lies_before_a_damaged_header_is_handed_out_first() -> None:
 def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
     cursor = new()
     took(cursor, fetched(plain(0, 10)))
-    asked = cursor.inquiry
-    cursor.is_asked = True
+    asked = cursor.generation
+    cursor.is_busy = True
     cursor.move(500)
-    assert cursor.inquiry > asked
-    assert not cursor.is_asked
+    assert cursor.generation > asked
+    assert not cursor.is_busy
     assert not cursor.is_over
     cursor.move(1000)
     assert cursor.is_over
@@ -190,17 +192,17 @@ def test_moving_voids_what_was_asked_and_not_what_was_fetched() -> None:
 
 def test_a_cursor_may_be_asked_for_only_when_all_is_well() -> None:
     cursor = new()
-    assert not askable([cursor], 0.0), "no leader is known"
+    assert not fetchable([cursor], 0.0), "no leader is known"
     cursor.leader = 1
-    assert askable([cursor], 0.0)
-    for name, value in (("open", False), ("paused", True), ("is_asked", True), ("is_over", True)):
+    assert fetchable([cursor], 0.0)
+    for name, value in (("open", False), ("paused", True), ("is_busy", True), ("is_over", True)):
         before = getattr(cursor, name)
         setattr(cursor, name, value)
-        assert not askable([cursor], 0.0), name
+        assert not fetchable([cursor], 0.0), name
         setattr(cursor, name, before)
-    cursor.stumble(OttlaError("x"), 1.0, resume_at=2.0)
-    assert not askable([cursor], 1.9)
-    assert askable([cursor], 2.0)
+    cursor.back_off(OttlaError("x"), 1.0, resume_at=2.0)
+    assert not fetchable([cursor], 1.9)
+    assert fetchable([cursor], 2.0)
 
 
 def test_nothing_is_read_of_an_empty_range() -> None:
@@ -213,7 +215,7 @@ def test_nothing_is_read_of_an_empty_range() -> None:
 
 
 class Step(NamedTuple):
-    """What one producer does next: writes some records, or ends its transaction."""
+    """The next step of a producer: it writes some records, or ends its transaction."""
 
     producer: int
     records: int
@@ -228,14 +230,14 @@ steps = st.lists(
 
 
 class Model:
-    """Transactions as they are defined: a record counts when its transaction was committed, or it is in none."""
+    """The definition of transactions: a record counts if its transaction was committed, or it is in none."""
 
     def __init__(self, history: list[Step]) -> None:
         self.batches: list[bytes] = []
         self.counting: list[int] = []
         """Offsets of the records that count."""
         self.aborted: list[tuple[Aborted, int]] = []
-        """Each aborted transaction, and where its marker lies."""
+        """Each aborted transaction, and the offset of its marker."""
         self.end = 0
         self.stable = 0
         pending: dict[int, list[int]] = {}
@@ -268,14 +270,16 @@ class Model:
         self.end += step.records
 
     def answer(self, position: int, most: int) -> tuple[list[bytes], list[Aborted]]:
-        """Up to `most` batches from the position on and what was aborted among them, as brokers tell it."""
+        """Return up to `most` batches from the position on and the aborted transactions among them, as brokers do."""
         sent = [data for data in self.batches if parse(data)[0].header.next_offset > position]
         sent = [data for data in sent if parse(data)[0].header.last_offset < self.stable][:most]
         if not sent:
             return [], []
         upper = parse(sent[-1])[0].header.next_offset
-        # In no order, and also those of which only the end lies in the range.
-        listed = [one for one, ends in reversed(self.aborted) if ends >= position and one.first_offset < upper]
+        # In no particular order, including those of which only the end lies in the range.
+        listed = [
+            aborted for aborted, end in reversed(self.aborted) if end >= position and aborted.first_offset < upper
+        ]
         return sent, listed
 
 
@@ -285,11 +289,11 @@ def test_exactly_the_committed_records_are_read_from_anywhere(history: list[Step
     model = Model(history)
     start = min(start, model.stable)
     cursor = new(start, model.stable)
-    found: list[int] = []
+    offsets: list[int] = []
     while not cursor.is_over:
         batches, aborted = model.answer(cursor.position, most)
-        found += offsets_in(took(cursor, fetched(*batches, aborted=aborted), committed_only=True))
-    assert found == [offset for offset in model.counting if offset >= start]
+        offsets += offsets_in(took(cursor, fetched(*batches, aborted=aborted), committed_only=True))
+    assert offsets == [offset for offset in model.counting if offset >= start]
 
 
 @given(steps)
@@ -298,7 +302,7 @@ def test_without_isolation_every_record_is_read(history: list[Step]) -> None:
     model = Model(history)
     if not model.batches:
         return
-    piece = took(new(0, model.end), fetched(*model.batches, aborted=[one for one, _ in model.aborted]))
+    piece = took(new(0, model.end), fetched(*model.batches, aborted=[aborted for aborted, _ in model.aborted]))
     headers = [batch.header for data in model.batches for batch in parse(data)]
     assert len(offsets_in(piece)) == sum(header.count for header in headers if not header.is_control)
 

@@ -1,4 +1,4 @@
-"""Patience: what is tried again, how long is waited, and what is said at the end."""
+"""The retry loop of a call: what is retried, how long it backs off, and the error at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ottla.errors import (
     SecurityMismatch,
     WireError,
 )
-from ottla.net import attempts as effort_module
+from ottla.net import attempts as attempts_module
 from ottla.net.attempts import Attempts
 from ottla.net.deadline import Deadline
 from ottla.net.waiting import Flag
@@ -31,7 +31,7 @@ from ottla.net.waiting import Flag
 LOST = ConnectionLost("a:1", "cut")
 
 
-def effort(seconds: float, retry: Retry | None = None, pause: Flag | None = None) -> Attempts:
+def attempts(seconds: float, retry: Retry | None = None, pause: Flag | None = None) -> Attempts:
     return Attempts(
         "counting sheep",
         deadline=Deadline.after(seconds),
@@ -41,10 +41,10 @@ def effort(seconds: float, retry: Retry | None = None, pause: Flag | None = None
     )
 
 
-def fail_until_raised(one: Attempts, *errors: OttlaError) -> OttlaError:
+def fail_until_raised(tries: Attempts, *errors: OttlaError) -> OttlaError:
     for number in range(100_000):
         try:
-            one.failed(errors[number % len(errors)])
+            tries.failed(errors[number % len(errors)])
         except OttlaError as exc:
             return exc
     raise AssertionError("never gave up")
@@ -82,13 +82,13 @@ def test_waits_grow_to_the_maximum_and_jitter_only_shortens_them(
 )
 def test_what_another_attempt_would_only_repeat_is_raised_at_once(error: OttlaError) -> None:
     with pytest.raises(type(error)) as caught:
-        effort(10).failed(error)
+        attempts(10).failed(error)
     assert caught.value is error
 
 
 def test_retriable_failures_are_waited_out_until_the_deadline() -> None:
     started = time.monotonic()
-    error = fail_until_raised(effort(0.2), LOST, BrokerError(ErrorCode.not_leader_or_follower, "asking"))
+    error = fail_until_raised(attempts(0.2), LOST, BrokerError(ErrorCode.not_leader_or_follower, "asking"))
     assert 0.1 < time.monotonic() - started < 3
     assert isinstance(error, DeadlineExceeded)
     assert error.what == "counting sheep"
@@ -97,22 +97,22 @@ def test_retriable_failures_are_waited_out_until_the_deadline() -> None:
 
 def test_each_cause_is_told_once_and_the_newest_last() -> None:
     first, second = ConnectionLost("a:1", "cut"), ConnectionLost("b:2", "refused")
-    one = effort(0.05)
-    one.failed(second)
-    one.failed(first)
-    error = fail_until_raised(one, second)
+    tries = attempts(0.05)
+    tries.failed(second)
+    tries.failed(first)
+    error = fail_until_raised(tries, second)
     assert isinstance(error, DeadlineExceeded)
     assert error.causes == ("a:1: cut", "b:2: refused")
 
 
 def test_advice_of_the_last_error_is_given_once() -> None:
-    error = fail_until_raised(effort(0.05), BrokerError(ErrorCode.leader_not_available, "asking"))
+    error = fail_until_raised(attempts(0.05), BrokerError(ErrorCode.leader_not_available, "asking"))
     assert str(error).count("hint:") == 1
 
 
 def test_attempts_at_an_address_are_added_up() -> None:
     round_failed = NoBrokerReachable((Attempt("a:1", "refused", 0.5), Attempt("b:2", "silent", 2.0)), 2.5, "look")
-    error = fail_until_raised(effort(0.05), round_failed)
+    error = fail_until_raised(attempts(0.05), round_failed)
     assert isinstance(error, NoBrokerReachable)
     first, second = error.attempts
     assert (first.address, first.reason, second.address) == ("a:1", "refused", "b:2")
@@ -124,40 +124,40 @@ def test_attempts_at_an_address_are_added_up() -> None:
 
 def test_the_first_reason_of_an_address_is_kept_beside_the_last() -> None:
     rounds = [NoBrokerReachable((Attempt("a:1", reason, 0.1),), 0.1) for reason in ("refused", "silent", "too late")]
-    one = effort(0.1)
+    tries = attempts(0.1)
     for error in rounds:
-        one.failed(error)
-    summary = fail_until_raised(one, rounds[-1])
+        tries.failed(error)
+    summary = fail_until_raised(tries, rounds[-1])
     assert isinstance(summary, NoBrokerReachable)
     assert summary.attempts[0].reason == "refused; later: too late"
 
 
 def test_one_round_without_answer_at_the_very_end_does_not_hide_the_causes() -> None:
-    one = effort(0.05, Retry(initial=0.02, maximum=0.02))
-    one.failed(BrokerError(ErrorCode.not_leader_or_follower, "asking"))
-    time.sleep(one.deadline.remaining())
-    error = fail_until_raised(one, NoBrokerReachable((Attempt("a:1", "no time", 0.0),), 0.0))
+    tries = attempts(0.05, Retry(initial=0.02, maximum=0.02))
+    tries.failed(BrokerError(ErrorCode.not_leader_or_follower, "asking"))
+    time.sleep(tries.deadline.remaining())
+    error = fail_until_raised(tries, NoBrokerReachable((Attempt("a:1", "no time", 0.0),), 0.0))
     assert isinstance(error, DeadlineExceeded)
     assert "NOT_LEADER" in str(error)
     assert "hint: " in str(error)
 
 
 def test_a_topic_that_stays_unknown_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort_module, "UNKNOWN_TOPIC_SECONDS", 0.05)
+    monkeypatch.setattr(attempts_module, "UNKNOWN_TOPIC_SECONDS", 0.05)
     started = time.monotonic()
-    error = fail_until_raised(effort(10), BrokerError(ErrorCode.unknown_topic_or_partition, "topic x"))
+    error = fail_until_raised(attempts(10), BrokerError(ErrorCode.unknown_topic_or_partition, "topic x"))
     assert time.monotonic() - started < 3
     assert isinstance(error, BrokerError)
 
 
 def test_a_wait_longer_than_the_deadline_leaves_time_for_a_last_attempt() -> None:
-    one = effort(1.0, Retry(initial=0.05, maximum=100, factor=1000, jitter=0))
+    tries = attempts(1.0, Retry(initial=0.05, maximum=100, factor=1000, jitter=0))
     started = time.monotonic()
-    one.failed(LOST)
-    one.failed(LOST)
-    assert not one.deadline.expired()
+    tries.failed(LOST)
+    tries.failed(LOST)
+    assert not tries.deadline.expired()
     with pytest.raises(DeadlineExceeded):
-        one.failed(LOST)
+        tries.failed(LOST)
     assert time.monotonic() - started < 1.0
 
 
@@ -165,7 +165,7 @@ def test_closing_ends_the_wait() -> None:
     pause = Flag()
     pause.set()
     with pytest.raises(ConnectionLost):
-        effort(10, Retry(initial=5, maximum=5), pause).failed(LOST)
+        attempts(10, Retry(initial=5, maximum=5), pause).failed(LOST)
 
 
 def test_a_deadline_counts_down_and_takes_the_sooner() -> None:
