@@ -237,7 +237,7 @@ class World:
             self.carry_out()
 
     def hurry(self) -> None:
-        self.core.topics.hurry(self.now)
+        self.core.topics.send_now(self.now)
         self.carry_out()
 
     def fail_all(self) -> None:
@@ -249,7 +249,7 @@ class World:
         assert self.gate is not None
         self.gate.sending = False
         self.fail_all()
-        if self.core.flying or self.gate.joining:
+        if self.core.in_flight or self.gate.joining:
             return
         self.late.clear()  # the coordinator has ended the one before: what comes late of it is refused
         self.transaction += 1
@@ -274,7 +274,7 @@ class World:
         while self.core.dispatch(self.now):
             self.carry_out()
         self.carry_out()
-        self.core.topics.look(self.now)
+        self.core.topics.request_metadata(self.now)
         self.carry_out()
 
     def drop(self, size_bytes: int) -> None:
@@ -290,7 +290,7 @@ class World:
     def keep(self) -> None:
         """What waits for long goes to disk."""
         assert self.disk is not None
-        for lane, batches in self.core.to_be_kept(older_than=self.now - 1.0, now=self.now):
+        for lane, batches in self.core.overdue_lanes(older_than=self.now - 1.0, now=self.now):
             for batch in batches:
                 if not self._stored(lane, batch):
                     break
@@ -440,11 +440,11 @@ class World:
         answers = {}
         for sending in sendings:
             code, offset = self._handled(broker, sending, error)
-            answers[sending.at] = Produced(*sending.at, code, offset, -1, -1, None, (), None)
+            answers[sending.tp] = Produced(*sending.tp, code, offset, -1, -1, None, (), None)
         line.answers.append((send, answers))
 
     def _handled(self, broker: int, sending: Sending, error: int) -> tuple[int, int]:
-        at = sending.at
+        at = sending.tp
         if at not in self.logs:
             return int(ErrorCode.unknown_topic_or_partition), -1
         if self.leaders[at] != broker:
@@ -459,8 +459,8 @@ class World:
         requests = self.late[place % len(self.late)]
         if requests:
             for sending in requests.popleft():
-                if sending.at in self.logs:
-                    self._handled(self.leaders[sending.at], sending, OK)
+                if sending.tp in self.logs:
+                    self._handled(self.leaders[sending.tp], sending, OK)
 
     def answer(self, broker: int) -> None:
         line = self.lines[broker]
@@ -497,7 +497,7 @@ class World:
     def look_up(self, place: int, *, succeed: bool) -> None:
         lookup = self.lookups.pop(place % len(self.lookups))
         error = None if succeed else ConnectionLost(Address("b", 1), "nobody is there")
-        self.core.topics.looked(LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now)
+        self.core.topics.metadata_result(LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now)
         self.carry_out()
 
     def metadata(self, lookup: Lookup) -> Metadata:
@@ -519,7 +519,7 @@ class World:
                     self.core.not_identified(OttlaError("no id"), self.now)
             case ReadTail(topic, lane, search, wanted):
                 if succeed:
-                    found = self.logs[lane.at].find(search.floor, set(wanted))
+                    found = self.logs[lane.tp].find(search.floor, set(wanted))
                     self.core.tail_read(topic, lane, found)
                 else:
                     self.core.tail_not_read(lane, OttlaError("not read"), self.now)
@@ -562,7 +562,7 @@ class World:
                 while line is not None and line.answers:
                     self.answer(broker)
             self.sweep()
-        raise AssertionError(f"does not come to an end: {self.core.topics.lanes}, {self.core.topics.why_waiting()}")
+        raise AssertionError(f"does not come to an end: {self.core.topics.lanes}, {self.core.topics.waiting_error()}")
 
     def _check_in_time(self, rows: list[Row]) -> None:
         """What was handed over a moment before everything was well again has not run out of time."""

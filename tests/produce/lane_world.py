@@ -185,7 +185,7 @@ class World:
                 self.lane.add(batch)
         if expired:
             self.broker.producers.clear()
-        self.lane.must_check = bool(self.lane.line)
+        self.lane.must_check = bool(self.lane.queue)
 
     # The sender
 
@@ -211,7 +211,7 @@ class World:
     def number_all(self) -> None:
         """What waits is put on disk under the numbers that it will be sent with."""
         self._identify()
-        for batch in self.lane.line:
+        for batch in self.lane.queue:
             self.lane.number(batch)
 
     def _identify(self) -> None:
@@ -228,7 +228,7 @@ class World:
         return batch
 
     def give_up(self, place: int) -> None:
-        batch = self.lane.line[place % len(self.lane.line)]
+        batch = self.lane.queue[place % len(self.lane.queue)]
         self.lane.given_up(batch)
         self._decide(batch, self.given_up)
 
@@ -240,18 +240,18 @@ class World:
         self.found = None
 
     def read_log(self) -> None:
-        wanted = {batch.identity for batch in self.lane.line if batch.identity is not None}
+        wanted = {batch.identity for batch in self.lane.queue if batch.identity is not None}
         self.found = self.broker.find(self.lane.floor, wanted)
 
     def finish_check(self) -> None:
         assert self.found is not None
-        front = self.lane.line[0] if self.lane.line else None
+        front = self.lane.queue[0] if self.lane.queue else None
         first_try = self.lane.is_stale or (front is not None and front.inherited and front.attempts == 0)
-        for batch, offset in self.lane.checked(self.found):
+        for batch, offset in self.lane.check_done(self.found):
             self._acknowledged(batch, offset)
         self.found = None
         if not first_try:
-            self.lane.number_again()
+            self.lane.renumber()
 
     def fail_check(self) -> None:
         self.lane.checking = False
@@ -360,7 +360,7 @@ class World:
         if batch.decided:
             self.lane.forgotten(batch)
         else:
-            self.lane.again(batch, resume_at=self.now + 0.1)
+            self.lane.retry(batch, resume_at=self.now + 0.1)
 
     def _acknowledged(self, batch: Outgoing, offset: int) -> None:
         content = self.content[batch]
@@ -393,7 +393,7 @@ class World:
             for wire in list(self.wires):
                 while wire.answers:
                     self.answer(self.wires.index(wire))
-        raise AssertionError(f"does not come to an end: {list(self.lane.line)}")
+        raise AssertionError(f"does not come to an end: {list(self.lane.queue)}")
 
     def check_promises(self) -> None:
         stored = {entry.content: entry.offset for entry in self.broker.log}
@@ -406,4 +406,4 @@ class World:
         assert all(one < other for one, other in pairwise(in_log)), f"out of order: {in_log}"
         every = {content for batch, content in self.content.items() if batch.decided}
         assert every == self.told.keys() | self.given_up | self.refused
-        assert not self.lane.line
+        assert not self.lane.queue

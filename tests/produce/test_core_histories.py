@@ -112,7 +112,7 @@ def _set_disk(world: World, *, refuses: bool) -> None:
 
 def _damage(world: World, chance: random.Random) -> None:
     assert world.disk is not None
-    lines = [batch for _, lane in world.core.topics.lanes for batch in lane.line if not batch.flying]
+    lines = [batch for _, lane in world.core.topics.lanes for batch in lane.queue if not batch.in_flight]
     if lines:
         world.disk.damaged.add(chance.choice(lines))
 
@@ -204,7 +204,7 @@ def _sends_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spool: a disk that refuses holds nothing up."""
 
     def not_stored(self: Core, lane: Lane, now: float) -> None:
-        lane.stored = next((batch for batch in lane.line if not batch.flying), None)
+        lane.stored = next((batch for batch in lane.queue if not batch.in_flight), None)
 
     monkeypatch.setattr(Core, "not_stored", not_stored)
 
@@ -254,7 +254,7 @@ def _claims_what_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forgets_the_number_of_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers who send themselves: the next batch gets the same number."""
-    monkeypatch.setattr(Lane, "add_numbered", lambda self, batch: self.line.append(batch))
+    monkeypatch.setattr(Lane, "add_numbered", lambda self, batch: self.queue.append(batch))
 
 
 def _sends_without_joining(monkeypatch: pytest.MonkeyPatch) -> None:

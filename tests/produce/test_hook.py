@@ -36,7 +36,7 @@ def made(hook: BatchHook, *values: bytes, **options: Any) -> tuple[list[Outgoing
     packed = Packed(1, batch_hook=hook, **options)
     shipment = packed.pack(from_list(list(values)))
     packed.seal_all()
-    return list(packed.topic.lane(0).line), [Delivery(shipment, row) for row in range(len(values))]
+    return list(packed.topic.lane(0).queue), [Delivery(shipment, row) for row in range(len(values))]
 
 
 def test_a_hook_sees_topic_partition_and_all_columns() -> None:
@@ -120,7 +120,7 @@ def test_what_a_hook_fails_on_is_settled_and_no_memory_stays_counted() -> None:
         packed = Packed(1, batch_hook=hook)
         packed.pack(from_list([b"1", b"2"]))
         packed.seal_all()
-        line = packed.topic.lane(0).line
+        line = packed.topic.lane(0).queue
         assert packed.account.held_bytes == sum(batch.size_bytes for batch in line)
         errors += [effect.outcome.error for effect in packed.settled]
     failed, filtered = errors

@@ -54,7 +54,7 @@ def test_batches_of_two_producer_ids_are_never_under_way_together() -> None:
     world.read_log()
     world.finish_check()
     sent = []
-    while world.lane.line:
+    while world.lane.queue:
         if world.can_send():
             world.send()
         ids = {sending.identity.producer_id for sending in world.wires[0].requests}
@@ -81,7 +81,7 @@ def test_an_acknowledged_batch_behind_an_open_one_does_not_hide_it_from_the_sear
         world.process(0)
     for _ in range(5):
         world.answer(0)
-    front = world.lane.line[0]
+    front = world.lane.queue[0]
     assert front.identity is not None
     # The first one is in the log before the four that were acknowledged: the floor must lie below it.
     assert world.broker.find(world.lane.floor, {front.identity}) == {front.identity: 1}
@@ -91,11 +91,11 @@ def test_parts_of_a_batch_take_over_its_numbers() -> None:
     world = _acknowledged_world()
     world.add(7, TOO_LARGE)
     world.send()
-    whole = world.lane.line[0]
+    whole = world.lane.queue[0]
     assert whole.identity is not None
     world.process(0)
     world.answer(0)
-    identities = [part.identity for part in world.lane.line]
+    identities = [part.identity for part in world.lane.queue]
     assert identities == [whole.identity, whole.identity._replace(sequence=whole.identity.sequence + 3)]
     world.heal()
     assert world.lane.epoch == 0
@@ -151,13 +151,13 @@ def test_a_disowned_producer_id_is_not_taken_again() -> None:
 def test_an_epoch_that_is_used_up_asks_for_another_id() -> None:
     lane = Lane(TopicPartition("t", 0))
     lane.adopt(7, 32_767)
-    lane.number_again()
+    lane.renumber()
     assert lane.needs_identity
     assert not lane.may_adopt(7)
 
 
 def test_without_numbers_nothing_is_stamped() -> None:
-    lane = Lane(TopicPartition("t", 0), in_flight=1, numbered=False)
+    lane = Lane(TopicPartition("t", 0), max_in_flight=1, numbered=False)
     batches = [World()._new((i,), 1, OK) for i in range(2)]
     for batch in batches:
         lane.add(batch)
@@ -174,12 +174,12 @@ def test_without_numbers_nothing_is_stamped() -> None:
 def test_the_number_of_a_batch_that_is_on_disk_is_not_given_again(on_disk: int) -> None:
     # It may come back from there, should the mark that it is done be lost: then under a number in use.
     world = _acknowledged_world(1, 1, 1)
-    line = list(world.lane.line)
+    line = list(world.lane.queue)
     for batch in line:
         world.lane.number(batch)
     numbers = [batch.identity for batch in line]
     line[on_disk].stored_identity = line[on_disk].identity
     world.lane.given_up(line[0])
-    assert [batch.identity for batch in world.lane.line] == numbers[1:]
+    assert [batch.identity for batch in world.lane.queue] == numbers[1:]
     world.heal()
-    assert not world.lane.line
+    assert not world.lane.queue

@@ -43,7 +43,7 @@ HAPPENINGS: dict[str, tuple[int, Guard, Action]] = {
     "add": (20, _always, lambda w, r: w.add(r.choice(SIZES), r.choice(KINDS))),
     "send": (60, lambda w: w.can_send(), lambda w, r: w.send()),
     "number only": (2, lambda w: w.can_send(), lambda w, r: w.number_only()),
-    "number all": (2, lambda w: bool(w.lane.line), lambda w, r: w.number_all()),
+    "number all": (2, lambda w: bool(w.lane.queue), lambda w, r: w.number_all()),
     "process": (40, lambda w: bool(_some_requests(w)), lambda w, r: w.process(r.choice(_some_requests(w)))),
     "refuse for a while": (
         6,
@@ -58,7 +58,7 @@ HAPPENINGS: dict[str, tuple[int, Guard, Action]] = {
     "answer": (40, lambda w: bool(_some_answers(w)), lambda w, r: w.answer(r.choice(_some_answers(w)))),
     "lose": (6, _always, lambda w, r: w.lose(r.randrange(8), r.randrange(6))),
     "process late": (8, lambda w: any(w.late), lambda w, r: w.process_late(r.randrange(8))),
-    "give up": (3, lambda w: bool(w.lane.line), lambda w, r: w.give_up(r.choice([0, 0, r.randrange(8)]))),
+    "give up": (3, lambda w: bool(w.lane.queue), lambda w, r: w.give_up(r.choice([0, 0, r.randrange(8)]))),
     "pass time": (15, _always, lambda w, r: w.pass_time(r.choice([0.01, 0.1, 0.3]))),
     "start check": (20, lambda w: w.lane.ready_to_check, lambda w, r: w.start_check()),
     "read log": (20, lambda w: w.lane.checking and w.found is None, lambda w, r: w.read_log()),
@@ -66,7 +66,7 @@ HAPPENINGS: dict[str, tuple[int, Guard, Action]] = {
     "fail check": (2, lambda w: w.lane.checking, lambda w, r: w.fail_check()),
     "leader moves": (3, _always, lambda w, r: w.leader_moves()),
     "told of the leader": (2, lambda w: w.wires[-1].stale, lambda w, r: w.reconnect()),
-    "expire ids": (2, lambda w: w.lane.flying == 0, lambda w, r: w.expire_ids()),
+    "expire ids": (2, lambda w: w.lane.in_flight == 0, lambda w, r: w.expire_ids()),
     "foreign use": (1, _always, lambda w, r: w.foreign_use()),
 }
 

@@ -36,15 +36,15 @@ def table(**columns: Any) -> pa.Table:
 
 WRONG: list[tuple[str, Callable[[Any], object], str]] = [
     # Topics
-    ("no topic", lambda p: p.send("", b""), "'' is no topic name: 1 to 249 of the characters a-z A-Z 0-9"),
-    ("topic of bytes", lambda p: p.send(b"t", b""), "b't' is no topic name"),
-    ("topic none", lambda p: p.send(None, b""), "None is no topic name"),
-    ("topic with a space", lambda p: p.send("a b", b""), "'a b' is no topic name"),
+    ("no topic", lambda p: p.send("", b""), "'' is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9"),
+    ("topic of bytes", lambda p: p.send(b"t", b""), "b't' is not a topic name"),
+    ("topic none", lambda p: p.send(None, b""), "None is not a topic name"),
+    ("topic with a space", lambda p: p.send("a b", b""), "'a b' is not a topic name"),
     ("topic too long", lambda p: p.send("a" * 250, b""), "is no topic name"),
-    ("topic ..", lambda p: p.send("..", b""), "'..' is no topic name.*and not . or .."),
-    ("topic with a newline", lambda p: p.send("a\n", b""), r"'a\\n' is no topic name"),
-    ("list, no topic", lambda p: p.send_many("a/b", [b""]), "'a/b' is no topic name"),
-    ("table, no topic", lambda p: p.send_table("a/b", table()), "'a/b' is no topic name"),
+    ("topic ..", lambda p: p.send("..", b""), "'..' is not a topic name.*and not . or .."),
+    ("topic with a newline", lambda p: p.send("a\n", b""), r"'a\\n' is not a topic name"),
+    ("list, no topic", lambda p: p.send_many("a/b", [b""]), "'a/b' is not a topic name"),
+    ("table, no topic", lambda p: p.send_table("a/b", table()), "'a/b' is not a topic name"),
     # Values
     ("value a number", lambda p: p.send("t", 1), "the value is int, expected bytes, str or None"),
     ("value a list", lambda p: p.send("t", [b"x"]), "the value is list, expected bytes, str or None"),
@@ -89,10 +89,10 @@ WRONG: list[tuple[str, Callable[[Any], object], str]] = [
     ("list of numbers", lambda p: p.send_many("t", [b"", 1]), "item 1: value is int, expected bytes, str or None"),
     ("list of triples", lambda p: p.send_many("t", [(b"", b"", b"")]), "item 0 is a tuple of 3"),
     ("pair of numbers", lambda p: p.send_many("t", [(1, b"")]), "item 0: key is int, expected bytes, str or None"),
-    ("a text for a list", lambda p: p.send_many("t", "abc"), "str is no list of records: expected one of values"),
-    ("bytes for a list", lambda p: p.send_many("t", b"abc"), "bytes is no list of records"),
-    ("no list", lambda p: p.send_many("t", 5), "int is no list of records"),
-    ("a mapping", lambda p: p.send_many("t", {b"k": b"v"}), "dict is no list of records"),
+    ("a text for a list", lambda p: p.send_many("t", "abc"), "str is not a list of records: expected values"),
+    ("bytes for a list", lambda p: p.send_many("t", b"abc"), "bytes is not a list of records"),
+    ("no list", lambda p: p.send_many("t", 5), "int is not a list of records"),
+    ("a mapping", lambda p: p.send_many("t", {b"k": b"v"}), "dict is not a list of records"),
     # Tables
     ("no table", lambda p: p.send_table("t", [b""]), "a table is a pyarrow Table or RecordBatch, not list"),
     ("no value", lambda p: p.send_table("t", pa.table({"key": [b""]})), "the table has no column value, only key"),
@@ -103,10 +103,10 @@ WRONG: list[tuple[str, Callable[[Any], object], str]] = [
         "the table has the columns x; known are value, key",
     ),
     ("twice", lambda p: p.send_table("t", pa.table([[b""], [b""]], ["value", "value"])), "a column twice"),
-    ("two topics", lambda p: p.send_table("t", table(topic=["a", "b"])), "a column topic and the call names one"),
-    ("no topics", lambda p: p.send_table(None, table()), "neither the call nor a column of the table says which topic"),
+    ("two topics", lambda p: p.send_table("t", table(topic=["a", "b"])), "a column topic and the call names a topic"),
+    ("no topics", lambda p: p.send_table(None, table()), "neither the call nor a column of the table names the topic"),
     ("null topic", lambda p: p.send_table(None, table(topic=["a", None])), "column topic has 1 nulls"),
-    ("wrong topic", lambda p: p.send_table(None, table(topic=["a", "/"])), "'/' is no topic name"),
+    ("wrong topic", lambda p: p.send_table(None, table(topic=["a", "/"])), "'/' is not a topic name"),
     (
         "topic numbers",
         lambda p: p.send_table(None, table(topic=[1, 2])),
@@ -160,7 +160,7 @@ def test_the_short_way_refuses_what_the_long_way_refuses(producer: Producer) -> 
     producer.send("t", b"opens a chunk")
     with pytest.raises(InputError, match="the value is int"):
         producer.send("t", 1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'a b' is no topic name"):
+    with pytest.raises(InputError, match="'a b' is not a topic name"):
         producer.send("a b", b"")
 
 

@@ -177,13 +177,13 @@ def test_a_key_stays_with_its_partition_whoever_is_away() -> None:
     for available in ((), (home,), others):
         partitions = Partitions(6, available)
         assert router().route(keys([b"user-1"]), 1, partitions=partitions).tolist() == [home]
-        assert router().one(b"user-1", partitions=partitions) == home
+        assert router().next_partition(b"user-1", partitions=partitions) == home
 
 
 def test_an_empty_key_is_a_key_and_null_is_none() -> None:
     partitions = Partitions(100, (7,))
     assert router().route(keys([b"", None]), 2, partitions=partitions).tolist() == [VECTORS[b""] % 100, 7]
-    assert router().one(b"", partitions=partitions) == VECTORS[b""] % 100
+    assert router().next_partition(b"", partitions=partitions) == VECTORS[b""] % 100
 
 
 TEXTS = ["first", None, "", "schlüssel", "a longer key than fits in the twelve bytes of a view", "first"]
@@ -310,8 +310,8 @@ def test_asking_first_tells_the_choice_and_changes_nothing(
     asked, left_alone = router(strategy), router(strategy)
     for count, partitions in history:
         if chance.random() < 0.5:
-            asked.one(None, partitions=Partitions(chance.randrange(1, 20)))
-        told = asked.one(None, partitions=partitions)
+            asked.next_partition(None, partitions=Partitions(chance.randrange(1, 20)))
+        told = asked.next_partition(None, partitions=partitions)
         chosen = unkeyed(asked, count, partitions)
         assert chosen[:1] in ([told], [])
         assert chosen == unkeyed(left_alone, count, partitions)
@@ -334,7 +334,7 @@ def test_new_partitions_take_part() -> None:
 
 
 def test_producers_start_at_different_partitions() -> None:
-    starts = {Router("clicks").one(None, partitions=Partitions(16)) for _ in range(100)}
+    starts = {Router("clicks").next_partition(None, partitions=Partitions(16)) for _ in range(100)}
     assert len(starts) > 4
 
 
@@ -384,10 +384,10 @@ def test_what_a_custom_strategy_told_is_what_it_does() -> None:
     numbers = iter(range(10))
     subject = router(lambda count, partitions: [next(numbers) for _ in range(count)])
     partitions = Partitions(10)
-    assert [subject.one(None, partitions=partitions) for _ in range(3)] == [0, 0, 0]
+    assert [subject.next_partition(None, partitions=partitions) for _ in range(3)] == [0, 0, 0]
     assert unkeyed(subject, 3, partitions) == [0, 1, 2]
     assert unkeyed(subject, 1, partitions) == [3]
-    subject.one(None, partitions=partitions)
+    subject.next_partition(None, partitions=partitions)
     assert unkeyed(subject, 1, Partitions(11)) == [5], "an answer about other partitions is not kept"
 
 

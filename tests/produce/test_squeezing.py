@@ -10,7 +10,7 @@ from ottla.produce import compression
 from ottla.produce.compression import CompressionPool
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import Sealing
-from ottla.produce.topics import one_by_one
+from ottla.produce.topics import compress_serially
 from ottla.wire.batch import Codec
 from ottla.wire.columns import from_list
 from ottla.wire.draft import Draft
@@ -39,7 +39,7 @@ def squeezers() -> CompressionPool:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_they_are_what_one_thread_would_make(codec: Codec, squeezers: CompressionPool) -> None:
-    expected = [bytes(batch) for batch in one_by_one(many(codec))]
+    expected = [bytes(batch) for batch in compress_serially(many(codec))]
     assert [bytes(batch) for batch in squeezers.compress(many(codec))] == expected
     squeezers.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-codec")]
@@ -71,7 +71,7 @@ def test_small_ones_wake_nobody(squeezers: CompressionPool, monkeypatch: pytest.
 
 
 def test_an_interpreter_that_ends_starts_no_threads_and_all_is_compressed(squeezers: CompressionPool) -> None:
-    expected = [bytes(batch) for batch in one_by_one(many(Codec.ZSTD))]
+    expected = [bytes(batch) for batch in compress_serially(many(Codec.ZSTD))]
     list(squeezers.compress(many(Codec.ZSTD)))
     squeezers.close()  # submitting to it raises what it raises then
     assert [bytes(batch) for batch in squeezers.compress(many(Codec.ZSTD))] == expected

@@ -84,7 +84,7 @@ def test_a_used_token_cannot_end_the_next_transaction(
     with producer.transaction() as tx:
         producer.send(topic, b"second").result(30)
         for commit in (True, False):
-            with pytest.raises(Fenced, match="it was ended before and its producer went on"):
+            with pytest.raises(Fenced, match="it was ended before and its producer began another one"):
                 end_transaction(kafka.bootstrap, token, commit=commit)
         tx.abort()
     assert log.committed(topic) == [b"first"]

@@ -189,7 +189,7 @@ class Spooling:
         """Forgets the records of a batch that is on disk."""
         if batch.ticket is None or batch.ticket.id in self._undurable or batch.ticket.id in self._doubtful:
             return
-        if batch.records is not None and not batch.flying:
+        if batch.records is not None and not batch.in_flight:
             batch.records = None
             self._account.release(batch)
 

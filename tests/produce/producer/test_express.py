@@ -75,7 +75,7 @@ def test_the_loop_does_not_send_while_a_caller_is_about_to(
     def others_send() -> None:
         producer.send_many("t", [b"third"])
         producer.send_many("other", [b"second"])
-        eventually(lambda: producer._sender._core.flying >= 2)
+        eventually(lambda: producer._sender._core.in_flight >= 2)
 
     monkeypatch.setattr(sender, "_UNSTARTED_SECONDS", SOON)
     before(monkeypatch, (Transport, "send"), others_send)

@@ -49,7 +49,7 @@ class Store:
         self.damage: list[Damage] = contents.damage
         self._ownership = ownership
         self._spool = contents.spool
-        self._shelf = Segments(self.path, (Segment.inherited(self.path, k) for k in contents.segments.values()))
+        self._segments = Segments(self.path, (Segment.inherited(self.path, k) for k in contents.segments.values()))
         self._active: Segment | None = None
         self._next_id = contents.next_id
         self._next_segment = contents.next_segment
@@ -87,7 +87,7 @@ class Store:
             directories.tidy(directory, contents)
             segment_bytes = directories.share(segment_bytes, contents, directory, max_bytes)
             store = cls(ownership, contents, fsync=fsync, max_bytes=max_bytes, segment_bytes=segment_bytes)
-            ownership.write(contents.spool, next_id=contents.next_id, tail=store._shelf.tail())
+            ownership.write(contents.spool, next_id=contents.next_id, tail=store._segments.tail())
         except OSError as exc:
             ownership.close()
             raise SpoolFailed(directory, f"cannot be used: {exc.strerror}") from exc
@@ -107,17 +107,17 @@ class Store:
     @property
     def used_bytes(self) -> int:
         """On disk; what is done counts until `settle` could remove its segment, and so does the reserve."""
-        return self._shelf.used_bytes + self._reserve.size_bytes
+        return self._segments.used_bytes + self._reserve.size_bytes
 
     @property
     def live_bytes(self) -> int:
         """On disk, of entries that are not done."""
-        return self._shelf.live_bytes
+        return self._segments.live_bytes
 
     @property
     def count(self) -> int:
         """Entries that are not done."""
-        return self._shelf.count
+        return self._segments.count
 
     def put(self, entry: Entry) -> Ticket:
         """Write the entry, whole or not at all; after `SpoolFull` or `SpoolFailed` another `put` may work.
@@ -142,7 +142,7 @@ class Store:
         leaves both, or only some of them. With fsync they are durable when this returns.
         """
         self._check()
-        held = self._shelf.find(whole.id)
+        held = self._segments.find(whole.id)
         if held is None:
             raise SpoolFailed(self.path, f"entry {whole.id} is not in the spool, or done")
         parts = [replace(part, supersedes=whole.id, place=held.ticket.place) for part in parts]
@@ -163,7 +163,7 @@ class Store:
         ticket = Ticket(self._next_id, segment.number, position, size, entry.place or self._next_id)
         self._next_id += 1
         segment.end_id = self._next_id
-        self._shelf.hold(segment, Held(ticket, frame_crc(head)))
+        self._segments.hold(segment, Held(ticket, frame_crc(head)))
         self._replace(ticket, entry.supersedes)
         return ticket
 
@@ -175,22 +175,22 @@ class Store:
         segment, held = compaction.write_together(
             self.path, number, zip(ids, parts, strict=True), spool=self._spool, fsync=self._durability is not None
         )
-        self._shelf.add(segment)
+        self._segments.add(segment)
         for part in held:
-            self._shelf.hold(segment, part)
+            self._segments.hold(segment, part)
         if self._durability is not None:
             self._finish(self._durability.released_by(whole_id))
-        self._shelf.finish(whole_id)
+        self._segments.finish(whole_id)
         return [part.ticket for part in held]
 
     def _replace(self, ticket: Ticket, old_id: int) -> None:
         """What the entry supersedes is done as soon as the entry is as safe as it gets."""
         if old_id:
-            self._shelf.segments[ticket.segment].replaces.add(old_id)
+            self._segments.segments[ticket.segment].replaces.add(old_id)
         if self._durability is not None:
             self._durability.put(ticket, old_id)
         elif old_id:
-            self._shelf.finish(old_id)
+            self._segments.finish(old_id)
 
     def durable(self) -> None:
         """With fsync: everything that was put is on the disk itself. Without: returns at once.
@@ -205,7 +205,7 @@ class Store:
         try:
             self._finish(self._durability.sync())
         except OSError as exc:
-            doubtful = tuple(t for t in self._durability.recent if self._shelf.find(t.id) is not None)
+            doubtful = tuple(t for t in self._durability.recent if self._segments.find(t.id) is not None)
             self._seal()
             raise SpoolFailed(self.path, f"fsync failed: {exc.strerror}", doubtful=doubtful) from exc
         finally:
@@ -214,10 +214,10 @@ class Store:
     def read(self, ticket: Ticket) -> Batch:
         """The batch as it was put. Raises `CorruptBatch` when the disk gives other bytes, `SpoolFailed` when none."""
         self._check()
-        held = self._shelf.find(ticket.id)
+        held = self._segments.find(ticket.id)
         if held is None:
             raise SpoolFailed(self.path, f"entry {ticket.id} is not in the spool, or done")
-        return batch_in(self._shelf.read(held), held.ticket)
+        return batch_in(self._segments.read(held), held.ticket)
 
     def done(self, tickets: Iterable[Ticket]) -> None:
         """These need not be sent any more; written by the next `settle`. Tickets that are done already are no error."""
@@ -225,11 +225,11 @@ class Store:
         for ticket in tickets:
             if self._durability is not None:
                 self._finish(self._durability.released_by(ticket.id))
-            self._shelf.finish(ticket.id)
+            self._segments.finish(ticket.id)
 
     def _finish(self, ids: Iterable[int]) -> None:
         for entry_id in ids:
-            self._shelf.finish(entry_id)
+            self._segments.finish(entry_id)
 
     def settle(self) -> None:
         """Write down what is done, one write for each segment, and delete the segments that are finished.
@@ -243,22 +243,22 @@ class Store:
         self._write_marks()
         if self._compacted_at != self._next_segment:  # files only pile up when new ones are made
             self._compacted_at = self._next_segment
-            sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
+            sparse = compaction.worthwhile(self._segments, self._active, spare_bytes=4 * self._segment_bytes)
             if sparse is not None:
                 self._compact(sparse)
 
     def _write_marks(self) -> None:
-        self._shelf.settle(self._active)
-        if self._shelf.lacks_space and self._reserve.release():
-            self._shelf.settle(self._active)
+        self._segments.settle(self._active)
+        if self._segments.lacks_space and self._reserve.release():
+            self._segments.settle(self._active)
 
     def _compact(self, sparse: Segment) -> bool:
         if sparse is self._active:
             self._seal()
         number, self._next_segment = self._next_segment, self._next_segment + 1
         fsync = self._durability is not None
-        is_moved = compaction.compact(self._shelf, sparse, number=number, spool=self._spool, fsync=fsync)
-        self._shelf.settle(self._active)
+        is_moved = compaction.compact(self._segments, sparse, number=number, spool=self._spool, fsync=fsync)
+        self._segments.settle(self._active)
         return is_moved
 
     def _make_room(self, size: int) -> None:
@@ -269,15 +269,15 @@ class Store:
             return
         self._let_finished_go()
         while (used := self.used_bytes) + needed > limit:
-            live = self._shelf.live_bytes + self._reserve.size_bytes
-            sparse = compaction.sparsest(self._shelf) if live + needed <= limit else None
+            live = self._segments.live_bytes + self._reserve.size_bytes
+            sparse = compaction.sparsest(self._segments) if live + needed <= limit else None
             if sparse is None or not self._compact(sparse):
                 raise SpoolFull(self.path, used_bytes=used, max_bytes=limit, needed_bytes=size)
 
     def _let_finished_go(self) -> None:
         if self._active is not None and not self._active.live:
             self._seal()
-        self._shelf.settle(self._active)
+        self._segments.settle(self._active)
 
     # A disk without room
 
@@ -299,7 +299,7 @@ class Store:
     def _with_space(self, write: Callable[[], T], size: int) -> T:
         """Write; as long as the disk is full and something can be given back to it, do that and write again."""
         while True:
-            used = self._shelf.used_bytes  # before: an attempt may leave an empty segment, and that is no gain
+            used = self._segments.used_bytes  # before: an attempt may leave an empty segment, and that is no gain
             try:
                 return write()
             except OSError as exc:
@@ -308,16 +308,16 @@ class Store:
                 reason = exc.strerror or str(exc)
             self._is_short = True
             self._give_back(used)
-            if self._shelf.used_bytes >= used:
+            if self._segments.used_bytes >= used:
                 raise SpoolFull(self.path, used_bytes=self.used_bytes, needed_bytes=size, reason=reason)
 
     def _give_back(self, used: int) -> None:
         """Come below `used` bytes: delete what is finished, else copy what is left of a sparse segment, for which the
         reserve may be needed."""
         self._let_finished_go()
-        if self._shelf.used_bytes < used:
+        if self._segments.used_bytes < used:
             return
-        sparse = compaction.cheapest(self._shelf)
+        sparse = compaction.cheapest(self._segments)
         if sparse is not None:
             self._reserve.release()
             self._compact(sparse)
@@ -338,7 +338,7 @@ class Store:
         self._seal()
         if not self._ownership.still_there():
             raise SpoolFailed(self.path, "its file 'owner' was deleted or replaced: it may have another owner now")
-        last, end_id = self._shelf.tail()
+        last, end_id = self._segments.tail()
         follows = last if end_id == self._next_id else 0
         header = SegmentHeader(VERSION, CONSECUTIVE, follows, self._next_id, self._spool)
         number, self._next_segment = self._next_segment, self._next_segment + 1
@@ -348,7 +348,7 @@ class Store:
             if is_full(exc):
                 raise
             raise SpoolFailed(self.path, f"no new segment can be made: {exc.strerror}") from exc
-        self._shelf.add(self._active)
+        self._segments.add(self._active)
         if self._durability is not None:
             self._durability.began(self._active)
         return self._active
@@ -364,7 +364,7 @@ class Store:
     def close(self) -> None:
         """Settle, sync if that was asked for, and give up the directory. Of an empty spool only `owner` stays."""
         if self._is_closed or os.getpid() != self._pid:
-            self._shelf.close()
+            self._segments.close()
             if self._is_closed:
                 self._ownership.close()  # Ctrl-C may have come in the middle of the first time
             return
@@ -374,14 +374,14 @@ class Store:
             self._active = None
             self._write_marks()
             self._is_closed = True
-            self._shelf.close()
-            if not self._shelf.segments:
+            self._segments.close()
+            if not self._segments.segments:
                 self._reserve.release()
             self._leave()
 
     def _leave(self) -> None:
         try:
-            self._ownership.write(self._spool, next_id=self._next_id, tail=self._shelf.tail())
+            self._ownership.write(self._spool, next_id=self._next_id, tail=self._segments.tail())
         except SpoolFailed as exc:
             logger.warning("%s", exc)  # only the next owner's check for a cut-off end is lost
         self._ownership.close()
