@@ -611,7 +611,9 @@ class Core:
     def _describe_broker(self, broker: int, state: _BrokerState) -> str:
         name = self.topics.brokers.get(broker, f"broker {broker}")
         return (
-            name if state.away_since is None else f"{name}, away for {self._now - state.away_since:.1f} s: {state.error}"
+            name
+            if state.away_since is None
+            else f"{name}, away for {self._now - state.away_since:.1f} s: {state.error}"
         )
 
     def _fail(self, batch: Outgoing, error: OttlaError) -> None:

@@ -95,7 +95,9 @@ class FastPath:
         if route is None:
             return None
         record = self._record_for(route, value, key)
-        body = self._body(record.send)  # before the claim: after it, the loop may send the batch again and see it acknowledged
+        body = self._body(
+            record.send
+        )  # before the claim: after it, the loop may send the batch again and see it acknowledged
         if not offer.claim(record):
             return None
         try:

@@ -59,7 +59,13 @@ class HookedDraft:
         try:
             changed_rows = hook(whole.topic, whole.partition, rows)
             batches = list(
-                encode(_columns(changed_rows), now_ms=int(whole.created * 1000), codec=codec, level=level, limits=self._limits)
+                encode(
+                    _columns(changed_rows),
+                    now_ms=int(whole.created * 1000),
+                    codec=codec,
+                    level=level,
+                    limits=self._limits,
+                )
             )
         except BaseException as error:
             raise _hook_failed(whole, error) from error

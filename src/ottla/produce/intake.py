@@ -347,7 +347,9 @@ class Intake:
             self._close(chunk)
             chunk = chunk.successors[0] if chunk.successors else None
         self._handed.append(handover)
-        if self._shut is not None:  # checked after appending: either we see the shutdown, or the last `take` sees the rows
+        if (
+            self._shut is not None
+        ):  # checked after appending: either we see the shutdown, or the last `take` sees the rows
             try:
                 self._handed.remove(handover)
             except ValueError:
@@ -408,7 +410,9 @@ class Intake:
             self._drop_closed(open_chunks, chunks)
         new = Chunk(topic, next(self._serials), self._records.get(topic, FIRST_CHUNK_RECORDS))
         self._chunks[new.serial] = new
-        if self._shut is not None:  # checked after listing it: either we see the shutdown, or the last `take` sees the chunk
+        if (
+            self._shut is not None
+        ):  # checked after listing it: either we see the shutdown, or the last `take` sees the chunk
             self._chunks.pop(new.serial, None)
             raise copied(self._shut)
         chunk = chunks.setdefault(topic, new)

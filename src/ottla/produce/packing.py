@@ -29,7 +29,6 @@ from ottla.wire.draft import Draft
 from ottla.wire.encode import ALL_ROWS, BatchLimits, NewBatch
 from ottla.wire.slots import ELSEWHERE, MOST_PARTITIONS, Slot, Slots
 
-
 _NO_ROWS = np.empty(0, np.int64)
 _NOWHERE = -1
 _MANY = 16
@@ -208,7 +207,6 @@ def _explicit(handover: Handover, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
     return partitions
 
 
-
 def _refusals(
     topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], missing: npt.NDArray[np.int64]
 ) -> list[RefuseRows]:
@@ -232,12 +230,16 @@ def _fill(
     rows: slice | npt.NDArray[np.int64],
     packing: Packing,
 ) -> None:
-    row_numbers, start, stop = (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
+    row_numbers, start, stop = (
+        (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
+    )
     while start < stop:
         batch = lane.open or _open(topic, lane, handover)
         draft = _own_draft(topic, batch)
         first = draft.count
-        reached = draft.append(handover.columns, rows=row_numbers, start=start, stop=stop, now_ms=handover.shipment.now_ms)
+        reached = draft.append(
+            handover.columns, rows=row_numbers, start=start, stop=stop, now_ms=handover.shipment.now_ms
+        )
         if reached > start:
             _place(batch, handover.shipment, row_numbers, range(start, reached), first)
             packing.account.hold(batch, draft.size_bytes - batch.held_bytes)

@@ -33,9 +33,9 @@ from ottla.produce.intake import Budget, Extras, Handover, Intake
 from ottla.produce.options import (
     SMALL_BYTES,
     Buffering,
-    SettingsByTopic,
     Oversize,
     Settings,
+    SettingsByTopic,
     Spool,
     TopicOptions,
     TopicSettings,
@@ -520,7 +520,11 @@ class Producer:
     def _check_open(self) -> None:
         self._check_usable()
         spooling = self._spooling
-        if spooling is not None and spooling.spool.when_full is WhenFull.REFUSE and (error := spooling.error) is not None:
+        if (
+            spooling is not None
+            and spooling.spool.when_full is WhenFull.REFUSE
+            and (error := spooling.error) is not None
+        ):
             raise copied(error)
         if self._transactions is not None:
             self._transactions.check_open()

@@ -36,7 +36,9 @@ _MICROSECOND = timedelta(microseconds=1)
 def topic(name: object) -> None:
     """Check a topic name. Raises `InputError`."""
     if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise InputError(f"{name!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not . or ..")
+        raise InputError(
+            f"{name!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not . or .."
+        )
 
 
 def payload(what: str, data: object) -> bytes | None:
@@ -53,11 +55,11 @@ def payload(what: str, data: object) -> bytes | None:
     raise InputError(f"the {what} is {type(data).__name__}, expected bytes, str or None")
 
 
-def headers(given: object) -> list[tuple[str, bytes | None]] | None:
+def headers(source: object) -> list[tuple[str, bytes | None]] | None:
     """Convert a mapping or pairs to a list of headers. Raises `InputError`."""
-    if value is None:
+    if source is None:
         return None
-    items = value.items() if isinstance(value, Mapping) else value
+    items = source.items() if isinstance(source, Mapping) else source
     pairs: list[tuple[str, bytes | None]] = []
     try:
         for key, value in items:  # type: ignore[attr-defined]
@@ -68,7 +70,7 @@ def headers(given: object) -> list[tuple[str, bytes | None]] | None:
     except (TypeError, ValueError) as error:
         if isinstance(error, OttlaError):
             raise
-        kind = type(value).__name__
+        kind = type(source).__name__
         raise InputError(f"headers is {kind}, expected a mapping or (key, value) pairs: {error}") from error
     return pairs or None
 
@@ -205,7 +207,9 @@ class Rows(NamedTuple):
     def within(self, part: range) -> Rows:
         """The rows whose numbers are in `part`."""
         if isinstance(self.numbers, range):
-            start, stop = (min(max(0, edge - self.numbers.start), len(self.numbers)) for edge in (part.start, part.stop))
+            start, stop = (
+                min(max(0, edge - self.numbers.start), len(self.numbers)) for edge in (part.start, part.stop)
+            )
         else:
             start, stop = np.searchsorted(self.numbers, (part.start, part.stop)).tolist()
         if stop - start == self.columns.count:

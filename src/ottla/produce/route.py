@@ -337,7 +337,9 @@ class _Custom:
             raise InputError(f"{subject} failed with {type(exc).__name__}: {exc}") from exc
         wrong = np.flatnonzero((numbers < 0) | (numbers >= partitions.count))
         if len(wrong):
-            raise InputError(f"{subject} returned {numbers[wrong[0]]} for record {wrong[0]}; {_accepted(partitions.count)}")
+            raise InputError(
+                f"{subject} returned {numbers[wrong[0]]} for record {wrong[0]}; {_accepted(partitions.count)}"
+            )
         return numbers.astype(np.int32)
 
 

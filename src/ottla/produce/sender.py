@@ -179,7 +179,10 @@ class Sender:
 
         def write() -> OttlaError | None:
             self._hurry()
-            return self._write_lanes(self._core.all_lanes_numbered(), stop_at_refusal=True) or self._core.topics.waiting_error()
+            return (
+                self._write_lanes(self._core.all_lanes_numbered(), stop_at_refusal=True)
+                or self._core.topics.waiting_error()
+            )
 
         return self._loop.result_of(write, deadline)
 
@@ -192,7 +195,8 @@ class Sender:
     def holding(self) -> str:
         """Describe what most of the memory waits for."""
         lanes = [
-            (sum(batch.held_bytes for batch in list(lane.queue)), topic, lane) for topic, lane in self._core.topics.lanes
+            (sum(batch.held_bytes for batch in list(lane.queue)), topic, lane)
+            for topic, lane in self._core.topics.lanes
         ]
         waiting = [topic for topic in self._core.topics.all() if topic.waiting]
         error = self._core.topics.refresh.error
@@ -359,7 +363,7 @@ class Sender:
             topics = self._context.topics
             topic = Topic(name, topics.settings(name), router=topics.router(name))
             if topic.allows_fast_path:
-                # Compile the kernel here, not in a caller: Ctrl-C during the compilation breaks it for the whole process.
+                # Compile the kernel here, not in a caller: Ctrl-C while it compiles breaks it for the whole process.
                 partition_of_key(b"", 1)
             self._core.topics.use(topic, time.monotonic(), self._cluster.remembered(frozenset([name])))
             self._carry_out(time.monotonic())
@@ -419,7 +423,7 @@ class Sender:
                 self._join(effect)
             case Replace(lane, whole, parts):
                 if self.spooling is not None:
-                    self.spooling.cut(whole, parts, lane)
+                    self.spooling.replace_by_parts(whole, parts, lane)
                 whole.records = None
             case Recall():
                 self._core.topics.recalled(effect, self._partition_count(effect.topic.name), now)
@@ -584,7 +588,7 @@ class Sender:
         assert self.spooling is not None
         for batch in batches:
             try:
-                if not self.spooling.keep(batch, lane):
+                if not self.spooling.write(batch, lane):
                     return False
             except NotDelivered as error:
                 self._core.damaged(lane, batch, error)
@@ -593,11 +597,13 @@ class Sender:
     def _leave_behind(self, lane: Lane, batch: Outgoing) -> bool:
         """Whether the batch stays on disk for the next producer, now that this one ends."""
         spooling = self.spooling
-        if spooling is None or not (batch.ticket or spooling.keep(batch, lane) or spooling.keeps_whole(batch)):
+        if spooling is None or not (batch.ticket or spooling.write(batch, lane) or spooling.is_stored_in_whole(batch)):
             return False
         reason = f"kept in the spool {spooling.path}, from which the next producer delivers them"
         tp, maybe_written = lane.tp, batch.attempts > 0 or batch.inherited
-        kept = KeptInSpool(reason, topic=tp.topic, partition=tp.partition, records=batch.count, maybe_written=maybe_written)
+        kept = KeptInSpool(
+            reason, topic=tp.topic, partition=tp.partition, records=batch.count, maybe_written=maybe_written
+        )
         self._core.account.release(batch)
         self._context.failures.left(batch, kept)
         return True
@@ -612,7 +618,9 @@ class Sender:
         """Write to disk what has waited too long, and unload it if memory is short."""
         spooling, budget = self.spooling, self._context.budget
         assert spooling is not None
-        self._write_lanes(self._core.overdue_lanes(older_than=now - spooling.spool.after, now=now), stop_at_refusal=False)
+        self._write_lanes(
+            self._core.overdue_lanes(older_than=now - spooling.spool.after, now=now), stop_at_refusal=False
+        )
         self._carry_out(now)
         if spooling.is_full and spooling.spool.when_full is WhenFull.DROP_OLDEST:
             self._core.drop_stored(budget.used)
@@ -635,7 +643,9 @@ class Sender:
         core.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._loop.links):
             if link.is_away and core.topics.leads(link.broker.id):
-                self._loop.links.connect(link, now)  # `dispatch` connects only to brokers that have batches, and an away broker may have none
+                self._loop.links.connect(
+                    link, now
+                )  # `dispatch` connects only to brokers that have batches, and an away broker may have none
         if self.spooling is not None:
             self._spool_overdue(now)
         core.expire(now)

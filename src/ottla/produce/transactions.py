@@ -206,7 +206,9 @@ class Transactions:
         if self._is_undecided:
             self._abort_at_coordinator(None)
         if self._identity is None or self._needs_new_epoch:
-            self._identify(None if self._identity is None else ProducerIdentity(self._identity.producer_id, self._identity.epoch))
+            self._identify(
+                None if self._identity is None else ProducerIdentity(self._identity.producer_id, self._identity.epoch)
+            )
         self._needs_new_epoch = False
         self.state = State.IDLE
 
