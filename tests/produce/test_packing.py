@@ -32,7 +32,7 @@ class Packed:
         self.topic = Topic("t", Settings(**options))
         self.topic.partitions = Partitions(partitions, tuple(range(partitions)))
         self.account = Account()
-        self.into = Packing(self.account)
+        self.packing = Packing(self.account)
         self.settled: list[Settle] = []
 
     def pack(self, columns: Any, partitions: list[int] | None = None, *, opened: float = 100.0) -> Shipment:
@@ -40,12 +40,12 @@ class Packed:
         shipment.count = columns.count
         chosen = None if partitions is None else np.array(partitions, np.int32)
         handover = Handover("t", shipment, columns, chosen, opened, 1.5)
-        pack(self.topic, handover, self.into)
+        pack(self.topic, handover, self.packing)
         self._finish()
         return shipment
 
     def _settle(self) -> None:
-        settled, self.into.settled = self.into.settled, []
+        settled, self.packing.settled = self.packing.settled, []
         for effect in settled:
             if isinstance(effect, Settle):
                 self.settled.append(effect)
@@ -57,13 +57,13 @@ class Packed:
     def seal_all(self) -> None:
         for lane in self.topic.lanes.values():
             if lane.open is not None:
-                seal(self.topic, lane, self.into)
+                seal(self.topic, lane, self.packing)
         self._finish()
 
     def _finish(self) -> None:
-        sealing, self.into.sealing = self.into.sealing, []
-        for one in sealing:
-            finish(one, one.compressed(), self.account)
+        sealing, self.packing.sealing = self.packing.sealing, []
+        for batch in sealing:
+            finish(batch, batch.compressed(), self.account)
         self._settle()
 
     def values(self, partition: int) -> list[bytes | None]:
@@ -73,8 +73,8 @@ class Packed:
 def _values(batch: Outgoing) -> list[bytes | None]:
     assert batch.header is not None
     assert batch.records is not None
-    found: list[bytes | None] = decoded(batch.header, batch.records, topic="t", partition=0).column("value").to_pylist()
-    return found
+    values: list[bytes | None] = decoded(batch.header, batch.records, topic="t", partition=0).column("value").to_pylist()
+    return values
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,7 +121,7 @@ def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
     assert sorted(seen) == list(range(number))
     for shipment, values in shipments:
         sent = [Delivery(shipment, row).result(0) for row in range(len(values))]
-        assert [content[one.partition, one.offset] for one in sent] == values
+        assert [content[record.partition, record.offset] for record in sent] == values
         assert BulkDelivery([shipment]).result(0).records == len(values)
 
 
@@ -162,7 +162,7 @@ def test_rows_of_partitions_that_do_not_exist_are_refused_alone() -> None:
 def test_every_lane_that_got_something_is_told() -> None:
     packed = Packed(4)
     packed.pack(from_list([b"1", b"2"]), [3, 1])
-    assert sorted(lane.tp.partition for lane in packed.into.touched) == [1, 3]
+    assert sorted(lane.tp.partition for lane in packed.packing.touched) == [1, 3]
 
 
 def test_lanes_have_as_many_batches_under_way_as_keep_their_order() -> None:

@@ -16,7 +16,7 @@ from ottla.testing import FakeKafka, When
 
 from .conftest import NewPuppet, create_topic
 from .puppet import value_of
-from .stage import Found, doubles, read_log
+from .stage import LogRecord, doubles, read_log
 
 _KILLS = 30
 _THREADS = 3
@@ -31,10 +31,10 @@ def persisted(notes: Path) -> dict[str, int]:
     return known
 
 
-def misplaced(log: list[Found]) -> list[Found]:
+def misplaced(log: list[LogRecord]) -> list[LogRecord]:
     """Records with a key that lie behind a later one of that key."""
     last: dict[str, tuple[int, int]] = defaultdict(lambda: (-1, -1))
-    wrong: list[Found] = []
+    wrong: list[LogRecord] = []
     for found in log:
         if found.key is not None:
             at = int(found.writer.partition(".")[0]), found.counter
