@@ -135,11 +135,11 @@ def test_a_broker_is_frozen_past_the_request_timeout_and_goes_on(
         victim = leaders(cluster, topic)[0]
         broken.freeze(victim)
         frozen = load.mark()
-        began = time.monotonic()
+        started = time.monotonic()
         # Everything sent meanwhile, also what was on its way to the frozen one: its requests ran out of time.
         load.wait_for(1000, since=frozen)
         wait_until_leaderless(cluster, topic, victim)
-        eventually(lambda: time.monotonic() - began > 4, "longer than the request timeout")
+        eventually(lambda: time.monotonic() - started > 4, "longer than the request timeout")
         broken.thaw(victim)
 
 
@@ -157,10 +157,10 @@ def test_unkeyed_records_pass_over_partitions_whose_broker_is_down(
         broken.kill(victim)
         eventually(lambda: any(isinstance(event, ConnectionDown) for event in seen), "the producer knows")
         keyed = [producer.send(topic, b"%d" % number, key=_key_for(producer, topic, 1)) for number in range(10)]
-        began = time.monotonic()
-        while time.monotonic() - began < 6:  # before and after the cluster itself knows
-            where = [producer.send(topic, b"during") for _ in range(20)]
-            assert {delivery.result(20).partition for delivery in where} == {0, 2}
+        started = time.monotonic()
+        while time.monotonic() - started < 6:  # before and after the cluster itself knows
+            deliveries = [producer.send(topic, b"during") for _ in range(20)]
+            assert {delivery.result(20).partition for delivery in deliveries} == {0, 2}
         assert not any(delivery.done for delivery in keyed)
         broken.restart(victim)
         arrived = [delivery.result(30) for delivery in keyed]

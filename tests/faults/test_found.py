@@ -1,4 +1,4 @@
-"""Faults of ours that the brokers' faults have brought to light, each made certain."""
+"""Bugs of ours that the brokers' faults have brought to light, each reproduced reliably."""
 
 from __future__ import annotations
 

@@ -62,11 +62,11 @@ def test_a_caller_hears_what_holds_things_up(policy: WhenFull, wait: float) -> N
     memory = budget(happened, wait=wait, policy=policy)
     memory.add(LIMIT + 5)
     started = time.monotonic()
-    with pytest.raises(BufferFull, match=r"1,048,581 bytes wait .* holds 1,048,576(.|\n)*broker 7 is slow") as told:
+    with pytest.raises(BufferFull, match=r"1,048,581 bytes wait .* holds 1,048,576(.|\n)*broker 7 is slow") as caught:
         memory.wait(usable)
     assert time.monotonic() - started < SOON / 2
-    assert (told.value.waiting_bytes, told.value.limit_bytes) == (LIMIT + 5, LIMIT)
-    assert told.value.holding == "broker 7 is slow"
+    assert (caught.value.waiting_bytes, caught.value.limit_bytes) == (LIMIT + 5, LIMIT)
+    assert caught.value.holding == "broker 7 is slow"
     assert happened == [BufferFullEvent(LIMIT + 5, LIMIT, "broker 7 is slow")]
 
 

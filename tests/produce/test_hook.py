@@ -27,8 +27,8 @@ FAILED = NotDelivered("no")
 def rows_of(batch: Outgoing) -> list[dict[str, Any]]:
     assert batch.header is not None
     assert batch.records is not None
-    found: list[dict[str, Any]] = decoded(batch.header, batch.records, topic="t", partition=0).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = decoded(batch.header, batch.records, topic="t", partition=0).to_pylist()
+    return rows
 
 
 def made(hook: BatchHook, *values: bytes, **options: Any) -> tuple[list[Outgoing], list[Delivery]]:
@@ -109,9 +109,9 @@ def test_a_hook_that_fails_fails_its_records_and_says_why(hook: BatchHook, text:
     batches, deliveries = made(hook, b"1", b"2")
     assert batches == []
     for delivery in deliveries:
-        with pytest.raises(NotDelivered, match=text) as told:
+        with pytest.raises(NotDelivered, match=text) as caught:
             delivery.result(0)
-    assert told.value.__cause__ is not None
+    assert caught.value.__cause__ is not None
 
 
 def test_what_a_hook_fails_on_is_settled_and_no_memory_stays_counted() -> None:
@@ -120,8 +120,8 @@ def test_what_a_hook_fails_on_is_settled_and_no_memory_stays_counted() -> None:
         packed = Packed(1, batch_hook=hook)
         packed.pack(from_list([b"1", b"2"]))
         packed.seal_all()
-        line = packed.topic.lane(0).queue
-        assert packed.account.held_bytes == sum(batch.size_bytes for batch in line)
+        queue = packed.topic.lane(0).queue
+        assert packed.account.held_bytes == sum(batch.size_bytes for batch in queue)
         errors += [effect.outcome.error for effect in packed.settled]
     failed, filtered = errors
     assert failed is not None

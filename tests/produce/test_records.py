@@ -166,13 +166,13 @@ def test_the_short_way_refuses_what_the_long_way_refuses(producer: Producer) -> 
 
 def test_payloads_become_bytes_of_their_own() -> None:
     changing = bytearray(b"abc")
-    taken = [checks.payload("value", given) for given in (changing, memoryview(changing), b"x", "ä", None)]
+    taken = [checks.payload("value", value) for value in (changing, memoryview(changing), b"x", "ä", None)]
     changing[:] = b"xyz"
     assert taken == [b"abc", b"abc", b"x", "ä".encode(), None]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (None, None),
         ({}, None),
@@ -182,12 +182,12 @@ def test_payloads_become_bytes_of_their_own() -> None:
         (iter([("a", b"1")]), [("a", b"1")]),
     ],
 )
-def test_headers_are_a_mapping_or_pairs(given: object, expected: object) -> None:
-    assert checks.headers(given) == expected
+def test_headers_are_a_mapping_or_pairs(value: object, expected: object) -> None:
+    assert checks.headers(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (None, -1),
         (0, 0),
@@ -196,8 +196,8 @@ def test_headers_are_a_mapping_or_pairs(given: object, expected: object) -> None
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
     ],
 )
-def test_times_become_milliseconds(given: object, expected: int) -> None:
-    assert checks.milliseconds(given) == expected
+def test_times_become_milliseconds(value: object, expected: int) -> None:
+    assert checks.milliseconds(value) == expected
 
 
 def test_a_record_never_takes_more_than_it_is_counted_for() -> None:
@@ -249,24 +249,24 @@ def test_slices_go_through_all_topics_at_once(seed: int) -> None:
     count = int(chance.integers(1, 500))
     values = [b"%d" % row + bytes(int(chance.integers(0, 300))) for row in range(count)]
     names = chance.choice(["a", "b", "c"], count).tolist()
-    given = []
+    all_rows = []
     for topic, rows, numbers in checks.numbered_by_topic(None, pa.table({"topic": names, "value": values})):
         explicit = np.asarray(numbers, np.int32)
         kept = checks.Rows(topic, checks.columns(rows)[0], explicit, numbers)
-        given.append(checks.without(kept, [0]) if chance.random() < 0.5 else kept)
+        all_rows.append(checks.without(kept, [0]) if chance.random() < 0.5 else kept)
     reached = 0
     seen: list[int] = []
-    for part, pieces in checks.slices(given, 3000):
+    for part, pieces in checks.slices(all_rows, 3000):
         assert part.start == reached
         reached = part.stop
         for piece in pieces:
-            found = as_arrow(piece.columns, now_ms=0).column("value").to_pylist()
-            assert found == [values[row] for row in piece.numbers]
+            column = as_arrow(piece.columns, now_ms=0).column("value").to_pylist()
+            assert column == [values[row] for row in piece.numbers]
             assert piece.partitions is not None
             assert piece.partitions.tolist() == list(piece.numbers)
             assert all(names[row] == piece.topic and row in part for row in piece.numbers)
             seen += list(piece.numbers)
-    assert sorted(seen) == sorted(int(row) for rows in given for row in rows.numbers)
+    assert sorted(seen) == sorted(int(row) for rows in all_rows for row in rows.numbers)
 
 
 def test_rows_are_split_by_topic_in_their_order() -> None:
@@ -276,7 +276,7 @@ def test_rows_are_split_by_topic_in_their_order() -> None:
 
 def test_rows_of_views_are_split_by_topic_too() -> None:
     """Found: Arrow cannot choose rows of views, which is what a table from Polars has."""
-    given = pa.table(
+    views = pa.table(
         {
             "topic": pa.array(["b", "a", "b"], pa.string_view()),
             "value": pa.array(["1", None, "3"], pa.string_view()),
@@ -289,8 +289,8 @@ def test_rows_of_views_are_split_by_topic_too() -> None:
         pa.array([[{"key": "h", "value": b"v"}], None, []], pa.large_list(entry)),
         pa.array([[("h", b"v")], None, []], pa.map_(pa.string_view(), pa.binary_view())),
     ):
-        found = given.append_column("headers", headers)
-        parts = {name: checks.columns(rows)[0] for name, rows in checks.by_topic(None, found)}
+        table_of_views = views.append_column("headers", headers)
+        parts = {name: checks.columns(rows)[0] for name, rows in checks.by_topic(None, table_of_views)}
         assert [checks.row(parts["b"], row) for row in range(2)] == [(b"x", b"1"), (None, b"3")]
         assert checks.row(parts["a"], 0) == (b"y", None)
         assert (parts["b"].header_count, parts["a"].header_count) == (1, 0)
@@ -308,11 +308,11 @@ def test_a_time_is_the_nearest_millisecond() -> None:
     """Found: 1 % of the times between 2004 and 2020 were cut to one millisecond less."""
     chance = random.Random(10)
     for _ in range(5000):
-        wanted = chance.randrange(0, 4_000_000_000_000)
-        assert checks.milliseconds(wanted / 1000) == wanted
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted)
-        assert checks.milliseconds(moment) == wanted
-        assert checks.milliseconds(np.float64(wanted / 1000)) == wanted
+        expected = chance.randrange(0, 4_000_000_000_000)
+        assert checks.milliseconds(expected / 1000) == expected
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=expected)
+        assert checks.milliseconds(moment) == expected
+        assert checks.milliseconds(np.float64(expected / 1000)) == expected
     assert checks.milliseconds(1.0006) == checks.milliseconds(datetime(1970, 1, 1, 0, 0, 1, 600, tzinfo=UTC)) == 1001
     assert checks.milliseconds(datetime.max.replace(tzinfo=UTC)) == 253_402_300_799_999
     assert checks.milliseconds(253_402_300_799.9999) == 253_402_300_799_999

@@ -307,13 +307,13 @@ def test_however_the_topic_changes_a_turn_is_never_longer(history: list[tuple[in
 def test_asking_first_tells_the_choice_and_changes_nothing(
     history: list[tuple[int, Partitions]], strategy: Strategy, chance: random.Random
 ) -> None:
-    asked, left_alone = router(strategy), router(strategy)
+    peeked, left_alone = router(strategy), router(strategy)
     for count, partitions in history:
         if chance.random() < 0.5:
-            asked.next_partition(None, partitions=Partitions(chance.randrange(1, 20)))
-        told = asked.next_partition(None, partitions=partitions)
-        chosen = unkeyed(asked, count, partitions)
-        assert chosen[:1] in ([told], [])
+            peeked.next_partition(None, partitions=Partitions(chance.randrange(1, 20)))
+        announced = peeked.next_partition(None, partitions=partitions)
+        chosen = unkeyed(peeked, count, partitions)
+        assert chosen[:1] in ([announced], [])
         assert chosen == unkeyed(left_alone, count, partitions)
 
 

@@ -111,9 +111,9 @@ def test_what_was_persisted_before_the_disk_was_full_survives_a_kill(
     program.kill()
     small_disk[1]()  # what was kept before a producer id was known is written again with it, and that takes room
     deliver(broker, puppet, path)
-    found = numbers(broker)
-    assert found == list(range(len(found)))
-    assert len(found) >= 1000
+    delivered = numbers(broker)
+    assert delivered == list(range(len(delivered)))
+    assert len(delivered) >= 1000
 
 
 def test_a_write_that_was_cut_short_leaves_nothing_half(broker: FakeKafka, puppet: NewPuppet, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_twenty_written_batches_that_look_unsent_are_not_written_again(
     heir.ask("flush")
     heir.ask("close")
     log = read_log(kafka.bootstrap, topic)
-    assert [(found.writer, found.counter) for found in log] == [
+    assert [(record.writer, record.counter) for record in log] == [
         *(("a", number) for number in range(20)),
         *(("b", number) for number in range(5)),
     ]

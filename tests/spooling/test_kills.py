@@ -35,12 +35,12 @@ def misplaced(log: list[LogRecord]) -> list[LogRecord]:
     """Records with a key that lie behind a later one of that key."""
     last: dict[str, tuple[int, int]] = defaultdict(lambda: (-1, -1))
     wrong: list[LogRecord] = []
-    for found in log:
-        if found.key is not None:
-            at = int(found.writer.partition(".")[0]), found.counter
-            if at < last[found.key]:
-                wrong.append(found)
-            last[found.key] = max(at, last[found.key])
+    for record in log:
+        if record.key is not None:
+            position = int(record.writer.partition(".")[0]), record.counter
+            if position < last[record.key]:
+                wrong.append(record)
+            last[record.key] = max(position, last[record.key])
     return wrong
 
 
@@ -69,8 +69,8 @@ def test_thirty_kills_lose_nothing_that_was_persisted_and_double_nothing(
 
     log = read_log(kafka.bootstrap, topic)
     known = persisted(notes)
-    there = {(found.writer, found.counter) for found in log}
-    lost = [(w, n) for w, count in known.items() for n in range(count) if (w, n) not in there]
+    in_log = {(record.writer, record.counter) for record in log}
+    lost = [(w, n) for w, count in known.items() for n in range(count) if (w, n) not in in_log]
     assert sum(known.values()) > 1000
     assert len(known) >= _THREADS * _KILLS // 2, "most of them lived long enough to persist something"
     assert not lost

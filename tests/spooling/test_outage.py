@@ -69,7 +69,7 @@ def test_a_program_killed_during_the_outage_and_one_started_in_it_lose_and_doubl
     third.ask("flush")
     third.ask("close")
     log = read_log(lonely.bootstrap, topic)
-    assert [(found.writer, found.counter) for found in log] == [
+    assert [(record.writer, record.counter) for record in log] == [
         *(("a", number) for number in range(60)),
         *(("b", number) for number in range(50)),
         *(("c", number) for number in range(10)),

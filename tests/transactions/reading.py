@@ -52,8 +52,8 @@ class Log:
     def group_offsets(self, group: str, topic: str, partitions: Collection[int]) -> list[int]:
         """The next offsets that a group would read; -1001 if it has none. Waits for open transactions to end."""
         with closing(_consumer(self._bootstrap, "read_committed", group=group)) as consumer:
-            partitions_to_ask = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
-            return [partition.offset for partition in consumer.committed(partitions_to_ask, timeout=SECONDS)]
+            tps = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
+            return [tp.offset for tp in consumer.committed(tps, timeout=SECONDS)]
 
     def _ends(self, topic: str) -> dict[int, int]:
         """The high watermark of each partition, which includes what is not committed."""

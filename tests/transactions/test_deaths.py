@@ -58,8 +58,8 @@ def test_after_kill_9_the_next_instance_aborts_what_was_open(
 def test_ctrl_c_aborts_at_once(kafka: LocalCluster, log: Log, topic: str, tid: str) -> None:
     with hanging(kafka.bootstrap, tid, topic) as process:
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
-    assert "KeyboardInterrupt" in told.splitlines()[-1]
+        _, stderr = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in stderr.splitlines()[-1]
     assert len(log.everything(topic)) == 100
     assert log.committed(topic) == []
 
@@ -136,9 +136,9 @@ def test_closing_within_a_transaction_takes_no_longer_than_told(
         producer.send(topic, b"never").result(30)
         with thawing(kafka):
             kafka.freeze(*BROKERS)
-            began = time.monotonic()
+            started = time.monotonic()
             producer.close(1.0)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - started < 10
         tx.abort()
     with other.transaction():
         other.send(topic, b"next")
@@ -159,12 +159,12 @@ def test_a_broker_that_dies_leaves_all_or_nothing_of_what_is_open_and_of_what_is
     kept: set[bytes] = set()
     failed: list[int] = []
     for number in range(4):
-        values = [b"%d-%03d" % (number, one) for one in range(600)]
+        values = [b"%d-%03d" % (number, index) for index in range(600)]
         try:
             with producer.transaction():
-                for one, value in enumerate(values):
+                for index, value in enumerate(values):
                     producer.send(topic, value, key=value)
-                    if number == 1 and one == 100:
+                    if number == 1 and index == 100:
                         producer.flush(30)
                         kill.start()
             kept |= set(values)
@@ -177,7 +177,7 @@ def test_a_broker_that_dies_leaves_all_or_nothing_of_what_is_open_and_of_what_is
         eventually(lambda: fresh.coordinator(tid, CoordinatorKind.TRANSACTION).id != victim, "another coordinator")
     with preparing.transaction():
         preparing.send(other, b"next")
-    found = log.committed(topic)
-    assert len(found) == len(set(found))
-    assert set(found) == kept
+    committed = log.committed(topic)
+    assert len(committed) == len(set(committed))
+    assert set(committed) == kept
     assert log.committed(other) == [b"next"] + [b"prepared"] * 50

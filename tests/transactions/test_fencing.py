@@ -174,29 +174,29 @@ def test_each_error_of_a_fenced_producer_is_a_new_one(topic: str, new_producer: 
         old.send(topic, b"old").result(30)
         with new.transaction() as tx:
             tx.abort()
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
     for _ in range(50):
         with pytest.raises(Fenced, match=TAKEN_OVER) as caught:
             old.send(topic, b"old")
-        told.append(caught.value)
+        errors.append(caught.value)
         with failing(Fenced, TAKEN_OVER) as caught_at_begin, old.transaction():
             pass
-        told.append(caught_at_begin.value)
-    assert len({id(error) for error in told}) == len(told)
-    assert max(len(list(traceback.walk_tb(error.__traceback__))) for error in told) < 20
+        errors.append(caught_at_begin.value)
+    assert len({id(error) for error in errors}) == len(errors)
+    assert max(len(list(traceback.walk_tb(error.__traceback__))) for error in errors) < 20
 
 
 def test_a_producer_that_is_fenced_while_its_buffer_is_full_says_so(topic: str, new_producer: NewProducer) -> None:
     """Found: the sends waited for ever, each for room that the sender could not make for want of a lock."""
     old, new = new_producer(buffering=Buffering(bytes=1 << 20)), new_producer()
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def send() -> None:
         try:
             while True:
                 old.send(topic, bytes(20_000), b"key")
         except OttlaError as error:
-            told.append(error)
+            errors.append(error)
 
     with failing(Fenced, TAKEN_OVER), old.transaction():
         threads = [threading.Thread(target=send, daemon=True) for _ in range(4)]
@@ -207,5 +207,5 @@ def test_a_producer_that_is_fenced_while_its_buffer_is_full_says_so(topic: str, 
             new.send(topic, b"new")
         for thread in threads:
             thread.join(60)
-        assert [type(error) for error in told] == [Fenced] * 4
+        assert [type(error) for error in errors] == [Fenced] * 4
     eventually(lambda: old._budget.used == 0, lambda: f"nothing is kept of {old._budget.used:,} bytes")

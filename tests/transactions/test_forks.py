@@ -62,9 +62,9 @@ def test_a_forked_child_touches_no_transaction_of_its_parent(
                 os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
-            told = pickle.loads(pipe.read())
+            errors = pickle.loads(pipe.read())
         os.waitpid(pid, 0)
-        assert told == ["UsedAfterFork"] * 6 + ["nothing was raised"] * 2
+        assert errors == ["UsedAfterFork"] * 6 + ["nothing was raised"] * 2
         producer.send(topic, b"after")
     assert tx.committed is True
     assert log.committed(topic) == [b"acknowledged", b"after", b"on its way"]

@@ -60,21 +60,21 @@ def test_an_outdated_member_is_refused_and_everything_aborted(
 ) -> None:
     source, sink, group = new_topic(), new_topic(), f"group-{tid}"
     producer = new_producer()
-    at = TopicPartition(source, 0)
+    tp = TopicPartition(source, 0)
     with _member(kafka.bootstrap, group, source) as consumer:
         member_id = consumer.memberid()
         assert member_id is not None
         with failing(BrokerError) as caught, producer.transaction() as tx:
             producer.send(sink, b"outdated")
-            tx.send_offsets(GroupMember(group, member_id=member_id, generation=77), {at: 4})
+            tx.send_offsets(GroupMember(group, member_id=member_id, generation=77), {tp: 4})
         assert isinstance(caught.value, BrokerError)
         assert caught.value.code is ErrorCode.illegal_generation
         assert f"{source}-0 for group {group}" in str(caught.value)
         with failing(BrokerError, match="UNKNOWN_MEMBER_ID"), producer.transaction() as tx:
-            tx.send_offsets(GroupMember(group, member_id="nobody", generation=1), {at: 4})
+            tx.send_offsets(GroupMember(group, member_id="nobody", generation=1), {tp: 4})
         with producer.transaction() as tx:
             producer.send(sink, b"current")
-            tx.send_offsets(GroupMember(group, member_id=member_id, generation=1), {at: 6})
+            tx.send_offsets(GroupMember(group, member_id=member_id, generation=1), {tp: 6})
         assert log.group_offsets(group, source, [0]) == [6]
     assert log.committed(sink) == [b"current"]
 

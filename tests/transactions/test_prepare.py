@@ -28,22 +28,22 @@ def test_another_process_commits_and_aborts(
     kept, dropped, group = new_topic(3), new_topic(3), f"group-{tid}"
     tokens: dict[str, PreparedTransaction] = {}
     producers = {"commit": new_producer(), "abort": new_producer(transactional_id=f"{tid}-other")}
-    for how, topic in (("commit", kept), ("abort", dropped)):
-        with producers[how].transaction() as tx:
-            producers[how].send_many(topic, [b"value"] * 50)
-            tx.send_offsets(f"{group}-{how}", {TopicPartition(topic, 0): 4})
-            tokens[how] = tx.prepare()
+    for decision, topic in (("commit", kept), ("abort", dropped)):
+        with producers[decision].transaction() as tx:
+            producers[decision].send_many(topic, [b"value"] * 50)
+            tx.send_offsets(f"{group}-{decision}", {TopicPartition(topic, 0): 4})
+            tokens[decision] = tx.prepare()
     assert log.visible(kept) == log.visible(dropped) == []
-    decisions = [(token, how == "commit") for how, token in tokens.items()]
+    decisions = [(token, decision == "commit") for decision, token in tokens.items()]
     program = [sys.executable, str(PROGRAMS), "end", kafka.bootstrap]
     subprocess.run(program, input=pickle.dumps(decisions * 2), check=True, timeout=60)
     assert log.committed(kept) == [b"value"] * 50
     assert log.committed(dropped) == []
     assert log.group_offsets(f"{group}-commit", kept, [0]) == [4]
     assert log.group_offsets(f"{group}-abort", dropped, [0]) == [-1001]
-    for how, topic in (("commit", kept), ("abort", dropped)):
-        with producers[how].transaction():
-            producers[how].send(topic, b"goes on")
+    for decision, topic in (("commit", kept), ("abort", dropped)):
+        with producers[decision].transaction():
+            producers[decision].send(topic, b"goes on")
         assert b"goes on" in log.committed(topic)
 
 

@@ -99,5 +99,5 @@ def test_a_record_sent_while_the_block_ends_counts_or_its_sender_is_told(
     assert len(theirs) >= outcomes.count(None) > 0
 
 
-def _has_more(found: Sized, known: int) -> bool:
-    return len(found) > known
+def _has_more(values: Sized, known: int) -> bool:
+    return len(values) > known

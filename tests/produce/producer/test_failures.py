@@ -159,7 +159,7 @@ def test_records_without_key_pass_over_a_broker_that_is_away() -> None:
             eventually(lambda: _available(producer, "t") == (1,), "it is noticed")
             assert producer.partition_for("t") == 1
             during = producer.send_many("t", [b"during"] * 10).result(SOON)
-            assert [one.partition for one in during.ranges] == [1]
+            assert [offsets.partition for offsets in during.ranges] == [1]
             kafka.all_up()
             producer.flush(SOON)
         assert values(kafka, "t", 0)[-1] == b"probe"

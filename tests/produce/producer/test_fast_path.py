@@ -26,29 +26,29 @@ _PLACES = [(Connection, "version"), (InFlight, "add"), (Transport, "enter"), (Tr
 
 
 @pytest.fixture
-def told() -> list[Event]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture
-def producer(kafka: FakeKafka, told: list[Event]) -> Producer:
+def producer(kafka: FakeKafka, events: list[Event]) -> Producer:
     """One whose next record goes at once."""
     kafka.create_topic("other")
-    producer = new(kafka, batching=Batching(linger=0), events=[told.append])
+    producer = new(kafka, batching=Batching(linger=0), events=[events.append])
     for topic in ("t", "other"):
         producer.send(topic, b"first").result(SOON)
-    eventually(lambda: producer._express is not None and producer._express.offer is not None)
+    eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
     return producer
 
 
 def before(monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], act: Callable[[], None]) -> None:
     """Has `act` called on this thread when it next comes to `place`, as a signal handler would be."""
-    real, me, calls = getattr(*place), threading.get_ident(), iter([True])
+    real, thread_id, calls = getattr(*place), threading.get_ident(), iter([True])
 
-    def first(*given: Any, **named: Any) -> Any:
-        if threading.get_ident() == me and next(calls, False):
+    def first(*arguments: Any, **options: Any) -> Any:
+        if threading.get_ident() == thread_id and next(calls, False):
             act()
-        return real(*given, **named)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(*place, first)
 
@@ -67,7 +67,7 @@ def test_a_handler_waits_in_the_middle_of_sending(
 
 
 def test_the_loop_does_not_send_while_a_caller_is_about_to(
-    producer: Producer, kafka: FakeKafka, told: list[Event], monkeypatch: pytest.MonkeyPatch
+    producer: Producer, kafka: FakeKafka, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: with threads that send, one of 25 such records cost its connection: "an answer with correlation id 5 came
     where 4 was due"."""
@@ -83,7 +83,7 @@ def test_the_loop_does_not_send_while_a_caller_is_about_to(
         assert producer.send("t", b"second").result(SOON).offset == 1
     assert values(kafka) == [b"first", b"second", b"third"]
     assert values(kafka, "other") == [b"first", b"second"]
-    assert not [event for event in told if isinstance(event, ConnectionDown)]
+    assert not [event for event in events if isinstance(event, ConnectionDown)]
 
 
 def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: p
     monkeypatch.setattr(partitioning, "hash_key", hash_key)
     with new(kafka, batching=Batching(linger=0)) as producer:
         producer.send("t", b"first").result(SOON)
-        eventually(lambda: producer._express is not None and producer._express.offer is not None)
+        eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
         producer.send("t", b"second", key=b"key").result(SOON)
     assert threads[0].name.startswith(SENDER_THREAD)
 
@@ -117,7 +117,7 @@ def test_callers_who_never_come_back_leave_nothing_behind(
             with pytest.raises(KeyboardInterrupt):
                 producer.send("t", b"%d" % number)
         producer.flush(SOON)  # it goes again
-        eventually(lambda: producer._express is not None and producer._express.offer is not None)
+        eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
     assert values(kafka) == [b"first", b"0", b"1", b"2"]
     gc.collect()
     assert not producer._sender._given_up

@@ -47,18 +47,18 @@ def _uses(producer: Producer, delivery: Delivery | None) -> dict[str, Callable[[
 
 def _in_child(producer: Producer, delivery: Delivery | None) -> dict[str, str]:
     """What the child gets for each use; and closing does nothing."""
-    told: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for name, use in _uses(producer, delivery).items():
         try:
             use()
-            told[name] = "nothing was raised"
+            errors[name] = "nothing was raised"
         except BaseException as error:
-            told[name] = type(error).__name__
+            errors[name] = type(error).__name__
     producer.close()
     with producer:
         pass
     repr(producer)
-    return told
+    return errors
 
 
 # The states: each hands out a producer in it, and what was sent so far
@@ -164,8 +164,8 @@ def closed(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 def test_a_fork_in_every_state(kafka: FakeKafka, tmp_path: Path, state: State, way: Callable[..., Any]) -> None:
     before = values(kafka)
     with state(kafka, tmp_path) as (producer, sent):
-        told = way(lambda: _in_child(producer, sent[-1][1] if sent else None))
-        assert told == dict.fromkeys(told, UsedAfterFork.__name__)
+        errors = way(lambda: _in_child(producer, sent[-1][1] if sent else None))
+        assert errors == dict.fromkeys(errors, UsedAfterFork.__name__)
         if state not in (closing, closed, full, spooling):
             sent.append((b"after", producer.send("t", b"after")))
             assert sent[-1][1].result(SOON).offset >= 0
@@ -199,8 +199,8 @@ def test_forks_at_random_moments(kafka: FakeKafka, tmp_path: Path, forks: int) -
             thread.start()
         for _ in range(forks):
             time.sleep(chance.uniform(0, 0.02))
-            told = chance.choice(WAYS)(lambda: _in_child(producer, sent[-1][1] if sent else None))
-            assert told == dict.fromkeys(told, UsedAfterFork.__name__)
+            errors = chance.choice(WAYS)(lambda: _in_child(producer, sent[-1][1] if sent else None))
+            assert errors == dict.fromkeys(errors, UsedAfterFork.__name__)
         over.set()
         for thread in threads:
             thread.join(SOON)

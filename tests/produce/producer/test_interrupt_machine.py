@@ -135,8 +135,8 @@ class World:
             for topic, partitions in (("t", 1), ("many", 4))
             for partition in range(partitions)
         }
-        found = Counter(value for values in log.values() for value in values)
-        assert max(found.values()) == 1, "nothing is there twice"
+        occurrences = Counter(value for values in log.values() for value in values)
+        assert max(occurrences.values()) == 1, "nothing is there twice"
         for value, delivery in self.single:
             if delivery.exception(SOON) is None:
                 sent = delivery.result(0)
@@ -174,7 +174,7 @@ CALLS = [
 
 
 @contextlib.contextmanager
-def _traced(at: int, interruption: Callable[[], None]) -> Iterator[None]:
+def _traced(step: int, interruption: Callable[[], None]) -> Iterator[None]:
     """Calls `interruption` before instruction number `at` of ours on this thread."""
     seen = 0
 
@@ -185,7 +185,7 @@ def _traced(at: int, interruption: Callable[[], None]) -> Iterator[None]:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode" and frame.f_lasti not in exits(frame.f_code):
             seen += 1
-            if seen == at:
+            if seen == step:
                 interruption()
         return trace
 

@@ -31,10 +31,10 @@ def test_a_full_buffer_says_what_holds_things_up(kafka: FakeKafka, policy: WhenF
     stuck(kafka)
     producer = new(kafka, buffering=Buffering(bytes=1 << 20, when_full=policy, wait=wait))
     started = time.monotonic()
-    with pytest.raises(BufferFull) as told:
+    with pytest.raises(BufferFull) as caught:
         _fill(producer, 5_000_000)
     assert time.monotonic() - started < SOON
-    assert "bytes wait to be delivered, the buffer holds 1,048,576" in str(told.value)
+    assert "bytes wait to be delivered, the buffer holds 1,048,576" in str(caught.value)
     eventually(lambda: "NOT_ENOUGH" in producer._sender.holding(), "an error is known")
     with pytest.raises(BufferFull, match=r"wait for t-0, led by .*127.0.0.1:\d+.*NOT_ENOUGH_REPLICAS"):
         producer.send_many("t", [b"x"])
@@ -84,10 +84,10 @@ def test_what_is_not_acknowledged_in_time_fails_with_the_last_error(kafka: FakeK
     started = time.monotonic()
     with pytest.raises(
         NotDelivered, match=r"not acknowledged within 0.5 s, \d+ attempts; .*NOT_ENOUGH_REPLICAS"
-    ) as told:
+    ) as caught:
         producer.send("t", b"1").result(SOON)
     assert 0.4 < time.monotonic() - started < 5
-    assert told.value.maybe_written
+    assert caught.value.maybe_written
     kafka.clear_faults()
     assert producer.send("t", b"2").result(SOON).offset >= 0
     with pytest.raises(NotDelivered):
@@ -97,10 +97,10 @@ def test_what_is_not_acknowledged_in_time_fails_with_the_last_error(kafka: FakeK
 def test_with_no_broker_the_error_names_every_address(kafka: FakeKafka) -> None:
     kafka.all_down()
     producer = new(kafka, delivery_timeout=2.0, timeouts=Timeouts(connect=0.2, request=1, total=0.3))
-    with pytest.raises(NotDelivered) as told:
+    with pytest.raises(NotDelivered) as caught:
         producer.send("t", b"1").result(SOON)
     for address in kafka.addresses.values():
-        assert str(address) in str(told.value)
+        assert str(address) in str(caught.value)
     with pytest.raises(NotDelivered):
         producer.close(SOON)
 

@@ -54,8 +54,8 @@ def test_a_closed_producer_leaves_no_thread_behind(kafka: FakeKafka) -> None:
     before = set(threading.enumerate())
     with new(kafka) as producer:
         producer.send("t", b"1").result(SOON)
-    left = {thread for thread in set(threading.enumerate()) - before if "ottla" in thread.name}
-    assert not left
+    leftover = {thread for thread in set(threading.enumerate()) - before if "ottla" in thread.name}
+    assert not leftover
 
 
 def _use_in_child(producer: Producer, answers: Any) -> None:
@@ -200,12 +200,12 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
 
     def use() -> None:
         for wait in (
-            lambda: one.result(),
-            lambda: one.exception(),
+            lambda: single.result(),
+            lambda: single.exception(),
             lambda: many.result(),
             lambda: list(many.outcomes()),
-            lambda: one.add_done_callback(print),
-            lambda: asyncio.run(awaiting(one)),
+            lambda: single.add_done_callback(print),
+            lambda: asyncio.run(awaiting(single)),
             lambda: asyncio.run(awaiting(many)),
         ):
             try:
@@ -214,7 +214,7 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
                 answers.put(str(error))
             else:
                 answers.put("nothing was raised")
-        answers.put(str((one.done, done.result().offset)))
+        answers.put(str((single.done, done.result().offset)))
 
     async def awaiting(delivery: Any) -> None:
         await delivery
@@ -224,7 +224,7 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
         done = producer.send("t", b"0")
         done.result(SOON)
         stuck(kafka)
-        one, many = producer.send("t", b"1"), producer.send_many("t", [b"2", b"3"])
+        single, many = producer.send("t", b"1"), producer.send_many("t", [b"2", b"3"])
         child = context.Process(target=use)
         child.start()
         child.join(SOON)
@@ -233,7 +233,7 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
             assert "made before fork(): only its process gets to know" in answers.get()
         assert answers.get() == "(False, 0)"
         kafka.clear_faults()
-        assert one.result(SOON).offset == 1
+        assert single.result(SOON).offset == 1
         assert many.result(SOON).records == 2
     answers.close()
     assert values(kafka) == [b"0", b"1", b"2", b"3"]

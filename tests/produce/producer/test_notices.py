@@ -33,7 +33,7 @@ def admin(kafka: FakeKafka) -> Iterator[Admin]:
         yield admin
 
 
-def asked_for(kafka: FakeKafka, topic: str) -> list[RequestSeen]:
+def lookups_of(kafka: FakeKafka, topic: str) -> list[RequestSeen]:
     """The questions for this topic by producers."""
     return [
         seen
@@ -81,11 +81,11 @@ def test_rows_for_known_partitions_do_not_wait_for_those_of_a_new_one(kafka: Fak
 def test_a_partition_that_does_not_exist_is_refused_after_a_look(kafka: FakeKafka) -> None:
     with new(kafka) as producer:
         producer.send("t", b"first").result(SOON)
-        before = len(asked_for(kafka, "t"))
+        before = len(lookups_of(kafka, "t"))
         sent = producer.send("t", b"x", partition=7)
         with pytest.raises(NotDelivered, match="topic t has no partition 7: it has partitions 0 to 0"):
             sent.result(SOON)
-        assert len(asked_for(kafka, "t")) > before
+        assert len(lookups_of(kafka, "t")) > before
         with pytest.raises(NotDelivered):
             producer.flush(SOON)
 
@@ -138,11 +138,11 @@ def test_a_leader_that_moves_is_found_by_the_interval(kafka: FakeKafka) -> None:
 
 def _until_asked_again(kafka: FakeKafka, producer: Producer, topic: str) -> None:
     """A few times, while records go to its first partition."""
-    asked = len(asked_for(kafka, topic))
+    lookups = len(lookups_of(kafka, topic))
 
     def is_asked() -> bool:
         producer.send(topic, b"x", partition=0).result(SOON)
-        return len(asked_for(kafka, topic)) > asked + 2
+        return len(lookups_of(kafka, topic)) > lookups + 2
 
     eventually(is_asked)
 
@@ -189,9 +189,9 @@ def test_an_idle_topic_is_forgotten_and_one_in_use_is_kept(kafka: FakeKafka) -> 
             return "t" not in producer._cluster.known.topics
 
         eventually(is_unknown)  # also an answer that was on its way
-        asked = len(asked_for(kafka, "t"))
+        lookups = len(lookups_of(kafka, "t"))
         _until_asked_again(kafka, producer, "many")
-        assert len(asked_for(kafka, "t")) == asked
+        assert len(lookups_of(kafka, "t")) == lookups
 
 
 def test_a_topic_that_was_forgotten_is_used_again_under_numbers_that_were_never_used(kafka: FakeKafka) -> None:
@@ -209,8 +209,8 @@ def test_what_waits_for_a_broker_is_not_forgotten(kafka: FakeKafka) -> None:
         producer.send("t", b"1").result(SOON)
         kafka.fail("Produce", ErrorCode.not_enough_replicas, times=None, topic="t")
         waits = producer.send("t", b"2")
-        asked = len(asked_for(kafka, "t"))
-        eventually(lambda: len(asked_for(kafka, "t")) > asked + 3)
+        lookups = len(lookups_of(kafka, "t"))
+        eventually(lambda: len(lookups_of(kafka, "t")) > lookups + 3)
         kafka.clear_faults()
         assert waits.result(SOON).offset == 1
 

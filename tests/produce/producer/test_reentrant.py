@@ -59,18 +59,18 @@ def test_a_signal_handler_may_send_in_the_middle_of_a_send(kafka: FakeKafka, key
         key = b"key of " + value if keyed else None
         sent.append((value, key, producer.send("t", value, key)))
 
-    def told() -> list[int]:
+    def counts() -> list[int]:
         return [sum(value.startswith(kind) for value, _, _ in tuple(sent)) for kind in (b"main", b"signal")]
 
     with new(kafka, batching=Batching(linger=0)) as producer:
         ends = time.monotonic() + SOON
         with storm(lambda: send(b"signal"), 0.0003):
-            while min(told()) < 300 and time.monotonic() < ends:
+            while min(counts()) < 300 and time.monotonic() < ends:
                 for _ in range(50):
                     send(b"main")
         producer.flush(SOON)
         _assert_in_the_log(kafka, sent)
-    assert min(told()) >= 100
+    assert min(counts()) >= 100
 
 
 def test_a_finalizer_may_send_in_the_middle_of_a_send(kafka: FakeKafka) -> None:
@@ -139,8 +139,8 @@ def test_a_signal_handler_may_close_the_producer_at_any_moment(kafka: FakeKafka)
                     producer.send("t", b"1", b"key")
                     accepted += 1
             except OttlaError as error:
-                told = str(error)
-        assert told == "this producer was closed"
+                message = str(error)
+        assert message == "this producer was closed"
         assert closing.is_set()
         # The one that was interrupted may be in the log, and its send have raised.
         assert accepted <= len(values(kafka)) - before <= accepted + 1

@@ -44,9 +44,9 @@ def test_a_partition_that_does_not_exist_fails_its_own_rows_only(kafka: FakeKafk
 
 def test_an_oversize_record_is_refused_at_the_call_with_both_sizes(kafka: FakeKafka) -> None:
     with new(kafka, max_record_bytes=1000) as producer:
-        with pytest.raises(RecordTooLarge, match=r"the record takes 1,021 bytes, the limit is 1,000") as told:
+        with pytest.raises(RecordTooLarge, match=r"the record takes 1,021 bytes, the limit is 1,000") as caught:
             producer.send("t", bytes(1000))
-        assert (told.value.size_bytes, told.value.limit_bytes) == (1021, 1000)
+        assert (caught.value.size_bytes, caught.value.limit_bytes) == (1021, 1000)
         with pytest.raises(RecordTooLarge, match=r"item 1 takes 2,0"):
             producer.send_many("t", [b"", bytes(2000)])
         with pytest.raises(RecordTooLarge, match=r"row 2 takes 1,0"):
@@ -60,9 +60,9 @@ def test_oversize_records_are_diverted_where_that_is_configured(kafka: FakeKafka
     diverted: list[Oversize] = []
     with new(kafka, max_record_bytes=1000, on_oversize=diverted.append) as producer:
         large = producer.send("t", bytes(1000), b"k")
-        with pytest.raises(NotDelivered, match="takes 1,022 bytes") as told:
+        with pytest.raises(NotDelivered, match="takes 1,022 bytes") as caught:
             large.result(SOON)
-        assert isinstance(told.value.cause, RecordTooLarge)
+        assert isinstance(caught.value.cause, RecordTooLarge)
         producer.send_many("t", [b"1", bytes(2000), (b"k", b"2")]).result(SOON)
         table = pa.table({"value": [bytes(3000), b"3"], "headers": _headers([[], [("h", b"v")]]), "partition": [0, 0]})
         producer.send_table("t", table).result(SOON)

@@ -41,17 +41,17 @@ class Promises:
     gone: set[int] = field(default_factory=set)
 
     def note(self, line: str) -> None:
-        what, _, number = line.partition(" ")
+        action, _, number = line.partition(" ")
         n = int(number) if number else -1
-        if what == "putting":
+        if action == "putting":
             self.open.add(n)
-        elif what == "put":
+        elif action == "put":
             self.open.discard(n)
             self.kept.add(n)
-        elif what == "finishing":
+        elif action == "finishing":
             self.kept.discard(n)
             self.open.add(n)
-        elif what == "settled":
+        elif action == "settled":
             self.gone |= self.open
             self.open.clear()
 
@@ -155,7 +155,7 @@ class Life:
         self.close()
 
 
-def run_child(path: Path, at: int, mode: str) -> tuple[Promises, int, str]:
+def run_child(path: Path, step: int, mode: str) -> tuple[Promises, int, str]:
     """One life in a child of its own; returns what was promised, how it ended, and what was hit."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -163,11 +163,11 @@ def run_child(path: Path, at: int, mode: str) -> tuple[Promises, int, str]:
         os.close(reader)
         status = 70
         try:
-            what, code = (MODES | HALF_A_WRITE)[mode]
-            SHIM.shim_arm(str(path).encode(), at, what, code)
+            fault, code = (MODES | HALF_A_WRITE)[mode]
+            SHIM.shim_arm(str(path).encode(), step, fault, code)
             Life(path, lambda line: _say(writer, line)).run()
             _say(writer, f"hit {SHIM.shim_last().decode()}")
-            status = 0 if SHIM.shim_seen() >= at else 3
+            status = 0 if SHIM.shim_seen() >= step else 3
         except BaseException as exc:
             _say(writer, f"failed {type(exc).__name__}: {exc}")
         finally:
@@ -191,7 +191,7 @@ def _say(writer: int, line: str) -> None:
 def broken(path: Path, promises: Promises, mode: str) -> str:
     """What the next owner finds that was promised otherwise; empty when all is well."""
     with Store.open(path) as store:
-        found = numbers(store)
+        entries = numbers(store)
         ids = [s.ticket.id for s in store.inherited]
         places = [(s.ticket.place, s.ticket.id) for s in store.inherited]
         wrong = [str(d) for d in store.damage if d.reason != "cut short" or not mode.startswith("killed")]
@@ -199,23 +199,23 @@ def broken(path: Path, promises: Promises, mode: str) -> str:
             return f"damage: {store.damage}"
         store.done([store.put(entry(99))])
         store.settle()
-    if places != sorted(places) or len(set(ids)) != len(ids) or len(set(found)) != len(found):
-        return f"order or doubles: {found}"
-    if lost := promises.kept - set(found):
+    if places != sorted(places) or len(set(ids)) != len(ids) or len(set(entries)) != len(entries):
+        return f"order or doubles: {entries}"
+    if lost := promises.kept - set(entries):
         return f"lost: {sorted(lost)}"
-    if back := set(found) - promises.kept - promises.open:
+    if back := set(entries) - promises.kept - promises.open:
         return f"came back: {sorted(back)}"
-    if {3, 103} <= set(found) or {4, 104} <= set(found):
-        return f"an entry and what superseded it: {found}"
-    if PARTS & set(found) and ({WHOLE, *PARTS} & set(found)) != PARTS:
-        return f"neither the whole nor all its parts: {found}"
+    if {3, 103} <= set(entries) or {4, 104} <= set(entries):
+        return f"an entry and what superseded it: {entries}"
+    if PARTS & set(entries) and ({WHOLE, *PARTS} & set(entries)) != PARTS:
+        return f"neither the whole nor all its parts: {entries}"
     return ""
 
 
-def attempt(path: Path, at: int, mode: str) -> tuple[str, str] | None:
+def attempt(path: Path, step: int, mode: str) -> tuple[str, str] | None:
     """What went wrong when operation `at` failed, and which call that was; None when there are fewer operations."""
     shutil.rmtree(path, ignore_errors=True)
-    promises, ended, hit = run_child(path, at, mode)
+    promises, ended, hit = run_child(path, step, mode)
     if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == 3:
         return None
     killed = os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGKILL
@@ -230,21 +230,21 @@ def main(path: Path) -> dict[str, object]:
     points: Counter[str] = Counter()
     calls: dict[int, str] = {}
 
-    def look(at: int, mode: str) -> bool:
-        outcome = attempt(path, at, mode)
+    def look(step: int, mode: str) -> bool:
+        outcome = attempt(path, step, mode)
         if outcome is not None:
             points[mode] += 1
             if outcome[0]:
-                wrong.append(f"{mode} at operation {at}: {outcome[0]}")
+                wrong.append(f"{mode} at operation {step}: {outcome[0]}")
             if mode == "error":
-                calls[at] = outcome[1]
+                calls[step] = outcome[1]
         return outcome is not None
 
     for mode in MODES:
-        any(not look(at, mode) for at in range(1, 10_000))
+        any(not look(step, mode) for step in range(1, 10_000))
     for mode in HALF_A_WRITE:
-        for at in (at for at, call in calls.items() if call in WRITES):
-            look(at, mode)
+        for step in (step for step, call in calls.items() if call in WRITES):
+            look(step, mode)
     return {"points": points, "calls": Counter(calls.values()), "wrong": wrong}
 
 

@@ -189,11 +189,11 @@ def test_a_producer_delivers_all_it_took_and_goes_on_after_it_had_filled_its_dis
     disk: SmallDisk, write_ahead: bool
 ) -> None:
     path = disk.folder / "s"
-    heard: list[str] = []
+    kinds: list[str] = []
     with FakeKafka(topics={"t": 1}) as kafka:
         spool = Spool(path, write_ahead=write_ahead, after=0.05)
         batching = Batching(bytes=20_000, linger=0.001)
-        events = [lambda event: heard.append(event.kind)]
+        events = [lambda event: kinds.append(event.kind)]
         with Producer(kafka.bootstrap, spool=spool, batching=batching, events=events) as producer:
             producer.send("t", b"first").result(30)
             kafka.all_down()
@@ -208,6 +208,6 @@ def test_a_producer_delivers_all_it_took_and_goes_on_after_it_had_filled_its_dis
             producer.persist(30)
             producer.flush(60)
         assert len(kafka.records("t", 0)) == 1101
-    assert "spool_full" in heard
-    assert "spool_failed" not in heard
+    assert "spool_full" in kinds
+    assert "spool_failed" not in kinds
     assert sorted(os.listdir(path)) == ["owner", "topics.json"]
