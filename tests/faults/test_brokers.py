@@ -1,7 +1,7 @@
-"""Three real brokers that are killed, frozen and robbed of their leaderships while threads produce.
+"""Three real brokers that are killed, frozen and lose their leaderships while threads produce.
 
-Replication 3, min.insync.replicas 2, acks=all. After each fault confluent-kafka reads every partition: all that was
-acknowledged is there once, at the offset that was told, and in order.
+Replication 3, min.insync.replicas 2, acks=all. After each fault confluent-kafka reads every partition: everything that
+was acknowledged is there once, at the reported offset, and in order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BROKERS = (1, 2, 3)
 
 @contextmanager
 def producing(kafka: LocalCluster, topic: str, *, timeouts: Timeouts | None = None) -> Iterator[Load]:
-    """Threads produce inside the block; after it everything was acknowledged, and is in the log as it was told."""
+    """Threads produce inside the block. After it everything is acknowledged, and in the log as reported."""
     with Producer(kafka.bootstrap, timeouts=timeouts, delivery_timeout=120) as producer:
         with Load(producer, topic) as load:
             load.wait_for(200)
@@ -98,7 +98,7 @@ def test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline(
 
 
 def _send_late(producer: Producer, topic: str) -> tuple[list[float], list[NotDelivered | None]]:
-    """A hundred records to nobody: how long each took to fail, and why."""
+    """A hundred records without a broker: how long each took to fail, and why."""
     ended: dict[int, float] = {}
     sent: list[tuple[float, Delivery]] = []
 
@@ -136,7 +136,7 @@ def test_a_broker_is_frozen_past_the_request_timeout_and_goes_on(
         broken.freeze(victim)
         frozen = load.mark()
         started = time.monotonic()
-        # Everything sent meanwhile, also what was on its way to the frozen one: its requests ran out of time.
+        # Everything sent meanwhile, including what was in flight to the frozen one: its requests timed out.
         load.wait_for(1000, since=frozen)
         wait_until_leaderless(cluster, topic, victim)
         eventually(lambda: time.monotonic() - started > 4, "longer than the request timeout")

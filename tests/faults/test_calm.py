@@ -14,7 +14,7 @@ from ottla.testing import FakeKafka
 WAIT = 0.1
 RETRY = Retry(initial=WAIT, maximum=WAIT, jitter=0.0)
 BEGINNING = 10
-"""Attempts that need no wait: the first ones in each partition, and one at another leader."""
+"""Attempts without a wait: the first ones in each partition, and one at another leader."""
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_producer_is_calm(code: ErrorCode) -> None:
     "code", [ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch], ids=lambda code: code.name
 )
 def test_a_reader_is_calm_and_gives_up(code: ErrorCode) -> None:
-    """Found: the same, and a read with an end never came to it."""
+    """Found: the same, and a bounded read never ended."""
     with FakeKafka(topics={"t": 1}) as kafka:
         with Producer(kafka.bootstrap) as producer:
             producer.send("t", b"0").result(30)

@@ -1,4 +1,4 @@
-"""The checker itself: it finds every kind of fault that is planted in a made-up history, and nothing where none is."""
+"""The checker itself: it finds every kind of fault planted in a made-up history, and nothing where there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Story:
         return self.history.sending(key)
 
     def acked(self, key: int = UNKEYED, partition: int = 0) -> Tag:
-        """Sent, written and acknowledged, as it should be."""
+        """Sent, written and acknowledged correctly."""
         tag = self.sent(key)
         offset = self.written(tag, partition)
         self.history.acknowledged(tag.counter, partition=partition, offset=offset)

@@ -1,4 +1,4 @@
-"""Memory is bounded: callers wait while it is used up, and hear what holds things up when that takes too long."""
+"""Memory is bounded: callers wait while it is used up, and get the reason if that takes too long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def budget(happened: list[Event] | None = None, *, wait: float = SOON, policy: W
 
 
 def usable() -> None:
-    """It is."""
+    """Never raises."""
 
 
 def test_with_room_nobody_waits() -> None:
@@ -97,7 +97,7 @@ def test_a_caller_who_waits_hears_that_the_producer_was_closed() -> None:
 
 
 def test_a_reason_that_comes_while_the_last_seconds_are_waited_for_is_heard() -> None:
-    """Found: a spool that became full meanwhile was told as a full buffer."""
+    """Found: a spool that became full meanwhile was reported as a full buffer."""
     memory = budget(wait=0.05)
     memory.add(LIMIT)
     looks = []

@@ -1,4 +1,4 @@
-"""A delivery leads to the outcome of its own record, however it is asked, from whatever thread or event loop."""
+"""A delivery leads to the outcome of its own record, however it is asked, from any thread or event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(partition: int = 0, topic: str = "t") -> Outgoing:
 
 
 def placed(*placements: tuple[Outgoing, Rows, int], count: int) -> Shipment:
-    """A shipment of `count` rows of which these are in these batches."""
+    """A shipment of `count` rows, with these rows in these batches."""
     shipment = Shipment("t")
     shipment.count = shipment.unsettled = count
     shipment.now_ms = 1_500
@@ -197,7 +197,7 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCap
 
 
 def test_waiting_in_a_callback_is_refused_instead_of_hanging() -> None:
-    # It would wait on the very thread that delivers.
+    # It would block the thread that delivers.
     carrier, delivery = one_record()
     _, other = one_record()
     refused: list[BaseException] = []
@@ -226,8 +226,9 @@ _FILES = ("produce/delivery.py",)
 
 @pytest.mark.parametrize("others", [0, 2])
 def test_no_callback_is_lost_when_the_outcome_comes_at_any_instruction(others: int) -> None:
-    # Whoever adds a callback leaves it and then looks for the outcome; the sender leaves the outcome and then looks for
-    # callbacks. If one of them looked first, or if callbacks were out of sight for a moment, nobody would call.
+    # A thread that adds a callback stores it first and then checks for the outcome; the sender stores the outcome first
+    # and then checks for callbacks. If one of them checked first, or if callbacks were hidden for a moment, none would be
+    # called.
     for step in range(1, 1000):
         carrier = batch()
         shipment = placed((carrier, range(others + 1), 0), count=others + 1)
@@ -260,7 +261,7 @@ def test_many_callbacks_on_records_of_one_batch_cost_little() -> None:
         Delivery(shipment, row).add_done_callback(called.append)
     carrier.decide(Outcome(0, 0, -1))
     assert len(called) == 5000
-    assert time.process_time() - started < 2.0  # where each looks at all the others it is 10
+    assert time.process_time() - started < 2.0  # it is 10 if each one looks at all the others
 
 
 # Event loops
@@ -317,7 +318,7 @@ def test_an_awaiting_task_may_be_cancelled_and_its_loop_closed() -> None:
             await asyncio.wait_for(_await(delivery), 0.01)
 
     asyncio.run(ask())
-    carrier.decide(Outcome(0, 3, -1))  # wakes a loop that is closed: that must not raise
+    carrier.decide(Outcome(0, 3, -1))  # wakes a closed loop, which must not raise
     assert delivery.result(0).offset == 3
 
 

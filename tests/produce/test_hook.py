@@ -1,4 +1,4 @@
-"""A program's hook may change a batch, and a batch may be cut: outcomes find their way back to the records."""
+"""A batch hook may change a batch, and a batch may be split: outcomes find their way back to the records."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_hooked_draft_takes_rows_until_it_is_full() -> None:
     assert draft.append(columns, start=0, stop=20, now_ms=1) == 7
     assert draft.count == 7
     small = HookedDraft(BatchLimits(max_bytes=62))
-    assert small.append(columns, start=3, stop=20, now_ms=1) == 4  # one always fits
+    assert small.append(columns, start=3, stop=20, now_ms=1) == 4  # one record always fits
     assert small.append(columns, start=4, stop=20, now_ms=1) == 4
     picked = HookedDraft(LIMITS)
     assert picked.append(columns, rows=np.array([1, 5, 9]), start=1, stop=3, now_ms=1) == 3

@@ -1,7 +1,7 @@
 """Records from many threads reach the sender once each, in the order of their threads, and deliveries point to them.
 
 The producer here is a real one whose sender never starts: the test plays the sender, so that every record can be
-looked at as it is handed over.
+checked as it is handed over.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TOPICS = ("a", "b")
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """One that takes records and sends none."""
+    """A producer that accepts records and sends none."""
     monkeypatch.setattr(Sender, "start", lambda self: None)
     made = Producer("127.0.0.1:9", max_record_bytes=1 << 20)
     yield made
-    made._started = False  # there is no sender that could be asked to flush
-    with contextlib.suppress(NotDelivered):  # what a test has left
+    made._started = False  # there is no sender to flush with
+    with contextlib.suppress(NotDelivered):  # what a test has left behind
         made.close()
 
 
@@ -67,7 +67,7 @@ class Sent:
 
 @dataclass
 class Collected:
-    """What the sender was handed."""
+    """What was handed over to the sender."""
 
     handovers: list[Handover] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ def _send_one(producer: Producer, thread: int, number: int, chance: random.Rando
 
 
 def _run(producer: Producer, *, threads: int, records: int, seed: int) -> tuple[list[list[Sent]], Collected]:
-    """Threads send while another one takes away what there is, at moments that have nothing to do with theirs."""
+    """Threads send while another one takes what is there, at unrelated moments."""
     sent: list[list[Sent]] = [[] for _ in range(threads)]
     collected = Collected()
     over = threading.Event()
@@ -155,9 +155,9 @@ def test_every_record_arrives_once_in_order_and_its_delivery_points_to_it(produc
 
 # The race, step by step. A thread appends to its chunk without a lock, and the sender may take the chunk away at any
 # moment. If the sender counted first and marked the chunk as taken afterwards, a record appended in between would be
-# in no handover although its delivery exists: lost without a word. If the thread looked for the mark first and
-# appended afterwards, likewise. And a record that finds its chunk taken and goes into the next one must not be counted
-# in the first as well. Chance hardly ever hits these few instructions, so both sides are interrupted at each of them.
+# in no handover although its delivery exists: lost silently. The same if the thread checked the mark first and appended
+# afterwards. And a record that finds its chunk taken and goes into the next one must not be counted in the first as
+# well. Random tests hardly ever hit these few instructions, so both sides are interrupted at each of them.
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -213,7 +213,7 @@ def test_a_chunk_may_be_taken_away_at_any_instruction_of_a_send(producer: Produc
 @pytest.mark.parametrize("way", WAYS)
 def test_a_record_may_come_at_any_instruction_of_the_takeover(producer: Producer, way: str) -> None:
     options = {"value": b"interrupting", **WAYS[way]}
-    with ThreadPoolExecutor(1) as caller:  # one thread, whose chunks these are
+    with ThreadPoolExecutor(1) as caller:  # one thread owns these chunks
         for step in range(1, 10_000):
             expected = [(b"1", caller.submit(producer.send, "a", b"1").result())]
             sending: list[Future[Delivery]] = []
@@ -232,11 +232,11 @@ def test_a_record_may_come_at_any_instruction_of_the_takeover(producer: Producer
     raise AssertionError("taking has no end")
 
 
-# The same on one thread: a signal handler, or a finalizer, sends in the middle of a send. And Ctrl-C ends one anywhere.
+# The same on one thread: a signal handler, or a finalizer, sends during a send. And Ctrl-C ends one anywhere.
 
 
 def _sent(producer: Producer, name: bytes, way: str) -> Sent:
-    """A record whose key and header have its name, so that they can be told from those of others."""
+    """Send a record whose key and header contain its name, so that they can be told from those of others."""
     ways: dict[str, dict[str, Any]] = {
         "plain": {},
         "keyed": {"key": b"key of " + name},
@@ -250,7 +250,7 @@ def _sent(producer: Producer, name: bytes, way: str) -> Sent:
 
 
 def _assert_arrived(producer: Producer, expected: list[Sent], *, maybe: bytes | None = None) -> list[bytes]:
-    """Everything that was sent is handed over once, with its own key, header and partition, where its delivery says."""
+    """Everything that was sent is handed over once, with its own key, header and partition, at its delivery's place."""
     handovers = taken(producer)
     rows = [
         (handover.shipment, number, row, -1 if handover.partitions is None else int(handover.partitions[number]))
@@ -283,7 +283,7 @@ _PAIRS = [
 def test_a_send_may_come_at_any_instruction_of_a_send_of_its_thread(
     producer: Producer, way: str, other: str, filled: int
 ) -> None:
-    """Found: the handler waited for ever for a lock of the send that it had interrupted; keys went to other records."""
+    """Found: the handler waited forever for a lock of the send it had interrupted; keys went to other records."""
     for step in range(1, 10_000):
         expected = [_sent(producer, b"%d" % number, "plain") for number in range(filled)]
         before = list(expected)
@@ -330,7 +330,7 @@ def test_ctrl_c_at_any_instruction_of_a_send_harms_no_other_record(producer: Pro
 
 
 def void(_: object) -> None:
-    """For what is done and not looked at."""
+    """Discard a result."""
 
 
 def test_a_list_may_come_at_any_instruction_of_a_send_of_its_thread(producer: Producer) -> None:
@@ -352,7 +352,7 @@ def test_a_list_may_come_at_any_instruction_of_a_send_of_its_thread(producer: Pr
 
 
 def test_a_chunk_that_is_due_while_empty_is_no_shipment(producer: Producer) -> None:
-    """Found: a shipment of no rows was never settled, and flush waited for it for ever."""
+    """Found: a shipment of no rows was never settled, and flush waited for it forever."""
     for step in range(1, 10_000):
         handed: list[Handover] = []
 
@@ -390,7 +390,7 @@ def test_values_are_let_go_when_their_chunk_was_taken(producer: Producer) -> Non
 @pytest.mark.usefixtures("quick_switches")
 def test_keys_headers_and_partitions_stay_with_their_records(producer: Producer) -> None:
     # A record that must go into the next chunk leaves its key and extras behind in the first: they must not be
-    # taken for those of another record there.
+    # mistaken for those of another record there.
     sent, collected = _run(producer, threads=3, records=500, seed=99)
     expected = {record.value: record for thread in sent for record in thread}
     for handover in collected.handovers:

@@ -1,4 +1,4 @@
-"""Every wrong setting gets one clear error that names it and what is accepted; right ones come together by topic."""
+"""Every wrong setting gets one clear error that names it and what is accepted; correct ones are combined by topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEVEN: Any = 7
 
 
 def of(kind: Any, *values: Any, **options: Any) -> Callable[[], object]:
-    """Makes it when it is called; types are not looked at, as in the programs that these errors are for."""
+    """Construct it when called. Types are not checked, as in the programs that these errors are for."""
     return lambda: kind(*values, **options)
 
 

@@ -1,4 +1,4 @@
-"""What programs hand in wrongly is refused at the call, with one error that says what is wrong and what is accepted."""
+"""Wrong input is refused at the call, with one error that says what is wrong and what is accepted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ottla.wire.columns import as_arrow, from_arrow, from_list
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """One that sends nothing: what is wrong must be said before that."""
+    """A producer that sends nothing: errors must be raised before sending."""
     monkeypatch.setattr(Sender, "start", lambda self: None)
     made = Producer("127.0.0.1:9")
     yield made
-    made._started = False  # there is no sender that could be asked to flush
-    with contextlib.suppress(NotDelivered):  # what a test has left
+    made._started = False  # there is no sender to flush with
+    with contextlib.suppress(NotDelivered):  # what a test has left behind
         made.close()
 
 
@@ -244,7 +244,7 @@ def test_slices_cover_every_row_once(count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_slices_go_through_all_topics_at_once(seed: int) -> None:
-    """So that the rows which were taken over before some point are the first rows of the table."""
+    """So that the rows accepted before some point are the first rows of the table."""
     chance = np.random.default_rng(seed)
     count = int(chance.integers(1, 500))
     values = [b"%d" % row + bytes(int(chance.integers(0, 300))) for row in range(count)]
@@ -275,7 +275,7 @@ def test_rows_are_split_by_topic_in_their_order() -> None:
 
 
 def test_rows_of_views_are_split_by_topic_too() -> None:
-    """Found: Arrow cannot choose rows of views, which is what a table from Polars has."""
+    """Found: Arrow cannot select rows of view columns, which a table from Polars has."""
     views = pa.table(
         {
             "topic": pa.array(["b", "a", "b"], pa.string_view()),
@@ -305,7 +305,7 @@ def test_a_topic_column_may_be_of_any_text_type() -> None:
 
 
 def test_a_time_is_the_nearest_millisecond() -> None:
-    """Found: 1 % of the times between 2004 and 2020 were cut to one millisecond less."""
+    """Found: 1 % of the times between 2004 and 2020 were truncated to one millisecond less."""
     chance = random.Random(10)
     for _ in range(5000):
         expected = chance.randrange(0, 4_000_000_000_000)

@@ -1,4 +1,4 @@
-"""Every record goes to the right partition: explicit, custom, by key as the Java client does, or by strategy."""
+"""Every record goes to the right partition: explicit, custom, by key like in the Java client, or by strategy."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_an_explicit_partition_wins_over_the_key() -> None:
     explicit = int32s(4, -1, 2, -1)
     chosen = router().route(keys([b"a", b"a", None, None]), 4, partitions=Partitions(5, (1,)), explicit=explicit)
     assert chosen.tolist() == [4, partition_of_key(b"a", 5), 2, 1]
-    assert explicit.tolist() == [4, -1, 2, -1], "what the caller handed over stays as it was"
+    assert explicit.tolist() == [4, -1, 2, -1], "the caller's array is unchanged"
 
 
 def test_rows_without_keys_fill_the_gaps_between_explicit_ones() -> None:
@@ -330,7 +330,7 @@ def test_new_partitions_take_part() -> None:
     subject = router(RoundRobin())
     unkeyed(subject, 50, Partitions(2))
     assert sorted(unkeyed(subject, 8, Partitions(8))) == list(range(8))
-    assert set(unkeyed(subject, 4, Partitions(2))) == {0, 1}, "and a topic that was made anew with fewer is no problem"
+    assert set(unkeyed(subject, 4, Partitions(2))) == {0, 1}, "a topic that was recreated with fewer partitions is no problem"
 
 
 def test_producers_start_at_different_partitions() -> None:
@@ -356,7 +356,7 @@ def test_a_turn_goes_on_over_a_million_rows() -> None:
     assert unkeyed(subject, 701, partitions) == [int(chosen[-1])] * 700 + [int(chosen[-1 - 2 * 1000])]
 
 
-# A strategy of one's own
+# Custom strategies
 
 
 @pytest.mark.parametrize(

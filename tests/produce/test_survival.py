@@ -1,4 +1,4 @@
-"""What a program may do to its producer without harm: interrupt it, exit in a callback, hand it damaged columns."""
+"""What a program may do to its producer without harm: interrupt it, exit in a callback, pass damaged columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking into the end of a log: where it begins to look, and how often when nobody lets it."""
+"""Searching the end of a log: where the search begins, and how often it is repeated if it is denied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT = TopicPartition("t", 0)
 
 
 def test_a_floor_that_the_log_has_not_reached_is_none() -> None:
-    """Found: of a topic that was created again, nothing was looked at; what had been written was written twice."""
+    """Found: for a recreated topic nothing was searched; what had been written was written twice."""
     started = time.time()
     with FakeKafka(topics={"t": 1}) as kafka:
         with ottla.Producer(kafka.bootstrap) as producer:
@@ -38,7 +38,7 @@ def test_a_floor_that_the_log_has_not_reached_is_none() -> None:
 
 
 def test_a_log_that_may_not_be_read_is_not_asked_for_all_the_time(tmp_path: Path) -> None:
-    """Found: a spool with a batch for a topic without the right to read it sent 770 requests in a second."""
+    """Found: a spool with a batch for a topic that it may not read sent 770 requests in a second."""
     with FakeKafka(topics={"t": 1}) as kafka:
         spool = ottla.Spool(tmp_path / "spool")
         with ottla.Producer(kafka.bootstrap, spool=spool) as producer:

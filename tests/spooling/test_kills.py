@@ -32,7 +32,7 @@ def persisted(notes: Path) -> dict[str, int]:
 
 
 def misplaced(log: list[LogRecord]) -> list[LogRecord]:
-    """Records with a key that lie behind a later one of that key."""
+    """Records with a key that are behind a later one of that key."""
     last: dict[str, tuple[int, int]] = defaultdict(lambda: (-1, -1))
     wrong: list[LogRecord] = []
     for record in log:
@@ -93,7 +93,7 @@ def test_an_acknowledgement_that_was_cut_off_before_the_kill_doubles_nothing(
         eventually(lambda: fault.hits > 0)
         victim.kill()
         written = [record.value for record in kafka.records("t", 0)]
-        assert len(written) > before, "the broker has a batch of which nobody heard"
+        assert len(written) > before, "the broker has a batch without an acknowledgement"
         kafka.clear_faults()
         heir = puppet()
         heir.ask("open", bootstrap=kafka.bootstrap, spool=spool)

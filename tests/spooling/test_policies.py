@@ -1,4 +1,4 @@
-"""What happens when the spool has reached its limit: wait, refuse, or drop the oldest and say so."""
+"""What happens when the spool has reached its limit: wait, refuse, or drop the oldest and report it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZE = 1000
 _LIMIT = 4 * _MIB
 
 
-# How long a send waits for room: where the spool says that it is full, nobody waits until the end.
+# How long a send waits for room. With REFUSE it raises before that.
 _PATIENCE = {"WAIT": 1.0, "REFUSE": 30.0, "DROP_OLDEST": 30.0}
 
 
@@ -30,7 +30,8 @@ def opened(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> Pupp
 
 
 def filled(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> tuple[Puppet, int, str]:
-    """It sent three times what its spool takes while no broker was there; how much it took, and why not more."""
+    """Send three times what the spool takes while no broker is there. Returns how much was accepted, and why not
+    more."""
     program = opened(kafka, puppet, path, policy)
     program.ask("send", topic="t", writer="before", start=0, count=1)
     program.ask("flush")
@@ -102,15 +103,15 @@ def test_dropped_records_are_exactly_those_that_were_told(puppet: NewPuppet, tmp
         program.ask("close")
         delivered = numbers(kafka)
     missing = taken + 10 - len(delivered)
-    assert delivered == list(range(missing, taken + 10)), "the oldest are gone, and only they"
+    assert delivered == list(range(missing, taken + 10)), "only the oldest are gone"
     assert sum(event["records"] for event in dropped) == missing == outcomes["failed"]
     assert {event["topic"] for event in dropped} == {"t"}
     assert all(event["first_timestamp"] <= event["last_timestamp"] for event in dropped)
-    assert len(delivered) * _SIZE > _LIMIT // 2, "no more than had to"
+    assert len(delivered) * _SIZE > _LIMIT // 2, "no more than necessary"
 
 
 def test_a_dropped_batch_that_comes_back_takes_the_number_of_no_other(puppet: NewPuppet, tmp_path: Path) -> None:
-    """The marks of what was dropped are lost: some of that is delivered after all, and all that was kept is."""
+    """The marks of dropped batches are lost: some of them are delivered after all, and so is all that was kept."""
     path = tmp_path / "spool"
     with FakeKafka(topics={"t": 1}) as kafka:
         program, taken, _ = filled(kafka, puppet, path, "DROP_OLDEST")
@@ -125,5 +126,5 @@ def test_a_dropped_batch_that_comes_back_takes_the_number_of_no_other(puppet: Ne
         heir.ask("close")
         delivered = numbers(kafka)
     assert dropped > 0
-    assert set(range(dropped, taken)) <= set(delivered), "what was not told as dropped is there"
+    assert set(range(dropped, taken)) <= set(delivered), "what was not reported as dropped is there"
     assert len(delivered) == len(set(delivered)), "nothing twice"

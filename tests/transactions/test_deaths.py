@@ -1,4 +1,4 @@
-"""Programs that are killed or interrupted, and brokers that die, in the middle of a transaction."""
+"""Programs that are killed or interrupted, and brokers that die, during a transaction."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ IMPATIENT = Timeouts(connect=1, request=1, total=2)
 
 @contextmanager
 def thawing(kafka: LocalCluster) -> Iterator[None]:
-    """After the block frozen brokers go on, and work on what was sent to them meanwhile."""
+    """Resume frozen brokers after the block. They then process what was sent to them meanwhile."""
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def thawing(kafka: LocalCluster) -> Iterator[None]:
 
 
 def freeze(kafka: LocalCluster, producer: Producer) -> None:
-    """All brokers stand still; the producer, which is patient with busy ones, gets impatient."""
+    """Freeze all brokers, and shorten the producer's timeouts."""
     producer._cluster.timeouts = IMPATIENT
     kafka.freeze(*BROKERS)
 
@@ -108,7 +108,7 @@ def test_a_commit_without_answer_is_said_so_and_comes_true_or_not(
         producer.flush(30)
         freeze(kafka, producer)
     with when_they_answer(producer):
-        # The commit that was sent first may be worked on only now: it must not end this one.
+        # The broker may process the first commit only now: it must not end this transaction.
         producer.send_many(topic, [b"surely"] * 50)
     assert log.committed(topic).count(b"surely") == 50
     assert log.committed(topic).count(b"perhaps") in (0, 50)
@@ -171,7 +171,7 @@ def test_a_broker_that_dies_leaves_all_or_nothing_of_what_is_open_and_of_what_is
         except TransactionFailed:
             failed.append(number)
     kill.join(30)
-    assert failed in ([], [1])  # while the broker died, if ever
+    assert failed in ([], [1])  # only while the broker died
     end_transaction(broken.bootstrap, token, commit=True)
     with Cluster(broken.bootstrap) as fresh:
         eventually(lambda: fresh.coordinator(tid, CoordinatorKind.TRANSACTION).id != victim, "another coordinator")

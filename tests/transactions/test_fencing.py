@@ -1,5 +1,5 @@
-"""A second producer with the same transactional id takes over: the first gets `Fenced`, wherever it stands, and nothing
-of its transaction ever counts."""
+"""A second producer with the same transactional id takes over: the first gets `Fenced` in any state, and nothing of its
+transaction is ever committed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _sends_on(old: Producer, topic: str, take_over: TakeOver) -> None:
         take_over()
         assert isinstance(old.send(topic, b"old, too").exception(30), Fenced)
         eventually(refused, "sending is refused at the call")
-        # The program looks away; the end of the block does not.
+        # The program ignores the failure; the end of the block does not.
 
 
 def _sends_offsets(old: Producer, topic: str, take_over: TakeOver) -> None:
@@ -168,7 +168,7 @@ def test_a_fenced_producer_stays_so_and_closes_in_peace(topic: str, new_producer
 
 
 def test_each_error_of_a_fenced_producer_is_a_new_one(topic: str, new_producer: NewProducer) -> None:
-    """Found: one object was raised again and again; its traceback grew, to 151 MB after 1,885 refused sends."""
+    """Found: one object was raised again and again, and its traceback grew to 151 MB after 1,885 refused sends."""
     old, new = new_producer(), new_producer()
     with failing(Fenced), old.transaction():
         old.send(topic, b"old").result(30)
@@ -187,7 +187,7 @@ def test_each_error_of_a_fenced_producer_is_a_new_one(topic: str, new_producer: 
 
 
 def test_a_producer_that_is_fenced_while_its_buffer_is_full_says_so(topic: str, new_producer: NewProducer) -> None:
-    """Found: the sends waited for ever, each for room that the sender could not make for want of a lock."""
+    """Found: the sends waited forever, each for room that the sender could not free without a lock."""
     old, new = new_producer(buffering=Buffering(bytes=1 << 20)), new_producer()
     errors: list[BaseException] = []
 

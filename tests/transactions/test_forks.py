@@ -1,4 +1,4 @@
-"""A fork in the middle of a transaction: the child can do nothing to it, the parent commits it."""
+"""A fork during a transaction: the child cannot affect it, the parent commits it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reading import Log
 
 pytestmark = [
     pytest.mark.broker,
-    # Threads are running: that is what these tests are about.
+    # These tests fork while threads are running, on purpose.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 

@@ -1,4 +1,4 @@
-"""Offsets of a consumer group are part of the transaction: they move when it is committed, and only then."""
+"""Offsets of a consumer group are part of the transaction: they move only when it is committed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .reading import Log
 pytestmark = pytest.mark.broker
 
 NONE = -1001
-"""confluent-kafka's word for no offset."""
+"""confluent-kafka's value for no offset."""
 
 
 def test_offsets_move_when_the_transaction_is_committed_and_not_when_it_is_aborted(
@@ -47,7 +47,7 @@ def test_offsets_move_when_the_transaction_is_committed_and_not_when_it_is_abort
 
 @contextmanager
 def _member(bootstrap: str, group: str, topic: str) -> Iterator[confluent_kafka.Consumer]:
-    """A live member of a group, which has got its partitions."""
+    """A live member of a group that has its partitions."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     with closing(confluent_kafka.Consumer(settings)) as consumer:
         consumer.subscribe([topic])

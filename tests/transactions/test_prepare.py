@@ -1,4 +1,4 @@
-"""A prepared transaction is ended by whoever has its token, in any process, once; its producer then goes on."""
+"""Any process that has its token can end a prepared transaction, once; its producer then continues."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_nothing_goes_on_before_a_prepared_transaction_is_ended(
             producer.send(topic, b"too late")
         with pytest.raises(TransactionFailed, match="is prepared"):
             tx.send_offsets("group", {TopicPartition(topic, 0): 1})
-        fail(LookupError())  # the token may be elsewhere by now: raising does not abort
+        fail(LookupError())  # another process may have the token by now: raising does not abort
     for _ in range(2):
         with failing(TransactionFailed, "not ended yet"), producer.transaction():
             pass
@@ -133,7 +133,7 @@ def test_preparing_what_failed_aborts(log: Log, new_topic: NewTopic, new_produce
         producer.send(topic, b"x" * 5000)
         with pytest.raises(TransactionFailed, match="MESSAGE_TOO_LARGE"):
             tx.prepare()
-        # A program that looks away hears of it at the end of the block.
+        # A program that ignores the failure gets it at the end of the block.
     assert log.committed(topic) == []
 
 

@@ -1,4 +1,4 @@
-"""Threads that begin, send and end at the same time: each record is in one transaction, or its sender was told."""
+"""Threads that begin, send and end at the same time: each record is in one transaction, or its send raised."""
 
 from __future__ import annotations
 

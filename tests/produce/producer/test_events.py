@@ -1,4 +1,4 @@
-"""What a producer tells of its work and its troubles, with the values of what really happened."""
+"""The events of a producer, with the values of what really happened."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_broker_that_goes_and_comes_back(kafka: FakeKafka, recorder: Recorder,
         assert (back.broker_id, back.address) == broker
         assert back.seconds > recorder.of(StillDown)[-1].seconds
         assert len(recorder.of(ConnectionUp)) == 2
-        assert len(recorder.of(ConnectionDown)) == 1, "once, however often it is tried"
+        assert len(recorder.of(ConnectionDown)) == 1, "once, however often it is retried"
 
 
 def test_addresses_at_which_no_broker_was_ever_found(

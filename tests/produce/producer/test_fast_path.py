@@ -32,7 +32,7 @@ def events() -> list[Event]:
 
 @pytest.fixture
 def producer(kafka: FakeKafka, events: list[Event]) -> Producer:
-    """One whose next record goes at once."""
+    """A producer whose next record takes the fast path."""
     kafka.create_topic("other")
     producer = new(kafka, batching=Batching(linger=0), events=[events.append])
     for topic in ("t", "other"):
@@ -42,7 +42,7 @@ def producer(kafka: FakeKafka, events: list[Event]) -> Producer:
 
 
 def before(monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], act: Callable[[], None]) -> None:
-    """Has `act` called on this thread when it next comes to `place`, as a signal handler would be."""
+    """Call `act` on this thread when it next reaches `place`, like a signal handler."""
     real, thread_id, calls = getattr(*place), threading.get_ident(), iter([True])
 
     def first(*arguments: Any, **options: Any) -> Any:
@@ -57,8 +57,8 @@ def before(monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], act: Callab
 def test_a_handler_waits_in_the_middle_of_sending(
     producer: Producer, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
-    """Found: the loop waited for a lock of the interrupted caller; and a record that was sent again meanwhile, and was
-    acknowledged, could not be sent: its caller got an AssertionError."""
+    """Found: the loop waited for a lock of the interrupted caller; and a record that was meanwhile sent again and
+    acknowledged could not be sent: its caller got an AssertionError."""
     before(monkeypatch, place, lambda: producer.flush(SOON))
     with producer:
         assert producer.send("t", b"second").result(SOON).offset == 1
@@ -87,8 +87,8 @@ def test_the_loop_does_not_send_while_a_caller_is_about_to(
 
 
 def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: the first record with a key compiled it in its caller's thread. Ctrl-C in the middle of that left a lock
-    of the compiler behind, and the loop waited for it for ever."""
+    """Found: the first record with a key compiled the kernel in its caller's thread. Ctrl-C during that left a lock of
+    the compiler behind, and the loop waited for it forever."""
     threads: list[threading.Thread] = []
 
     def hash_key(_key: bytes) -> int:
@@ -106,7 +106,7 @@ def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: p
 def test_callers_who_never_come_back_leave_nothing_behind(
     producer: Producer, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: the request of each of them was kept for ever."""
+    """Found: the request of each of them was kept forever."""
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -116,7 +116,7 @@ def test_callers_who_never_come_back_leave_nothing_behind(
             patch.setattr(Connection, "start_at_once", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 producer.send("t", b"%d" % number)
-        producer.flush(SOON)  # it goes again
+        producer.flush(SOON)  # it is sent again
         eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
     assert values(kafka) == [b"first", b"0", b"1", b"2"]
     gc.collect()

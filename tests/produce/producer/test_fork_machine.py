@@ -1,4 +1,4 @@
-"""A fork in every state that a producer can be in: the child is told, the parent goes on, nothing is lost or double."""
+"""A fork in every state of a producer: the child gets an error, the parent continues, nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ottla.testing import FakeKafka
 
 from .stand import SOON, new, stuck, values
 
-# Threads are running: that is what these tests are about.
+# These tests fork while threads are running, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 Sent = list[tuple[bytes, Delivery]]
@@ -46,7 +46,7 @@ def _uses(producer: Producer, delivery: Delivery | None) -> dict[str, Callable[[
 
 
 def _in_child(producer: Producer, delivery: Delivery | None) -> dict[str, str]:
-    """What the child gets for each use; and closing does nothing."""
+    """What each use raises in the child; and closing does nothing."""
     errors: dict[str, str] = {}
     for name, use in _uses(producer, delivery).items():
         try:
@@ -61,7 +61,7 @@ def _in_child(producer: Producer, delivery: Delivery | None) -> dict[str, str]:
     return errors
 
 
-# The states: each hands out a producer in it, and what was sent so far
+# The states: each yields a producer in that state, and what was sent so far
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def fresh(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 
 @contextmanager
 def sending(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
-    """Another thread is in the middle of it."""
+    """Another thread is sending."""
     sent: Sent = []
     over = threading.Event()
 
@@ -106,7 +106,7 @@ def waiting(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 
 @contextmanager
 def full(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
-    """The buffer is, and another thread waits for room."""
+    """The buffer is full, and another thread waits for room."""
     stuck(kafka)
     sent: Sent = []
 
@@ -126,7 +126,7 @@ def full(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 
 @contextmanager
 def closing(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
-    """Another thread is in the middle of it."""
+    """Another thread is closing it."""
     producer = new(kafka)
     sent = [(b"1", producer.send("t", b"1"))]
     producer.flush(SOON)

@@ -1,4 +1,4 @@
-"""The producer's bounds in memory and time, and what is told of records that did not arrive."""
+"""The producer's limits in memory and time, and what it reports about records that did not arrive."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_flush_waits_for_everything_and_raises_what_nobody_looked_at(kafka: Fake
     producer.send("t", b"2")
     with pytest.raises(NotDelivered, match="INVALID_RECORD"):
         producer.flush(SOON)
-    producer.flush(SOON)  # it was told
+    producer.flush(SOON)  # the failure was raised already
     producer.send("t", b"3")
     producer.close(SOON)
     assert values(kafka) == [b"1", b"3"]
@@ -147,7 +147,7 @@ def test_failed_batches_are_handed_out_as_values_with_their_records(kafka: FakeK
     kafka.fail("Produce", ErrorCode.invalid_record)
     with new(kafka, on_failed=failed.append, compression="zstd") as producer:
         producer.send_many("t", [(b"k", b"1"), b"2"]).exception(SOON)
-        producer.flush(SOON)  # handed out, so nothing is left to raise
+        producer.flush(SOON)  # handed to the program, so nothing is left to raise
     (batch,) = failed
     assert (batch.topic, batch.partition, batch.count) == ("t", 0, 2)
     assert "INVALID_RECORD" in str(batch.cause)

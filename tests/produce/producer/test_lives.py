@@ -119,7 +119,7 @@ def test_an_interpreter_that_ends_says_what_it_could_not_send(kafka: FakeKafka) 
 
 
 def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: FakeKafka) -> None:
-    """Found: ten seconds each, one after the other. And none takes the time away from another that can deliver."""
+    """Found: ten seconds each, one after the other. None takes time from another that can deliver."""
     done = _script(
         kafka,
         """
@@ -133,7 +133,7 @@ def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: Fake
         print(time.monotonic())
         """,
     )
-    assert time.monotonic() - float(done.stdout) < 8.0 + 30.0, "and not eight times eight"
+    assert time.monotonic() - float(done.stdout) < 8.0 + 30.0, "not eight times eight"
     assert done.stderr.count("1 record was not delivered") == 8
     assert values(kafka) == [b"arrives"]
 
@@ -176,7 +176,7 @@ CHILD = """
 def test_children_of_multiprocessing_that_end_without_close_flush(
     kafka: FakeKafka, tmp_path: Path, method: str
 ) -> None:
-    """Found: those that are forked do not run atexit, and lost everything without a word."""
+    """Found: forked ones do not run atexit, and lost everything silently."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(CHILD.format(bootstrap=kafka.bootstrap, method=method)))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
@@ -193,7 +193,7 @@ def test_a_producer_imports_no_multiprocessing(kafka: FakeKafka) -> None:
 
 
 def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: FakeKafka) -> None:
-    """Found: it waited for ever."""
+    """Found: it waited forever."""
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     stuck(kafka)

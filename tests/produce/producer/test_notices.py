@@ -1,4 +1,4 @@
-"""What a producer notices by itself (partitions, leaders and brokers that change, topics that go), and forgets."""
+"""What a producer notices on its own (changes of partitions, leaders and brokers, topics that go), and forgets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def admin(kafka: FakeKafka) -> Iterator[Admin]:
 
 
 def lookups_of(kafka: FakeKafka, topic: str) -> list[RequestSeen]:
-    """The questions for this topic by producers."""
+    """The producers' requests for this topic's metadata."""
     return [
         seen
         for seen in kafka.requests
@@ -137,7 +137,7 @@ def test_a_leader_that_moves_is_found_by_the_interval(kafka: FakeKafka) -> None:
 
 
 def _until_asked_again(kafka: FakeKafka, producer: Producer, topic: str) -> None:
-    """A few times, while records go to its first partition."""
+    """Wait for a few more lookups, while records go to its first partition."""
     lookups = len(lookups_of(kafka, topic))
 
     def is_asked() -> bool:
@@ -188,14 +188,14 @@ def test_an_idle_topic_is_forgotten_and_one_in_use_is_kept(kafka: FakeKafka) -> 
             assert producer._sender.topic("many") is not None
             return "t" not in producer._cluster.known.topics
 
-        eventually(is_unknown)  # also an answer that was on its way
+        eventually(is_unknown)  # including an answer that was in flight
         lookups = len(lookups_of(kafka, "t"))
         _until_asked_again(kafka, producer, "many")
         assert len(lookups_of(kafka, "t")) == lookups
 
 
 def test_a_topic_that_was_forgotten_is_used_again_under_numbers_that_were_never_used(kafka: FakeKafka) -> None:
-    """The broker would take a used number for a copy of the batch that had it, and store nothing."""
+    """The broker would mistake a used number for a copy of that batch, and store nothing."""
     with new(kafka, timeouts=_OFTEN) as producer:
         for lap in range(3):
             for number in range(4):
@@ -266,7 +266,7 @@ def test_without_brokers_the_spool_knows_and_what_was_routed_then_stays_where_it
 def test_an_outage_of_which_nothing_was_heard_for_a_while_is_not_believed(
     kafka: FakeKafka, admin: Admin, tmp_path: Path
 ) -> None:
-    """With no topic in use, nobody looks whether brokers are back."""
+    """With no topic in use, the producer does not check whether brokers are back."""
     with spooling(kafka, tmp_path) as producer:
         producer.send("many", b"x").result(SOON)
     kafka.all_down()
@@ -345,7 +345,7 @@ def test_a_topic_that_does_not_exist_any_more_is_not_remembered(
 
 
 def test_metadata_is_trusted_for_the_time_that_was_set_only(kafka: FakeKafka, admin: Admin) -> None:
-    """A topic that the client looked at long ago, and to which the first record is sent now."""
+    """A topic that was looked up long ago, and whose first record is sent now."""
     with new(kafka, timeouts=Timeouts(metadata_age=0.2)) as producer:
         assert producer.partition_for("t", b"k0") == 0
         admin.add_partitions("t", 6)

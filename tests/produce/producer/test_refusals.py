@@ -1,4 +1,4 @@
-"""What a producer refuses, what it fails with, and what it hands to functions of the program."""
+"""What a producer refuses, how it fails, and what it passes to functions of the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way into the producer, and what arrives of it in the log of the fake cluster."""
+"""Every way to send, and what arrives in the log of the fake cluster."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_partition_for_tells_the_choice_without_sending(kafka: FakeKafka) -> Non
 
 
 def test_records_for_hundreds_of_partitions_arrive_each_in_its_own_and_in_order() -> None:
-    """By single sends, by lists and by tables, small ones and some that outgrow the common memory."""
+    """By single sends, lists and tables, with small records and some that outgrow their slots."""
     with FakeKafka(topics={"wide": 300}) as kafka, new(kafka) as producer:
         items = [(b"key-%d" % (i % 1000), b"%d" % i + bytes(20_000 if i % 997 == 0 else i % 50)) for i in range(6000)]
         table = pa.table({"key": [key for key, _ in items[:2000]], "value": [value for _, value in items[:2000]]})

@@ -1,7 +1,8 @@
 """Runs one life of a spool again and again, and kills it or fails its disk at each file operation in turn.
 
-`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded; prints one JSON object with what went wrong.
-Each run is a forked child that reports through a pipe what was promised to it; what it left must keep the promises.
+`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded prints one JSON object with what went wrong.
+Each run is a forked child that reports through a pipe what was promised to it; what it leaves behind must keep the
+promises.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WHOLE, PARTS = 6, {106, 107, 108}
 
 @dataclass
 class Promises:
-    """What a child was told: numbers that are kept, that may or may not be, and that must not come back."""
+    """What was promised to a child: numbers that are kept, that may be kept, and that must not come back."""
 
     kept: set[int] = field(default_factory=set)
     open: set[int] = field(default_factory=set)
@@ -118,14 +119,14 @@ class Life:
 
     def settle(self) -> None:
         self.store.settle()
-        self.store.settle()  # a disk that failed once is asked again
+        self.store.settle()  # a disk that failed once is tried again
         self.tell("settled")
 
     def close(self) -> None:
         try:
             self.store.close()
         except SpoolFailed:
-            pass  # fsync at the end: nobody is left to put the entries again
+            pass  # fsync at the end: there is no one left to put the entries again
 
     def run(self) -> None:
         for n in range(8):
@@ -138,7 +139,7 @@ class Life:
         self.durable()
         self.cut(WHOLE, *sorted(PARTS))
         self.settle()
-        for n in range(10, 70):  # few of many stay, in many segments: these are moved together
+        for n in range(10, 70):  # few of many stay, in many segments: compaction moves them together
             self.put(n)
             if n % 8 == 0:
                 self.durable()
@@ -156,7 +157,7 @@ class Life:
 
 
 def run_child(path: Path, step: int, mode: str) -> tuple[Promises, int, str]:
-    """One life in a child of its own; returns what was promised, how it ended, and what was hit."""
+    """Run one life in its own child. Returns what was promised, how it ended, and what was hit."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -189,7 +190,7 @@ def _say(writer: int, line: str) -> None:
 
 
 def broken(path: Path, promises: Promises, mode: str) -> str:
-    """What the next owner finds that was promised otherwise; empty when all is well."""
+    """What the next owner finds contrary to the promises; empty if all is well."""
     with Store.open(path) as store:
         entries = numbers(store)
         ids = [s.ticket.id for s in store.inherited]
@@ -213,7 +214,7 @@ def broken(path: Path, promises: Promises, mode: str) -> str:
 
 
 def attempt(path: Path, step: int, mode: str) -> tuple[str, str] | None:
-    """What went wrong when operation `at` failed, and which call that was; None when there are fewer operations."""
+    """What went wrong when operation `step` failed, and which call that was; None if there are fewer operations."""
     shutil.rmtree(path, ignore_errors=True)
     promises, ended, hit = run_child(path, step, mode)
     if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == 3:

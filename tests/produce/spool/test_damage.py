@@ -1,4 +1,4 @@
-"""Damaged files lose the batches that were hit, say which, and nothing else; and no batch is ever handed out wrong."""
+"""Damaged files lose only the batches that were hit, and name them; no batch is ever read back wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = SMALLEST_FRAME_HEADER + len("clicks")
 
 @pytest.fixture
 def spool(tmp_path: Path) -> tuple[Path, list[Ticket]]:
-    """Nine batches in three segments, closed in good order."""
+    """Nine batches in three segments, closed properly."""
     with Store.open(tmp_path / "s", segment_bytes=4096) as store:
         tickets = [store.put(entry(n, size_bytes=1000)) for n in range(9)]
     assert [t.segment for t in tickets] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -46,7 +46,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def reopened(path: Path) -> tuple[list[int], list[Damage]]:
-    """What the next owner finds, each batch checked; and that it can go on."""
+    """What the next owner finds, each batch verified; and that it can continue."""
     with Store.open(path) as store:
         entries = numbers(store)
         ticket = store.put(entry(99))
@@ -142,7 +142,7 @@ def test_a_zero_filled_end_is_cut_short(spool: tuple[Path, list[Ticket]]) -> Non
 def test_the_torn_end_of_the_last_segment_is_reported_once(spool: tuple[Path, list[Ticket]]) -> None:
     path, tickets = spool
     os.truncate(path / "000003.log", tickets[8].position + 300)
-    os.unlink(path / "owner")  # which tells that there was more: a kill in the middle of a write leaves no such word
+    os.unlink(path / "owner")  # which records that there was more: a kill during a write leaves no such record
     entries, damage = reopened(path)
     assert entries == [0, 1, 2, 3, 4, 5, 6, 7]
     assert [(d.reason, d.topic, d.partition, d.entries) for d in damage] == [("cut short", "clicks", 2, 1)]
@@ -191,7 +191,7 @@ def test_lost_acknowledgements_lose_no_batch(tmp_path: Path, damaged: bytes | No
     with Store.open(tmp_path) as store:
         assert numbers(store) == [0, 1, 2, 3, 4, 5]
         store.done([store.inherited[0].ticket, store.inherited[5].ticket])
-    with Store.open(tmp_path) as store:  # and new ones are found, whatever lies before them
+    with Store.open(tmp_path) as store:  # and new ones are found, whatever is before them
         assert numbers(store) == [1, 2, 3, 4]
 
 
@@ -209,7 +209,7 @@ def test_records_that_contain_a_spool_are_never_taken_for_entries(tmp_path: Path
             store.put(entry(n))
     inner = (tmp_path / "inner" / "000001.log").read_bytes()
     carrier = entry(7, records=inner)
-    with Store.open(tmp_path / "inner") as store:  # the same spool, so that only the position tells
+    with Store.open(tmp_path / "inner") as store:  # the same spool, so that only the position differs
         ticket = store.put(carrier)
     with Store.open(tmp_path / "inner") as store:
         assert whole(store.read(store.inherited[5].ticket)) == whole(carrier)
@@ -272,7 +272,7 @@ def test_segments_of_two_spools_in_one_directory_are_refused(spool: tuple[Path, 
 
 @dataclass(frozen=True)
 class Original:
-    """A spool before it is damaged: the files, and the live entries with their place and bytes."""
+    """A spool before it is damaged: the files, and the live entries with their position and bytes."""
 
     files: dict[str, bytes]
     live: dict[int, tuple[str, int, int, bytes]]
@@ -280,7 +280,7 @@ class Original:
 
 
 def make_original(path: Path, chance: random.Random) -> Original:
-    """Batches of several sizes over several segments, some acknowledged, some superseded; closed in good order."""
+    """Batches of several sizes over several segments, some acknowledged, some superseded; closed properly."""
     live: dict[int, bytes] = {}
     done: dict[int, bytes] = {}
     with Store.open(path, segment_bytes=4096) as store:
@@ -302,7 +302,7 @@ def make_original(path: Path, chance: random.Random) -> Original:
 
 
 def damaged(data: bytes, chance: random.Random) -> tuple[bytes, int, int]:
-    """The file after one fault, and the bytes `[start, stop)` that are not what they were."""
+    """The file after one fault, and the bytes `[start, stop)` that have changed."""
     offset = chance.randrange(len(data))
     kind = chance.choice(("flip", "flip", "flip", "cut", "cut", "zeros", "noise", "zero end"))
     if kind == "cut":
@@ -347,7 +347,7 @@ def test_random_faults_lose_only_what_they_hit_and_name_all_of_it(quick: Path) -
         for i in hit:
             _, offset, size, _ = original.live[i]
             assert any(d.path == str(path / name) and offset + size > d.position for d in damage), (context, i, damage)
-        # Only without the segment's own header it cannot be said whether a nameless place was acknowledged.
+        # Only without the segment's header it is unknown whether a gap without a frame was acknowledged.
         if start >= SEGMENT_HEADER_BYTES or name.endswith(".done"):
             assert sum(d.entries or 0 for d in damage) == len(hit), (context, hit, damage)
         if case % 10 == 0:

@@ -1,4 +1,4 @@
-"""A disk without any room: what frees it needs none, and nothing that was taken is lost or stuck."""
+"""A full disk: freeing room needs no room, and nothing that was accepted is lost or stuck."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .small_disk import BLOCK, SmallDisk
 
 @pytest.fixture
 def disk(quick: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
-    """One megabyte, of which 128 KB are the reserve of a spool with small batches."""
+    """One megabyte, 128 KB of it the reserve of a spool with small batches."""
     return SmallDisk(quick, 256, monkeypatch)
 
 
 def fill(store: Store, *, size_bytes: int = 7_000, first: int = 0) -> dict[int, Ticket]:
-    """As many entries as there is room for."""
+    """Put as many entries as there is room for."""
     tickets: dict[int, Ticket] = {}
     with pytest.raises(SpoolFull, match="its disk has no room") as refused:  # noqa: PT012
         for n in range(first, first + 1000):
@@ -62,7 +62,7 @@ def test_a_put_that_meets_the_full_disk_looks_for_what_is_done_itself(disk: Smal
 def test_every_entry_can_be_put_again_and_sent_although_there_is_no_room(
     disk: SmallDisk, fsync: bool, one_segment: bool
 ) -> None:
-    """Entries without a producer id are written a second time before they are sent."""
+    """Entries without a producer id are written again before they are sent."""
     disk.tells_its_size = not one_segment
     with Store.open(disk.folder / "s", fsync=fsync) as store:
         tickets = fill(store)
@@ -99,7 +99,7 @@ def test_a_batch_can_be_cut_on_a_full_disk(disk: SmallDisk) -> None:
 
 
 def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk) -> None:
-    """One partition in eight has no leader; the others go on, on a disk that is full again and again."""
+    """One partition in eight has no leader; the others continue, on a disk that is full again and again."""
     chance = random.Random(7)
     stays: dict[int, Ticket] = {}
     with Store.open(disk.folder / "s") as store:
@@ -108,7 +108,7 @@ def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk
             try:
                 ticket = store.put(entry(n, size_bytes=chance.randrange(100, 9_000)))
             except SpoolFull:
-                assert waiting, "what is done was not given back"
+                assert waiting, "the space of finished entries was not freed"
                 store.done(waiting)
                 waiting.clear()
                 store.settle()
@@ -128,7 +128,7 @@ def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk
 def test_sparse_segments_are_moved_together_however_little_room_is_left(disk: SmallDisk, blocks: int) -> None:
     with Store.open(disk.folder / "s") as store:
         tickets = fill(store)
-        disk.blocks = disk.used + blocks  # enough for the header of a segment, and not for an entry
+        disk.blocks = disk.used + blocks  # enough for the header of a segment, but not for an entry
         stay = {ticket.segment: n for n, ticket in tickets.items()}  # the last one of each
         assert len(stay) >= 3
         store.done(ticket for n, ticket in tickets.items() if n not in stay.values())

@@ -1,4 +1,4 @@
-"""A spool has one owner: everybody else is told who it is, and a dead owner is none."""
+"""A spool has one owner: others get an error that names it, and a dead owner does not count."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_forked_child_is_refused_and_does_not_keep_the_spool_of_its_dead_paren
         "    store.put(entry(8))\n"
         "except UsedAfterFork as exc:\n"
         "    assert str(os.getppid()) or exc\n"
-        "    store.close()\n"  # the child's close takes nothing from the parent
+        "    store.close()\n"  # closing in the child does not affect the parent
         "    print('ready', flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -139,7 +139,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def visible() -> Iterator[Path]:
-    """A directory that other users may enter, which pytest's own may not be."""
+    """A directory that other users may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
