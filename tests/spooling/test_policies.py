@@ -17,7 +17,7 @@ _SIZE = 1000
 _LIMIT = 4 * _MIB
 
 
-# How long a send waits for room. With REFUSE it raises before that.
+# How long a send waits for room. Only WAIT waits that long.
 _PATIENCE = {"WAIT": 1.0, "REFUSE": 30.0, "DROP_OLDEST": 30.0}
 
 
@@ -30,8 +30,7 @@ def opened(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> Pupp
 
 
 def filled(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> tuple[Puppet, int, str]:
-    """Send three times what the spool takes while no broker is there. Returns how much was accepted, and why not
-    more."""
+    """Send three times what the spool takes, with no broker. Returns how much was accepted, and why not more."""
     program = opened(kafka, puppet, path, policy)
     program.ask("send", topic="t", writer="before", start=0, count=1)
     program.ask("flush")

@@ -239,7 +239,8 @@ class Core:
     def forget_idle(self, now: float, *, seconds: float) -> None:
         """Forget topics that were not used for this many seconds: they are no longer looked up and take no memory.
 
-        A transactional producer forgets none: the coordinator knows the sequence numbers of its lanes.
+        A transactional producer forgets none: the coordinator chooses its epochs, so the sequences of its lanes must
+        continue.
         """
         if self.is_transactional:
             return
@@ -427,7 +428,7 @@ class Core:
         for tp, carried in send.carried.items():
             answer = answers.get(tp)
             if answer is None:
-                self._retry_batch(carried, WireError(f"the answer of broker {send.broker} leaves {tp} out"), now)
+                self._retry_batch(carried, WireError(f"broker {send.broker} did not answer for {tp}"), now)
             elif carried.batch.decided:
                 carried.lane.forgotten(carried.batch)
             elif answer.error_code == 0:
@@ -452,7 +453,7 @@ class Core:
 
     def _refused(self, carried: Carried, answer: Produced, now: float, *, has_moved: bool) -> None:
         topic, lane, batch = carried
-        reasons = [answer.message, *(f"record {i}: {reason}" for i, reason in answer.record_errors[:3])]
+        reasons = [answer.message, *(f"record {row}: {reason}" for row, reason in answer.record_errors[:3])]
         error = BrokerError(answer.error_code, "the broker answered", "; ".join(filter(None, reasons)) or None)
         batch.error = error
         verdict = verdict_on(answer.error_code, records=batch.count)
@@ -516,7 +517,7 @@ class Core:
             parts = cut(batch, level=topic.settings.level)
         except OttlaError as failed:
             lane.refused(batch)
-            self._fail(batch, NotDelivered(f"{error}; and it cannot be cut: {failed}", records=batch.count))
+            self._fail(batch, NotDelivered(f"{error}; and it cannot be split: {failed}", records=batch.count))
             return
         for part in parts:
             self.account.hold(part, part.size_bytes)

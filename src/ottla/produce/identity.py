@@ -30,7 +30,7 @@ class ProducerIdentity(NamedTuple):
 def new_producer_id(cluster: Cluster) -> int:
     """Request an id for a producer without transactions."""
     producer = cluster.call(
-        AnyBroker(), lambda version_of: _request(version_of, None, 0.0), check=_check, what="asking for a producer id"
+        AnyBroker(), lambda version_of: _request(version_of, None, 0.0), check=_check, what="requesting a producer id"
     )
     return producer.producer_id
 
@@ -44,7 +44,7 @@ def transactional_producer_id(
         CoordinatorOf(CoordinatorKind.TRANSACTION, transactional_id),
         lambda version_of: _request(version_of, transactional_id, transaction_timeout, before),
         check=_check,
-        what=f"asking for the producer id of transactional id {transactional_id}",
+        what=f"requesting the producer id of transactional id {transactional_id}",
     )
 
 
@@ -66,5 +66,5 @@ def _check(response: Any) -> ProducerIdentity:
     if response.error_code is not ErrorCode.none:
         raise BrokerError(response.error_code, "InitProducerId")
     if response.producer_id < 0:
-        raise BrokerError(ErrorCode.coordinator_load_in_progress, "InitProducerId", "the broker has no id to give yet")
+        raise BrokerError(ErrorCode.coordinator_load_in_progress, "InitProducerId", "the broker has no producer id yet")
     return ProducerIdentity(int(response.producer_id), int(response.producer_epoch))

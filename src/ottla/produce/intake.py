@@ -61,7 +61,7 @@ class Budget:
     """The memory that a producer may use: bytes in use, the limit, and the callers that wait for room.
 
     Bytes are added when records are handed over and given back when they are decided or on disk. It holds no lock:
-    waiting callers call `usable`, which may run arbitrary code, on the thread that gives bytes back too.
+    waiting callers call `usable`, which may run arbitrary code and even wait for the thread that gives bytes back.
     """
 
     def __init__(self, buffering: Buffering, *, holding: Callable[[], str], events: Events) -> None:

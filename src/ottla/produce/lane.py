@@ -42,9 +42,9 @@ class Verdict(Enum):
     """What an error code means for the batch it answers."""
 
     RETRY = "send it again"
-    CHECK = "look into the log whether it is there"
-    SPLIT = "cut it into smaller ones"
-    REFUSE = "it will never be taken"
+    CHECK = "search the log for it"
+    SPLIT = "split it into smaller ones"
+    REFUSE = "it will never be accepted"
     FENCED = "another producer has taken over"
 
 

@@ -203,13 +203,13 @@ class Sender:
         if waiting and error is not None:
             return f"the partitions of topic {waiting[0].name} are not known: {error}"
         if not lanes:
-            return "nothing is under way at the moment: the buffer is small for what one call hands in"
+            return "nothing is in flight at the moment: the buffer is small for what one call hands in"
         size, topic, lane = max(lanes, key=lambda entry: entry[0])
         link = self._loop.links.find(topic.leaders.get(lane.tp.partition, -1))
         failed = next((batch.error for batch in list(lane.queue) if batch.error is not None), None)
         led_by = "which has no leader" if link is None else f"led by {link}"
         last_error = "" if failed is None else f"; last error: {failed}"
-        return f"{size:,} bytes of it wait for {lane.tp}, {led_by}, {lane.in_flight} batches under way{last_error}"
+        return f"{size:,} bytes of it wait for {lane.tp}, {led_by}, {lane.in_flight} batches in flight{last_error}"
 
     def topic(self, name: str) -> Topic | None:
         """The topic, or None if it is not in use."""
@@ -263,7 +263,7 @@ class Sender:
 
     def recover(self) -> None:
         """Never called: only the loop's own thread, which is never interrupted, takes its turns."""
-        raise AssertionError("a sender's loop is driven by its own thread alone")
+        raise AssertionError("only its own thread drives a sender's loop")
 
     def end(self, error: OttlaError | None) -> None:
         """Give every record an outcome: the loop has ended."""
@@ -334,7 +334,7 @@ class Sender:
         for record, since in waiting:
             if now >= since + _UNSTARTED_SECONDS:
                 send, link = record.send, record.link
-                error = ConnectionLost(link.broker.address, "interrupted in the middle of sending")
+                error = ConnectionLost(link.broker.address, "interrupted while sending")
                 assert send.caller is not None
                 self._given_up.add(send.caller)
                 link.requests -= 1
@@ -656,11 +656,10 @@ class Sender:
             self._carry_out(now)
 
     def _correct_budget(self) -> None:
-        """Reset the budget if nothing is left that uses memory: an interrupted call may have failed to give bytes
-        back."""
+        """Reset the budget if nothing is left that uses memory: an interrupted call may not have counted its bytes."""
         budget = self._context.budget
         stray = budget.used if self._core.is_idle and self._context.intake.idle() else 0
-        if stray and stray == self._stray_bytes:  # twice in a row, so no call is about to use it
+        if stray and stray == self._stray_bytes:  # twice in a row, so no call is about to count it
             budget.add(-stray)
             stray = 0
         self._stray_bytes = stray

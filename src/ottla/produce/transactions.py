@@ -419,7 +419,7 @@ class Transactions:
             self._fenced = self._gate.over = fenced = copied(coordinator.taken_over(self.transactional_id, error))
             self._gate.sending = False
             if is_sender_thread():
-                self._sender.fail_all(fenced)  # `drop_all` would wait for this very thread
+                self._sender.fail_all(fenced)  # scheduled, so that it does not happen inside the sender's current step
             else:
                 self._sender.drop_all(fenced)
             self._failures.forget_failures()

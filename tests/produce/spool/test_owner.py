@@ -130,10 +130,10 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("precious")
     with pytest.raises(SpoolFailed, match="is not a directory"):
         Store.open(tmp_path / "s")
-    with pytest.raises(SpoolFailed, match="cannot be made"):
+    with pytest.raises(SpoolFailed, match="cannot be created"):
         Store.open(tmp_path / "s" / "below")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(SpoolFailed, match="cannot be made"):
+    with pytest.raises(SpoolFailed, match="cannot be created"):
         Store.open(tmp_path / "dangling")
 
 
@@ -196,7 +196,7 @@ def test_a_directory_that_others_can_write_to_is_refused_with_what_to_do(tmp_pat
     path.mkdir()
     path.chmod(mode)
     with pytest.raises(
-        SpoolFailed, match=rf"other users can write to it \(mode {mode:04o}\).*chmod 700 .*/s, else name"
+        SpoolFailed, match=rf"other users can write to it \(mode {mode:04o}\).*chmod 700 .*/s, else use"
     ):
         Store.open(path)
     assert os.listdir(path) == []

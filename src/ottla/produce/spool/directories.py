@@ -45,7 +45,7 @@ def restrict_access(directory: Path) -> None:
             raise SpoolFailed(
                 directory,
                 f"other users can write to it (mode {mode:04o}), and so read, change and add what is sent from it; if"
-                f" they did not: chmod 700 {shlex.quote(str(directory))}, else name a new directory, inside it or not",
+                f" they did not: chmod 700 {shlex.quote(str(directory))}, else use a new directory, which may be inside it",
             )
         if mode & 0o077:
             os.chmod(directory, 0o700)
