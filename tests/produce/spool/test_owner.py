@@ -166,7 +166,7 @@ def test_a_directory_that_cannot_be_written_is_refused(visible: Path) -> None:
     )
     first, second = result.stdout.splitlines()
     assert first.endswith("s/owner: cannot be opened: Permission denied")
-    assert second.endswith("below/s: cannot be made: Permission denied")
+    assert second.endswith("below/s: cannot be created: Permission denied")
 
 
 def test_an_owner_whose_file_was_taken_away_notices(tmp_path: Path) -> None:
