@@ -45,6 +45,7 @@ class CompressionPool:
         return [futures[number].result() for number in range(len(sealing))]
 
     def _submit(self, pool: ThreadPoolExecutor, sealing: Sealing) -> Future[NewBatch]:
+        """Start compressing a batch on the pool, or compress it here if the pool accepts nothing more."""
         try:
             return pool.submit(sealing.compressed)
         except RuntimeError:  # the interpreter began to shut down meanwhile

@@ -160,6 +160,11 @@ def _call(
     deadline: Deadline | None = None,
     retrying: Callable[[OttlaError], None] | None = None,
 ) -> Any:
+    """Send one request to a coordinator, by default that of the transactional id, and return what `check` makes of the
+    answer.
+
+    Raises `Fenced` and `TransactionFailed` as `fencing` describes, and other errors of the call unchanged.
+    """
     def build(version_of: VersionOf) -> messages.Message:
         version = version_of(api, highest=_HIGHEST.get(api))
         message: messages.Message = messages.compose(messages.request_type(api, version), fields)
@@ -171,6 +176,7 @@ def _call(
 
 
 def _raise_for(code: ErrorCode, what: str) -> None:
+    """Raises `BrokerError` unless the code is 0."""
     if code is not ErrorCode.none:
         raise BrokerError(code, what)
 

@@ -52,7 +52,7 @@ _NEVER = math.inf
 
 
 class Carried(NamedTuple):
-    """A batch in a request."""
+    """A batch in a request, with its topic and lane."""
 
     topic: Topic
     lane: Lane
@@ -330,11 +330,13 @@ class Core:
         return bool(sends)
 
     def _may_send(self, lane: Lane) -> bool:
+        """Whether the lane may send: it waits for no check or answer, and its partition is in the transaction."""
         if lane.checking or lane.must_check or lane.waits:
             return False
         return self._gate is None or self._gate.lets_through(lane.tp)
 
     def _request_identity(self, needs_identity: bool, now: float) -> None:
+        """Request a producer id, unless a request is in flight or the last one failed a moment ago."""
         # A transactional producer gets its identity from `start_over`.
         if needs_identity and not self._identifying and not self.is_transactional:
             if now < self._identify_at:
@@ -345,6 +347,7 @@ class Core:
             self.effects.append(Identify())
 
     def _request_join(self) -> None:
+        """Ask the coordinator to add partitions, and fail everything once the transaction cannot succeed."""
         if self._gate is None:
             return
         error = self._gate.over or (self._gate.refusal if self._gate.sending else None)
@@ -371,6 +374,11 @@ class Core:
         return by_acks
 
     def _next_batch(self, topic: Topic, lane: Lane, now: float) -> Outgoing | None:
+        """The batch of this lane to send now, numbered, or None.
+
+        With a spool it must be on disk first: then a `Store` effect is requested, and the batch is found here in the
+        next round.
+        """
         batch = lane.sendable(now)
         if batch is None and lane.open is not None and lane.open.due <= now:
             self.topics.seal(topic, lane)
@@ -384,6 +392,7 @@ class Core:
         return batch
 
     def _send(self, send: Send, now: float) -> None:
+        """Record that the batches are in flight, and request the effect."""
         for _, lane, batch in send.carried.values():
             if self.is_reporting:
                 self.effects.append(Report(_sending(batch)))
@@ -452,6 +461,7 @@ class Core:
             self._refresh.doubt(carried.topic.name)
 
     def _refused(self, carried: Carried, answer: Produced, now: float, *, has_moved: bool) -> None:
+        """Handle an error code in the answer to a batch: retry, check the log, split, or fail."""
         topic, lane, batch = carried
         reasons = [answer.message, *(f"record {row}: {reason}" for row, reason in answer.record_errors[:3])]
         error = BrokerError(answer.error_code, "the broker answered", "; ".join(filter(None, reasons)) or None)
@@ -490,6 +500,7 @@ class Core:
         return self.is_transactional and error.code is ErrorCode.invalid_producer_epoch
 
     def _find_leader(self, carried: Carried, answer: Produced, *, has_moved: bool) -> None:
+        """Use the leader that the answer named (KIP-951), or request metadata if the error says that ours is stale."""
         tp = carried.lane.tp
         if has_moved and answer.leader is not None:
             carried.topic.leaders = {**carried.topic.leaders, tp.partition: answer.leader.id}
@@ -498,6 +509,7 @@ class Core:
             self._refresh.doubt(tp.topic)
 
     def _retry_batch(self, carried: Carried, error: OttlaError, now: float) -> None:
+        """Send a batch again, after the backoff. If it was given up meanwhile, its answer no longer matters."""
         _, lane, batch = carried
         batch.error = error
         batch.is_doubtful = batch.is_doubtful or not _is_surely_absent(error)
@@ -511,6 +523,7 @@ class Core:
         return self._retry.wait(lane.failures + 1, self._random.random())
 
     def _split(self, carried: Carried, error: OttlaError) -> None:
+        """Replace a batch that is too large by two smaller ones, or fail it if it cannot be decoded."""
         topic, lane, batch = carried
         shrink(topic, batch)
         try:
@@ -610,6 +623,7 @@ class Core:
         self._fail(batch, _not_delivered(batch, message, maybe_written=maybe_written, cause=cause))
 
     def _describe_broker(self, broker: int, state: _BrokerState) -> str:
+        """The broker's name, and for how long it has been away and why."""
         name = self.topics.brokers.get(broker, f"broker {broker}")
         return (
             name
@@ -695,6 +709,7 @@ def _send_time(lane: Lane) -> float:
 
 
 def _sending(batch: Outgoing) -> Event:
+    """The event for a batch that is sent: `Flushed` the first time, `FlushRetried` after that."""
     tp = batch.topic, batch.partition
     if batch.attempts and batch.error is not None:
         return FlushRetried(*tp, batch.count, batch.attempts + 1, batch.error)
@@ -702,6 +717,7 @@ def _sending(batch: Outgoing) -> Event:
 
 
 def _dropped(lane: Lane, batch: Outgoing) -> Dropped:
+    """The event for a batch that is dropped to make room. Its times are in seconds."""
     assert batch.header is not None
     times = batch.header.base_timestamp / 1000, batch.header.max_timestamp / 1000
     return Dropped(*lane.tp, batch.count, batch.size_bytes, *times, "dropped to make room")
@@ -715,6 +731,7 @@ def _not_delivered(
     maybe_written: bool,
     cause: OttlaError | None,
 ) -> NotDelivered:
+    """The error for a batch, with its topic, partition and number of records."""
     return kind(
         reason,
         topic=batch.topic,

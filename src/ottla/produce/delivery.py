@@ -187,6 +187,7 @@ class Shipment:
         return (self.now_ms if self.times is None else int(self.times[row])) / 1000
 
     def _notify(self) -> None:
+        """Call the watchers after an outcome."""
         # Watchers stay listed until they return true: an outcome that comes meanwhile must find them.
         for check in tuple(self._watchers):
             if check():
@@ -239,6 +240,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return f"<Delivery to {self._shipment.topic}, {_state(self)}>"
 
     def _decided(self) -> tuple[Carrier, int, Outcome]:
+        """Batch, index in the batch and outcome. Only to be called once there is an outcome."""
         decided = self._shipment.outcome_of(self._row)
         assert decided is not None
         return decided
@@ -372,6 +374,8 @@ def check_may_wait(what: str) -> None:
 
 
 def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
+    """Block until the delivery is done. Raises `TimeoutError`, `UsedAfterFork`, and `RuntimeError` on the sender's
+    thread."""
     if delivery.done:
         return
     _check_process(delivery)
@@ -389,6 +393,7 @@ def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
 
 
 def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
+    """Call `function` once, as soon as the delivery is done. Returns a function that cancels the call."""
     calls = [function]
     """The thread that takes it out calls it, so it is called once."""
 
@@ -413,6 +418,7 @@ def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[
 
 
 def _add_callback(delivery: Any, function: Callable[[Any], None]) -> None:
+    """Add a callback; at once if the delivery is done, which is allowed even in a forked child."""
     if not delivery.done:
         _check_process(delivery)
     _call_when_done(delivery, function)
@@ -424,6 +430,7 @@ def _check_process(delivery: Any) -> None:
 
 
 def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
+    """Call a function of the program and log what it raises."""
     try:
         function(delivery)
     except BaseException:  # SystemExit and the like must not end the sender, nor keep others waiting
@@ -431,6 +438,7 @@ def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
 
 
 def _awaited(delivery: Any) -> Generator[Any, None, None]:
+    """Suspend the awaiting task until the delivery is done. The sender's thread wakes its event loop."""
     if delivery.done:
         return
     _check_process(delivery)
@@ -454,6 +462,7 @@ def _awaited(delivery: Any) -> Generator[Any, None, None]:
 
 
 def _state(delivery: Any) -> str:
+    """The state of a delivery, for `repr`."""
     if not delivery.done:
         return "waiting"
     error = delivery.exception(0)

@@ -119,6 +119,7 @@ class Failures:
         self._take_failures()
 
     def _take_failures(self) -> tuple[OttlaError | None, int]:
+        """Take the first error and the number of failed records. Only one thread gets them."""
         try:
             first = self._first.popleft()
         except IndexError:
@@ -128,6 +129,7 @@ class Failures:
         return first, records
 
     def _hand_out(self, batch: Outgoing, error: OttlaError) -> bool:
+        """Pass a batch to `on_failed`. Returns whether the program got it."""
         if self._on_failed is None or batch.header is None or batch.records is None:
             return False
         failed = FailedBatch(batch.topic, batch.partition, error, batch.header, bytes(batch.records))

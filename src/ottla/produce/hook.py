@@ -73,6 +73,7 @@ class HookedDraft:
 
 
 def _columns(rows: object) -> Columns:
+    """The columns of what a hook returned. Raises `InputError` if it is not a batch with known columns."""
     if isinstance(rows, pa.Table):
         rows = rows.combine_chunks()
     if not isinstance(rows, pa.RecordBatch | pa.Table) or "value" not in rows.schema.names:

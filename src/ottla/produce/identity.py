@@ -51,6 +51,7 @@ def transactional_producer_id(
 def _request(
     version_of: VersionOf, transactional_id: str | None, timeout: float, previous: ProducerIdentity | None = None
 ) -> messages.Message:
+    """An InitProducerId request. `previous` asks for the next epoch of that id (KIP-360)."""
     version = version_of(_INIT_PRODUCER_ID, highest=_HIGHEST_VERSION)
     fields = {
         "transactional_id": transactional_id,
@@ -63,6 +64,7 @@ def _request(
 
 
 def _check(response: Any) -> ProducerIdentity:
+    """The id in the answer. Raises `BrokerError`, a retriable one if the broker has no id yet."""
     if response.error_code is not ErrorCode.none:
         raise BrokerError(response.error_code, "InitProducerId")
     if response.producer_id < 0:

@@ -237,6 +237,7 @@ class Chunk(list[Any]):
 def _with_extras(
     values: list[bytes | None], keys: list[bytes | None] | None, extras: dict[int, Extras]
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    """The columns of records of which some have headers, a timestamp or a partition, and the partitions."""
     headers = times = partitions = None
     if any(extra.headers for extra in extras.values()):
         rows: list[Any] = [None] * len(values)
@@ -452,6 +453,7 @@ class Intake:
             self._budget.add(chunk.counts[0].most_bytes)
 
     def _as_handover(self, chunk: Chunk) -> Handover | None:
+        """Make a handover of a closed chunk, or None if it is empty or was taken before. Corrects what was charged."""
         if chunk.received:
             return None  # handed over twice
         chunk.received = True
@@ -491,6 +493,7 @@ def _add_extras(chunk: Chunk, index: int, key: bytes | None, extras: Extras | No
 
 
 def _header_bytes(extras: Extras | None) -> int:
+    """The size of the headers, with about 10 bytes of overhead each."""
     if extras is None or not extras.headers:
         return 0
     return sum(len(key) + len(value or b"") + 10 for key, value in extras.headers)

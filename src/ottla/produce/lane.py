@@ -342,11 +342,13 @@ class Lane:
         return (self._next_sequence - identity.sequence) % _SEQUENCES
 
     def _not_in_flight(self, batch: Outgoing) -> None:
+        """Record that the batch is no longer in flight."""
         if batch.in_flight:
             batch.in_flight = False
             self.in_flight -= 1
 
     def _remove(self, batch: Outgoing) -> None:
+        """Remove the batch from the queue, if it is still there."""
         try:
             self.queue.remove(batch)
         except ValueError:

@@ -63,6 +63,7 @@ def _finalize_with_process() -> None:
 
 
 def _after_fork() -> None:
+    """Make all producers of the parent unusable, in the child."""
     delivery.after_fork()
     for producer in list(_alive):
         producer.disinherit()

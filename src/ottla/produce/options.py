@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 def _check_routing(partitioner: object, strategy: object) -> None:
+    """Raises `ConfigError` for a wrong partitioner or strategy, before a `Router` is made of them."""
     if partitioner is not None and not isinstance(partitioner, ByColumn) and not callable(partitioner):
         accepted = "a function of (key, value, partitions) and ByColumn(function)"
         raise ConfigError(f"partitioner is {partitioner!r}; accepted are {accepted}")

@@ -190,6 +190,10 @@ class Outgoing:
             share.shipment.settle(share.rows)
 
     def _part_decided(self, part: Outgoing, first: int) -> None:
+        """Collect the outcome of a part. The last part decides the whole.
+
+        If a hook changed the number of records, single records cannot be mapped to rows: all get a common outcome.
+        """
         self.part_outcomes += [(first, part, outcome) for outcome in part.outcomes]
         self.parts_left -= 1
         if self.parts_left:

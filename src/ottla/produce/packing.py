@@ -210,6 +210,7 @@ def _explicit(handover: Handover, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
 def _refusals(
     topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], missing: npt.NDArray[np.int64]
 ) -> list[RefuseRows]:
+    """The refusals of rows with a missing partition, one for each partition."""
     assert topic.partitions is not None
     last = topic.partitions.count - 1
     return [
@@ -230,6 +231,7 @@ def _fill(
     rows: slice | npt.NDArray[np.int64],
     packing: Packing,
 ) -> None:
+    """Append rows to the open batch of one lane. Full batches are sealed and new ones opened."""
     row_numbers, start, stop = (
         (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
     )
@@ -299,6 +301,7 @@ def _own_draft(topic: Topic, batch: Outgoing) -> Draft | HookedDraft:
 
 
 def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
+    """Open a batch for the lane. Its deadline and due time count from its first record."""
     settings = topic.settings
     batch = Outgoing(topic.name, lane.tp.partition, opened=handover.opened, created=handover.created)
     batch.due = handover.opened + settings.batching.linger
@@ -309,6 +312,7 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
 
 
 def _place(batch: Outgoing, shipment: Shipment, row_numbers: npt.NDArray[np.int64], rows: range, first: int) -> None:
+    """Record which rows of the shipment are in the batch, from record number `first` on."""
     numbers = row_numbers[rows.start : rows.stop] if len(row_numbers) else rows
     shipment.placements.append(Placement(batch, numbers, first))
     batch.shipments.append(ShipmentShare(shipment, len(rows)))
@@ -342,6 +346,7 @@ def finish(sealing: Sealing, compressed: NewBatch, account: Account) -> None:
 
 
 def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, packing: Packing) -> None:
+    """Let the batch hook change the rows, and add the resulting batches to the queue."""
     settings = topic.settings
     assert settings.batch_hook is not None
     try:
@@ -366,6 +371,7 @@ def shrink(topic: Topic, batch: Outgoing) -> None:
 
 
 def _readonly(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """A read-only view: numba would compile another version of a kernel for writable arrays."""
     view = rows.view()
     view.flags.writeable = False
     return view

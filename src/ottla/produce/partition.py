@@ -132,6 +132,7 @@ class PartitionProducer:
             connection.close()
 
     def _open(self) -> Connection:
+        """The connection, opened on first use. Raises a network error if that fails."""
         if self._connection is None:
             deadline = Deadline.after(self._timeouts.connect)
             self._connection = Connection.open(
@@ -140,6 +141,7 @@ class PartitionProducer:
         return self._connection
 
     def _encoded(self, rows: Iterable[Item] | pa.Table | pa.RecordBatch) -> NewBatch:
+        """Encode rows as one batch, however large. Raises `InputError`."""
         if isinstance(rows, pa.Table | pa.RecordBatch):
             table = next(iter(checks.by_topic(self.at.topic, rows)))[1]
             columns, _ = checks.columns(table)
@@ -152,6 +154,7 @@ class PartitionProducer:
         return next(encode(columns, now_ms=now_ms, codec=settings.codec, level=settings.level, limits=_MOST))
 
     def _parse_answer(self, number: int, records: int, body: memoryview) -> PartitionAnswer:
+        """Parse a broker's answer. Raises `WireError` if it is for another partition."""
         answers = wire.produce_response(body)
         if len(answers) != 1 or (answers[0].topic, answers[0].partition) != self.at:
             raise WireError(f"{self.address} answered for partitions other than {self.at}")

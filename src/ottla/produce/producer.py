@@ -366,12 +366,14 @@ class Producer:
             self._sender.hurry()
 
     def _drain(self, deadline: Deadline) -> None:
+        """Send everything and wait for the outcomes, at most until the deadline."""
         try:
             BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
         except TimeoutError:
             pass  # what is left is given up, and raised by `close`
 
     def _end(self, deadline: Deadline) -> None:
+        """End everything once, also if several threads, or a signal handler of this thread, close at the same time."""
         thread_id = threading.get_ident()
         if thread_id in self._enders:
             return  # called by a signal handler that interrupted it
@@ -386,6 +388,7 @@ class Producer:
             self._enders.discard(thread_id)  # again: Ctrl-C may have interrupted the first
 
     def _end_all(self, deadline: Deadline) -> None:
+        """Stop the sender, then release the spool, the loop and the connections. Runs under `_ending`."""
         if self._ended:
             return
         with ExitStack() as everything:  # every step, even if a second Ctrl-C comes
@@ -410,6 +413,7 @@ class Producer:
         partition: int | None,
         timestamp: float | datetime | None,
     ) -> Delivery:
+        """Check one record, and send it on the fast path or put it into a chunk."""
         self._ensure_started(topic)
         settings = self._topics.settings(topic)
         value_bytes, key_bytes = checks.payload("value", value), checks.payload("key", key)
@@ -430,6 +434,7 @@ class Producer:
         return self._intake.put(topic, value_bytes, key=key_bytes, extras=extras, usable=self._check_open)
 
     def _oversize(self, settings: Settings, record: Oversize) -> Delivery:
+        """Raises `RecordTooLarge`, or hands the record to `on_oversize` and returns a failed delivery."""
         error = RecordTooLarge("the record", size_bytes=record.size_bytes, limit_bytes=record.limit_bytes)
         if settings.on_oversize is None:
             raise error
@@ -439,6 +444,7 @@ class Producer:
     # Lists and tables
 
     def _checked_rows(self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range) -> checks.Rows:
+        """Check the rows of one topic and ask its partitioner."""
         self._ensure_started(topic)
         columns, explicit = checks.columns(table)
         if self._topics.settings(topic).partitioner is not None:
@@ -473,6 +479,7 @@ class Producer:
         return BulkDelivery(shipments)
 
     def _without_oversize(self, rows: checks.Rows, noun: str) -> checks.Rows:
+        """Raises `RecordTooLarge` if a row is too large, or hands such rows to `on_oversize` and returns the rest."""
         settings = self._topics.settings(rows.topic)
         limit = settings.max_record_bytes
         if checks.most_bytes(rows.columns) <= limit:
@@ -495,12 +502,14 @@ class Producer:
         self._open = type(self._open)()
 
     def _ensure_started(self, topic: str) -> None:
+        """Check that the producer and the topic name can be used, and start the sender on first use."""
         self._check_open()
         checks.topic(topic)
         if not self._started:
             self._start()
 
     def _start(self) -> None:
+        """Start the sender. Raises `OttlaError` if its thread cannot start, or if the producer was closed meanwhile."""
         try:
             self._sender.start()
         except RuntimeError as error:
@@ -510,6 +519,8 @@ class Producer:
             raise OttlaError("this producer was closed")
 
     def _partitions(self, topic: str, timeout: float) -> Partitions:
+        """The partitions of a topic, looked up if they are not known. Raises the reason if that takes longer than
+        `timeout`."""
         self._ensure_started(topic)
         known = self._sender.topic(topic)
         if known is not None and known.partitions is not None:
@@ -518,6 +529,7 @@ class Producer:
         return Partitions(len(metadata.partitions), tuple(p.index for p in metadata.partitions if p.leader >= 0))
 
     def _check_open(self) -> None:
+        """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open."""
         self._check_usable()
         spooling = self._spooling
         if (
@@ -530,6 +542,8 @@ class Producer:
             self._transactions.check_open()
 
     def _check_usable(self) -> None:
+        """Raises `UsedAfterFork` in a forked child, and `OttlaError` if the producer is closed or its thread has
+        crashed."""
         if os.getpid() != self._pid:
             raise UsedAfterFork(
                 f"this producer was made in process {self._pid} before fork(); create a new one in the child process"
@@ -542,6 +556,7 @@ class Producer:
 
 
 def _opened(spool: Spool) -> Store:
+    """Open the spool. Imported here, because most producers have none."""
     from ottla.produce.spool import Store
 
     return Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)

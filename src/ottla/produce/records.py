@@ -178,6 +178,7 @@ def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
 
 
 def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
+    """The column `partition`, -1 for null. Raises `InputError` for other types and values."""
     import pyarrow.compute as pc
 
     column = rows.column("partition")
@@ -190,6 +191,7 @@ def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds text, plain or dictionary encoded."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
@@ -241,6 +243,7 @@ def row(rows: Columns, number: int) -> tuple[bytes | None, bytes | None]:
 
 
 def _cell(column: BinaryIn, number: int) -> bytes | None:
+    """One key or value, None if it is null or there is no such column."""
     if not len(column.ends) or (len(column.nulls) and column.nulls[number]):
         return None
     return bytes(column.data[column.ends[number] : column.ends[number + 1]])
@@ -263,6 +266,7 @@ def oversize_rows(rows: Columns, limit: int) -> list[tuple[int, int]]:
 
 
 def _header_sizes(rows: Columns) -> npt.NDArray[np.int64]:
+    """What the headers of each row take in a batch, at most."""
     ends = rows.headers.ends
     entries = np.full(int(ends[-1]), _HEADER_OVERHEAD, np.int64)
     for column in (rows.headers.keys, rows.headers.values):

@@ -176,6 +176,7 @@ class Router:
         return self._state.peek(partitions)
 
     def _ask(self, partitioner: Partitioner, key: bytes | None, value: bytes | None, partitions: int, row: int) -> int:
+        """Call the partitioner for one record. Raises `InputError` if it raises or returns no valid partition."""
         try:
             answer = partitioner(key, value, partitions)
         except Exception as exc:
@@ -194,6 +195,7 @@ class Router:
         partitions: int,
         rows: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
+        """Call the column partitioner for these rows. Raises `InputError` like `_ask`."""
         keys = pa.nulls(len(rows), pa.binary()) if keys is None else keys
         try:
             answer = _numbers(partitioner.function(keys, values, partitions), len(rows))
@@ -223,6 +225,7 @@ class _StrategyState(Protocol):
 
 
 def _strategy_state(topic: str, strategy: object, chance: random.Random) -> _StrategyState:
+    """The state of a strategy. Raises `ConfigError` for anything that is not one."""
     if isinstance(strategy, Sticky):
         return _Turns(strategy.records, chance.random())
     if isinstance(strategy, RoundRobin):
@@ -251,6 +254,7 @@ class _Turns:
         return partitions.eligible[index]
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
+        """Continue the current turn, then give the following partitions their turns."""
         eligible = partitions.eligible
         index, left = self._current_turn(eligible)
         if count <= left:
@@ -281,6 +285,7 @@ def _ring(eligible: Sequence[int], start: int, turns: int) -> Chosen:
 
 
 def _repeated(turns: Chosen, *, first: int, each: int, last: int) -> Chosen:
+    """Repeat each partition for the length of its turn; the first and the last turn may be shorter."""
     if each == 1:
         return turns
     lengths = np.full(len(turns), each)
@@ -300,6 +305,7 @@ class _Draws:
         return eligible[int(self._next * len(eligible))]
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
+        """Use the draw that `peek` has shown first."""
         eligible = partitions.eligible
         chosen = np.empty(count, np.int32)
         chosen[0] = int(self._next * len(eligible))
@@ -317,11 +323,13 @@ class _Custom:
         self._peeked: tuple[int, Partitions] | None = None
 
     def peek(self, partitions: Partitions) -> int:
+        """Ask the function once, and keep the answer as long as the partitions are the same."""
         if self._peeked is None or self._peeked[1] != partitions:
             self._peeked = int(self._ask(1, partitions)[0]), partitions
         return self._peeked[0]
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
+        """Use the answer that was kept for the first record, if the partitions are still the same."""
         peeked, self._peeked = self._peeked, None
         if peeked is None or peeked[1] != partitions:
             return self._ask(count, partitions)
@@ -329,6 +337,7 @@ class _Custom:
         return np.append(np.int32(peeked[0]), rest)
 
     def _ask(self, count: int, partitions: Partitions) -> Chosen:
+        """Call the function. Raises `InputError` if it raises or returns no valid partitions."""
         subject = f"topic {self._topic!r}: the strategy, asked about {count} records,"
         try:
             answer = self._function(count, partitions)
@@ -374,6 +383,7 @@ def runs(partitions: Chosen) -> Iterator[tuple[int, npt.NDArray[np.int64] | slic
 
 
 def _few_runs(partitions: list[int]) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
+    """Group a few rows with a dict."""
     rows_of: dict[int, list[int]] = {}
     for row, partition in enumerate(partitions):
         rows_of.setdefault(partition, []).append(row)
@@ -425,6 +435,7 @@ def _with_explicit(count: int, explicit: Chosen | None) -> Chosen:
 
 
 def _payloads(column: pa.Array | None, count: int) -> list[bytes | None]:
+    """The items of a column as bytes; text is encoded."""
     if column is None:
         return [None] * count
     return [item.encode() if isinstance(item, str) else item for item in column.to_pylist()]

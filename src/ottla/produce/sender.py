@@ -294,6 +294,7 @@ class Sender:
     # Records come in
 
     def _take(self, now: float) -> float:
+        """Take what callers handed in. Returns when the next chunk is due."""
         handovers, next_due = self._context.intake.take(now, self._linger)
         for handover in handovers:
             self._drop_settled()
@@ -342,12 +343,14 @@ class Sender:
                 self._core.lost(send, error, now)
 
     def _settle_empty(self, handover: Handover) -> None:
+        """Settle a handover without rows and give its memory back."""
         handover.shipment.unsettled = 0
         handover.shipment.settle(0)  # it is in no batch that would settle it
         self._charged_bytes -= handover.held_bytes
         self._context.budget.add(-handover.held_bytes)
 
     def _hurry(self) -> None:
+        """Take everything from callers and send it without lingering."""
         now = time.monotonic()
         self._take_back_offer(now)
         self._context.intake.take_all()
@@ -355,9 +358,11 @@ class Sender:
         self._core.topics.send_now(now)
 
     def _linger(self, topic: str) -> float:
+        """How long chunks of a topic may wait for more records, in seconds."""
         return self._context.topics.settings(topic).batching.linger
 
     def _topic(self, name: str) -> Topic:
+        """The topic, taken into use if it is new."""
         topic = self._core.topics.get(name)
         if topic is None:
             topics = self._context.topics
@@ -370,6 +375,7 @@ class Sender:
         return topic
 
     def _drop_settled(self) -> None:
+        """Drop the first shipments that have their outcome."""
         while self._shipments and self._shipments[0].unsettled == 0:
             self._shipments.popleft()
 
@@ -382,6 +388,7 @@ class Sender:
     # Effects
 
     def _carry_out(self, now: float) -> None:
+        """Carry out all effects, including those that result from them, and update the budget."""
         effects = self._core.effects
         while effects:
             self._perform(effects.popleft(), now)
@@ -391,6 +398,7 @@ class Sender:
             self._charged_bytes = held
 
     def _perform(self, effect: Effect, now: float) -> None:
+        """Carry out one effect. The frequent kinds come first: this runs for every batch."""
         match effect:
             case Settle(batch, outcome):
                 self._settle(batch, outcome, now)
@@ -414,6 +422,7 @@ class Sender:
                 self._perform_rare(effect, now)
 
     def _perform_rare(self, effect: Effect, now: float) -> None:
+        """Carry out an effect of the kinds that are rare."""
         match effect:
             case Identify():
                 self._identify()
@@ -447,6 +456,7 @@ class Sender:
         self._spool_done(batch, is_delivered=outcome.error is None)
 
     def _send(self, send: Send) -> None:
+        """Encode a request, and send it unless a caller is about to write to the same connection."""
         body = wire.produce_request(
             {tp: carried.batch.parts() for tp, carried in send.carried.items()},
             acks=send.acks,
@@ -458,6 +468,7 @@ class Sender:
         self._send_held()
 
     def _send_held(self) -> None:
+        """Send the requests whose connection no caller is about to use."""
         busy_brokers = {record.link.broker.id for record, _ in self._unstarted if not record.is_started}
         held, self._held = self._held, []
         for send, body in held:
@@ -467,6 +478,7 @@ class Sender:
                 self._request(send, body)
 
     def _request(self, send: Send, body: Sequence[Buffer]) -> None:
+        """Start a request on the broker's connection. `_handle_answer` gets its answer, or its loss."""
         link = self._loop.links.get(send.broker)
         assert link is not None
         connection = link.connection
@@ -480,6 +492,7 @@ class Sender:
         self._loop.request(send, link, wire.API_KEY, version, body, seconds=seconds, reply=reply)
 
     def _handle_answer(self, answer: Answer[Send], now: float) -> None:
+        """Feed an answer, or the loss of a request, to the core."""
         send = answer.request
         if self._given_up and send.caller in self._given_up:
             answer.link.requests += 1  # undo the loop's count: the request was counted off when it was given up
@@ -508,6 +521,7 @@ class Sender:
         }
 
     def _identify(self) -> None:
+        """Request a producer id in the background."""
         self._loop.background.run(
             "identity",
             lambda: new_producer_id(self._cluster),
@@ -516,6 +530,7 @@ class Sender:
         )
 
     def _read_tail(self, effect: ReadTail) -> None:
+        """Search the end of a log in the background."""
         topic, lane, search, counts = effect
 
         def search_log() -> dict[Identity, int]:
@@ -531,6 +546,7 @@ class Sender:
         )
 
     def _join(self, join: Join) -> None:
+        """Ask the coordinator, in the background, to add partitions to the transaction."""
         def failed(error: OttlaError) -> None:
             self._context.failures.failure = self._context.failures.failure or error
             self._core.not_joined(join, error)
@@ -543,6 +559,7 @@ class Sender:
         )
 
     def _forget(self, topic: str, *, is_unknown: bool) -> None:
+        """Drop what is known of a topic: its router and metadata, and in the spool if it does not exist."""
         if self.spooling is not None and is_unknown:
             self.spooling.forget(topic)
         if self._core.topics.get(topic) is None:
@@ -550,6 +567,7 @@ class Sender:
             self._cluster.forget([topic])
 
     def _fail_all(self, error: OttlaError) -> None:
+        """Fail everything that is not in flight, including what a caller has just sent."""
         now = time.monotonic()
         self._take_back_offer(now)
         self._core.fail_all(error)
@@ -558,6 +576,7 @@ class Sender:
     # The disk
 
     def _store(self, lane: Lane, batch: Outgoing, now: float) -> None:
+        """Write a batch to disk before it is sent, and report the result to the core."""
         assert self.spooling is not None
         try:
             if self.spooling.may_send(batch, lane):
@@ -568,6 +587,10 @@ class Sender:
             self._core.damaged(lane, batch, error)
 
     def _spool_done(self, batch: Outgoing, *, is_delivered: bool) -> None:
+        """Remove a decided batch from the spool, and the wholes that are decided with it.
+
+        A split batch is decided when its last part is; parts may have been split again.
+        """
         if self.spooling is not None:
             decided = [batch]
             while decided[-1].parent is not None and decided[-1].parent[0].decided:
@@ -585,6 +608,7 @@ class Sender:
         return None if self.spooling.make_durable() else self.spooling.error
 
     def _write_lane(self, lane: Lane, batches: Iterable[Outgoing]) -> bool:
+        """Write the batches of a lane in order. Returns False at the first that the disk refuses."""
         assert self.spooling is not None
         for batch in batches:
             try:
@@ -609,6 +633,7 @@ class Sender:
         return True
 
     def _partition_count(self, topic: str) -> int:
+        """The partitions of a topic as the spool or earlier metadata remember them, 0 if neither does."""
         if self.spooling is None:
             return 0
         known = self._cluster.known.topics.get(topic)
@@ -636,6 +661,7 @@ class Sender:
     # Time
 
     def _sweep(self, now: float) -> None:
+        """Do what depends on time only: deadlines, idle topics, brokers that are away, the spool, full buffers."""
         self._swept_at = now
         core, budget = self._core, self._context.budget
         self._drop_settled()
@@ -665,11 +691,13 @@ class Sender:
         self._stray_bytes = stray
 
     def _unknown_reason(self) -> str:
+        """Why the partitions of a topic never became known."""
         unseen = "" if self.spooling is None else ", or kept: this spool has never seen the topic"
         error = self._core.topics.refresh.error
         return unseen if error is None else f"{unseen}; {error}"
 
     def _closed_reason(self) -> str:
+        """Why batches are given up when the producer is closed."""
         error = None if self.spooling is None else self.spooling.error
         return (
             "the producer was closed" if error is None else f"the producer was closed and could not keep them: {error}"

@@ -92,6 +92,7 @@ class Spooling:
             self._write_counts_at = 0.0
 
     def _write_counts(self) -> None:
+        """Write the partition counts to `topics.json`, as a whole or not at all. A failure is retried later."""
         draft = self._topics_file.with_suffix(".new")
         try:
             draft.unlink(missing_ok=True)
@@ -150,6 +151,7 @@ class Spooling:
         return batch.ticket is None and self._awaits_split(batch)
 
     def _awaits_split(self, batch: Outgoing) -> bool:
+        """Whether the batch is a part whose whole is still on disk in its place."""
         ticket = None if batch.parent is None else batch.parent[0].ticket
         return batch.ticket is None and ticket is not None and ticket.id in self._splits
 
@@ -181,6 +183,7 @@ class Spooling:
         return True
 
     def _rewrite_doubtful(self) -> bool:
+        """Write batches again whose fsync failed. Returns False if the disk refuses."""
         for ticket_id, (batch, lane) in list(self._doubtful.items()):
             if batch.decided:
                 del self._doubtful[ticket_id]
@@ -237,6 +240,7 @@ class Spooling:
         self._store.close()
 
     def _put(self, batch: Outgoing, lane: Lane) -> bool:
+        """Write one batch, in the place of its earlier version if there is one. Returns False if the disk refuses."""
         entry = _entry(batch, lane)
         try:
             ticket = self._store.put(entry)
@@ -256,6 +260,7 @@ class Spooling:
         return True
 
     def _put_parts(self, part: Outgoing) -> bool:
+        """Replace a split batch on disk by all its parts. Returns False if the disk refuses."""
         assert part.parent is not None
         assert part.parent[0].ticket is not None
         whole, parts, lane = self._splits[part.parent[0].ticket.id]
@@ -274,11 +279,13 @@ class Spooling:
 
     @staticmethod
     def _record_ticket(batch: Outgoing, ticket: Ticket) -> None:
+        """Record where the batch is on disk, and under which identity."""
         batch.ticket = ticket
         batch.stored_identity = batch.identity
         batch.deadline = math.inf  # a batch on disk is safe for as long as it takes
 
     def _handle_refusal(self, error: SpoolFull | SpoolFailed) -> None:
+        """Back off, and report the problem if it is new."""
         reason = "full" if isinstance(error, SpoolFull) else str(error)
         if self._reported != reason:
             self._reported = reason
@@ -290,6 +297,7 @@ class Spooling:
         self._try_again_at = time.monotonic() + _RETRY_SECONDS
 
     def _damaged(self, batch: Outgoing, error: OttlaError) -> NotDelivered:
+        """Report a batch that cannot be read back. Returns its error."""
         self._events.emit(SpoolDamaged(str(self.path), 0, batch.size_bytes, str(error)))
         return NotDelivered(
             f"its copy in the spool {self.path} cannot be read: {error}",
@@ -319,6 +327,7 @@ def _entry(batch: Outgoing, lane: Lane) -> Entry:
 
 
 def _read_counts(path: Path) -> dict[str, int]:
+    """The partition counts of an earlier process; none if the file is missing or damaged, which costs only a lookup."""
     try:
         counts = json.loads(path.read_text())
         return {str(topic): int(count) for topic, count in counts.items() if int(count) > 0}

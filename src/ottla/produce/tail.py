@@ -41,6 +41,7 @@ def find(cluster: Cluster, search: Search, counts: Mapping[Identity, int]) -> di
 
 
 def _start(admin: Admin, search: Search, end: int) -> int:
+    """The offset from which on the batches can be."""
     if 0 <= search.floor <= end:
         return search.floor
     # No floor, or one past the end: then the topic was recreated, or its log was truncated. The first record of a

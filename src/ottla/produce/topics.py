@@ -221,6 +221,7 @@ class Topics:
                 finish(batch, compressed, self.account)
 
     def _apply_packing(self, topic: Topic, packing: Packing) -> None:
+        """Take over the results of packing: batches to compress, active lanes, outcomes."""
         self._sealing += packing.sealing
         for lane in packing.touched:
             self.active[lane.tp] = topic, lane
@@ -231,10 +232,12 @@ class Topics:
                 self.effects.append(settled)
 
     def _refuse(self, handover: Handover, error: OttlaError) -> None:
+        """Fail the rows of a handover that are in no batch, and give its memory back."""
         self.account.held_bytes -= handover.held_bytes
         self.effects.append(Refuse(handover, error))
 
     def _refuse_waiting(self, topic: Topic, error: OttlaError) -> None:
+        """Fail all records of a topic that wait for its partitions."""
         while topic.waiting:
             self._refuse(topic.waiting.popleft(), error)
         while topic.late:
@@ -275,6 +278,7 @@ class Topics:
                     self.refresh.look_again([name], now)
 
     def _lookup_failed(self, lookup: Lookup, error: OttlaError, now: float) -> None:
+        """Handle a lookup without an answer. If no broker can be reached, ask the spool."""
         self.refresh.failed(lookup, error, now)
         if self.refresh.is_dark(self._by_name):
             for topic in self._by_name.values():
@@ -298,9 +302,11 @@ class Topics:
             self._refuse_topic(topic, refusal)
 
     def _note_brokers(self, metadata: Metadata) -> None:
+        """Remember the brokers that metadata names."""
         self.brokers |= {broker.id: str(broker) for broker in metadata.brokers.values()}
 
     def _apply_metadata(self, metadata: Metadata, topic: Topic) -> None:
+        """Update the leaders of a topic, and which partitions are available."""
         metadata_topic = metadata.topics.get(topic.name)
         if metadata_topic is not None and metadata_topic.partitions:
             topic.leaders = {p.index: p.leader for p in metadata_topic.partitions}
@@ -322,6 +328,7 @@ class Topics:
         self._pack_waiting(topic, now)
 
     def _pack_waiting(self, topic: Topic, now: float) -> None:
+        """Pack what waited for the partitions of the topic."""
         while topic.waiting:
             self._pack(topic, topic.waiting.popleft(), None, since=now, is_final=False)
         if topic.name in self._urgent:
@@ -343,6 +350,7 @@ class Topics:
             self.refresh.look_again([topic.name], now)
 
     def _refuse_topic(self, topic: Topic, error: OttlaError) -> None:
+        """Fail the waiting records of a topic that does not exist or cannot be reached, and forget it if it is idle."""
         self._refuse_waiting(topic, error)
         is_unknown = isinstance(error, BrokerError) and error.code is ErrorCode.unknown_topic_or_partition
         if topic.is_idle:  # else it has inherited batches: the topic may come back for them
@@ -412,16 +420,19 @@ class Topics:
             topic.late.clear()
 
     def _refuse_first(self, topic: Topic, reason: str) -> None:
+        """Fail the handover that has waited longest."""
         handover = topic.waiting.popleft()
         count = handover.columns.count
         self._refuse(handover, NotDelivered(reason, topic=topic.name, records=count, cause=self.refresh.error))
 
 
 def _creates(topic: Topic) -> bool:
+    """Whether brokers may create the topic."""
     return topic.settings.unknown_topic is OnUnknownTopic.CREATE
 
 
 def _missing(topic: Topic, late: Late) -> str:
+    """Describe the partition that late rows ask for and the topic does not have."""
     assert topic.partitions is not None
     assert late.handover.partitions is not None
     partition, last = int(late.handover.partitions[late.rows[0]]), topic.partitions.count - 1
@@ -429,6 +440,7 @@ def _missing(topic: Topic, late: Late) -> str:
 
 
 def _make_due(lanes: Iterable[Lane], now: float) -> None:
+    """Make the open batches of these lanes due now."""
     for lane in lanes:
         if lane.open is not None:
             lane.open.due = min(lane.open.due, now)

@@ -130,6 +130,7 @@ def end_transaction(
 
 
 def _gone(prepared: PreparedTransaction) -> str:
+    """Why a prepared transaction cannot be ended any more."""
     return (
         f"the transaction of {prepared.transactional_id} (producer id {prepared.producer_id}, epoch {prepared.epoch})"
         " cannot be ended any more: it was ended before and its producer began another one, or another producer with"
@@ -138,6 +139,7 @@ def _gone(prepared: PreparedTransaction) -> str:
 
 
 def _checked(offsets: Mapping[Any, Any]) -> dict[TopicPartition, int]:
+    """The offsets with plain types. Raises `InputError` for anything else."""
     checked: dict[TopicPartition, int] = {}
     for tp, offset in offsets.items():
         match tp, offset:

@@ -191,6 +191,7 @@ class Transactions:
         self._failures.forget_failures()
 
     def _take_reason(self) -> OttlaError | None:
+        """Reset and return the reason why the transaction cannot be committed."""
         reason = self._reason
         self._own_reason = self._failures.failure = None
         return reason
@@ -213,12 +214,14 @@ class Transactions:
         self.state = State.IDLE
 
     def _open(self, decision: Decision) -> None:
+        """Open the next transaction."""
         decision.number = self._number = self._number + 1
         self._take_reason()
         self._gate.begin(self._number, self.identity)
         self.state = State.OPEN
 
     def _identify(self, before: ProducerIdentity | None) -> None:
+        """Get a producer id with a new epoch, which fences earlier users of the transactional id."""
         try:
             with fencing(self.transactional_id):
                 producer = transactional_producer_id(
@@ -301,6 +304,7 @@ class Transactions:
             self._finish(decision, call, after)  # again: Ctrl-C may have interrupted the first
 
     def _begin_end(self, decision: Decision, call: object) -> None:
+        """Enter the state ENDING. Raises `TransactionFailed` if the transaction is over. Runs under the lock."""
         if self._fenced is not None:
             raise copied(self._fenced)
         if self.state is not State.OPEN or decision.number != self._number:
@@ -311,6 +315,7 @@ class Transactions:
         self.state = State.ENDING
 
     def _finish(self, decision: Decision, call: object, after: State) -> None:
+        """Leave the state ENDING, if this call entered it. May run twice."""
         if decision.ender is not call:
             return
         if self.state is State.ENDING and decision.number == self._number:
@@ -337,6 +342,8 @@ class Transactions:
         raise failed
 
     def _everything(self) -> list[Shipment]:
+        """Send everything. Returns the shipments without an outcome. Raises `TransactionFailed` if the sender has
+        stopped."""
         try:
             return self._sender.send_everything(Deadline.after(_FOREVER))
         except TimeoutError as error:

@@ -45,6 +45,7 @@ def write_together(
 
 
 def _append(segment: Segment, entry_id: int, entry: Entry, spool: UUID) -> LiveEntry:
+    """Append an entry to the segment under this id."""
     head = head_of(entry, entry_id, spool=spool, position=segment.size_bytes)
     position = segment.append([head, entry.records])
     ticket = Ticket(entry_id, segment.number, position, size_on_disk(entry), entry.place or entry_id)
@@ -70,6 +71,7 @@ def cheapest(segments: Segments) -> Segment | None:
 
 
 def _sparse(segments: Segments) -> list[Segment]:
+    """The segments whose finished entries take at least as much space as their live ones."""
     return [
         segment
         for segment in segments.by_number.values()
@@ -78,6 +80,7 @@ def _sparse(segments: Segments) -> list[Segment]:
 
 
 def _dead_bytes(segment: Segment) -> int:
+    """What compacting the segment would free, less the header of the copy."""
     return segment.size_bytes - segment.live_bytes - 2 * SEGMENT_HEADER_BYTES
 
 

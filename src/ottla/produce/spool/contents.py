@@ -169,6 +169,7 @@ def _file_numbers(directory: Path) -> dict[str, list[int]]:
 
 
 def _survey_segment(directory: Path, number: int) -> SurveyedSegment | None:
+    """Scan one segment and its marks. Raises `SpoolFailed` if its format is newer than ours."""
     path = log_path(directory, number)
     try:
         with open_segment(path) as file:
@@ -236,6 +237,7 @@ def _classify(segments: dict[int, SurveyedSegment]) -> set[int]:
 
 
 def _stored(entry: WholeEntry, number: int) -> Stored:
+    """The value for a live entry."""
     frame = entry.frame
     ticket = Ticket(frame.id, number, frame.position, frame.total_bytes, frame.place)
     created = frame.created_ms / 1000

@@ -44,8 +44,8 @@ def restrict_access(directory: Path) -> None:
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise SpoolFailed(
                 directory,
-                f"other users can write to it (mode {mode:04o}), and so read, change and add what is sent from it; if they"
-                f" did not: chmod 700 {shlex.quote(str(directory))}, else use a new directory, which may be inside it",
+                f"other users can write to it (mode {mode:04o}), and so read, change and add what is sent from it; if"
+                f" they did not, chmod 700 {shlex.quote(str(directory))}, else use a new directory, maybe inside it",
             )
         if mode & 0o077:
             os.chmod(directory, 0o700)

@@ -36,6 +36,7 @@ def export(path: AnyPath) -> Iterator[tuple[Stored, Batch]]:
 
 
 def _batches(directory: Path) -> Iterator[tuple[Stored, Batch]]:
+    """Read and verify the batches one by one, as they are consumed."""
     contents, _ = _survey(directory)
     for stored in contents.live:
         try:
@@ -49,6 +50,7 @@ def _batches(directory: Path) -> Iterator[tuple[Stored, Batch]]:
 
 
 def _survey(directory: Path) -> tuple[Contents, Owner | None]:
+    """The contents and the current owner. Raises `SpoolFailed` if there is no spool."""
     if not os.path.isdir(directory):
         raise SpoolFailed(directory, "is not a directory" if os.path.exists(directory) else "does not exist")
     record, is_held = observe(directory)
@@ -64,6 +66,7 @@ def _survey(directory: Path) -> tuple[Contents, Owner | None]:
 
 
 def _read(directory: Path, stored: Stored) -> Batch:
+    """Read and verify one batch. Raises `OSError` or `CorruptBatch`."""
     ticket = stored.ticket
     with open_segment(log_path(directory, ticket.segment)) as file:
         file.seek(ticket.position)

@@ -147,6 +147,7 @@ def frame_crc(frame: bytes) -> int:
 
 
 def _topic_bytes(topic: str) -> bytes:
+    """The topic as bytes. Raises `InputError` if it is empty or too long for the protocol."""
     data = topic.encode(errors="replace")
     if not 0 < len(data) <= LONGEST_TOPIC:
         raise InputError(f"a topic has 1 to {LONGEST_TOPIC:,} bytes, this one has {len(data):,}: {topic[:80]!r}")

@@ -53,6 +53,7 @@ def _next_id(scan: SegmentScan, index: int, tail: Tail | None) -> int | None:
 
 
 def _damage(path: str, gap: Gap, lost: int | None) -> Damage:
+    """The value for a gap, with what is known of its entry."""
     topic = partition = None
     if gap.frame is not None:
         topic, partition = gap.frame.topic, gap.frame.partition

@@ -132,6 +132,7 @@ def observe(directory: Path) -> tuple[Record | None, bool]:
 
 
 def _lock(fd: int) -> bool:
+    """Try to lock the file, for as long as another process may be observing it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -146,6 +147,7 @@ def _lock(fd: int) -> bool:
 
 
 def _in_use(directory: Path, fd: int) -> SpoolInUse:
+    """The error that names the owner, if its record can be read."""
     record = _read(fd)
     if record is None:
         return SpoolInUse(directory, pid=None)
@@ -153,6 +155,7 @@ def _in_use(directory: Path, fd: int) -> SpoolInUse:
 
 
 def _read(fd: int) -> Record | None:
+    """The record in the file, None if it cannot be read."""
     try:
         return parse_record(os.pread(fd, _RECORD_BYTES, 0))
     except OSError:
@@ -164,6 +167,7 @@ def _host() -> str:
 
 
 def _explain(exc: OSError) -> str:
+    """Why the owner file cannot be opened."""
     if exc.errno == errno.ELOOP:
         return "is a symbolic link; a spool's files are never links"
     return f"cannot be opened: {exc.strerror}"
@@ -173,6 +177,7 @@ _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 
 def _release_in_child() -> None:
+    """Close the owner files in a forked child."""
     # The child shares the lock through its copy of the open file, and would keep it after the parent has died.
     for ownership in list(_held):
         ownership.close()

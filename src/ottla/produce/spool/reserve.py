@@ -74,6 +74,7 @@ def _allocated(path: Path) -> int:
 
 
 def _allocate(fd: int, start: int, stop: int) -> None:
+    """Allocate blocks for the file, by writing zeros where the file system has no fallocate. Raises `OSError`."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(fd, start, stop - start)

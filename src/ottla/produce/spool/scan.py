@@ -90,6 +90,7 @@ class _Walk:
         self._spool = scan.header.spool.bytes if scan.header is not None else None
 
     def run(self) -> None:
+        """Scan the file and append what is found to the scan."""
         position = min(SEGMENT_HEADER_BYTES, self._window.size)
         while position < self._window.size:
             frame = self._frame_at(position)
@@ -98,6 +99,7 @@ class _Walk:
             position = part.stop if isinstance(part, Gap) else position + part.frame.total_bytes
 
     def _frame_at(self, position: int) -> FrameHeader | None:
+        """The valid frame at this position, or None. A usual topic name needs only a short read."""
         frame = parse_frame(self._window.read(position, _USUAL_HEAD), position=position, spool=self._spool)
         if frame is None:
             frame = parse_frame(self._window.read(position, _LONGEST_HEAD), position=position, spool=self._spool)
@@ -106,6 +108,7 @@ class _Walk:
         return frame
 
     def _entry(self, frame: FrameHeader) -> WholeEntry | Gap:
+        """The entry of a valid frame, or a gap if its batch is incomplete or damaged."""
         start, stop = frame.position, frame.position + frame.total_bytes
         batch_at = start + frame.header_bytes
         batch = trusted_batch_header(self._window.read(batch_at, HEADER_BYTES), frame=frame)
@@ -194,11 +197,13 @@ class _Window:
         return True
 
     def _bytes(self) -> bytes:
+        """The whole block as bytes, which have a fast `find`."""
         whole = self._block.obj
         assert isinstance(whole, bytes)  # _pread returns nothing else
         return whole
 
     def _pread(self, position: int, count: int) -> bytes:
+        """Read from the file. If that fails, read page by page, so that a bad sector costs only its page."""
         try:
             return os.pread(self._fd, count, position)
         except OSError as exc:

@@ -122,6 +122,7 @@ class Segment:
         return start
 
     def _cut_back(self, size_bytes: int) -> None:
+        """Truncate the file to its size before a failed write."""
         assert self.file is not None
         try:
             os.ftruncate(self.file.fileno(), size_bytes)

@@ -100,6 +100,7 @@ class Segments:
         return self._reader[1]
 
     def _stop_reading(self) -> None:
+        """Close the file that is open for reading."""
         if self._reader is not None:
             self._reader[1].close()
             self._reader = None
@@ -125,6 +126,8 @@ class Segments:
         self._log_problems(problems)
 
     def _try_remove(self, segment: Segment, problems: list[OSError]) -> bool:
+        """Delete a finished segment, unless an older entry that it replaced has a pending mark. Returns whether it is
+        gone."""
         others = (other for other in self.by_number.values() if other is not segment)
         if segment.replaces and any(
             entry_id in segment.replaces for other in others for entry_id, _ in other.pending_marks
@@ -138,6 +141,7 @@ class Segments:
         return True
 
     def _log_problems(self, problems: list[OSError]) -> None:
+        """Log the first problem, once until everything works again."""
         if problems and not self._has_logged:
             text = "spool %s: cannot write marks or delete finished files, will retry: %s"
             logger.warning(text, self.directory, problems[0])
@@ -151,6 +155,7 @@ class Segments:
 
 
 def _try(action: Callable[[], None], problems: list[OSError]) -> bool:
+    """Run an action and collect its `OSError`. Returns whether it succeeded."""
     try:
         action()
     except OSError as exc:

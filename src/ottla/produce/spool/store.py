@@ -154,6 +154,7 @@ class Store:
         return self._write_replacement(lambda: self._write_parts(whole.id, parts), size)
 
     def _write(self, entry: Entry, size: int) -> Ticket:
+        """Append an entry to the active segment. Raises `SpoolFailed`, or `OSError` if the disk is full."""
         segment = self._writable(size)
         head = head_of(entry, self._next_id, spool=self._spool, position=segment.size_bytes)
         try:
@@ -172,6 +173,7 @@ class Store:
         return ticket
 
     def _write_parts(self, whole_id: int, parts: Sequence[Entry]) -> list[Ticket]:
+        """Write the parts of an entry as one segment and finish the entry. Raises `OSError`."""
         self._seal()  # ids in a segment must be consecutive, and those of the parts are in another file
         number, self._next_segment = self._next_segment, self._next_segment + 1
         ids = range(self._next_id, self._next_id + len(parts))
@@ -232,6 +234,7 @@ class Store:
             self._segments.finish(ticket.id)
 
     def _finish(self, ids: Iterable[int]) -> None:
+        """Finish entries by id."""
         for entry_id in ids:
             self._segments.finish(entry_id)
 
@@ -252,11 +255,14 @@ class Store:
                 self._compact(sparse)
 
     def _write_marks(self) -> None:
+        """Write pending marks and delete finished segments, with the room of the reserve if the disk is full."""
         self._segments.settle(self._active)
         if self._segments.lacks_space and self._reserve.release():
             self._segments.settle(self._active)
 
     def _compact(self, sparse: Segment) -> bool:
+        """Copy the live entries of a sparse segment elsewhere, so that it can be deleted. Returns whether that
+        worked."""
         if sparse is self._active:
             self._seal()
         number, self._next_segment = self._next_segment, self._next_segment + 1
@@ -279,6 +285,7 @@ class Store:
                 raise SpoolFull(self.path, used_bytes=used, max_bytes=limit, needed_bytes=size)
 
     def _remove_finished(self) -> None:
+        """Delete every finished segment, the active one too if nothing in it is live."""
         if self._active is not None and not self._active.live:
             self._seal()
         self._segments.settle(self._active)
@@ -327,6 +334,7 @@ class Store:
             self._compact(sparse)
 
     def _hold_reserve(self, size: int) -> None:
+        """Keep the reserve as large as needed. Raises `OSError` if the disk is full."""
         try:
             self._reserve.hold(size)
         except OSError as exc:
@@ -386,6 +394,7 @@ class Store:
             self._release_ownership()
 
     def _release_ownership(self) -> None:
+        """Write down where the spool ends, and release the lock."""
         try:
             self._ownership.write(self._spool, next_id=self._next_id, tail=self._segments.tail())
         except SpoolFailed as exc:
@@ -393,6 +402,7 @@ class Store:
         self._ownership.close()
 
     def _check_usable(self) -> None:
+        """Raises `UsedAfterFork` in a forked child, and `SpoolFailed` if the store is closed."""
         if os.getpid() != self._pid:
             raise UsedAfterFork(f"spool {self.path} belongs to process {self._pid}, which forked this one")
         if self._is_closed:
