@@ -156,7 +156,7 @@ class FastPath:
         return FastRecord(send, carried, link, connection, shipment, has_key=key is not None)
 
     def _body(self, send: Send) -> list[bytes | memoryview]:
-        """The body of the request. Milliseconds, 80 % of our timeout, as in `Sender._send`."""
+        """The body of the request. Its timeout is 80 % of ours, as in `Sender._send`."""
         parts: dict[TopicPartition, list[bytes | memoryview]] = {
             tp: carried.batch.parts() for tp, carried in send.carried.items()
         }

@@ -214,7 +214,7 @@ class Lane:
 
     def acknowledged(self, batch: Outgoing, base_offset: int) -> None:
         """Remove a batch that the broker has stored."""
-        self._not_in_flight(batch)
+        self._clear_in_flight(batch)
         self.failures = 0
         if batch.identity is not None:
             self._known_id = batch.identity.producer_id
@@ -226,7 +226,7 @@ class Lane:
 
     def retry(self, batch: Outgoing, *, resume_at: float) -> None:
         """Send the queue again from its first unanswered batch: this one may or may not have arrived."""
-        self._not_in_flight(batch)
+        self._clear_in_flight(batch)
         self._resending = self.in_flight > 0
         if resume_at > self.resume_at:
             self.failures += 1
@@ -237,7 +237,7 @@ class Lane:
 
         The check of the log is delayed to `resume_at` if the last one did not help.
         """
-        self._not_in_flight(batch)
+        self._clear_in_flight(batch)
         self._resending = self.in_flight > 0
         if not self.queue or self.queue[0] is not batch:
             return  # expected behind an unanswered batch: it is sent again after that one
@@ -249,7 +249,7 @@ class Lane:
     def refused(self, batch: Outgoing) -> None:
         """Remove a batch that the broker will never accept. Its number stays unused; the next batch is rejected for
         that."""
-        self._not_in_flight(batch)
+        self._clear_in_flight(batch)
         self._resending = self.in_flight > 0
         self._remove(batch)
 
@@ -282,7 +282,7 @@ class Lane:
 
     def forgotten(self, batch: Outgoing) -> None:
         """Handle the answer, or the loss, of a batch that was given up."""
-        self._not_in_flight(batch)
+        self._clear_in_flight(batch)
 
     # Reading the log
 
@@ -341,7 +341,7 @@ class Lane:
             return 0
         return (self._next_sequence - identity.sequence) % _SEQUENCES
 
-    def _not_in_flight(self, batch: Outgoing) -> None:
+    def _clear_in_flight(self, batch: Outgoing) -> None:
         """Record that the batch is no longer in flight."""
         if batch.in_flight:
             batch.in_flight = False

@@ -388,7 +388,7 @@ class Producer:
             self._enders.discard(thread_id)  # again: Ctrl-C may have interrupted the first
 
     def _end_all(self, deadline: Deadline) -> None:
-        """Stop the sender, then release the spool, the loop and the connections. Runs under `_ending`."""
+        """Stop the sender, then release the loop, the spool and the connections. Runs under `_ending`."""
         if self._ended:
             return
         with ExitStack() as everything:  # every step, even if a second Ctrl-C comes
