@@ -85,8 +85,10 @@ class Identify(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where to search a log: from `floor`, or, if that is -1 or not in the log, from the first record as old as the
-    batches."""
+    """Where to search a log.
+
+    From `floor`, or, if that is -1 or not in the log, from the first record as old as the batches.
+    """
 
     tp: TopicPartition
     floor: int
@@ -153,6 +155,7 @@ class Core:
         gate: Gate | None = None,
         compress: topics.Compress | None = None,
     ) -> None:
+        # Lanes and topics append to it as well, in the order in which things happen.
         self.effects: deque[Effect] = deque()
         self.topics = Topics(refresh, self.effects, compress=compress)
         self.account = self.topics.account
@@ -600,8 +603,10 @@ class Core:
                 self._fail(batch, failed)
 
     def end(self, reason: str, *, kept: Callable[[Lane, Outgoing], bool]) -> None:
-        """End the producer: batches for which `kept` returns true stay on disk for the next one, the rest is given
-        up."""
+        """End the producer.
+
+        Batches for which `kept` returns true stay on disk for the next producer; the rest is given up.
+        """
         for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
             for batch in list(lane.queue):
@@ -671,8 +676,10 @@ class Core:
         return size_bytes
 
     def overdue_lanes(self, *, older_than: float, now: float) -> Iterator[tuple[Lane, list[Outgoing]]]:
-        """Lanes whose oldest batch has waited since before `older_than`, with all their batches, to be written to
-        disk."""
+        """Lanes whose oldest batch has waited since before `older_than`, with all their batches.
+
+        They are to be written to disk. All of a lane, because the disk must keep the order of the queue.
+        """
         for topic, lane in self._lanes():
             if lane.open is not None and lane.open.opened <= older_than and lane.open.due <= now:
                 self.topics.seal(topic, lane)

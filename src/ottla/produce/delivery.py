@@ -374,8 +374,10 @@ def check_may_wait(what: str) -> None:
 
 
 def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
-    """Block until the delivery is done. Raises `TimeoutError`, `UsedAfterFork`, and `RuntimeError` on the sender's
-    thread."""
+    """Block until the delivery is done.
+
+    Raises `TimeoutError`, `UsedAfterFork`, and `RuntimeError` on the sender's thread.
+    """
     if delivery.done:
         return
     _check_process(delivery)

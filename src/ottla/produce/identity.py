@@ -38,8 +38,10 @@ def new_producer_id(cluster: Cluster) -> int:
 def transactional_producer_id(
     cluster: Cluster, transactional_id: str, *, transaction_timeout: float, before: ProducerIdentity | None = None
 ) -> ProducerIdentity:
-    """Request the id of a transactional producer with a new epoch. This fences its previous user and aborts its
-    transaction."""
+    """Request the id of a transactional producer with a new epoch.
+
+    This fences its previous user and aborts its transaction.
+    """
     return cluster.call(
         CoordinatorOf(CoordinatorKind.TRANSACTION, transactional_id),
         lambda version_of: _request(version_of, transactional_id, transaction_timeout, before),

@@ -222,8 +222,10 @@ class Chunk(list[Any]):
         return _with_extras(values, keys, extras)
 
     def trim(self) -> None:
-        """Remove what was appended after it was closed. Counted values stay: a later record must not get their
-        index."""
+        """Remove what was appended after it was closed.
+
+        Counted values stay: a later record must not get their index.
+        """
         del self[self.counts[0].records :]
 
     def forget(self) -> None:

@@ -247,8 +247,10 @@ class Lane:
         self.failures += 1
 
     def refused(self, batch: Outgoing) -> None:
-        """Remove a batch that the broker will never accept. Its number stays unused; the next batch is rejected for
-        that."""
+        """Remove a batch that the broker will never accept.
+
+        Its number stays unused; the next batch is rejected for that.
+        """
         self._clear_in_flight(batch)
         self._resending = self.in_flight > 0
         self._remove(batch)

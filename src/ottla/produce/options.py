@@ -61,8 +61,11 @@ class Oversize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """When a batch is sent: as soon as it has `records` or `bytes` (before compression), or `linger` seconds after its
-    first record. While five batches of a partition are in flight, the next one keeps filling."""
+    """When a batch is sent.
+
+    As soon as it has `records` or `bytes` (before compression), or `linger` seconds after its first record. While five
+    batches of a partition are in flight, the next one keeps filling.
+    """
 
     bytes: int = 1_000_000
     records: int = (1 << 31) - 1

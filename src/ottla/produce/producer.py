@@ -519,8 +519,10 @@ class Producer:
             raise OttlaError("this producer was closed")
 
     def _partitions(self, topic: str, timeout: float) -> Partitions:
-        """The partitions of a topic, looked up if they are not known. Raises the reason if that takes longer than
-        `timeout`."""
+        """The partitions of a topic, looked up if they are not known.
+
+        Raises the reason if that takes longer than `timeout`.
+        """
         self._ensure_started(topic)
         known = self._sender.topic(topic)
         if known is not None and known.partitions is not None:
@@ -542,8 +544,10 @@ class Producer:
             self._transactions.check_open()
 
     def _check_usable(self) -> None:
-        """Raises `UsedAfterFork` in a forked child, and `OttlaError` if the producer is closed or its thread has
-        crashed."""
+        """Raises if the producer cannot be used at all.
+
+        `UsedAfterFork` in a forked child, and `OttlaError` if it is closed or its thread has crashed.
+        """
         if os.getpid() != self._pid:
             raise UsedAfterFork(
                 f"this producer was made in process {self._pid} before fork(); create a new one in the child process"

@@ -221,8 +221,11 @@ class Rows(NamedTuple):
 
 
 def slices(all_rows: list[Rows], size_bytes: int) -> Iterator[tuple[range, list[Rows]]]:
-    """Split rows into runs of about `size_bytes`, by their numbers in the call, with the rows of each topic in a
-    run."""
+    """Split rows into runs of about `size_bytes`, by their numbers in the call.
+
+    Yields each run of numbers with the rows of each topic in it, so that a full buffer always stops after the first
+    rows of the call.
+    """
     all_rows = [rows for rows in all_rows if rows.columns.count]
     if not all_rows:
         return

@@ -309,8 +309,10 @@ class Sender:
         return next_due
 
     def _take_back_offer(self, now: float) -> None:
-        """Withdraw the offer to callers. A record that a caller sent meanwhile is tracked like any other from now
-        on."""
+        """Withdraw the offer to callers.
+
+        A record that a caller sent meanwhile is tracked like any other from now on.
+        """
         fast_path = self.fast_path
         if fast_path is None or fast_path.offer is None:
             return

@@ -197,8 +197,10 @@ class Topics:
         since: float,
         is_final: bool,
     ) -> None:
-        """Pack rows into batches. Unless `is_final`, rows for an unknown partition wait for new metadata: it may be
-        new."""
+        """Pack rows into batches.
+
+        Unless `is_final`, rows for an unknown partition wait for new metadata: it may be new.
+        """
         packing = Packing(self.account)
         try:
             late = pack(topic, handover, packing, rows=rows, refuse=is_final)
@@ -336,8 +338,11 @@ class Topics:
             _make_due(topic.lanes.values(), now)
 
     def _unknown(self, topic: Topic, code: ErrorCode, now: float) -> None:
-        """Handle a topic that the cluster does not know: after a while, refuse records that were never in a
-        partition."""
+        """Handle a topic that the cluster does not know.
+
+        After a while, records that were never in a partition are refused. Batches in lanes stay: their topic may come
+        back.
+        """
         topic.unknown_since = now if topic.unknown_since is None else topic.unknown_since
         error = BrokerError(code, f"topic {topic.name}")
         is_final = not error.retriable or now - topic.unknown_since >= _UNKNOWN_PATIENCE
@@ -367,8 +372,10 @@ class Topics:
     # Brokers
 
     def broker_changed(self, broker: int, *, is_away: bool) -> None:
-        """Record whether a broker can be reached. If not, its partitions may move, and records without a key avoid
-        them."""
+        """Record whether a broker can be reached.
+
+        If not, its partitions may move, and records without a key avoid them.
+        """
         if is_away:
             self._away.add(broker)
         else:

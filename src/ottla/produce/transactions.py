@@ -137,8 +137,10 @@ class Transactions:
             )
 
     def _exclusively(self, work: Callable[[], T]) -> T:
-        """Run `work` with the lock held. Raises `TransactionFailed` if this thread has the lock already and would
-        deadlock."""
+        """Run `work` with the lock held.
+
+        Raises `TransactionFailed` if this thread has the lock already and would deadlock.
+        """
         self.check_process()
         me = threading.get_ident()
         if me in self._busy_threads:
@@ -197,8 +199,10 @@ class Transactions:
         return reason
 
     def _settle_previous(self) -> None:
-        """Make sure that the last transaction is over, in an epoch in which none of its requests can arrive any
-        more."""
+        """Make sure that the last transaction is over.
+
+        The next one runs in an epoch in which no request of an earlier one can arrive any more.
+        """
         if self.state is State.PREPARED:
             if coordinator.is_ongoing(self._cluster, self.identity):
                 raise TransactionFailed("the prepared transaction was not ended yet: call ottla.end_transaction")
@@ -342,8 +346,10 @@ class Transactions:
         raise failed
 
     def _everything(self) -> list[Shipment]:
-        """Send everything. Returns the shipments without an outcome. Raises `TransactionFailed` if the sender has
-        stopped."""
+        """Send everything.
+
+        Returns the shipments without an outcome. Raises `TransactionFailed` if the sender has stopped.
+        """
         try:
             return self._sender.send_everything(Deadline.after(_FOREVER))
         except TimeoutError as error:

@@ -85,8 +85,10 @@ def _dead_bytes(segment: Segment) -> int:
 
 
 def compact(segments: Segments, sparse: Segment, *, number: int, spool: UUID, fsync: bool) -> bool:
-    """Copy the live entries of `sparse` into segment `number`, which finishes `sparse`. Returns False if that
-    failed."""
+    """Copy the live entries of `sparse` into segment `number`, which finishes `sparse`.
+
+    Returns False if that failed.
+    """
     live = [sparse.live[entry_id] for entry_id in sorted(sparse.live)]
     copies_of = ((entry.ticket.id, _entry(segments.read(entry), entry.ticket, spool)) for entry in live)
     try:

@@ -138,8 +138,10 @@ def survey(directory: Path, record: Record | None) -> Contents:
 
 
 def open_segment(path: Path) -> FileIO:
-    """Open a file for reading. Raises `SpoolFailed` if it is not a regular file, `FileNotFoundError` if there is
-    none."""
+    """Open a file for reading.
+
+    Raises `SpoolFailed` if it is not a regular file, `FileNotFoundError` if there is none.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -186,8 +188,10 @@ def _survey_segment(directory: Path, number: int) -> SurveyedSegment | None:
 
 
 def _marks(path: Path) -> bytes:
-    """The bytes of the marks. Missing or unreadable marks are no loss: entries are sent again, and Kafka
-    deduplicates."""
+    """The bytes of the marks.
+
+    Missing or unreadable marks are no loss: entries are sent again, and Kafka deduplicates.
+    """
     try:
         with open_segment(path) as file:
             return file.readall()

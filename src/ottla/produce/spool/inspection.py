@@ -30,8 +30,10 @@ def inspect(path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
 
 
 def export(path: AnyPath) -> Iterator[tuple[Stored, Batch]]:
-    """Every batch that is still to be sent, oldest first, without damaged ones (`inspect` names them). Raises
-    `SpoolFailed`."""
+    """Every batch that is still to be sent, oldest first, without damaged ones (`inspect` names them).
+
+    Raises `SpoolFailed`.
+    """
     return _batches(Path(path).absolute())  # resolved now, not at the first item: the program may change its directory
 
 

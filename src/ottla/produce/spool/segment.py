@@ -163,8 +163,10 @@ class Segment:
         self.pending_marks.clear()
 
     def remove(self) -> None:
-        """Delete the file, then its marks: a segment without marks is sent again, marks without a segment mean
-        nothing."""
+        """Delete the file, then its marks.
+
+        In this order: a segment without marks would be sent again, but marks without a segment mean nothing.
+        """
         try:
             if self.is_damaged:
                 os.rename(self.path, damaged_path(self.directory, self.number))
@@ -195,8 +197,10 @@ def sync_directory(directory: Path) -> None:
 
 
 def _write_all(fd: int, parts: Sequence[Buffer], position: int) -> int:
-    """Write everything. Returns the position after the last byte. A short write is followed by another, which
-    raises."""
+    """Write everything.
+
+    Returns the position after the last byte. A short write is followed by another, which raises.
+    """
     left = [memoryview(part).cast("B") for part in parts if len(part)]
     while left:
         written = os.pwritev(fd, left, position)

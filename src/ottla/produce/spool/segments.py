@@ -126,8 +126,10 @@ class Segments:
         self._log_problems(problems)
 
     def _try_remove(self, segment: Segment, problems: list[OSError]) -> bool:
-        """Delete a finished segment, unless an older entry that it replaced has a pending mark. Returns whether it is
-        gone."""
+        """Delete a finished segment, unless an older entry that it replaced has a pending mark.
+
+        Returns whether it is gone.
+        """
         others = (other for other in self.by_number.values() if other is not segment)
         if segment.replaces and any(
             entry_id in segment.replaces for other in others for entry_id, _ in other.pending_marks

@@ -104,8 +104,10 @@ class Store:
 
     @classmethod
     def inspect(cls, path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
-        """What a spool holds, what of it is lost, and its current owner or None. Changes nothing; raises
-        `SpoolFailed`."""
+        """What a spool holds, what of it is lost, and its current owner or None.
+
+        Changes nothing; raises `SpoolFailed`.
+        """
         return inspection.inspect(path)
 
     @property
@@ -261,8 +263,10 @@ class Store:
             self._segments.settle(self._active)
 
     def _compact(self, sparse: Segment) -> bool:
-        """Copy the live entries of a sparse segment elsewhere, so that it can be deleted. Returns whether that
-        worked."""
+        """Copy the live entries of a sparse segment elsewhere, so that it can be deleted.
+
+        Returns whether that worked.
+        """
         if sparse is self._active:
             self._seal()
         number, self._next_segment = self._next_segment, self._next_segment + 1
@@ -323,8 +327,10 @@ class Store:
                 raise SpoolFull(self.path, used_bytes=self.used_bytes, needed_bytes=size, reason=reason)
 
     def _free_space(self, used: int) -> None:
-        """Get below `used` bytes: delete finished segments, else compact a sparse one, for which the reserve may be
-        needed."""
+        """Get below `used` bytes.
+
+        Deletes finished segments, else compacts a sparse one, for which the reserve may be needed.
+        """
         self._remove_finished()
         if self._segments.used_bytes < used:
             return

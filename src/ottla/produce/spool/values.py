@@ -33,8 +33,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where an entry is. `size_bytes` is its size on disk. Entries are read back in the order of `place`: the id, or
-    that of the first entry in a chain of replacements."""
+    """Where an entry is.
+
+    `size_bytes` is its size on disk. Entries are read back in the order of `place`: the id, or that of the first entry
+    in a chain of replacements.
+    """
 
     id: int
     segment: int
