@@ -127,7 +127,7 @@ def test_leaders_are_moved_by_reassignment_and_election(
         assert moved >= 2 * PARTITIONS
 
 
-def test_a_broker_is_frozen_past_the_request_timeout_and_goes_on(
+def test_a_broker_is_frozen_past_the_request_timeout_and_resumes(
     broken: LocalCluster, cluster: Cluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(PARTITIONS)
@@ -174,7 +174,7 @@ def _key_for(producer: Producer, topic: str, partition: int) -> bytes:
     return next(key for key in keys if producer.partition_for(topic, key) == partition)
 
 
-def test_memory_is_bounded_and_the_caller_hears_who_holds_things_up(broken: LocalCluster, new_topic: NewTopic) -> None:
+def test_memory_is_bounded_and_the_caller_gets_the_reason(broken: LocalCluster, new_topic: NewTopic) -> None:
     topic = new_topic(PARTITIONS)
     buffering = Buffering(bytes=8 << 20, wait=2)
     timeouts = Timeouts(connect=2, request=60)

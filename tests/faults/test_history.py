@@ -90,7 +90,7 @@ def test_records_of_a_thread_that_are_turned_round_are_reordered(story: Story) -
     assert story.verdict().found == {Kind.REORDERED: 1}
 
 
-def test_a_record_that_nobody_sent_is_a_phantom(story: Story) -> None:
+def test_a_record_that_was_never_sent_is_a_phantom(story: Story) -> None:
     story.written(Tag(0, UNKEYED, 1000))
     story.written(Tag(7, UNKEYED, 0))
     story.log.append(LogRecord(0, 50, None, b"rubbish"))

@@ -497,7 +497,9 @@ class World:
     def look_up(self, place: int, *, succeed: bool) -> None:
         lookup = self.lookups.pop(place % len(self.lookups))
         error = None if succeed else ConnectionLost(Address("b", 1), "connection refused")
-        self.core.topics.metadata_result(LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now)
+        self.core.topics.metadata_result(
+            LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now
+        )
         self.carry_out()
 
     def metadata(self, lookup: Lookup) -> Metadata:
@@ -591,7 +593,9 @@ class World:
             place_in_log = stored.get((number, row))
             if error is None:
                 sent = delivery.result(0)
-                assert place_in_log == (TopicPartition(sent.topic, sent.partition), sent.offset), f"{number, row} is {place_in_log}"
+                assert place_in_log == (TopicPartition(sent.topic, sent.partition), sent.offset), (
+                    f"{number, row} is {place_in_log}"
+                )
                 assert partition is None or sent.partition == partition
             elif not error.maybe_written:
                 assert place_in_log is None, f"{number, row} was reported as not written: {error}"

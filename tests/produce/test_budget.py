@@ -28,7 +28,7 @@ def usable() -> None:
     """Never raises."""
 
 
-def test_with_room_nobody_waits() -> None:
+def test_callers_do_not_wait_if_there_is_room() -> None:
     memory = budget()
     memory.add(LIMIT - 1)
     memory.wait(usable)
@@ -57,7 +57,7 @@ def test_a_caller_waits_until_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(("policy", "wait"), [(WhenFull.WAIT, 0.05), (WhenFull.REFUSE, SOON), (WhenFull.WAIT, 0.0)])
-def test_a_caller_hears_what_holds_things_up(policy: WhenFull, wait: float) -> None:
+def test_a_caller_gets_the_reason_for_a_full_buffer(policy: WhenFull, wait: float) -> None:
     happened: list[Event] = []
     memory = budget(happened, wait=wait, policy=policy)
     memory.add(LIMIT + 5)
@@ -70,7 +70,7 @@ def test_a_caller_hears_what_holds_things_up(policy: WhenFull, wait: float) -> N
     assert happened == [BufferFullEvent(LIMIT + 5, LIMIT, "broker 7 is slow")]
 
 
-def test_a_caller_who_waits_hears_that_the_producer_was_closed() -> None:
+def test_a_waiting_caller_gets_an_error_when_the_producer_is_closed() -> None:
     memory = budget()
     memory.add(LIMIT)
     closed = False

@@ -59,12 +59,12 @@ def test_several_threads_are_at_it(pool: CompressionPool, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_one_alone_wakes_nobody(count: int, pool: CompressionPool) -> None:
+def test_a_single_batch_starts_no_threads(count: int, pool: CompressionPool) -> None:
     assert len(list(pool.compress(many(Codec.ZSTD)[:count]))) == count
     assert pool._pool is None
 
 
-def test_small_ones_wake_nobody(pool: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_start_no_threads(pool: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "_WORTH_BYTES", 1 << 30)
     assert len(list(pool.compress(many(Codec.ZSTD)))) == 11
     assert pool._pool is None

@@ -64,7 +64,6 @@ def later(function: Callable[[], None], *, name: str = "someone") -> threading.T
 FAILED = NotDelivered("no", topic="t", partition=0)
 
 
-
 # One record
 
 
@@ -138,7 +137,7 @@ def test_each_row_has_its_own_timestamp() -> None:
     assert [Delivery(shipment, row).result(0).timestamp for row in range(3)] == [1.0, 2.0, 3.0]
 
 
-def test_without_acknowledgements_nobody_knows_the_offset() -> None:
+def test_without_acknowledgements_the_offset_is_unknown() -> None:
     carrier, delivery = one_record()
     carrier.decide(Outcome(0, -1, -1))
     assert delivery.result(0).offset == -1
@@ -179,7 +178,7 @@ def test_a_callback_on_a_finished_delivery_is_called_at_once() -> None:
     assert len(called) == 1
 
 
-def test_a_callback_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_is_logged_and_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     carrier, delivery = one_record()
     called: list[Delivery] = []
 
@@ -227,8 +226,8 @@ _FILES = ("produce/delivery.py",)
 @pytest.mark.parametrize("others", [0, 2])
 def test_no_callback_is_lost_when_the_outcome_comes_at_any_instruction(others: int) -> None:
     # A thread that adds a callback stores it first and then checks for the outcome; the sender stores the outcome first
-    # and then checks for callbacks. If one of them checked first, or if callbacks were hidden for a moment, none would be
-    # called.
+    # and then checks for callbacks. If one of them checked first, or if callbacks were hidden for a moment, none would
+    # be called.
     for step in range(1, 1000):
         carrier = batch()
         shipment = placed((carrier, range(others + 1), 0), count=others + 1)
@@ -353,7 +352,7 @@ def test_only_the_rows_of_a_decided_batch_are_done() -> None:
     assert [Delivery(shipment, row).done for row in range(3)] == [True, False, True]
 
 
-def test_records_of_a_batch_that_was_cut_have_their_own_outcomes() -> None:
+def test_records_of_a_split_batch_have_their_own_outcomes() -> None:
     whole = batch()
     shipment = placed((whole, range(10), 0), count=10)
     whole.decide(Outcome(0, 100, -1), Outcome(4, 200, -1), Outcome(7, -1, -1, FAILED))
@@ -375,7 +374,7 @@ def test_parts_together_decide_their_whole() -> None:
     assert BulkDelivery([shipment]).result(0).ranges == (OffsetRange("t", 0, 40, 42), OffsetRange("t", 0, 50, 54))
 
 
-def test_a_part_that_is_cut_again_keeps_its_place() -> None:
+def test_a_part_that_is_split_again_keeps_its_place() -> None:
     whole, part = batch(), batch()
     shipment = placed((whole, range(4), 0), count=4)
     whole.parts_left = 2
@@ -429,7 +428,9 @@ def test_the_outcomes_of_a_call_say_which_rows_are_where_and_which_failed() -> N
     cut.decide(Outcome(0, 200, -1), Outcome(2, 300, -1))
     refused.decide(Outcome(0, -1, -1, NotDelivered("why")))
     outcomes = list(BulkDelivery([first, second]).outcomes(0))
-    assert [(outcome.at.partition, outcome.rows.tolist(), outcome.offset, outcome.error is None) for outcome in outcomes] == [
+    assert [
+        (outcome.at.partition, outcome.rows.tolist(), outcome.offset, outcome.error is None) for outcome in outcomes
+    ] == [
         (0, [0, 1], 103, True),
         (1, [2, 4], 200, True),
         (1, [5], 300, True),

@@ -152,7 +152,7 @@ def sealed(values: list[Any], codec: Codec = Codec.NONE, **columns: Any) -> Outg
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_is_cut_without_changing_its_records(codec: Codec) -> None:
+def test_a_batch_is_split_without_changing_its_records(codec: Codec) -> None:
     headers = pa.array([[("h", b"%d" % i)] for i in range(50)], pa.map_(pa.string(), pa.binary()))
     keys = pa.array([b"k%d" % i if i % 3 else None for i in range(50)], pa.binary())
     times = pa.array(range(1000, 1050), pa.int64())
@@ -166,7 +166,7 @@ def test_a_batch_is_cut_without_changing_its_records(codec: Codec) -> None:
     assert sum(part.count for part in parts) == whole.count
 
 
-def test_a_batch_that_is_cut_is_decided_by_its_parts() -> None:
+def test_a_batch_that_is_split_is_decided_by_its_parts() -> None:
     whole = sealed([b"%d" % i + bytes(50) for i in range(10)])
     parts = cut(whole, level=None)
     for number, part in enumerate(parts):

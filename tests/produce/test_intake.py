@@ -302,7 +302,9 @@ def test_a_send_may_come_at_any_instruction_of_a_send_of_its_thread(
         expected_before = [record.value for record in before]
         assert order[: len(before)] == expected_before, "what was sent before comes before"
         assert order[-1] == after.value, "what is sent afterwards comes after all of it"
-        assert [value for value in order if value in {record.value for record in inner}] == [record.value for record in inner]
+        assert [value for value in order if value in {record.value for record in inner}] == [
+            record.value for record in inner
+        ]
         if not got_there:
             assert step > 20
             return
@@ -424,7 +426,7 @@ def test_large_values_close_their_chunk_before_it_grows_without_bounds(producer:
     assert sum(handover.columns.count for handover in handed) >= 6
 
 
-def test_a_chunk_that_is_not_due_is_left_and_its_time_is_told(producer: Producer) -> None:
+def test_a_chunk_that_is_not_due_is_left_and_its_due_time_returned(producer: Producer) -> None:
     before = time.monotonic()
     producer.send("a", b"1")
     handed, due = producer._intake.take(time.monotonic(), lambda _: 60.0)

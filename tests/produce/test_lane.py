@@ -46,7 +46,7 @@ def test_after_a_pause_a_batch_goes_alone_again() -> None:
     assert not world.can_send()
 
 
-def test_batches_of_two_producer_ids_are_never_under_way_together() -> None:
+def test_batches_of_two_producer_ids_are_never_in_flight_together() -> None:
     world = World()
     world.inherit([1, 1], stored=0, kept=0, expired=False)
     world.add(1)
@@ -65,7 +65,7 @@ def test_batches_of_two_producer_ids_are_never_under_way_together() -> None:
     assert sent == [1, 1, 7]
 
 
-def test_up_to_five_batches_are_under_way() -> None:
+def test_up_to_five_batches_are_in_flight() -> None:
     world = _acknowledged_world(*[1] * 7)
     for _ in range(MOST_IN_FLIGHT):
         world.send()
@@ -101,7 +101,7 @@ def test_parts_of_a_batch_take_over_its_numbers() -> None:
     assert world.lane.epoch == 0
 
 
-def test_numbers_that_were_never_sent_are_free_again() -> None:
+def test_numbers_that_were_never_sent_are_reused() -> None:
     world = _acknowledged_world(2, 3, 4)
     world.number_all()
     world.give_up(0)

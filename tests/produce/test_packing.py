@@ -73,7 +73,9 @@ class Packed:
 def _values(batch: Outgoing) -> list[bytes | None]:
     assert batch.header is not None
     assert batch.records is not None
-    values: list[bytes | None] = decoded(batch.header, batch.records, topic="t", partition=0).column("value").to_pylist()
+    values: list[bytes | None] = (
+        decoded(batch.header, batch.records, topic="t", partition=0).column("value").to_pylist()
+    )
     return values
 
 
@@ -159,13 +161,13 @@ def test_rows_of_partitions_that_do_not_exist_are_refused_alone() -> None:
     assert shipment.unsettled == 0
 
 
-def test_every_lane_that_got_something_is_told() -> None:
+def test_every_lane_that_got_rows_is_returned() -> None:
     packed = Packed(4)
     packed.pack(from_list([b"1", b"2"]), [3, 1])
     assert sorted(lane.tp.partition for lane in packed.packing.touched) == [1, 3]
 
 
-def test_lanes_have_as_many_batches_under_way_as_keep_their_order() -> None:
+def test_lanes_have_as_many_batches_in_flight_as_keep_their_order() -> None:
     def in_flight(**options: Any) -> int:
         lane = Packed(1, **options).topic.lane(0)
         return lane._max_in_flight

@@ -156,7 +156,7 @@ def test_wrong_input_is_named_at_the_call(producer: Producer, use: Callable[[Any
     assert producer._intake.idle()
 
 
-def test_the_short_way_refuses_what_the_long_way_refuses(producer: Producer) -> None:
+def test_the_short_path_refuses_what_the_full_path_refuses(producer: Producer) -> None:
     producer.send("t", b"opens a chunk")
     with pytest.raises(InputError, match="the value is int"):
         producer.send("t", 1)  # type: ignore[arg-type]

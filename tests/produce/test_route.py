@@ -171,7 +171,7 @@ def test_rows_with_a_key_follow_it_and_the_others_the_strategy(
             assert partition == partition_of_key(value, partitions.count)
 
 
-def test_a_key_stays_with_its_partition_whoever_is_away() -> None:
+def test_a_key_stays_with_its_partition_when_brokers_are_away() -> None:
     home = partition_of_key(b"user-1", 6)
     others = tuple(partition for partition in range(6) if partition != home)
     for available in ((), (home,), others):
@@ -330,7 +330,7 @@ def test_new_partitions_take_part() -> None:
     subject = router(RoundRobin())
     unkeyed(subject, 50, Partitions(2))
     assert sorted(unkeyed(subject, 8, Partitions(8))) == list(range(8))
-    assert set(unkeyed(subject, 4, Partitions(2))) == {0, 1}, "a topic that was recreated with fewer partitions is no problem"
+    assert set(unkeyed(subject, 4, Partitions(2))) == {0, 1}, "the topic may have been recreated with fewer partitions"
 
 
 def test_producers_start_at_different_partitions() -> None:
@@ -345,7 +345,7 @@ def test_the_same_chance_gives_the_same_choices() -> None:
     assert min(Counter(chosen).values()) > 80
 
 
-def test_a_turn_goes_on_over_a_million_rows() -> None:
+def test_a_turn_continues_over_a_million_rows() -> None:
     subject = router(Sticky(1000))
     partitions = Partitions(8, (1, 3, 4))
     unkeyed(subject, 300, partitions)
@@ -380,7 +380,7 @@ def test_a_custom_strategy_sees_only_what_is_left_to_it() -> None:
     assert seen == [(2, partitions)]
 
 
-def test_what_a_custom_strategy_told_is_what_it_does() -> None:
+def test_a_custom_strategy_keeps_the_answer_it_gave() -> None:
     numbers = iter(range(10))
     subject = router(lambda count, partitions: [next(numbers) for _ in range(count)])
     partitions = Partitions(10)

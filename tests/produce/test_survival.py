@@ -59,7 +59,7 @@ def test_a_callback_that_exits_stops_neither_the_sender_nor_those_who_wait() -> 
         assert producer.send("t", b"2").result(SOON).offset == 1
 
 
-def test_what_would_wait_for_itself_in_a_callback_says_so() -> None:
+def test_a_callback_that_would_wait_for_itself_raises() -> None:
     errors: list[BaseException] = []
     done = threading.Event()
     with FakeKafka(topics={"t": 1}) as kafka, Producer(kafka.bootstrap) as producer:

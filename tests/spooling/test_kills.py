@@ -79,7 +79,7 @@ def test_thirty_kills_lose_nothing_that_was_persisted_and_double_nothing(
 
 
 @pytest.mark.parametrize(("before", "cut_off"), [(0, 1), (0, 4), (1, 1), (1, 5), (3, 7)])
-def test_an_acknowledgement_that_was_cut_off_before_the_kill_doubles_nothing(
+def test_an_acknowledgement_that_was_cut_off_before_the_kill_duplicates_nothing(
     puppet: NewPuppet, tmp_path: Path, before: int, cut_off: int
 ) -> None:
     spool = {"path": str(tmp_path / "spool"), "write_ahead": True}

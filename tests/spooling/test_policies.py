@@ -88,7 +88,7 @@ def test_a_spool_that_was_filled_before_any_broker_was_seen_is_emptied_by_the_ne
     assert len(delivered) == kept
 
 
-def test_dropped_records_are_exactly_those_that_were_told(puppet: NewPuppet, tmp_path: Path) -> None:
+def test_dropped_records_are_exactly_those_that_were_reported(puppet: NewPuppet, tmp_path: Path) -> None:
     with FakeKafka(topics={"t": 1}) as kafka:
         program, taken, error_text = filled(kafka, puppet, tmp_path / "spool", "DROP_OLDEST")
         assert error_text == ""

@@ -86,7 +86,7 @@ def test_closing_before_the_parts_are_on_disk_leaves_the_whole_to_the_next_one(
 
 
 @pytest.mark.parametrize("handled", [1, 2])
-def test_a_kill_while_the_parts_are_under_way_doubles_nothing_although_the_broker_takes_the_whole_by_now(
+def test_a_kill_while_parts_are_in_flight_duplicates_nothing_although_the_broker_now_accepts_the_whole(
     puppet: NewPuppet, tmp_path: Path, handled: int
 ) -> None:
     with FakeKafka(topics={"t": 1}) as kafka:

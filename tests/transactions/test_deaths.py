@@ -114,7 +114,7 @@ def test_a_commit_without_answer_is_said_so_and_comes_true_or_not(
     assert log.committed(topic).count(b"perhaps") in (0, 50)
 
 
-def test_an_abort_that_nobody_answers_neither_blocks_nor_hides_the_programs_error(
+def test_an_unanswered_abort_neither_blocks_nor_hides_the_programs_error(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
 ) -> None:
     producer = new_producer()
@@ -128,7 +128,7 @@ def test_an_abort_that_nobody_answers_neither_blocks_nor_hides_the_programs_erro
     assert log.committed(topic) == [b"next"]
 
 
-def test_closing_within_a_transaction_takes_no_longer_than_told(
+def test_closing_within_a_transaction_respects_the_timeout(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
 ) -> None:
     producer, other = new_producer(), new_producer()

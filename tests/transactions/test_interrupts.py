@@ -62,7 +62,7 @@ def test_a_commit_that_was_begun_is_brought_to_its_end(
     assert log.committed(topic) == [b"one", b"two"]
 
 
-def test_a_commit_that_cannot_be_brought_to_its_end_says_so(
+def test_a_commit_with_an_unknown_outcome_is_reported_as_such(
     log: Log, topic: str, new_producer: NewProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = new_producer()
@@ -117,7 +117,7 @@ def test_offsets_whose_sending_was_interrupted_take_the_transaction_with_them(
     assert log.group_offsets(tid, topic, [0]) == [-1001]
 
 
-def test_a_token_that_nobody_got_is_taken_back(
+def test_a_token_that_was_never_returned_is_withdrawn(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = new_producer()

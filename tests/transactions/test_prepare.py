@@ -90,7 +90,7 @@ def test_a_used_token_cannot_end_the_next_transaction(
     assert log.committed(topic) == [b"first"]
 
 
-def test_nothing_goes_on_before_a_prepared_transaction_is_ended(
+def test_nothing_continues_before_a_prepared_transaction_is_ended(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
 ) -> None:
     producer = new_producer()

@@ -46,7 +46,7 @@ def test_of_threads_that_begin_at_once_one_gets_the_transaction(
     assert log.committed(topic) == [b"value"]
 
 
-def test_a_record_sent_while_the_block_ends_counts_or_its_sender_is_told(
+def test_a_record_sent_while_the_block_ends_counts_or_its_send_raises(
     log: Log, new_topic: NewTopic, new_producer: NewProducer
 ) -> None:
     topic = new_topic(2)

@@ -155,7 +155,7 @@ class Core:
         gate: Gate | None = None,
         compress: topics.Compress | None = None,
     ) -> None:
-        # Lanes and topics append to it as well, in the order in which things happen.
+        # `Topics` appends to it as well, so that effects stay in the order in which things happen.
         self.effects: deque[Effect] = deque()
         self.topics = Topics(refresh, self.effects, compress=compress)
         self.account = self.topics.account

@@ -71,7 +71,7 @@ def kafka() -> Iterator[FakeKafka]:
         yield kafka
 
 
-def test_a_batch_is_told_when_it_is_sent_and_when_it_is_acknowledged(kafka: FakeKafka, recorder: Recorder) -> None:
+def test_a_batch_is_reported_when_it_is_sent_and_when_it_is_acknowledged(kafka: FakeKafka, recorder: Recorder) -> None:
     with new(kafka, events=[recorder], compression="zstd") as producer:
         for _ in range(2):
             producer.send_many("t", [b"x" * 100] * 50).result(SOON)
@@ -89,7 +89,9 @@ def test_a_batch_is_told_when_it_is_sent_and_when_it_is_acknowledged(kafka: Fake
     assert not recorder.of(FlushRetried) + recorder.of(FlushFailed)
 
 
-def test_records_that_their_callers_send_are_told_with_the_time_that_they_took(kafka: FakeKafka, recorder: Recorder) -> None:
+def test_records_that_their_callers_send_are_reported_with_the_time_they_took(
+    kafka: FakeKafka, recorder: Recorder
+) -> None:
     with new(kafka, events=[recorder], batching=Batching(linger=0)) as producer:
         for _ in range(20):
             producer.send("t", b"x").result(SOON)
@@ -100,7 +102,9 @@ def test_records_that_their_callers_send_are_told_with_the_time_that_they_took(k
     assert all(0 < event.seconds < SOON for event in recorder.of(FlushAcknowledged))
 
 
-def test_a_connection_that_is_lost_under_a_record_that_its_caller_sent_is_told(kafka: FakeKafka, recorder: Recorder) -> None:
+def test_a_connection_that_is_lost_under_a_record_that_its_caller_sent_is_reported(
+    kafka: FakeKafka, recorder: Recorder
+) -> None:
     with new(kafka, events=[recorder], batching=Batching(linger=0)) as producer:
         for count in range(1, 6):
             for _ in range(3):
@@ -115,7 +119,7 @@ def test_a_connection_that_is_lost_under_a_record_that_its_caller_sent_is_told(k
     assert len(values(kafka)) == 20
 
 
-def test_each_further_attempt_is_told_with_its_reason(kafka: FakeKafka, recorder: Recorder) -> None:
+def test_each_further_attempt_is_reported_with_its_reason(kafka: FakeKafka, recorder: Recorder) -> None:
     with new(kafka, events=[recorder]) as producer:
         producer.send("t", b"first").result(SOON)
         kafka.fail("Produce", ErrorCode.not_enough_replicas, times=2)
@@ -130,7 +134,7 @@ def test_each_further_attempt_is_told_with_its_reason(kafka: FakeKafka, recorder
     assert len(recorder.of(Flushed)) == 2, "once for each batch"
 
 
-def test_a_batch_that_will_not_be_delivered_is_told_with_its_reason(kafka: FakeKafka, recorder: Recorder) -> None:
+def test_a_batch_that_will_not_be_delivered_is_reported_with_its_reason(kafka: FakeKafka, recorder: Recorder) -> None:
     with new(kafka, events=[recorder]) as producer:
         kafka.fail("Produce", ErrorCode.invalid_record)
         producer.send_many("t", [b"x"] * 3)
@@ -145,7 +149,9 @@ def test_a_batch_that_will_not_be_delivered_is_told_with_its_reason(kafka: FakeK
     assert not recorder.of(FlushAcknowledged)
 
 
-def test_a_broker_that_goes_and_comes_back(kafka: FakeKafka, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_goes_and_comes_back(
+    kafka: FakeKafka, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ottla.net.links.STILL_DOWN_EVERY", 0.1)
     broker = (1, str(kafka.addresses[1]))
     with new(kafka, events=[recorder]) as producer:
@@ -221,7 +227,7 @@ def test_what_went_to_the_spool_and_what_was_delivered_from_it(
     assert [event.size_bytes for event in saved] == sizes
 
 
-def test_a_full_spool_is_told_as_such_and_once(kafka: FakeKafka, recorder: Recorder, tmp_path: Path) -> None:
+def test_a_full_spool_is_reported_once(kafka: FakeKafka, recorder: Recorder, tmp_path: Path) -> None:
     limit = 1 << 20
     buffering = Buffering(bytes=1 << 20, wait=0.5)
     spool = Spool(tmp_path, after=0.05, max_bytes=limit)

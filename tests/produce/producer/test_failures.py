@@ -103,7 +103,7 @@ def test_a_number_that_cannot_come_next_raises_the_epoch(kafka: FakeKafka) -> No
     assert [Batch.parse(stored).header.producer_epoch for stored in kafka.log("t", 0)] == [0, 1]
 
 
-def test_a_producer_id_that_somebody_else_uses_is_given_up(kafka: FakeKafka) -> None:
+def test_a_producer_id_that_another_client_uses_is_given_up(kafka: FakeKafka) -> None:
     # With the same id, the broker would take them for batches it has seen: acknowledged, and lost.
     with new(kafka, batching=Batching(records=1, linger=0)) as producer:
         producer.send("t", b"1").result(SOON)

@@ -42,7 +42,7 @@ def test_a_full_buffer_says_what_holds_things_up(kafka: FakeKafka, policy: WhenF
     producer.close(SOON)
 
 
-def test_a_caller_who_waits_goes_on_when_there_is_room(kafka: FakeKafka) -> None:
+def test_a_waiting_caller_continues_when_there_is_room(kafka: FakeKafka) -> None:
     stuck(kafka)
     with new(kafka, buffering=Buffering(bytes=1 << 20, wait=SOON)) as producer:
         timer = threading.Timer(0.3, kafka.clear_faults)
@@ -105,7 +105,7 @@ def test_with_no_broker_the_error_names_every_address(kafka: FakeKafka) -> None:
         producer.close(SOON)
 
 
-def test_flush_waits_for_everything_and_raises_what_nobody_looked_at(kafka: FakeKafka) -> None:
+def test_flush_waits_for_everything_and_raises_unchecked_failures(kafka: FakeKafka) -> None:
     producer = new(kafka, batching=Batching(linger=30.0))
     producer.send("t", b"1")
     producer.flush(SOON)

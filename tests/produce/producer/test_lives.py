@@ -32,7 +32,7 @@ def test_constructing_connects_nothing() -> None:
     producer.close()
 
 
-def test_a_closed_producer_says_so(kafka: FakeKafka) -> None:
+def test_a_closed_producer_raises(kafka: FakeKafka) -> None:
     producer = new(kafka)
     producer.send("t", b"1")
     producer.close()
@@ -118,7 +118,7 @@ def test_an_interpreter_that_ends_says_what_it_could_not_send(kafka: FakeKafka) 
     assert "100 records were not delivered" in done.stderr
 
 
-def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: FakeKafka) -> None:
+def test_several_unclosed_producers_share_the_time_at_exit(kafka: FakeKafka) -> None:
     """Found: ten seconds each, one after the other. None takes time from another that can deliver."""
     done = _script(
         kafka,
@@ -192,7 +192,7 @@ def test_a_producer_imports_no_multiprocessing(kafka: FakeKafka) -> None:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: FakeKafka) -> None:
+def test_a_delivery_in_a_forked_child_raises_instead_of_waiting(kafka: FakeKafka) -> None:
     """Found: it waited forever."""
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
@@ -240,7 +240,7 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e300, None])
-def test_a_wait_may_be_for_ever(kafka: FakeKafka, seconds: float | None) -> None:
+def test_a_wait_may_be_endless(kafka: FakeKafka, seconds: float | None) -> None:
     """Found: OverflowError."""
     with new(kafka) as producer:
         assert producer.send("t", b"1").result(seconds).offset == 0

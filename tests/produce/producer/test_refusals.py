@@ -192,7 +192,7 @@ def test_a_hook_that_fails_fails_its_records(kafka: FakeKafka, hook: Any, text: 
 # Batches that are too large for the broker
 
 
-def test_a_batch_that_is_too_large_is_cut_and_the_next_ones_are_smaller() -> None:
+def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> None:
     with FakeKafka(topics={"t": 1}, max_message_bytes=5000) as kafka, new(kafka) as producer:
         sent = producer.send_many("t", [b"%04d" % i + bytes(96) for i in range(400)])
         single = [producer.send("t", b"%04d" % i) for i in range(400, 500)]
@@ -215,6 +215,6 @@ def test_a_single_record_that_is_too_large_for_the_broker_is_refused_and_the_res
             producer.close()
 
 
-def test_wrong_settings_are_told_before_anything_happens(kafka: FakeKafka) -> None:
+def test_wrong_settings_raise_before_anything_happens(kafka: FakeKafka) -> None:
     with pytest.raises(ConfigError, match="acks must be 'all', 1 or 0, got 2"):
         new(kafka, acks=2)

@@ -168,7 +168,7 @@ def test_rows_without_a_partition_go_where_their_key_says(kafka: FakeKafka) -> N
         assert values(kafka, "many", partition) == [k for k in keys if partition_of_key(k, 4) == partition]
 
 
-def test_a_large_table_is_cut_into_batches_and_stays_in_order(kafka: FakeKafka) -> None:
+def test_a_large_table_is_split_into_batches_and_stays_in_order(kafka: FakeKafka) -> None:
     table = pa.table({"value": [b"%07d" % i + bytes(93) for i in range(100_000)]})
     with new(kafka, batching=Batching(bytes=100_000, linger=0.0)) as producer:
         sent = producer.send_table("t", table).result(60)

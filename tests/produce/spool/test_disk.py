@@ -93,7 +93,7 @@ def until_full(store: Store) -> Iterator[Ticket]:
             return
 
 
-def test_a_full_disk_is_reported_and_the_spool_goes_on_when_there_is_space(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_spool_recovers_when_there_is_space(small_disk: Path) -> None:
     with Store.open(small_disk / "s", segment_bytes=65_536) as store:
         tickets = list(until_full(store))
         assert len(tickets) > 40

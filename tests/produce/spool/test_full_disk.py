@@ -88,7 +88,7 @@ def test_what_replaces_an_entry_survives_a_kill_on_the_full_disk(disk: SmallDisk
             assert [s.header.base_sequence for s in inspect(copy)[0]] == list(range(n + 1, len(tickets)))
 
 
-def test_a_batch_can_be_cut_on_a_full_disk(disk: SmallDisk) -> None:
+def test_a_batch_can_be_split_on_a_full_disk(disk: SmallDisk) -> None:
     with Store.open(disk.folder / "s") as store:
         tickets = fill(store)
         parts = store.put_parts(tickets[3], [entry(n, size_bytes=3_000) for n in (5000, 5001)])
@@ -185,7 +185,7 @@ def test_a_disk_that_fails_for_another_reason_is_not_called_full(disk: SmallDisk
 
 
 @pytest.mark.parametrize("write_ahead", [False, True])
-def test_a_producer_delivers_all_it_took_and_goes_on_after_it_had_filled_its_disk(
+def test_a_producer_delivers_all_it_accepted_and_continues_after_filling_its_disk(
     disk: SmallDisk, write_ahead: bool
 ) -> None:
     path = disk.folder / "s"

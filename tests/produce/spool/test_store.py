@@ -47,7 +47,7 @@ def test_the_next_owner_inherits_in_order_what_is_not_done(tmp_path: Path) -> No
         assert (kept.floor_offset, kept.created, kept.supersedes) == (20, expected.created, 0)
 
 
-def test_ids_go_on_where_the_last_owner_stopped_even_if_nothing_was_left(tmp_path: Path) -> None:
+def test_ids_continue_where_the_last_owner_stopped_even_if_nothing_was_left(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s") as store:
         store.done([store.put(entry(0)), store.put(entry(1))])
     assert os.listdir(tmp_path / "s") == ["owner"]
@@ -197,7 +197,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["1.log", "notes.txt", "owner"]
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_raises(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.close()
     store.close()
