@@ -166,7 +166,8 @@ class Verdict:
 
     def __str__(self) -> str:
         outcomes = ", ".join(f"{self.told[state]:,} {state.name.lower()}" for state in State if self.told[state])
-        lines = [f"{self.read:,} records read; told: {outcomes or 'nothing'}; {self.arrived:,} of unknown outcome arrived"]
+        summary = f"{self.read:,} records read; outcomes: {outcomes or 'none'}"
+        lines = [f"{summary}; {self.arrived:,} of unknown outcome arrived"]
         for kind, count in self.found.items():
             lines.append(f"{count:,} x {kind.name}: {kind}: {'; '.join(self.examples[kind])}")
         return "\n  ".join(lines)
@@ -194,7 +195,9 @@ def check(histories: Sequence[History], log: Iterable[LogRecord]) -> Verdict:
         if history.place(tag.counter) == (record.partition, record.offset):
             is_at_place[tag.writer][tag.counter] = 1
     for history in histories:
-        for counter, (present, at_place) in enumerate(zip(seen[history.writer], is_at_place[history.writer], strict=True)):
+        for counter, (present, at_place) in enumerate(
+            zip(seen[history.writer], is_at_place[history.writer], strict=True)
+        ):
             _check_outcome(verdict, history, counter, there=bool(present), right=bool(at_place))
     return verdict
 

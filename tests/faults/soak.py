@@ -239,7 +239,9 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
-        problems = soak(minutes=arguments.minutes, seed=seed, writers=arguments.writers, delivery_timeout=arguments.delivery_timeout)
+        problems = soak(
+            minutes=arguments.minutes, seed=seed, writers=arguments.writers, delivery_timeout=arguments.delivery_timeout
+        )
     except OttlaError as error:
         problems = [f"the run ended early: {error}"]
     print("\n".join(f"FAILED: {problem}" for problem in problems) or "PASSED")

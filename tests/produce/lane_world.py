@@ -113,7 +113,9 @@ class SimulatedBroker:
 
     def find(self, floor: int, identities: set[Identity]) -> dict[Identity, int]:
         """Like `tail.find`: search the end of the log from the floor on."""
-        return {entry.identity: entry.offset for entry in self.log if entry.offset >= floor and entry.identity in identities}
+        return {
+            entry.identity: entry.offset for entry in self.log if entry.offset >= floor and entry.identity in identities
+        }
 
 
 @dataclass
@@ -398,7 +400,9 @@ class World:
 
     def check_promises(self) -> None:
         stored = {entry.content: entry.offset for entry in self.broker.log}
-        duplicates = [content for content, times in Counter(entry.content for entry in self.broker.log).items() if times > 1]
+        duplicates = [
+            content for content, times in Counter(entry.content for entry in self.broker.log).items() if times > 1
+        ]
         assert not duplicates, f"twice in the log: {duplicates}"
         for content, offset in self.acknowledged.items():
             assert stored.get(content) == offset, f"{content} was reported at {offset}: {stored.get(content)}"

@@ -42,7 +42,9 @@ def _always(_: World) -> bool:
 
 
 def _busy(world: World) -> list[int]:
-    return [broker for broker, connection in world.connections.items() if connection is not None and connection.requests]
+    return [
+        broker for broker, connection in world.connections.items() if connection is not None and connection.requests
+    ]
 
 
 def _answered(world: World) -> list[int]:

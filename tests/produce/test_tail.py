@@ -27,7 +27,10 @@ def test_a_floor_that_the_log_has_not_reached_is_none() -> None:
             for number in range(3):
                 producer.send("t", str(number)).result(30)
         headers = [batch.header for batch in split(b"".join(kafka.log("t", 0)))]
-        counts = {Identity(header.producer_id, header.producer_epoch, header.base_sequence): header.count for header in headers}
+        counts = {
+            Identity(header.producer_id, header.producer_epoch, header.base_sequence): header.count
+            for header in headers
+        }
         assert len(counts) == 3
         with Cluster(kafka.bootstrap) as cluster:
             for floor in (-1, 0, 4, 5_000):

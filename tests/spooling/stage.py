@@ -152,7 +152,10 @@ def read_log(bootstrap: str, topic: str, *, seconds: float = 60.0) -> list[LogRe
     with closing(consumer):
         numbers = consumer.list_topics(topic, timeout=seconds).topics[topic].partitions
         partitions = [confluent_kafka.TopicPartition(topic, number, 0) for number in numbers]
-        ends = {partition.partition: consumer.get_watermark_offsets(partition, timeout=seconds)[1] for partition in partitions}
+        ends = {
+            partition.partition: consumer.get_watermark_offsets(partition, timeout=seconds)[1]
+            for partition in partitions
+        }
         unread = {number for number, end in ends.items() if end > 0}
         consumer.assign([partition for partition in partitions if partition.partition in unread])
         while unread:

@@ -60,7 +60,10 @@ class Log:
         reader = self._readers["read_uncommitted"]
         numbers = reader.list_topics(topic, timeout=SECONDS).topics[topic].partitions
         partitions = {number: confluent_kafka.TopicPartition(topic, number) for number in numbers}
-        return {number: reader.get_watermark_offsets(partition, timeout=SECONDS)[1] for number, partition in partitions.items()}
+        return {
+            number: reader.get_watermark_offsets(partition, timeout=SECONDS)[1]
+            for number, partition in partitions.items()
+        }
 
 
 def _consumer(bootstrap: str, isolation: Isolation, *, group: str = "unused") -> confluent_kafka.Consumer:

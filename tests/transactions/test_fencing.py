@@ -186,7 +186,9 @@ def test_each_error_of_a_fenced_producer_is_a_new_one(topic: str, new_producer: 
     assert max(len(list(traceback.walk_tb(error.__traceback__))) for error in errors) < 20
 
 
-def test_a_producer_that_is_fenced_while_its_buffer_is_full_raises_fenced(topic: str, new_producer: NewProducer) -> None:
+def test_a_producer_that_is_fenced_while_its_buffer_is_full_raises_fenced(
+    topic: str, new_producer: NewProducer
+) -> None:
     """Found: the sends waited forever, each for room that the sender could not free without a lock."""
     old, new = new_producer(buffering=Buffering(bytes=1 << 20)), new_producer()
     errors: list[BaseException] = []

@@ -157,7 +157,9 @@ def test_a_missing_segment_does_not_keep_the_others_from_being_read(spool: tuple
 
 
 @pytest.mark.parametrize("offset", [0, 9, 12, 25, 40, SEGMENT_HEADER_BYTES - 1])
-def test_the_batches_of_a_segment_with_a_damaged_header_are_saved(spool: tuple[Path, list[Ticket]], offset: int) -> None:
+def test_the_batches_of_a_segment_with_a_damaged_header_are_saved(
+    spool: tuple[Path, list[Ticket]], offset: int
+) -> None:
     path, _ = spool
     flip(path / "000002.log", offset)
     assert reopened(path) == (list(range(9)), [])
@@ -308,7 +310,11 @@ def damaged(data: bytes, chance: random.Random) -> tuple[bytes, int, int]:
     if kind == "cut":
         return data[:offset], offset, len(data)
     if kind == "flip":
-        return data[:offset] + bytes([data[offset] ^ (1 << chance.randrange(8))]) + data[offset + 1 :], offset, offset + 1
+        return (
+            data[:offset] + bytes([data[offset] ^ (1 << chance.randrange(8))]) + data[offset + 1 :],
+            offset,
+            offset + 1,
+        )
     length = len(data) - offset if kind == "zero end" else min(chance.choice((2, 30, 512, 4096)), len(data) - offset)
     new = chance.randbytes(length) if kind == "noise" else bytes(length)
     changed = [i for i in range(length) if new[i] != data[offset + i]]
