@@ -148,7 +148,7 @@ class Shipment:
         """Raises `UsedAfterFork` in a forked child of the process that made the shipment: no outcome arrives there."""
         if self._forks != _forks:
             raise UsedAfterFork(
-                f"this delivery to {self.topic} belongs to a producer made before fork(): only the parent process"
+                f"this delivery to {self.topic} belongs to a producer made before fork(): only its own process"
                 " learns what becomes of the record"
             )
 

@@ -230,7 +230,7 @@ def test_a_delivery_in_a_forked_child_raises_instead_of_waiting(kafka: FakeKafka
         child.join(SOON)
         assert child.exitcode == 0
         for _ in range(7):
-            assert "made before fork(): only its process gets to know" in answers.get()
+            assert "made before fork(): only its own process learns" in answers.get()
         assert answers.get() == "(False, 0)"
         kafka.clear_faults()
         assert single.result(SOON).offset == 1
