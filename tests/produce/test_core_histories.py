@@ -219,14 +219,14 @@ def _parts_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _keeps_the_memory_of_what_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splitting: the whole is still counted."""
-    real = hook.cut
+    real = hook.split_batch
 
-    def cut(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
+    def split_batch(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
         parts = real(batch, level=level)
         batch.held_bytes = 0
         return parts
 
-    monkeypatch.setattr("ottla.produce.core.cut", cut)
+    monkeypatch.setattr("ottla.produce.core.split_batch", split_batch)
 
 
 def _forgets_what_waits_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.errors import NotDelivered, OttlaError
 from ottla.produce.delivery import Delivery, Outcome
-from ottla.produce.hook import HookedDraft, cut, decoded
+from ottla.produce.hook import HookedDraft, decoded, split_batch
 from ottla.produce.options import BatchHook
 from ottla.produce.outgoing import Outgoing
 from ottla.wire.batch import Codec
@@ -158,7 +158,7 @@ def test_a_batch_is_split_without_changing_its_records(codec: Codec) -> None:
     times = pa.array(range(1000, 1050), pa.int64())
     whole = sealed([bytes(50)] * 50, codec, key=keys, headers=headers, timestamp=times)
     before = rows_of(whole)
-    parts = cut(whole, level=None)
+    parts = split_batch(whole, level=None)
     assert len(parts) > 1
     assert [row for part in parts for row in rows_of(part)] == before
     assert {part.header.codec for part in parts if part.header} == {codec}
@@ -168,7 +168,7 @@ def test_a_batch_is_split_without_changing_its_records(codec: Codec) -> None:
 
 def test_a_batch_that_is_split_is_decided_by_its_parts() -> None:
     whole = sealed([b"%d" % i + bytes(50) for i in range(10)])
-    parts = cut(whole, level=None)
+    parts = split_batch(whole, level=None)
     for number, part in enumerate(parts):
         assert not whole.decided
         part.decide(Outcome(0, 100 * number, -1))

@@ -21,7 +21,7 @@ from ottla.model import TopicPartition
 from ottla.net.refresh import MetadataRefresh
 from ottla.produce import topics
 from ottla.produce.delivery import Outcome
-from ottla.produce.hook import cut
+from ottla.produce.hook import split_batch
 from ottla.produce.lane import LAST_EPOCH, Lane, Verdict, verdict_on
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.packing import Settle, Topic, shrink
@@ -32,6 +32,7 @@ from ottla.wire.produce import Produced
 MOST_REQUESTS = 5
 """Requests in flight to one broker. A broker works on one at a time; the others wait in its socket."""
 MOST_REQUEST_BYTES = 8 << 20
+"""From this size on a request takes no more batches."""
 _DISK_SECONDS = 0.1
 """Backoff of a lane after the disk refused a write."""
 _OPEN_SECONDS = 1.0
@@ -46,6 +47,7 @@ _ABSENT = frozenset(
 )
 """Error codes after which the batch is certainly not in the log."""
 _NEVER = math.inf
+"""A time that does not come."""
 
 
 # Effects
@@ -530,7 +532,7 @@ class Core:
         topic, lane, batch = carried
         shrink(topic, batch)
         try:
-            parts = cut(batch, level=topic.settings.level)
+            parts = split_batch(batch, level=topic.settings.level)
         except OttlaError as failed:
             lane.refused(batch)
             self._fail(batch, NotDelivered(f"{error}; and it cannot be split: {failed}", records=batch.count))

@@ -64,7 +64,7 @@ class Failures:
         self.failure: OttlaError | None = None
         """Why a record failed, whether or not it was raised. The transaction that reads it resets it."""
 
-    def left(self, batch: Outgoing, error: KeptInSpool) -> None:
+    def keep_in_spool(self, batch: Outgoing, error: KeptInSpool) -> None:
         """Decide a batch that stays on disk when the producer ends: neither delivered nor a failure."""
         self.kept += batch.count
         batch.decide(Outcome(0, -1, -1, error))

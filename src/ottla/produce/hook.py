@@ -69,7 +69,7 @@ class HookedDraft:
             )
         except BaseException as error:
             raise _hook_failed(whole, error) from error
-        return part_out(whole, batches, changed=changed_rows.num_rows != rows.num_rows)
+        return make_parts(whole, batches, changed=changed_rows.num_rows != rows.num_rows)
 
 
 def _columns(rows: object) -> Columns:
@@ -89,14 +89,14 @@ def _hook_failed(whole: Outgoing, error: BaseException) -> InputError:
     return InputError(f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}")
 
 
-def cut(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
+def split_batch(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
     """Split the records of a sealed batch into two smaller ones."""
     assert batch.header is not None
     assert batch.records is not None
     rows = decoded(batch.header, batch.records, topic=batch.topic, partition=batch.partition)
     half = BatchLimits(max_bytes=LARGEST_BATCH, max_records=(batch.count + 1) // 2)
     new = encode(_columns(rows), now_ms=0, codec=batch.header.codec, level=level, limits=half)
-    return part_out(batch, new, changed=False)
+    return make_parts(batch, new, changed=False)
 
 
 def decoded(header: BatchHeader, records: bytes | memoryview, *, topic: str, partition: int) -> pa.RecordBatch:
@@ -107,7 +107,7 @@ def decoded(header: BatchHeader, records: bytes | memoryview, *, topic: str, par
     return table.combine_chunks().to_batches()[0]
 
 
-def part_out(whole: Outgoing, batches: Iterable[NewBatch], *, changed: bool) -> list[Outgoing]:
+def make_parts(whole: Outgoing, batches: Iterable[NewBatch], *, changed: bool) -> list[Outgoing]:
     """Make an outgoing batch of each; their outcomes together decide the whole."""
     parts: list[Outgoing] = []
     first = 0

@@ -39,15 +39,21 @@ from ottla.produce.options import SMALL_BYTES, Buffering, WhenFull
 from ottla.wire.columns import Columns, from_bytes
 
 FIRST_CHUNK_RECORDS = 1024
+"""The size of the first chunk of a topic."""
 _MOST_CHUNK_RECORDS = 8192
+"""Chunks never take more records than this."""
 _LIKELY_CHUNK_BYTES = 1 << 20
 """Target size of chunks of small values: large chunks cost less per record. They double as long as they fill up."""
 _CHUNK_BYTES = 1 << 18
+"""From this size on a chunk with keys, headers or large values is handed over."""
 _CLOSED = -1
+"""The limit of a closed chunk: every index is above it."""
 _EMPTY_SECONDS = 0.05
 """How long a chunk may stay empty before it is closed: its thread is about to append, unless it was interrupted."""
 _LOOK_AGAIN = 0.001
+"""The shortest time in seconds until the sender checks open chunks again."""
 _FEW_CHUNKS = 64
+"""Up to this many topics of a thread, closed chunks may stay."""
 _RECORD_BYTES = 16
 """Overhead of a record in memory, beyond its content."""
 

@@ -35,7 +35,9 @@ CHECK_AFTER = 600.0
 """Seconds without a batch after which a broker may have forgotten even batches whose acknowledgement we never got (ids
 live for a day by default), and would store them again: the log is read before such a batch is sent again."""
 LAST_EPOCH = (1 << 15) - 1
+"""Epochs are 16-bit signed numbers; after the last one a new producer id is needed."""
 _SEQUENCES = 1 << 31
+"""Sequences wrap around to 0 after 2**31 - 1."""
 
 
 class Verdict(Enum):

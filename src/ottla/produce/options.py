@@ -42,6 +42,7 @@ SMALL_BYTES = 1024
 _SMALL_RECORD_BYTES = SMALL_BYTES + 64
 """The most that such a record takes in a batch."""
 _LARGEST = 1 << 50
+"""An upper bound for sizes in bytes, against mistakes in units."""
 _ONE_MIB = 1 << 20
 Acks = Literal["all", 0, 1]
 BatchHook = Callable[[str, int, pa.RecordBatch], pa.RecordBatch]
@@ -254,11 +255,13 @@ _PRODUCER_OPTIONS = (
     "events",
     "on_failed",
 )
+"""Options of `Producer` that are not options of a topic, for suggestions."""
 _RENAMED = {
     "linger": "it is batching=Batching(linger=...), in seconds; ",
     "linger_ms": "it is batching=Batching(linger=...), in seconds; ",
     "batch_size": "it is batching=Batching(bytes=...); ",
 }
+"""Options of other clients, and what they are called here."""
 
 
 def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

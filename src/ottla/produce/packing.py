@@ -31,6 +31,7 @@ from ottla.wire.slots import ELSEWHERE, MOST_PARTITIONS, Slot, Slots
 
 _NO_ROWS = np.empty(0, np.int64)
 _NOWHERE = -1
+"""The partition of rows that are not packed now."""
 _MANY = 16
 """From this many partitions on, their rows are encoded in one call."""
 

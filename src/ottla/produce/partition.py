@@ -29,6 +29,7 @@ from ottla.wire.columns import Item, from_list
 from ottla.wire.encode import BatchLimits, NewBatch, encode
 
 _MOST = BatchLimits(max_bytes=(1 << 31) - 100)
+"""One batch takes all rows of a call; the protocol's limit is a 31-bit length."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,13 @@ _SLICE_BYTES = 8 << 20
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
 _ERROR_SECONDS = 10.0
+"""How long leaving the `with` block by an exception waits for deliveries."""
 _INTERRUPT_SECONDS = 1.0
+"""The same for Ctrl-C and other exceptions that are not an `Exception`."""
 _SPOOL_CLOSE_SECONDS = 10.0
+"""How long `close` waits by default if there is a spool to keep the rest."""
 _PERSIST_AGAIN = 0.1
+"""Seconds between two attempts of `persist`."""
 
 Headers = Mapping[str, Payload] | Iterable[tuple[str, Payload]]
 

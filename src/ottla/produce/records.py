@@ -22,10 +22,13 @@ from ottla.wire.kernels.encoding import BinaryIn
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _COLUMNS = ("value", "key", "headers", "timestamp", "partition", "topic")
+"""The columns that a table may have."""
 _RECORD_OVERHEAD = 21
 """The most that lengths, deltas and counts of a record take, for keys and values below 256 MB."""
 _HEADER_OVERHEAD = 10
+"""The most that the lengths of a header's key and value take."""
 _LAST_PARTITION = (1 << 31) - 1
+"""Partitions are 32-bit signed numbers."""
 _YEAR_10000 = 253_402_300_800
 """In seconds. Larger numbers are most likely milliseconds."""
 _LAST_MILLISECOND = _YEAR_10000 * 1000 - 1

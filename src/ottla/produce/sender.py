@@ -60,11 +60,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LANE = "produce"
+"""The name of the producer's connections to brokers."""
 _SWEEP_SECONDS = 0.1
 """How often deadlines are checked."""
-_SHORT_NAP = 0.005
+_POLL_SECONDS = 0.005
+"""How often `drop_all` checks whether anything is still in flight."""
 _FORGET_SECONDS = 1.0
+"""How often settled shipments behind an open one are dropped."""
 _FEW_SHIPMENTS = 64
+"""Up to this many shipments, settled ones in the middle may stay."""
 _UNSTARTED_SECONDS = 0.1
 """How long a caller may take to send a record itself: some microseconds, unless it was interrupted."""
 
@@ -168,7 +172,7 @@ class Sender:
 
         limit = deadline or Deadline.after(LONGEST)
         while self._loop.result_of(drop) and self._loop.is_elsewhere and not limit.expired():
-            time.sleep(_SHORT_NAP)
+            time.sleep(_POLL_SECONDS)
 
     def fail_all(self, error: OttlaError) -> None:
         """Fail everything that is not in flight. Returns at once."""
@@ -631,7 +635,7 @@ class Sender:
             reason, topic=tp.topic, partition=tp.partition, records=batch.count, maybe_written=maybe_written
         )
         self._core.account.release(batch)
-        self._context.failures.left(batch, kept)
+        self._context.failures.keep_in_spool(batch, kept)
         return True
 
     def _partition_count(self, topic: str) -> int:

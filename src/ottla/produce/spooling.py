@@ -27,9 +27,13 @@ from ottla.produce.spool import Entry, Store, Stored, Ticket
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
+"""How long a disk that refused is left alone."""
 _WRITE_COUNTS_AGAIN = 10.0
+"""Seconds until partition counts that could not be written are tried again."""
 _TOPICS = "topics.json"
+"""The file with the number of partitions of each topic."""
 NO_PRODUCER = -1
+"""The producer id of batches that were stored before any broker was reached."""
 
 
 class Spooling:

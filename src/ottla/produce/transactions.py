@@ -42,7 +42,9 @@ T = TypeVar("T")
 _FOREVER = 1e6
 """Seconds. The wait ends earlier, with the `delivery_timeout` of the records or the `Timeouts` of the cluster."""
 _LATE = "sent while its transaction was being ended by another thread"
+"""The reason for records that belong to no transaction."""
 _POLL_SECONDS = 0.005
+"""How often to check whether a request to add partitions is still in flight."""
 _DECIDE_SECONDS = 10.0
 """How long an interrupted commit keeps asking for its outcome. Another interrupt ends it at once."""
 

@@ -19,6 +19,7 @@ from ottla.produce.spool.segment import sync_directory
 logger = logging.getLogger(__name__)
 
 SMALLEST_SEGMENT = 4096
+"""The smallest size of a segment that can be configured."""
 SHARES = 8
 """A limit, and a small disk, are divided among this many segments, so that deleting one makes room."""
 _SMALLEST_SHARE_OF_DISK = 256 << 10

@@ -24,6 +24,7 @@ from ottla.produce.spool.values import Owner
 from ottla.wire.checksums import crc32c
 
 FILE = "owner"
+"""The name of the file."""
 _RECORD_BYTES = 512  # a fixed size, so that rewriting it needs no space on a full disk
 _PATIENCE = 0.1  # seconds: `observe` holds the lock for a moment to find out whether it is taken
 

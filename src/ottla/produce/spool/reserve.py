@@ -12,10 +12,13 @@ import os
 from pathlib import Path
 
 FILE = "reserve"
+"""The name of the file."""
 _STEP = 64 << 10
 """Sizes are multiples of this, and at least this much more than one entry: marks and file headers need room too."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk, and of a quota that is used up."""
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""Error numbers of a file system without fallocate."""
 _ZEROS = bytes(_STEP)
 
 

@@ -31,9 +31,13 @@ from ottla.wire.checksums import crc32c
 logger = logging.getLogger(__name__)
 
 CUT_SHORT = "cut short"
+"""The reason of a gap at which the file ends before the entry does."""
 _BLOCK = 1 << 20
+"""How much is read at once."""
 _PAGE = 4096
+"""How much is lost at least where the disk cannot be read."""
 _LONGEST_HEAD = SMALLEST_FRAME_HEADER + LONGEST_TOPIC + HEADER_BYTES
+"""The longest headers of frame and batch together."""
 _USUAL_HEAD = SMALLEST_FRAME_HEADER + 256 + HEADER_BYTES  # Kafka's topic names have up to 249 characters
 
 
