@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from .history import UNKEYED, LogRecord, History, Kind, Tag, Verdict, check
+from .history import UNKEYED, History, Kind, LogRecord, Tag, Verdict, check
 
 
 @dataclass

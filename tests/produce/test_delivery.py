@@ -382,8 +382,8 @@ def test_a_part_that_is_split_again_keeps_its_place() -> None:
     first.parent, part.parent = (whole, 0), (whole, 2)
     halves = [batch(), batch()]
     part.parts_left = 2
-    for half, first in zip(halves, (0, 1), strict=True):
-        half.parent = (part, first)
+    for half, start in zip(halves, (0, 1), strict=True):
+        half.parent = (part, start)
     halves[1].decide(Outcome(0, 9, -1))
     halves[0].decide(Outcome(0, 8, -1))
     first.decide(Outcome(0, 1, -1))

@@ -165,6 +165,7 @@ def _call(
 
     Raises `Fenced` and `TransactionFailed` as `fencing` describes, and other errors of the call unchanged.
     """
+
     def build(version_of: VersionOf) -> messages.Message:
         version = version_of(api, highest=_HIGHEST.get(api))
         message: messages.Message = messages.compose(messages.request_type(api, version), fields)

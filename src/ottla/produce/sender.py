@@ -553,6 +553,7 @@ class Sender:
 
     def _join(self, join: Join) -> None:
         """Ask the coordinator, in the background, to add partitions to the transaction."""
+
         def failed(error: OttlaError) -> None:
             self._context.failures.failure = self._context.failures.failure or error
             self._core.not_joined(join, error)
