@@ -10,7 +10,7 @@ from ottla.errors import BrokerError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
-from ottla.produce.identity import Identified, new_producer_id
+from ottla.produce.identity import ProducerIdentity, new_producer_id
 from ottla.wire import fetch, produce
 from ottla.wire.batch import Batch, Codec, split
 from ottla.wire.columns import from_arrow
@@ -92,12 +92,12 @@ def read(batches: Iterable[Batch]) -> list[Sent]:
     ]
 
 
-def new_producer(cluster: Cluster) -> Identified:
+def new_producer(cluster: Cluster) -> ProducerIdentity:
     """An identity for idempotent sending."""
-    return Identified(new_producer_id(cluster), 0)
+    return ProducerIdentity(new_producer_id(cluster), 0)
 
 
-def stamped(batch: NewBatch, producer: Identified, sequence: int) -> NewBatch:
+def stamped(batch: NewBatch, producer: ProducerIdentity, sequence: int) -> NewBatch:
     """The batch with an identity; its records are not touched."""
     header = restamp(
         batch.header, producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=sequence

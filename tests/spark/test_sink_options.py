@@ -95,7 +95,7 @@ def test_wrong_options_are_refused_by_name(options: dict[str, str], told: str) -
 
 
 def test_a_topic_that_cannot_be_one_is_refused() -> None:
-    with pytest.raises(InputError, match="'a b' is no topic name"):
+    with pytest.raises(InputError, match="'a b' is not a topic name"):
         batch_settings({**BROKERS, "topic": "a b"})
 
 

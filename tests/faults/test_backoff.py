@@ -1,4 +1,4 @@
-"""Errors that stay: whoever meets one waits between two attempts, whatever it is."""
+"""Errors that do not go away: every client waits between two attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.testing import FakeKafka
 WAIT = 0.1
 RETRY = Retry(initial=WAIT, maximum=WAIT, jitter=0.0)
 BEGINNING = 10
-"""Attempts that need no wait: the first ones in each partition, and one at another leader."""
+"""Attempts without a wait: the first ones in each partition, and one at another leader."""
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ def test_a_producer_is_calm(code: ErrorCode) -> None:
     with FakeKafka(topics={"t": 1}) as kafka, Producer(kafka.bootstrap, retry=RETRY) as producer:
         producer.send("t", b"0").result(30)
         fault = kafka.fail("Produce", int(code), times=1_000_000)
-        begun = time.monotonic()
+        started = time.monotonic()
         delivery = producer.send("t", b"1")
         eventually(lambda: fault.hits >= BEGINNING + 5)
-        assert fault.hits <= BEGINNING + (time.monotonic() - begun) / WAIT
+        assert fault.hits <= BEGINNING + (time.monotonic() - started) / WAIT
         kafka.clear_faults()
         assert delivery.result(30).offset == 1
 
@@ -45,16 +45,16 @@ def test_a_producer_is_calm(code: ErrorCode) -> None:
     "code", [ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch], ids=lambda code: code.name
 )
 def test_a_reader_is_calm_and_gives_up(code: ErrorCode) -> None:
-    """Found: the same, and a read with an end never came to it."""
+    """Found: the same, and a bounded read never ended."""
     with FakeKafka(topics={"t": 1}) as kafka:
         with Producer(kafka.bootstrap) as producer:
             producer.send("t", b"0").result(30)
         fault = kafka.fail("Fetch", int(code), times=1_000_000)
-        begun = time.monotonic()
+        started = time.monotonic()
         reader = Reader(kafka.bootstrap, retry=RETRY, timeouts=Timeouts(total=2.0))
         with reader, pytest.raises(OttlaError, match=code.name.upper()):
             list(reader.read("t"))
-        assert 3 <= fault.hits <= BEGINNING + (time.monotonic() - begun) / WAIT
+        assert 3 <= fault.hits <= BEGINNING + (time.monotonic() - started) / WAIT
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_a_member_is_calm(api: str, code: ErrorCode) -> None:
         Consumer(kafka.bootstrap, group="g", topics="t", options=options, retry=RETRY) as consumer,
     ):
         fault = kafka.fail(api, int(code), times=1_000_000)
-        begun = time.monotonic()
+        started = time.monotonic()
         eventually(lambda: consumer.poll(0.01) or fault.hits >= BEGINNING + 5)
-        assert fault.hits <= BEGINNING + (time.monotonic() - begun) / WAIT
+        assert fault.hits <= BEGINNING + (time.monotonic() - started) / WAIT
         kafka.clear_faults()
         eventually(lambda: consumer.poll(0.01) or consumer.assignment)

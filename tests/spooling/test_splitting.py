@@ -1,4 +1,5 @@
-"""A batch on disk that a broker finds too large: its parts take its place there, all at once, before any is sent."""
+"""A batch on disk that a broker rejects as too large: its parts take its place there, all at once, before any is
+sent."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _EXPECTED = [value_of("a", number, 100) for number in range(11)]
 
 
 def cut_on_a_disk_that_refuses(kafka: FakeKafka, puppet: NewPuppet, path: Path, *, write_ahead: bool) -> Puppet:
-    """A producer whose batch of ten records was refused as too large, and whose disk does not take the parts."""
+    """A producer whose batch of ten records was refused as too large, and whose disk does not accept the parts."""
     program = puppet()
     spool = {"path": str(path), "write_ahead": write_ahead}
     program.ask("open", bootstrap=kafka.bootstrap, spool=spool, linger=0.2)
@@ -41,7 +42,7 @@ def log(kafka: FakeKafka) -> list[bytes | None]:
 
 
 def deliver(kafka: FakeKafka, puppet: NewPuppet, path: Path) -> None:
-    """The next producer, of a broker that takes large batches, too."""
+    """The next producer, with a broker that accepts large batches."""
     kafka.clear_faults()
     heir = puppet()
     heir.ask("open", bootstrap=kafka.bootstrap, spool={"path": str(path)})
@@ -85,7 +86,7 @@ def test_closing_before_the_parts_are_on_disk_leaves_the_whole_to_the_next_one(
 
 
 @pytest.mark.parametrize("handled", [1, 2])
-def test_a_kill_while_the_parts_are_under_way_doubles_nothing_although_the_broker_takes_the_whole_by_now(
+def test_a_kill_while_parts_are_in_flight_duplicates_nothing_although_the_broker_now_accepts_the_whole(
     puppet: NewPuppet, tmp_path: Path, handled: int
 ) -> None:
     with FakeKafka(topics={"t": 1}) as kafka:
@@ -94,6 +95,6 @@ def test_a_kill_while_the_parts_are_under_way_doubles_nothing_although_the_broke
         program.ask("fail_renames", times=0)
         eventually(lambda: lost.hits)
         program.kill()
-        assert len(log(kafka)) > 1, "the broker has a part of which nobody heard"
+        assert len(log(kafka)) > 1, "the broker has a part without an acknowledgement"
         deliver(kafka, puppet, tmp_path)
         assert log(kafka) == _EXPECTED

@@ -1,4 +1,4 @@
-"""Every way into the producer, and what arrives of it in the log of the fake cluster."""
+"""Every way to send, and what arrives in the log of the fake cluster."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ STRINGS = [
 
 @pytest.mark.parametrize("kind", STRINGS, ids=str)
 def test_tables_of_every_text_and_binary_type_are_sent(kafka: FakeKafka, kind: pa.DataType) -> None:
-    given: list[Any] = ["abc", None, "def", "ghi"]
-    simple = pa.array(given, pa.string())
+    texts: list[Any] = ["abc", None, "def", "ghi"]
+    simple = pa.array(texts, pa.string())
     plain = pa.binary() if pa.types.is_fixed_size_binary(kind) else None
     column = simple.cast(plain).cast(kind) if plain else _encoded(simple, kind)
     chunked = pa.chunked_array([column.slice(0, 1), column.slice(1, 0), column.slice(1)])
     with new(kafka) as producer:
         sent = producer.send_table("t", pa.table({"value": chunked, "key": chunked})).result(SOON)
     assert sent.records == 4
-    expected = [None if text is None else text.encode() for text in given]
+    expected = [None if text is None else text.encode() for text in texts]
     assert [(r.key, r.value) for r in kafka.records("t", 0)] == list(zip(expected, expected, strict=True))
 
 
@@ -168,7 +168,7 @@ def test_rows_without_a_partition_go_where_their_key_says(kafka: FakeKafka) -> N
         assert values(kafka, "many", partition) == [k for k in keys if partition_of_key(k, 4) == partition]
 
 
-def test_a_large_table_is_cut_into_batches_and_stays_in_order(kafka: FakeKafka) -> None:
+def test_a_large_table_is_split_into_batches_and_stays_in_order(kafka: FakeKafka) -> None:
     table = pa.table({"value": [b"%07d" % i + bytes(93) for i in range(100_000)]})
     with new(kafka, batching=Batching(bytes=100_000, linger=0.0)) as producer:
         sent = producer.send_table("t", table).result(60)
@@ -220,27 +220,27 @@ def test_new_topics_are_created_where_that_is_configured() -> None:
 def test_partition_for_tells_the_choice_without_sending(kafka: FakeKafka) -> None:
     with new(kafka, strategy=RoundRobin()) as producer:
         for _ in range(5):
-            told = producer.partition_for("many")
-            assert producer.partition_for("many") == told
-            assert producer.send("many", b"x").result(SOON).partition == told
+            partition = producer.partition_for("many")
+            assert producer.partition_for("many") == partition
+            assert producer.send("many", b"x").result(SOON).partition == partition
     with new(kafka, partitioner=lambda key, value, partitions: 3) as producer:
         assert producer.partition_for("many", b"any") == 3
 
 
 def test_records_for_hundreds_of_partitions_arrive_each_in_its_own_and_in_order() -> None:
-    """By single sends, by lists and by tables, small ones and some that outgrow the common memory."""
+    """By single sends, lists and tables, with small records and some that outgrow their slots."""
     with FakeKafka(topics={"wide": 300}) as kafka, new(kafka) as producer:
         items = [(b"key-%d" % (i % 1000), b"%d" % i + bytes(20_000 if i % 997 == 0 else i % 50)) for i in range(6000)]
         table = pa.table({"key": [key for key, _ in items[:2000]], "value": [value for _, value in items[:2000]]})
-        given = [producer.send_table("wide", table), producer.send_many("wide", items[2000:4000])]
+        deliveries = [producer.send_table("wide", table), producer.send_many("wide", items[2000:4000])]
         single = [producer.send("wide", value, key) for key, value in items[4000:]]
         places: dict[int, tuple[int, int]] = {}
-        for number, delivery in enumerate(given):
-            for at, rows, offset, error in delivery.outcomes(SOON):
+        for number, delivery in enumerate(deliveries):
+            for tp, rows, offset, error in delivery.outcomes(SOON):
                 assert error is None
-                places |= {2000 * number + row: (at.partition, offset + i) for i, row in enumerate(rows.tolist())}
-        for row, one in enumerate(single, 4000):
-            sent = one.result(SOON)
+                places |= {2000 * number + row: (tp.partition, offset + i) for i, row in enumerate(rows.tolist())}
+        for row, single_delivery in enumerate(single, 4000):
+            sent = single_delivery.result(SOON)
             places[row] = sent.partition, sent.offset
         logs = {partition: kafka.records("wide", partition) for partition in range(300)}
     for row, (key, value) in enumerate(items):

@@ -26,29 +26,29 @@ _PLACES = [(Connection, "version"), (InFlight, "add"), (Transport, "enter"), (Tr
 
 
 @pytest.fixture
-def told() -> list[Event]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture
-def producer(kafka: FakeKafka, told: list[Event]) -> Producer:
-    """One whose next record goes at once."""
+def producer(kafka: FakeKafka, events: list[Event]) -> Producer:
+    """A producer whose next record takes the fast path."""
     kafka.create_topic("other")
-    producer = new(kafka, batching=Batching(linger=0), events=[told.append])
+    producer = new(kafka, batching=Batching(linger=0), events=[events.append])
     for topic in ("t", "other"):
         producer.send(topic, b"first").result(SOON)
-    eventually(lambda: producer._express is not None and producer._express.offer is not None)
+    eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
     return producer
 
 
 def before(monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], act: Callable[[], None]) -> None:
-    """Has `act` called on this thread when it next comes to `place`, as a signal handler would be."""
-    real, me, calls = getattr(*place), threading.get_ident(), iter([True])
+    """Call `act` on this thread when it next reaches `place`, like a signal handler."""
+    real, thread_id, calls = getattr(*place), threading.get_ident(), iter([True])
 
-    def first(*given: Any, **named: Any) -> Any:
-        if threading.get_ident() == me and next(calls, False):
+    def first(*arguments: Any, **options: Any) -> Any:
+        if threading.get_ident() == thread_id and next(calls, False):
             act()
-        return real(*given, **named)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(*place, first)
 
@@ -57,8 +57,8 @@ def before(monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], act: Callab
 def test_a_handler_waits_in_the_middle_of_sending(
     producer: Producer, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
-    """Found: the loop waited for a lock of the interrupted caller; and a record that was sent again meanwhile, and was
-    acknowledged, could not be sent: its caller got an AssertionError."""
+    """Found: the loop waited for a lock of the interrupted caller; and a record that was meanwhile sent again and
+    acknowledged could not be sent: its caller got an AssertionError."""
     before(monkeypatch, place, lambda: producer.flush(SOON))
     with producer:
         assert producer.send("t", b"second").result(SOON).offset == 1
@@ -67,7 +67,7 @@ def test_a_handler_waits_in_the_middle_of_sending(
 
 
 def test_the_loop_does_not_send_while_a_caller_is_about_to(
-    producer: Producer, kafka: FakeKafka, told: list[Event], monkeypatch: pytest.MonkeyPatch
+    producer: Producer, kafka: FakeKafka, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: with threads that send, one of 25 such records cost its connection: "an answer with correlation id 5 came
     where 4 was due"."""
@@ -75,7 +75,7 @@ def test_the_loop_does_not_send_while_a_caller_is_about_to(
     def others_send() -> None:
         producer.send_many("t", [b"third"])
         producer.send_many("other", [b"second"])
-        eventually(lambda: producer._sender._core.flying >= 2)
+        eventually(lambda: producer._sender._core.in_flight >= 2)
 
     monkeypatch.setattr(sender, "_UNSTARTED_SECONDS", SOON)
     before(monkeypatch, (Transport, "send"), others_send)
@@ -83,12 +83,12 @@ def test_the_loop_does_not_send_while_a_caller_is_about_to(
         assert producer.send("t", b"second").result(SOON).offset == 1
     assert values(kafka) == [b"first", b"second", b"third"]
     assert values(kafka, "other") == [b"first", b"second"]
-    assert not [event for event in told if isinstance(event, ConnectionDown)]
+    assert not [event for event in events if isinstance(event, ConnectionDown)]
 
 
 def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: the first record with a key compiled it in its caller's thread. Ctrl-C in the middle of that left a lock
-    of the compiler behind, and the loop waited for it for ever."""
+    """Found: the first record with a key compiled the kernel in its caller's thread. Ctrl-C during that left a lock of
+    the compiler behind, and the loop waited for it forever."""
     threads: list[threading.Thread] = []
 
     def hash_key(_key: bytes) -> int:
@@ -98,7 +98,7 @@ def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: p
     monkeypatch.setattr(partitioning, "hash_key", hash_key)
     with new(kafka, batching=Batching(linger=0)) as producer:
         producer.send("t", b"first").result(SOON)
-        eventually(lambda: producer._express is not None and producer._express.offer is not None)
+        eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
         producer.send("t", b"second", key=b"key").result(SOON)
     assert threads[0].name.startswith(SENDER_THREAD)
 
@@ -106,7 +106,7 @@ def test_the_loop_has_the_hash_of_keys_compiled(kafka: FakeKafka, monkeypatch: p
 def test_callers_who_never_come_back_leave_nothing_behind(
     producer: Producer, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: the request of each of them was kept for ever."""
+    """Found: the request of each of them was kept forever."""
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -116,8 +116,8 @@ def test_callers_who_never_come_back_leave_nothing_behind(
             patch.setattr(Connection, "start_at_once", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 producer.send("t", b"%d" % number)
-        producer.flush(SOON)  # it goes again
-        eventually(lambda: producer._express is not None and producer._express.offer is not None)
+        producer.flush(SOON)  # it is sent again
+        eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
     assert values(kafka) == [b"first", b"0", b"1", b"2"]
     gc.collect()
     assert not producer._sender._given_up

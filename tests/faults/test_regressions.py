@@ -1,4 +1,4 @@
-"""Faults of ours that the brokers' faults have brought to light, each made certain."""
+"""Bugs of ours that the brokers' faults have brought to light, each reproduced reliably."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_list_stays_behind_the_records_that_the_sender_is_just_taking_away(mon
     taking = threading.Event()
 
     def slow(chunk: Chunk) -> int:
-        if threading.current_thread().name == "taking":  # it has the chunk, and has not handed it over
+        if threading.current_thread().name == "taking":  # it has the chunk and has not handed it over
             taking.set()
             time.sleep(0.2)
         return list.__len__(chunk)

@@ -1,4 +1,4 @@
-"""What a producer notices by itself (partitions, leaders and brokers that change, topics that go), and forgets."""
+"""What a producer notices on its own (changes of partitions, leaders and brokers, topics that go), and forgets."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def admin(kafka: FakeKafka) -> Iterator[Admin]:
         yield admin
 
 
-def asked_for(kafka: FakeKafka, topic: str) -> list[RequestSeen]:
-    """The questions for this topic by producers."""
+def lookups_of(kafka: FakeKafka, topic: str) -> list[RequestSeen]:
+    """The producers' requests for this topic's metadata."""
     return [
         seen
         for seen in kafka.requests
@@ -81,21 +81,21 @@ def test_rows_for_known_partitions_do_not_wait_for_those_of_a_new_one(kafka: Fak
 def test_a_partition_that_does_not_exist_is_refused_after_a_look(kafka: FakeKafka) -> None:
     with new(kafka) as producer:
         producer.send("t", b"first").result(SOON)
-        before = len(asked_for(kafka, "t"))
+        before = len(lookups_of(kafka, "t"))
         sent = producer.send("t", b"x", partition=7)
         with pytest.raises(NotDelivered, match="topic t has no partition 7: it has partitions 0 to 0"):
             sent.result(SOON)
-        assert len(asked_for(kafka, "t")) > before
+        assert len(lookups_of(kafka, "t")) > before
         with pytest.raises(NotDelivered):
             producer.flush(SOON)
 
 
-def test_a_partition_that_nobody_can_be_asked_about_is_refused_in_time(kafka: FakeKafka) -> None:
+def test_a_partition_is_refused_in_time_if_no_broker_can_be_asked(kafka: FakeKafka) -> None:
     with new(kafka, delivery_timeout=0.5) as producer:
         producer.send("t", b"first").result(SOON)
         kafka.all_down()
         sent = producer.send("t", b"x", partition=7)
-        with pytest.raises(NotDelivered, match=r"had no partition 7 when it was last seen.*not be asked within 0\.5 s"):
+        with pytest.raises(NotDelivered, match=r"had no partition 7 when last looked up.*asked within 0\.5 s"):
             sent.result(SOON)
         with pytest.raises(NotDelivered):
             producer.flush(SOON)
@@ -137,12 +137,12 @@ def test_a_leader_that_moves_is_found_by_the_interval(kafka: FakeKafka) -> None:
 
 
 def _until_asked_again(kafka: FakeKafka, producer: Producer, topic: str) -> None:
-    """A few times, while records go to its first partition."""
-    asked = len(asked_for(kafka, topic))
+    """Wait for a few more lookups, while records go to its first partition."""
+    lookups = len(lookups_of(kafka, topic))
 
     def is_asked() -> bool:
         producer.send(topic, b"x", partition=0).result(SOON)
-        return len(asked_for(kafka, topic)) > asked + 2
+        return len(lookups_of(kafka, topic)) > lookups + 2
 
     eventually(is_asked)
 
@@ -188,14 +188,14 @@ def test_an_idle_topic_is_forgotten_and_one_in_use_is_kept(kafka: FakeKafka) -> 
             assert producer._sender.topic("many") is not None
             return "t" not in producer._cluster.known.topics
 
-        eventually(is_unknown)  # also an answer that was on its way
-        asked = len(asked_for(kafka, "t"))
+        eventually(is_unknown)  # including an answer that was in flight
+        lookups = len(lookups_of(kafka, "t"))
         _until_asked_again(kafka, producer, "many")
-        assert len(asked_for(kafka, "t")) == asked
+        assert len(lookups_of(kafka, "t")) == lookups
 
 
 def test_a_topic_that_was_forgotten_is_used_again_under_numbers_that_were_never_used(kafka: FakeKafka) -> None:
-    """The broker would take a used number for a copy of the batch that had it, and store nothing."""
+    """The broker would mistake a used number for a copy of that batch, and store nothing."""
     with new(kafka, timeouts=_OFTEN) as producer:
         for lap in range(3):
             for number in range(4):
@@ -209,8 +209,8 @@ def test_what_waits_for_a_broker_is_not_forgotten(kafka: FakeKafka) -> None:
         producer.send("t", b"1").result(SOON)
         kafka.fail("Produce", ErrorCode.not_enough_replicas, times=None, topic="t")
         waits = producer.send("t", b"2")
-        asked = len(asked_for(kafka, "t"))
-        eventually(lambda: len(asked_for(kafka, "t")) > asked + 3)
+        lookups = len(lookups_of(kafka, "t"))
+        eventually(lambda: len(lookups_of(kafka, "t")) > lookups + 3)
         kafka.clear_faults()
         assert waits.result(SOON).offset == 1
 
@@ -263,10 +263,10 @@ def test_without_brokers_the_spool_knows_and_what_was_routed_then_stays_where_it
         assert [d.result(SOON).partition for d in after] == [partition_of_key(key, 7) for key in keys]
 
 
-def test_an_outage_of_which_nothing_was_heard_for_a_while_is_not_believed(
+def test_an_outage_is_not_assumed_to_last_without_recent_lookups(
     kafka: FakeKafka, admin: Admin, tmp_path: Path
 ) -> None:
-    """With no topic in use, nobody looks whether brokers are back."""
+    """With no topic in use, the producer does not check whether brokers are back."""
     with spooling(kafka, tmp_path) as producer:
         producer.send("many", b"x").result(SOON)
     kafka.all_down()
@@ -345,7 +345,7 @@ def test_a_topic_that_does_not_exist_any_more_is_not_remembered(
 
 
 def test_metadata_is_trusted_for_the_time_that_was_set_only(kafka: FakeKafka, admin: Admin) -> None:
-    """A topic that the client looked at long ago, and to which the first record is sent now."""
+    """A topic that was looked up long ago, and whose first record is sent now."""
     with new(kafka, timeouts=Timeouts(metadata_age=0.2)) as producer:
         assert producer.partition_for("t", b"k0") == 0
         admin.add_partitions("t", 6)

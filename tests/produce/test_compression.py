@@ -10,7 +10,7 @@ from ottla.produce import compression
 from ottla.produce.compression import CompressionPool
 from ottla.produce.outgoing import Outgoing
 from ottla.produce.packing import Sealing
-from ottla.produce.topics import one_by_one
+from ottla.produce.topics import compress_serially
 from ottla.wire.batch import Codec
 from ottla.wire.columns import from_list
 from ottla.wire.draft import Draft
@@ -31,21 +31,21 @@ def many(codec: Codec) -> list[Sealing]:
 
 
 @pytest.fixture
-def squeezers() -> CompressionPool:
-    found = CompressionPool("test")
-    found._cores = 3
-    return found
+def pool() -> CompressionPool:
+    new = CompressionPool("test")
+    new._cores = 3
+    return new
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_they_are_what_one_thread_would_make(codec: Codec, squeezers: CompressionPool) -> None:
-    expected = [bytes(batch) for batch in one_by_one(many(codec))]
-    assert [bytes(batch) for batch in squeezers.compress(many(codec))] == expected
-    squeezers.close()
+def test_they_are_what_one_thread_would_make(codec: Codec, pool: CompressionPool) -> None:
+    expected = [bytes(batch) for batch in compress_serially(many(codec))]
+    assert [bytes(batch) for batch in pool.compress(many(codec))] == expected
+    pool.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-codec")]
 
 
-def test_several_threads_are_at_it(squeezers: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_are_at_it(pool: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=30.0)
     compressed = Sealing.compressed
 
@@ -54,24 +54,24 @@ def test_several_threads_are_at_it(squeezers: CompressionPool, monkeypatch: pyte
         return compressed(self)
 
     monkeypatch.setattr(Sealing, "compressed", meet)
-    assert len(list(squeezers.compress(many(Codec.ZSTD)[:2]))) == 2
-    squeezers.close()
+    assert len(list(pool.compress(many(Codec.ZSTD)[:2]))) == 2
+    pool.close()
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_one_alone_wakes_nobody(count: int, squeezers: CompressionPool) -> None:
-    assert len(list(squeezers.compress(many(Codec.ZSTD)[:count]))) == count
-    assert squeezers._pool is None
+def test_a_single_batch_starts_no_threads(count: int, pool: CompressionPool) -> None:
+    assert len(list(pool.compress(many(Codec.ZSTD)[:count]))) == count
+    assert pool._pool is None
 
 
-def test_small_ones_wake_nobody(squeezers: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_start_no_threads(pool: CompressionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "_WORTH_BYTES", 1 << 30)
-    assert len(list(squeezers.compress(many(Codec.ZSTD)))) == 11
-    assert squeezers._pool is None
+    assert len(list(pool.compress(many(Codec.ZSTD)))) == 11
+    assert pool._pool is None
 
 
-def test_an_interpreter_that_ends_starts_no_threads_and_all_is_compressed(squeezers: CompressionPool) -> None:
-    expected = [bytes(batch) for batch in one_by_one(many(Codec.ZSTD))]
-    list(squeezers.compress(many(Codec.ZSTD)))
-    squeezers.close()  # submitting to it raises what it raises then
-    assert [bytes(batch) for batch in squeezers.compress(many(Codec.ZSTD))] == expected
+def test_an_interpreter_that_ends_starts_no_threads_and_all_is_compressed(pool: CompressionPool) -> None:
+    expected = [bytes(batch) for batch in compress_serially(many(Codec.ZSTD))]
+    list(pool.compress(many(Codec.ZSTD)))
+    pool.close()  # submitting to a closed pool raises the same error
+    assert [bytes(batch) for batch in pool.compress(many(Codec.ZSTD))] == expected
