@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ottla.consume.classic import Classic
-from ottla.consume.classic_messages import write_assignment
-from ottla.consume.classic_requests import JOIN, SYNC
+from ottla.consume.classic_messages import JOIN, SYNC, write_assignment
 from ottla.consume.options import GroupOptions, Protocol
 from ottla.consume.ownership import OwnedPartitions, Partitions
 from ottla.consume.steps import Ask
@@ -33,11 +32,11 @@ class ClassicStand(Stand[Classic]):
     """A stand, and what a coordinator of the classic protocol answers."""
 
     def __init__(self, **given: Any) -> None:
-        holdings = OwnedPartitions()
+        ownership = OwnedPartitions()
         machine = Classic(
-            "g", options=options(**given), holdings=holdings, waits=lambda _: 1.0, seconds=5.0, metadata_age=6.0
+            "g", options=options(**given), ownership=ownership, waits=lambda _: 1.0, seconds=5.0, metadata_age=6.0
         )
-        super().__init__(machine, holdings)
+        super().__init__(machine, ownership)
 
     def answer(self, ask: Ask, code: ErrorCode = ErrorCode.none, **fields: Any) -> None:
         self.machine.answered(ask, SimpleNamespace(error_code=code, **fields), self.now)

@@ -87,7 +87,7 @@ class Holder:
             self._woken.clear()
             if self.polls:
                 self.membership.polled()
-                self._act(self.membership.wanted())
+                self._act(self.membership.target())
 
     def _act(self, wanted: TargetAssignment) -> None:
         gone = self.held & wanted.lost
@@ -98,12 +98,12 @@ class Holder:
             self.lost += [gone] if gone else []
             self.revoked += [revoked] if revoked else []
             self._ledger.let_go(self.name, gone | revoked)
-            self.membership.holding(self.held)
+            self.membership.report_held(self.held)
         if new:
             self._ledger.take(self.name, new)
             self.held |= new
             self.taken.append(new)
-            self.membership.holding(self.held)
+            self.membership.report_held(self.held)
 
 
 class Stage:

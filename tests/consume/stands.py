@@ -1,6 +1,6 @@
 """Machines of both protocols on a stand with a clock of its own, and players for simulated groups of them.
 
-A machine and its holdings come in; a test sets the clock, sees each step and answers it. What both protocols say
+A machine and its ownership come in; a test sets the clock, sees each step and answers it. What both protocols say
 differently is with their tests.
 """
 
@@ -29,11 +29,11 @@ def some(*indices: int) -> Partitions:
 
 
 class Stand(Generic[MachineT]):
-    """A machine, its holdings, and a clock."""
+    """A machine, its ownership, and a clock."""
 
-    def __init__(self, machine: MachineT, holdings: OwnedPartitions) -> None:
+    def __init__(self, machine: MachineT, ownership: OwnedPartitions) -> None:
         self.machine = machine
-        self.holdings = holdings
+        self.ownership = ownership
         self.now = 0.0
         self.polled = 0.0
         self.topics = TOPICS
@@ -56,7 +56,7 @@ class Stand(Generic[MachineT]):
 
     def act(self) -> None:
         """What a consumer does at once."""
-        self.holdings.hold(self.holdings.look().partitions)
+        self.ownership.hold(self.ownership.target().partitions)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Player:
     """A consumer that takes its time, in a simulated group."""
 
     name: str
-    holdings: OwnedPartitions
+    ownership: OwnedPartitions
     pace: float
     """How often the consumer's thread has its turn: slow ones act on what they saw long ago."""
     held: Partitions = frozenset()
@@ -76,9 +76,9 @@ class Player:
             self.held |= self.taking
             self.taking = None
         else:
-            self.taking = self.holdings.look().partitions
+            self.taking = self.ownership.target().partitions
             self.held &= self.taking
-        self.holdings.hold(self.held)
+        self.ownership.hold(self.held)
 
 
 def check_nothing_is_held_twice(players: Iterable[Player]) -> None:

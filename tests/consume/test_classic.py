@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
+from ottla.consume.classic_messages import (
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    SYNC,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
 from ottla.consume.classic_messages import MemberSubscription as Said
-from ottla.consume.classic_messages import read_assignment, read_subscription, write_assignment, write_subscription
-from ottla.consume.classic_requests import HEARTBEAT, JOIN, LEAVE, SYNC
 from ottla.consume.steps import Ask, Look, Rest
 from ottla.errors import AuthenticationFailed, BrokerError, ConnectionLost, ErrorCode
 from ottla.model import TopicPartition
@@ -130,7 +138,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins_again(stand: Classi
     stand.now = 3.0
     stand.answer(stand.ask(), ErrorCode.rebalance_in_progress)
     stand.rest()
-    assert stand.holdings.assigned == frozenset()
+    assert stand.ownership.assigned == frozenset()
     stand.now = 6.0
     assert stand.ask().api == HEARTBEAT
     stand.act()
@@ -151,7 +159,7 @@ def test_an_eager_member_that_does_not_give_up_in_time_has_lost_its_partitions(s
         stand.now += 1.0
         stand.polled = stand.now
     assert stand.ask().api == JOIN
-    assert stand.holdings.look().lost == some(0, 1)
+    assert stand.ownership.target().lost == some(0, 1)
 
 
 def test_a_cooperative_member_keeps_what_it_has_while_it_joins() -> None:
@@ -162,7 +170,7 @@ def test_a_cooperative_member_keeps_what_it_has_while_it_joins() -> None:
     ask = stand.ask()
     assert ask.api == JOIN
     assert read_subscription(ask.fields["protocols"][0]["metadata"]) == Said(TOPICS, some(0, 1), 1)
-    assert stand.holdings.assigned == some(0, 1)
+    assert stand.ownership.assigned == some(0, 1)
 
 
 def test_a_cooperative_member_joins_again_once_it_has_given_up_what_it_must() -> None:
@@ -175,9 +183,9 @@ def test_a_cooperative_member_joins_again_once_it_has_given_up_what_it_must() ->
     )
     stand.answer(stand.ask(), assignment=write_assignment(some(0)))
     assert stand.rest() == 6.0
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == some(0)
     assert stand.rest() == 6.0
-    stand.holdings.hold(some(0))
+    stand.ownership.hold(some(0))
     ask = stand.ask()
     assert read_subscription(ask.fields["protocols"][0]["metadata"]) == Said(TOPICS, some(0), 2)
 
@@ -221,7 +229,7 @@ def test_a_member_that_was_dropped_has_lost_everything_and_joins_again(
         ask = stand.ask()
     assert ask.api == api
     stand.answer(ask, code)
-    assert stand.holdings.look() == (2, frozenset(), some(0))
+    assert stand.ownership.target() == (2, frozenset(), some(0))
     assert stand.machine.generation == -1
     stand.now += 1.0
     ask = stand.ask()
@@ -239,7 +247,7 @@ def test_a_generation_that_ends_before_it_began_is_joined_again() -> None:
     stand.now = 4.0
     ask = stand.ask()
     assert (ask.api, read_subscription(ask.fields["protocols"][0]["metadata"]).owned) == (JOIN, some(0))
-    assert stand.holdings.look().lost == frozenset()
+    assert stand.ownership.target().lost == frozenset()
 
 
 @pytest.mark.parametrize("code", RETRIED)
@@ -253,7 +261,7 @@ def test_a_coordinator_in_trouble_is_asked_again_and_nothing_is_lost(stand: Clas
     assert stand.rest() == 5.0
     stand.now = 5.0
     stand.answer(stand.ask())
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == some(0)
 
 
 def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: ClassicStand) -> None:
@@ -264,7 +272,7 @@ def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: Clas
             stand.machine.failed(step, ConnectionLost("here:1", "gone"), stand.now)
         stand.now += 0.5
     stand.step()
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == some(0)
     assert stand.machine.generation == -1
 
 
@@ -296,7 +304,7 @@ def test_a_program_that_stays_away_leaves_and_returns(stand: ClassicStand) -> No
     stand.now = 30.0
     ask = stand.ask()
     assert (ask.api, ask.fields["members"][0]["member_id"]) == (LEAVE, "me")
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == some(0)
     stand.answer(ask, ErrorCode.unknown_member_id)
     assert stand.rest() == inf
     stand.polled = 31.0
@@ -326,7 +334,7 @@ def test_other_topics_make_it_join_again(stand: ClassicStand) -> None:
 
 def test_partitions_of_topics_that_it_did_not_ask_for_are_not_taken(stand: ClassicStand) -> None:
     stand.become(frozenset({TopicPartition("old", 0), TopicPartition("t", 0)}))
-    assert stand.holdings.assigned == some(0)
+    assert stand.ownership.assigned == some(0)
     stand.now = 1.0
     stand.step()
     stand.act()

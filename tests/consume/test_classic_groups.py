@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.consume.classic_requests import HEARTBEAT, JOIN, LEAVE
+from ottla.consume.classic_messages import HEARTBEAT, JOIN, LEAVE
 from ottla.consume.steps import Ask, Look
 from ottla.errors import ConnectionLost, ErrorCode
 from ottla.testing.fake.groups import Group, Joining, Member
@@ -47,7 +47,7 @@ class World:
     def join(self) -> None:
         stand = ClassicStand(assignors=self.assignors, max_poll_interval=10_000.0)
         pace = self.chance.choice([0.4, 0.1, 0.02])
-        self.players.append(ClassicPlayer(f"p{len(self.players)}", stand.holdings, pace, stand=stand))
+        self.players.append(ClassicPlayer(f"p{len(self.players)}", stand.ownership, pace, stand=stand))
 
     def turn(self) -> None:
         """One thing happens to somebody."""

@@ -82,7 +82,7 @@ def test_what_a_cancelled_wait_got_is_not_committed(kafka: FakeKafka) -> None:
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         asyncio.run(program(consumer))
-        eventually(lambda: consumer._awaiting._ahead is None or consumer._awaiting._ahead.done())
+        eventually(lambda: consumer._async_poll._future is None or consumer._async_poll._future.done())
         got = consumer.position(AT)
     assert committed(kafka) == {AT: got}
     with new_consumer(kafka.bootstrap, topics="t") as consumer:

@@ -253,7 +253,7 @@ def chosen(protocol: Protocol = Protocol.AUTO) -> ChosenProtocol:
         "g",
         MemberSettings(
             options=options,
-            holdings=OwnedPartitions(),
+            ownership=OwnedPartitions(),
             member_id="me",
             waits=lambda failures: retry.wait(failures, 0.0),
             seconds=5.0,

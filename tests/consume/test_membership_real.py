@@ -119,7 +119,7 @@ def test_leaving_is_quick_while_the_coordinator_lets_a_member_wait(stage: Stage,
     settled([slow], all_of(topic, PARTITIONS))
     slow.polls = False  # it does not let go, so that the others wait
     b = stage.join(group, topic, name="b", **EAGER)
-    eventually(lambda: b.membership._talk._asking is not None and b.membership._talk._asking[1].patient)
+    eventually(lambda: b.membership._coordinator._request is not None and b.membership._coordinator._request[1].patient)
     assert b.leave() < 1.0
     slow.polls = True
     settled([slow], all_of(topic, PARTITIONS))

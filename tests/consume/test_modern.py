@@ -33,16 +33,16 @@ class ModernStand(Stand[Modern]):
 
     def __init__(self, **given: Any) -> None:
         basics: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 10.0, "max_poll_interval": 30.0}
-        holdings = OwnedPartitions()
+        ownership = OwnedPartitions()
         machine = Modern(
             "g",
             options=GroupOptions(**(basics | given)),
-            holdings=holdings,
+            ownership=ownership,
             member_id="me",
             waits=lambda _: 1.0,
             seconds=3.0,
         )
-        super().__init__(machine, holdings)
+        super().__init__(machine, ownership)
 
     def answer(
         self, ask: Ask, code: ErrorCode = ErrorCode.none, *, epoch: int = 1, given: dict[UUID, list[int]] | None = None
@@ -128,7 +128,7 @@ def test_what_is_given_is_offered_by_name_and_confirmed(stand: ModernStand) -> N
     look = stand.step()
     assert look == Look(TOPICS, Refresh.IF_STALE)
     stand.machine.learned([Topic("t", T)], stand.now)
-    assert stand.holdings.look().partitions == some(0, 1)
+    assert stand.ownership.target().partitions == some(0, 1)
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0, 1]}]
 
 
@@ -136,13 +136,13 @@ def test_a_topic_that_is_not_known_yet_is_left_out_and_looked_for(stand: ModernS
     stand.answer(stand.ask(), given={T: [0], U: [3]})
     stand.step()
     stand.machine.learned([Topic("t", T)], stand.now)
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == some(0)
     stand.answer(stand.ask())
     assert stand.rest() == 1.0
     stand.now = 1.0
     assert stand.step() == Look(TOPICS, Refresh.NOW)
     stand.machine.learned([Topic("u", U)], stand.now)
-    assert stand.holdings.look().partitions == some(0) | {TopicPartition("u", 3)}
+    assert stand.ownership.target().partitions == some(0) | {TopicPartition("u", 3)}
 
 
 def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: ModernStand) -> None:
@@ -150,9 +150,9 @@ def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: ModernSta
     stand.now = 4.0
     stand.answer(stand.ask(), given={T: [0]})
     assert stand.rest() == 8.0
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == some(0)
     assert stand.rest() == 8.0
-    stand.holdings.hold(some(0))
+    stand.ownership.hold(some(0))
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0]}]
 
 
@@ -162,10 +162,10 @@ def test_a_topic_that_was_created_anew_is_let_go_of_first(stand: ModernStand) ->
     stand.answer(stand.ask(), given={U: [0]})
     stand.step()
     stand.machine.learned([Topic("t", U)], stand.now)
-    assert stand.holdings.look().partitions == frozenset()
-    stand.holdings.hold(frozenset())
+    assert stand.ownership.target().partitions == frozenset()
+    stand.ownership.hold(frozenset())
     stand.step()
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == some(0)
     assert stand.machine._owned() == {(U, 0)}
 
 
@@ -176,7 +176,7 @@ def test_a_member_that_was_fenced_has_lost_everything_and_joins_again(stand: Mod
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), code)
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == some(0)
     assert stand.machine.generation == -1
     stand.now = 5.0
     ask = stand.ask()
@@ -196,7 +196,7 @@ def test_after_trouble_it_says_everything_again_and_nothing_is_lost(stand: Moder
     assert (ask.fields["member_epoch"], ask.fields["subscribed_topic_names"]) == (1, ["t"])
     assert ask.fields["topic_partitions"] == [{"topic_id": T, "partitions": [0]}]
     stand.answer(ask, given={T: [0]})
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == some(0)
 
 
 def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: ModernStand) -> None:
@@ -207,7 +207,7 @@ def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: Mode
             stand.machine.failed(step, ConnectionLost("here:1", "gone"), stand.now)
         stand.now += 0.5
     stand.step()
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == some(0)
 
 
 FATAL = [
@@ -259,7 +259,7 @@ def test_a_program_that_stays_away_leaves_and_returns(stand: ModernStand) -> Non
     stand.now = 30.0
     ask = stand.ask()
     assert ask.fields["member_epoch"] == -1
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == some(0)
     stand.answer(ask, epoch=-1)
     assert (stand.rest(), stand.machine.generation) == (inf, -1)
     stand.polled = 31.0
@@ -270,8 +270,8 @@ def test_without_topics_it_lets_go_and_then_leaves(stand: ModernStand) -> None:
     stand.become(0)
     stand.topics = frozenset()
     assert stand.rest() == 4.0
-    assert stand.holdings.look().partitions == frozenset()
-    stand.holdings.hold(frozenset())
+    assert stand.ownership.target().partitions == frozenset()
+    stand.ownership.hold(frozenset())
     assert stand.ask().fields["member_epoch"] == -1
 
 
@@ -347,7 +347,7 @@ class World:
     def join(self) -> None:
         stand = ModernStand(max_poll_interval=10_000.0, session_timeout=10_000.0)
         stand.machine.member_id = name = f"p{len(self.players)}"
-        self.players.append(ModernPlayer(name, stand.holdings, self.chance.choice([0.4, 0.1, 0.02]), stand=stand))
+        self.players.append(ModernPlayer(name, stand.ownership, self.chance.choice([0.4, 0.1, 0.02]), stand=stand))
 
     def turn(self) -> None:
         self.now += self.chance.choice([0.0, 0.01, 0.1])
