@@ -31,7 +31,7 @@ from ottla.cluster.ports import PortTaken, free_ports
 from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
 from ottla.cluster.redis import find_redis, password, password_file, start_redis, wait_for_redis
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, RedisState, StateDamaged, folders
-from ottla.cluster.status import look
+from ottla.cluster.status import read_status
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import Charter
 from ottla.errors import LocalClusterError
@@ -68,7 +68,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_was_never_there_is_absent(tmp_path: Path) -> None:
-    assert look(ClusterFolder(tmp_path, "c")).condition is Condition.ABSENT
+    assert read_status(ClusterFolder(tmp_path, "c")).condition is Condition.ABSENT
     assert LocalCluster("c", dir=tmp_path).down() is False
 
 
@@ -79,12 +79,12 @@ def test_a_damaged_state_file_is_named_and_down_removes_it(tmp_path: Path, text:
     (folder.path / "state.json").write_text(text, encoding="latin-1")
     with pytest.raises(StateDamaged, match=r"state\.json"):
         folder.load()
-    assert look(folder).condition is Condition.DAMAGED
+    assert read_status(folder).condition is Condition.DAMAGED
     with pytest.raises(StateDamaged, match="ottla cluster down"):  # and not: delete data that may be wanted
         LocalCluster("c", dir=tmp_path).up()
     assert (folder.path / "state.json").exists()
     assert LocalCluster("c", dir=tmp_path).down() is True
-    assert look(folder).condition is Condition.ABSENT
+    assert read_status(folder).condition is Condition.ABSENT
 
 
 @pytest.mark.parametrize("wrong", [{"nodes": []}, {"owner": {"pid": "x", "started": 1.0}}, {"owner": {"pid": 1}}])
@@ -93,15 +93,15 @@ def test_a_state_file_that_makes_no_sense_is_damaged(tmp_path: Path, wrong: dict
     folder.save(_state())
     file = folder.path / "state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
-    assert look(folder).condition is Condition.DAMAGED
+    assert read_status(folder).condition is Condition.DAMAGED
 
 
 def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: ProcessId) -> None:
     folder = ClusterFolder(tmp_path, "c")
     folder.save(_state(process=sleeper))
-    assert look(folder).condition is Condition.RUNNING
+    assert read_status(folder).condition is Condition.RUNNING
     end([sleeper], grace=0)
-    status = look(folder)
+    status = read_status(folder)
     assert status.condition is Condition.STALE
     assert "ottla cluster up --name c" in status.note
     assert not status.up
@@ -110,9 +110,9 @@ def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: Pro
 def test_a_start_that_was_cut_short_is_stale_and_one_under_way_is_not(tmp_path: Path, sleeper: ProcessId) -> None:
     folder = ClusterFolder(tmp_path, "c")
     folder.save(_state(Phase.STARTING, sleeper))
-    assert look(folder).condition is Condition.STALE
+    assert read_status(folder).condition is Condition.STALE
     with folder.locked(timeout=1):
-        assert look(folder).condition is Condition.STARTING
+        assert read_status(folder).condition is Condition.STARTING
 
 
 def test_a_cluster_whose_program_is_gone_is_orphaned(tmp_path: Path, sleeper: ProcessId) -> None:
@@ -120,7 +120,7 @@ def test_a_cluster_whose_program_is_gone_is_orphaned(tmp_path: Path, sleeper: Pr
     assert wait_until(lambda: life(gone) is Life.DEAD, timeout=10)
     folder = ClusterFolder(tmp_path, "c")
     folder.save(replace(_state(process=sleeper), owner=gone))
-    status = look(folder)
+    status = read_status(folder)
     assert status.condition is Condition.ORPHANED
     assert f"pid {gone.pid}" in status.note
 
@@ -340,7 +340,7 @@ def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monke
     monkeypatch.setattr(lifecycle, "start_nodes", lambda state, *_, **__: state)
     tools = lifecycle.Tools(Java(Path("java"), (), {}), Path("redis"))
     folder = ClusterFolder(tmp_path, "c")
-    moved = lifecycle.start_cluster(state, folder, tools=tools, deadline=Deadline.after(1), chance=random.Random(5))
+    moved = lifecycle.start_cluster(state, folder, tools=tools, deadline=Deadline.after(1), rng=random.Random(5))
     assert moved.redis is not None
     assert moved.redis.port != taken
 

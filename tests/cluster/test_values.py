@@ -212,7 +212,7 @@ def test_no_two_nodes_of_a_cluster_are_given_the_same_port() -> None:
         def choice(self, seq: Any) -> Any:
             return super().choice(seq[:300])
 
-    nodes = fresh_nodes(50, is_open=True, secure=True, chance=Forgetful(1))
+    nodes = fresh_nodes(50, is_open=True, secure=True, rng=Forgetful(1))
     ports = [port for node in nodes for port in node.ports.taken()]
     assert len(ports) == len(set(ports))
 

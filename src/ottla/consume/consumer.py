@@ -63,9 +63,9 @@ class Consumer:
     """A member of a consumer group, or a reader of partitions that the program names (`assign`).
 
     Only one thread at a time may use it; `stop` may be called from any thread. `with` closes it. With automatic
-    commits, a block that ends normally commits everything it received; one that raises commits everything except the records it
-    was processing. Polling, seeking, pausing and committing raise `OttlaError` after `close`, and while another thread
-    uses the consumer.
+    commits, a block that ends normally commits everything it received; one that raises commits everything except the
+    records it was processing. Polling, seeking, pausing and committing raise `OttlaError` after `close`, and while
+    another thread uses the consumer.
     """
 
     def __init__(
@@ -213,9 +213,9 @@ class Consumer:
         """This consumer's membership in its group, for `Transaction.send_offsets`.
 
         Raises `ConfigError` without a group. Raises `CommitFailed` if partitions were lost whose records the program
-        may still be processing: under the new generation their offsets would be accepted, although another member may be
-        further. Raises it also if a topic was deleted and created again: a transaction names topics, and would commit
-        offsets of the old one for the new one.
+        may still be processing: under the new generation their offsets would be accepted, although another member may
+        be further. Raises it also if a topic was deleted and created again: a transaction names topics, and would
+        commit offsets of the old one for the new one.
         """
         self._require_group()
         member = self._subscription.member  # Before `keeps`: see `commits.py`.

@@ -69,7 +69,10 @@ class Dispenser:
         committed: int = -1,
         topic_id: UUID | None = None,
     ) -> None:
-        """Read this partition from this offset, whatever came before. `topic_id` is the topic of the offset, if known."""
+        """Read this partition from this offset, whatever came before.
+
+        `topic_id` is the topic of the offset, if known.
+        """
         self.positions.begin(partition, offset, epoch=epoch, committed=committed, topic_id=topic_id)
         self._restart(partition)
 
