@@ -51,14 +51,14 @@ def test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one
     assert _interrupted(folder, signal.SIGKILL, broker_started) == -signal.SIGKILL
     status = _ottla(folder, "status")
     assert status.returncode == 1
-    assert "a start of it was cut short" in status.stdout
+    assert "its start was interrupted" in status.stdout
     left = {process.pid for process in strays(folder / "default")}
     assert left
 
     up = _ottla(folder, "up", "--topic", "clicks:3", "--setting", "log.retention.hours=1")
     assert up.returncode == 0, up.stderr
     assert "cluster 'default' is running, Kafka 4.3.1" in up.stdout
-    assert "removing what a dead program left" in up.stderr
+    assert "removing the leftovers of a dead program" in up.stderr
     assert not left & {process.pid for process in strays(folder / "default")}
     assert "log.retention.hours=1\n" in (folder / "default" / "broker-1" / "server.properties").read_text()
     with Admin(LocalCluster(dir=folder).bootstrap) as admin:

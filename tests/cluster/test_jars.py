@@ -80,7 +80,7 @@ def test_a_jar_that_is_not_there_is_not_asked_for_again(tmp_path: Path, reposito
 def test_a_file_longer_than_the_pinned_size_is_refused(tmp_path: Path, repository: Repository) -> None:
     jar = repository.add("one", b"x" * 1000)
     short = Jar(jar.coordinates, jar.sha256, 10)
-    with pytest.raises(LocalClusterError, match="longer than the 10 bytes"):
+    with pytest.raises(LocalClusterError, match="longer than the pinned 10 bytes"):
         JarCache(tmp_path, (short,)).ensure(base_url=repository.url)
 
 
@@ -130,7 +130,7 @@ def test_a_full_disk_is_reported_at_once_and_not_blamed_on_the_repository(
     for name, replacement in (("_Fetch._download", no_space), ("Path.replace", no_room)):
         with monkeypatch.context() as patch:
             patch.setattr(f"ottla.cluster.jars.{name}", replacement)
-            with pytest.raises(LocalClusterError, match=r"cannot be written .*No space left.*OTTLA_CACHE"):
+            with pytest.raises(LocalClusterError, match=r"cannot write to the jar cache .*No space left.*another cache folder"):
                 JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
     assert repository.asked[f"/{jar.path}"] <= 1
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]

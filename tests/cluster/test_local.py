@@ -174,7 +174,7 @@ def test_the_cluster_of_a_killed_program_is_removed(folder: Path) -> None:
 
 def test_a_broker_that_ends_while_starting_is_explained_by_its_log(folder: Path) -> None:
     cluster = LocalCluster("broken", settings={"metric.reporters": "no.such.Reporter"}, dir=folder)
-    with pytest.raises(LocalClusterError, match=r"(?s)broker 1 ended while starting.*no\.such\.Reporter"):
+    with pytest.raises(LocalClusterError, match=r"(?s)broker 1 ended during startup.*no\.such\.Reporter"):
         cluster.up()
     assert cluster.status().condition is Condition.ABSENT
     assert processes_of(folder) == []

@@ -223,7 +223,7 @@ def test_a_missing_or_old_java_is_one_sentence_that_says_what_to_install(tmp_pat
     old = _java(tmp_path / "old", "11.0.2")
     with pytest.raises(LocalClusterError, match=f"{old} is Java 11"):
         find_java({"PATH": str(old.parent)})
-    with pytest.raises(LocalClusterError, match="not a Java that runs"):
+    with pytest.raises(LocalClusterError, match="not a working Java"):
         find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": os.devnull})
 
 

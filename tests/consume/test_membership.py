@@ -228,7 +228,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"session_timeout": 0}, r"session_timeout=...\) must be seconds from 0.001 to 2,000,000, got 0"),
     ({"max_poll_interval": "5m"}, r"max_poll_interval=...\) must be seconds .* got '5m'"),
     ({"heartbeat_interval": 45.0}, r"heartbeat_interval must be shorter than session_timeout .* got 45 and 45 s"),
-    ({"instance_id": ""}, r"instance_id=...\) must be a text that is not empty, or None, got ''"),
+    ({"instance_id": ""}, r"instance_id=...\) must be a non-empty string or None, got ''"),
 ]
 
 
@@ -239,7 +239,7 @@ def test_a_wrong_option_is_refused_with_what_is_accepted(options: dict[str, Any]
 
 
 def test_a_group_without_a_name_is_refused(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="not empty"):
+    with pytest.raises(ConfigError, match="must not be empty"):
         Membership(stage.cluster(), "", options=GroupOptions(), changed=lambda: None)
 
 

@@ -135,7 +135,7 @@ def test_a_lost_partition_is_not_committed_under_the_new_generation(kafka: FakeK
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.groups["g"].offsets.clear()
         for attempt in (consumer.commit, lambda: consumer.commit({AT: 3}), lambda: consumer.member):
-            with pytest.raises(CommitFailed, match="t-0 were not committed: they were lost or let go of before"):
+            with pytest.raises(CommitFailed, match="t-0 were not committed: the partitions were lost or released"):
                 attempt()
         errors: list[Any] = []
         consumer.commit_soon(done=lambda _, error: errors.append(error))

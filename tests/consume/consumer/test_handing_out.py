@@ -280,7 +280,7 @@ def test_a_partition_without_a_place_is_an_error_until_the_program_decides(kafka
             kafka._dispatcher.state.groups["g"].offsets.pop(at, None)
     with new_consumer(kafka.bootstrap, topics="many", start="error", commit_every=None) as consumer:
         for _ in range(3):
-            with pytest.raises(InputError, match=r"group g has committed nothing for many-[23], and start is 'error'"):
+            with pytest.raises(InputError, match=r"group g has no committed offset for many-[23], and start is 'error'"):
                 read(consumer, 10**6)
         consumer.seek(MANY[2], 48)
         with pytest.raises(InputError, match="many-3"):
