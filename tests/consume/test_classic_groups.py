@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ottla.consume.classic_messages import HEARTBEAT, JOIN, LEAVE
 from ottla.consume.steps import Ask, Look
 from ottla.errors import ConnectionLost, ErrorCode
-from ottla.testing.fake.groups import Group, Joining, Member
+from ottla.testing.fake.groups import Group, JoinRequest, Member
 from ottla.testing.fake.log import Refused
 
 from .classic_stand import COOPERATIVE, ClassicStand, topic
@@ -79,7 +79,7 @@ class World:
         if ask.api != JOIN or not ask.fields["member_id"]:
             return
         offers = tuple((one["name"], one["metadata"]) for one in ask.fields["protocols"])
-        joining = Joining("c", ask.fields["member_id"], None, 10.0, 10_000.0, "consumer", offers)
+        joining = JoinRequest("c", ask.fields["member_id"], None, 10.0, 10_000.0, "consumer", offers)
         try:
             player.member = self.group.join(joining, self.now)
         except Refused as refused:
@@ -118,7 +118,7 @@ class World:
 
     def _decide_join(self, player: ClassicPlayer, fields: Any) -> None:
         if not fields["member_id"]:
-            self._answer(player, ErrorCode.member_id_required, member_id=self.group.promise_id("c"))
+            self._answer(player, ErrorCode.member_id_required, member_id=self.group.reserve_id("c"))
         elif player.welcome is not None:
             welcome, player.welcome = player.welcome, None
             self._answer(player, ErrorCode.none, **welcome)

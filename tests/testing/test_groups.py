@@ -14,7 +14,7 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
-from ottla.testing.fake.groups import Group, Joining, Member, Phase
+from ottla.testing.fake.groups import Group, JoinRequest, Member, Phase
 from ottla.testing.fake.log import Refused
 
 with warnings.catch_warnings():
@@ -24,9 +24,9 @@ with warnings.catch_warnings():
 DEADLINE = 20.0
 
 
-def joining(member_id: str = "", *, protocols: tuple[str, ...] = ("range",), instance: str | None = None) -> Joining:
+def joining(member_id: str = "", *, protocols: tuple[str, ...] = ("range",), instance: str | None = None) -> JoinRequest:
     offers = tuple((name, name.encode()) for name in protocols)
-    return Joining("client", member_id, instance, 10.0, 30.0, "consumer", offers)
+    return JoinRequest("client", member_id, instance, 10.0, 30.0, "consumer", offers)
 
 
 def stable(group: Group, members: int, now: float = 0.0) -> list[Member]:
