@@ -1,4 +1,4 @@
-"""What a member claims: never less than what its consumer may have, whatever the two threads do in between."""
+"""What a member claims: never less than its consumer may hold, whatever the two threads do in between."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_the_consumer_is_just_taking_stays_claimed_when_it_is_withdrawn() -
     ownership.target()
     ownership.assign(only())
     assert ownership.unreleased == only(P)
-    ownership.hold(only(P))  # it did not know better
+    ownership.hold(only(P))  # it could not know yet
     assert ownership.unreleased == only(P)
     ownership.target()
     ownership.hold(only())
@@ -92,11 +92,17 @@ def test_what_was_lost_before_it_was_taken_needs_no_farewell() -> None:
     assert ownership.target() == TargetAssignment(2, only(), only())
 
 
-some = st.frozensets(st.sampled_from([P, Q, TopicPartition("t", 2)]))
+partition_sets = st.frozensets(st.sampled_from([P, Q, TopicPartition("t", 2)]))
 
 
 @relaxed
-@given(st.lists(st.one_of(st.tuples(st.just("assign"), some), st.tuples(st.sampled_from(["lose", "act"]), some))))
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("assign"), partition_sets), st.tuples(st.sampled_from(["lose", "act"]), partition_sets)
+        )
+    )
+)
 def test_in_any_history_the_consumer_has_only_what_is_claimed_or_lost(history: list[tuple[str, Partitions]]) -> None:
     ownership, held, version, shown = OwnedPartitions(), only(), -1, TargetAssignment(0, only(), only())
     for what, partitions in history:
@@ -105,15 +111,15 @@ def test_in_any_history_the_consumer_has_only_what_is_claimed_or_lost(history: l
         elif what == "lose":
             ownership.lose()
         else:
-            wanted = ownership.target()
-            assert wanted.version >= version
-            assert wanted.version > version or wanted == shown
-            version, shown = wanted.version, wanted
-            assert not wanted.partitions & wanted.lost
-            held &= wanted.partitions
+            target = ownership.target()
+            assert target.version >= version
+            assert target.version > version or target == shown
+            version, shown = target.version, target
+            assert not target.partitions & target.lost
+            held &= target.partitions
             ownership.hold(held)
             assert held <= ownership.claimed
-            held |= wanted.partitions
+            held |= target.partitions
             ownership.hold(held)
         lost = ownership.claimed ^ (ownership.claimed | held)
         assert lost <= ownership._lost

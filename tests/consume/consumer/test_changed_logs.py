@@ -173,15 +173,15 @@ def test_a_transaction_is_not_given_offsets_of_a_topic_that_was_created_again(ka
 
 def test_a_successor_is_read_and_committed_from_its_beginning(kafka: FakeKafka, naming: str) -> None:
     """The same number of records as before: nothing about the offsets tells the two topics apart."""
-    told = Told()
-    options: dict[str, Any] = {"on_lost": "earliest", "events": [told], "commit_every": None}
+    sink = Told()
+    options: dict[str, Any] = {"on_lost": "earliest", "events": [sink], "commit_every": None}
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, **options) as consumer:
         read(consumer, 50)
         consumer.commit()
         recreate(kafka, records=50)
         kafka._dispatcher.state.group("g", broker=1).offsets.clear()
         assert [offset for _, offset in read(consumer, 50)] == list(range(50))
-        assert len(told.of(RangeLost)) == 1
+        assert len(sink.of(RangeLost)) == 1
         consumer.commit()
     assert committed(kafka) == {AT: 50}
 
@@ -259,8 +259,8 @@ def test_a_place_that_is_sought_is_in_the_topic_that_is_there(kafka: FakeKafka, 
 @pytest.mark.parametrize("policy", ["error", "earliest"])
 def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: FakeKafka, policy: str) -> None:
     """A group that assigns by id takes the old topic away and gives the new one, often before anything is noticed."""
-    told = Told()
-    options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [told]}
+    sink = Told()
+    options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [sink]}
     with new_consumer(kafka.bootstrap, topics=["long"], fetching=SMALL, **options) as consumer:
         consumer.poll(0.1)
         consumer.subscribe(["t"])
@@ -275,7 +275,7 @@ def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: Fa
             assert _lost(consumer).replaced
         else:
             assert [offset for _, offset in read(consumer, 30)] == list(range(30))
-            assert [event.start for event in told.of(RangeLost)] == [60]
+            assert [event.start for event in sink.of(RangeLost)] == [60]
 
 
 # A leader epoch that the log never had
@@ -286,8 +286,8 @@ def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, poli
     """Found: the broker refuses such an offset although it is there, and that was asked again and again for ever."""
     _with_epochs(kafka)
     has_committed(kafka, 30, epoch=7)
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", on_lost=policy, fetching=SMALL, events=[told]) as consumer:
+    sink = Told()
+    with new_consumer(kafka.bootstrap, topics="t", on_lost=policy, fetching=SMALL, events=[sink]) as consumer:
         if policy == "error":
             error = _lost(consumer)
             assert error.start == 30
@@ -296,7 +296,7 @@ def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, poli
         if policy == "earliest":
             assert [offset for _, offset in read(consumer, 50)] == list(range(50))
         eventually(lambda: consumer.poll(0.05) is None and _is_at(consumer, 50), "it is at the end")
-    assert len(told.of(RangeLost)) == 1
+    assert len(sink.of(RangeLost)) == 1
     assert _stored(kafka) == (50, -1), "the records here have no epoch, and the one before is forgotten"
 
 

@@ -7,7 +7,18 @@ import threading
 from typing import Any
 
 import pytest
-from tests.consume.consuming import SMALL, Told, committed, fail, failing, joined, new_consumer, offsets, read, take
+from tests.consume.consuming import (
+    SMALL,
+    RecordingListener,
+    committed,
+    fail,
+    failing,
+    joined,
+    new_consumer,
+    offsets,
+    read,
+    take,
+)
 from tests.waiting import eventually
 
 from ottla.admin.committed import Committed
@@ -91,16 +102,16 @@ def test_a_commit_with_a_callback_is_told(kafka: FakeKafka) -> None:
     def raises(*_: object) -> None:
         raise Stop
 
-    told: list[tuple[Any, Any, str]] = []
+    calls: list[tuple[Any, Any, str]] = []
     with new_consumer(kafka.bootstrap, topics="t", commit_every=None) as consumer:
         read(consumer, 50)
-        consumer.commit_soon(done=lambda offsets, error: told.append((offsets, error, threading.current_thread().name)))
+        consumer.commit_soon(done=lambda done, error: calls.append((done, error, threading.current_thread().name)))
         consumer.commit_soon({AT: Committed(7, metadata="note")}, done=raises)
         consumer.commit()  # after those that were begun before
         assert committed(kafka) == {AT: 50}
         assert consumer.committed()[AT].offset == 50
-    assert [(given[AT].offset, error) for given, error, _ in told] == [(50, None)]
-    assert told[0][2].startswith("ottla-commit")
+    assert [(offsets[AT].offset, error) for offsets, error, _ in calls] == [(50, None)]
+    assert calls[0][2].startswith("ottla-commit")
 
 
 def test_a_commit_that_the_broker_refuses_for_the_moment_is_tried_again(kafka: FakeKafka) -> None:
@@ -128,8 +139,8 @@ def test_a_group_that_moved_on_is_a_clear_error(kafka: FakeKafka) -> None:
 
 def test_a_lost_partition_is_not_committed_under_the_new_generation(kafka: FakeKafka) -> None:
     """Found: a commit was sent again with the generation after the loss, over what the next owner had committed."""
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         lose(kafka, consumer)
         with kafka._dispatcher.changed:
@@ -142,21 +153,21 @@ def test_a_lost_partition_is_not_committed_under_the_new_generation(kafka: FakeK
         eventually(lambda: errors, "the callback")
         assert isinstance(errors[0], CommitFailed)
         assert committed(kafka) == {}
-        assert told.of("lost") == []
+        assert listener.of("lost") == []
         assert read(consumer, 50)[0] == (0, 0)  # others may have it: it begins where the group is
-        assert told.of("lost") == [frozenset([AT])]
+        assert listener.of("lost") == [frozenset([AT])]
         assert consumer.member.generation > 1
         consumer.commit()
     assert committed(kafka) == {AT: 50}
 
 
 def test_a_lost_partition_is_not_committed_at_the_end(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         lose(kafka, consumer)
     assert committed(kafka) == {}
-    assert (told.of("lost"), told.of("revoked")) == ([frozenset([AT])], [])
+    assert (listener.of("lost"), listener.of("revoked")) == ([frozenset([AT])], [])
 
 
 @pytest.mark.usefixtures("impatient")
@@ -173,17 +184,17 @@ def test_what_was_let_go_of_is_not_committed_by_a_late_attempt(kafka: FakeKafka)
             kafka.clear_faults()
             eventually(lambda: errors, "the callback")
             assert isinstance(errors[0], CommitFailed)
-            theirs = {at for at in MANY if at in b.assignment}
+            theirs = {tp for tp in MANY if tp in b.assignment}
             assert not theirs & committed(kafka).keys()
 
 
-def let_go_and_retake(kafka: FakeKafka, told: Told, consumer: Consumer) -> None:
+def let_go_and_retake(kafka: FakeKafka, listener: RecordingListener, consumer: Consumer) -> None:
     """Another member comes and goes."""
-    before = len(told.of("assigned"))
+    before = len(listener.of("assigned"))
     other = new_consumer(kafka.bootstrap, topics="t", commit_every=None)
-    eventually(lambda: (other.poll(0.01), consumer.poll(0.01), len(told.of("revoked")) > 0)[-1], "it lets go")
+    eventually(lambda: (other.poll(0.01), consumer.poll(0.01), len(listener.of("revoked")) > 0)[-1], "it lets go")
     other.close()
-    eventually(lambda: (consumer.poll(0.01), len(told.of("assigned")) > before)[-1], "it takes it again")
+    eventually(lambda: (consumer.poll(0.01), len(listener.of("assigned")) > before)[-1], "it takes it again")
     joined(consumer, 1)
 
 
@@ -194,8 +205,8 @@ def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
     attempts: list[dict[TopicPartition, Committed]] = []
     came_back = threading.Event()
 
-    def refused(_: object, member: GroupMember, given: dict[TopicPartition, Committed], **__: object) -> None:
-        attempts.append(given)
+    def refused(_: object, member: GroupMember, offsets: dict[TopicPartition, Committed], **__: object) -> None:
+        attempts.append(offsets)
         if len(attempts) == 1:
             came_back.wait(10)
             raise BrokerError(int(ErrorCode.illegal_generation), "committing")
@@ -205,7 +216,7 @@ def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
     errors: list[Any] = []
     with Cluster(kafka.bootstrap) as cluster:
         commits = Commits(
-            cluster, member=lambda: GroupMember("g", "m", next(generations)), keeps=lambda these: these, name="g"
+            cluster, member=lambda: GroupMember("g", "m", next(generations)), keeps=lambda kept: kept, name="g"
         )
         commits.commit_soon({AT: Committed(3), LONG: Committed(4)}, lambda _, error: errors.append(error))
         eventually(lambda: attempts, "the first attempt")
@@ -219,13 +230,13 @@ def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
 
 def test_a_late_answer_does_not_say_where_to_begin(kafka: FakeKafka) -> None:
     """The partition went to another member and came back while the group's offset was being asked for."""
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", commit_every=None, listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", commit_every=None, listener=listener) as consumer:
         kafka.delay("OffsetFetch", 2.0, times=1)
         joined(consumer, 1)
         kafka.wait_for_request("OffsetFetch")
         kafka.delay("OffsetFetch", 0.5, when=When.BEFORE_HANDLING)
-        let_go_and_retake(kafka, told, consumer)
+        let_go_and_retake(kafka, listener, consumer)
         assert consumer.positions() == {}
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.groups["g"].offsets[AT] = StoredOffset(40, -1, None)
@@ -241,14 +252,14 @@ def test_partitions_of_others_cannot_be_committed_by_name(kafka: FakeKafka) -> N
 
 
 def test_a_member_that_left_because_its_program_was_away_commits_nothing(kafka: FakeKafka) -> None:
-    told = Told()
+    listener = RecordingListener()
     options = GroupOptions(
         protocol=Protocol.CLASSIC, heartbeat_interval=0.05, session_timeout=2.0, max_poll_interval=0.3
     )
-    with new_consumer(kafka.bootstrap, topics="t", listener=told, options=options) as consumer:
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener, options=options) as consumer:
         read(consumer, 50)
         kafka.wait_for_request("LeaveGroup")
         with pytest.raises(CommitFailed):
             consumer.commit()
         assert read(consumer, 50)[0] == (0, 0)
-        assert told.of("lost") == [frozenset([AT])]
+        assert listener.of("lost") == [frozenset([AT])]

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.consume.consuming import Told, committed, filled, joined, new_consumer, read
+from tests.consume.consuming import RecordingListener, committed, filled, joined, new_consumer, read
 from tests.waiting import eventually
 
 from ottla.config import Timeouts
@@ -37,7 +37,7 @@ def test_a_pattern_takes_in_topics_that_appear(kafka: FakeKafka) -> None:
         kafka.create_topic("shop.b", 2)
         kafka.create_topic("workshop.b", 2)
         joined(consumer, 3)
-        assert {at.topic for at in consumer.assignment} == {"shop.a", "shop.b"}
+        assert {tp.topic for tp in consumer.assignment} == {"shop.a", "shop.b"}
         consumer.subscribe(re.compile("nothing"))
         joined(consumer, 0)
         consumer.subscribe("t")
@@ -70,8 +70,8 @@ def test_what_is_wrong_with_a_topic_is_told_by_some_poll_and_then_looked_at_agai
 
 @pytest.mark.usefixtures("impatient")
 def test_another_subscription_takes_the_place_of_the_first(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         with pytest.raises(BrokerError, match="misspelt"):
             consumer.subscribe(["t", "misspelt"])
@@ -97,14 +97,14 @@ def test_an_unknown_topic_is_told(kafka: FakeKafka) -> None:
 
 
 def test_partitions_are_assigned_by_name_without_a_group(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, None, listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, None, listener=listener) as consumer:
         consumer.assign({MANY[0]: 45, MANY[1]: 48})
         assert sorted(read(consumer, 7)) == [(0, o) for o in range(45, 50)] + [(1, 48), (1, 49)]
         consumer.assign([MANY[1], MANY[2]])
         assert consumer.assignment == frozenset(MANY[1:3])
-        found = read(consumer, 50)
-        assert found == [(2, o) for o in range(50)]  # 1 goes on where it was
+        records = read(consumer, 50)
+        assert records == [(2, o) for o in range(50)]  # 1 goes on where it was
         consumer.assign({MANY[1]: 49})
         assert read(consumer, 1) == [(1, 49)]
         with pytest.raises(ConfigError, match="has no group"):
@@ -238,14 +238,14 @@ def test_a_forked_child_is_told_and_its_parent_goes_on(kafka: FakeKafka) -> None
 
 
 def test_the_error_that_ends_the_membership_is_raised_and_partitions_are_lost(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         kafka.fail("Heartbeat", ErrorCode.group_authorization_failed)
         for _ in range(2):
             with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
                 read(consumer, 1)
-        assert told.of("lost") == [frozenset([AT])]
+        assert listener.of("lost") == [frozenset([AT])]
     assert committed(kafka) == {}
 
 
@@ -272,12 +272,12 @@ BAD: list[tuple[dict[str, Any], type[OttlaError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "text"), BAD, ids=[str(case[0]) for case in BAD])
+@pytest.mark.parametrize(("arguments", "kind", "text"), BAD, ids=[str(case[0]) for case in BAD])
 def test_a_wrong_setting_is_refused_when_it_is_made(
-    kafka: FakeKafka, given: dict[str, Any], kind: type[OttlaError], text: str
+    kafka: FakeKafka, arguments: dict[str, Any], kind: type[OttlaError], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
-        new_consumer(kafka.bootstrap, **given)
+        new_consumer(kafka.bootstrap, **arguments)
 
 
 WRONG: list[tuple[str, Callable[[Consumer], object], str]] = [
@@ -307,7 +307,7 @@ def test_a_wrong_call_is_refused_with_what_is_accepted(kafka: FakeKafka) -> None
 def test_assign_refuses_what_is_no_partition(kafka: FakeKafka) -> None:
     wrong: list[Any] = ["t", 5, [("t", -1)], [AT, "t"], {AT: -1}, {AT: "x"}]
     with new_consumer(kafka.bootstrap, None) as consumer:
-        for given in wrong:
+        for arguments in wrong:
             with pytest.raises(InputError):
-                consumer.assign(given)
+                consumer.assign(arguments)
         assert consumer.assignment == frozenset()
