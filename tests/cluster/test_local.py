@@ -1,4 +1,4 @@
-"""Real brokers: started, killed, frozen, restarted, kept, orphaned; and nothing left of them afterwards."""
+"""Real brokers: started, killed, frozen, restarted, kept, orphaned; and nothing remains of them afterwards."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_an_unknown_broker_is_refused_with_the_known_ones(kafka: LocalCluster) -
 
 def test_a_second_object_finds_the_running_cluster_and_leaves_it_alone(kafka: LocalCluster) -> None:
     directory = Path(kafka.status().directory).parent
-    with LocalCluster("tests", dir=directory) as found:
-        assert found.bootstrap == kafka.bootstrap
+    with LocalCluster("tests", dir=directory) as same:
+        assert same.bootstrap == kafka.bootstrap
     assert LocalCluster.attach("tests", directory).bootstrap == kafka.bootstrap
     assert kafka.status().condition is Condition.RUNNING
     with pytest.raises(LocalClusterError, match="brokers: 3, not 5"):
@@ -117,8 +117,8 @@ def test_kafkas_own_tools_run_from_the_same_jars(kafka: LocalCluster) -> None:
     )
     segment = kafka.data(1) / "tools-0" / "00000000000000000000.log"
     assert wait_until(lambda: segment.stat().st_size > 0, timeout=10)
-    said = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", str(segment), "--print-data-log").decode()
-    assert "payload: hello" in said
+    dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", str(segment), "--print-data-log").decode()
+    assert "payload: hello" in dump
 
 
 def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: LocalCluster) -> None:
@@ -144,7 +144,7 @@ def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: Loca
         assert resumed.redis_url is not None
         with closing(open_store(resumed.redis_url, "etl")) as store:
             assert store.found(Charter()).max_attempts == 7
-    # The block did not make the data, so it did not remove it either.
+    # The block did not create the data, so it did not remove it.
     assert cluster.status().condition is Condition.STOPPED
     assert cluster.down() is True
     assert cluster.status().condition is Condition.ABSENT
@@ -185,8 +185,8 @@ def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: 
         taken = somebody.getsockname()[1]
         choose = lifecycle.fresh_nodes
 
-        def unlucky(count: int, **wanted: Any) -> tuple[NodeState, ...]:
-            first, *rest = choose(count, **wanted)
+        def unlucky(count: int, **arguments: Any) -> tuple[NodeState, ...]:
+            first, *rest = choose(count, **arguments)
             return (replace(first, ports=Ports(taken, first.ports.controller)), *rest)
 
         monkeypatch.setattr(lifecycle, "fresh_nodes", unlucky)

@@ -1,4 +1,4 @@
-"""The state file, the process table, and what is said when they disagree."""
+"""The state file, the process table, and what is reported when they disagree."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     state = replace(_state(process=ProcessId(7, "then")), owner=ProcessId.own(), settings={"a": "b"})
     folder.save(state)
     assert folder.load() == state
-    assert [found.name for found in folders(tmp_path)] == ["c"]
+    assert [folder.name for folder in folders(tmp_path)] == ["c"]
 
 
 def test_a_cluster_that_was_never_there_is_absent(tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_a_start_that_was_cut_short_is_stale_and_one_under_way_is_not(tmp_path: 
 
 
 def test_a_cluster_whose_program_is_gone_is_orphaned(tmp_path: Path, sleeper: ProcessId) -> None:
-    gone = spawn([sys.executable, "-c", ""], log=tmp_path / "gone", environment=dict(os.environ))
-    assert wait_until(lambda: life(gone) is Life.DEAD, timeout=10)
+    dead = spawn([sys.executable, "-c", ""], log=tmp_path / "gone", environment=dict(os.environ))
+    assert wait_until(lambda: life(dead) is Life.DEAD, timeout=10)
     folder = ClusterFolder(tmp_path, "c")
-    folder.save(replace(_state(process=sleeper), owner=gone))
+    folder.save(replace(_state(process=sleeper), owner=dead))
     status = read_status(folder)
     assert status.condition is Condition.ORPHANED
-    assert f"pid {gone.pid}" in status.note
+    assert f"pid {dead.pid}" in status.note
 
 
 def test_a_recycled_pid_is_never_hit(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_recycled_pid_is_never_hit(tmp_path: Path) -> None:
     assert LocalCluster("c", dir=tmp_path).down() is True
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells the ticks since it booted")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux has the ticks since boot")
 def test_a_clock_that_is_set_changes_no_process(sleeper: ProcessId, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: 0.0)
     assert ProcessId.of(sleeper.pid) == sleeper
@@ -237,7 +237,7 @@ def test_the_guard_sees_that_a_program_is_dead_before_its_parent_does(tmp_path: 
         folder.save(replace(_state(), owner=known))
         guard = start_guard(folder, known, environment=dict(os.environ))
         try:
-            owner.kill()  # and not waited for: it stays as a zombie, its pid taken
+            owner.kill()  # not waited for: it stays a zombie, and its pid stays taken
             assert wait_until(lambda: not folder.path.exists(), timeout=20)
         finally:
             end([guard], grace=0)
@@ -264,14 +264,14 @@ def test_another_redis_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None
 def _said(port: int, *commands: str) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
-        heard = b""
-        while more := connection.recv(1 << 16):
-            heard += more
-        return heard
+        received = b""
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+        return received
 
 
 def _redis_on_a_free_port(folder: Path) -> tuple[ProcessId, int]:
-    """Other tests look for ports at the same time, so the port that was free may be taken a moment later."""
+    """Other tests take ports at the same time, so a free port may be taken a moment later."""
     environment = dict(os.environ)
     while True:
         (port,) = free_ports(1, random.Random())
@@ -284,7 +284,7 @@ def _redis_on_a_free_port(folder: Path) -> tuple[ProcessId, int]:
 
 
 def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
-    """They reach its port; its password they cannot read, neither in a file nor in the list of processes."""
+    """They reach its port, but cannot read its password, neither in a file nor in the process list."""
     environment, folder = dict(os.environ), tmp_path / "c" / 'a "redis"'
     before = os.umask(0)
     try:
@@ -296,9 +296,9 @@ def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
         assert len(secret) > 30
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {
-            one.name: one.stat().st_mode & 0o077
-            for one in folder.rglob("*")
-            if one.is_file() and secret.encode() in one.read_bytes()
+            path.name: path.stat().st_mode & 0o077
+            for path in folder.rglob("*")
+            if path.is_file() and secret.encode() in path.read_bytes()
         } == {
             "password": 0,
             "redis.conf": 0,
@@ -351,7 +351,7 @@ def test_what_runs_on_in_a_deleted_folder_is_ended_by_the_next_up(
     redis, _ = _redis_on_a_free_port(tmp_path / "c" / "redis")
     try:
         shutil.rmtree(tmp_path / "c")
-        monkeypatch.setenv("PATH", str(tmp_path))  # no Java: this much is enough here
+        monkeypatch.setenv("PATH", str(tmp_path))  # no Java is enough here
         monkeypatch.delenv("JAVA_HOME", raising=False)
         with pytest.raises(LocalClusterError, match="Java"):
             LocalCluster("c", dir=tmp_path).up()
@@ -401,7 +401,7 @@ def test_files_with_passwords_are_for_their_user_alone(tmp_path: Path) -> None:
     state = ClusterRequest(brokers=1, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
     folder = ClusterFolder(tmp_path / "base", "c")
     folder.path.mkdir(parents=True)
-    folder.path.chmod(0o755)  # as an earlier version made it
+    folder.path.chmod(0o755)  # as an earlier version created it
     folder.node(1).mkdir()
     folder.properties(1).write_text("")
     before = os.umask(0)
@@ -443,5 +443,5 @@ def test_commands_exclude_one_another_although_lock_files_come_and_go(tmp_path: 
     (tmp_path / "count").write_text("0")
     command = [sys.executable, "-c", _COUNTING, str(tmp_path / "base"), "100"]
     running = [subprocess.Popen(command) for _ in range(3)]
-    assert [one.wait(60) for one in running] == [0, 0, 0]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "300"

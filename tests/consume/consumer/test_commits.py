@@ -56,7 +56,7 @@ def test_a_block_that_raises_does_not_commit_what_it_was_working_on(kafka: FakeK
 
 @pytest.mark.parametrize("call", ["pause", "seek", "commit nothing", "resume"])
 def test_what_is_being_worked_on_is_not_done_because_of_other_calls(kafka: FakeKafka, call: str) -> None:
-    """Found: pause and seek, of any partition, counted everything as done."""
+    """Regression: pause and seek, of any partition, counted everything as finished."""
     with failing(Stop), new_consumer(kafka.bootstrap, topics="many", fetching=SMALL) as consumer:
         joined(consumer, 4)
         consumer.pause(*MANY[1:])
@@ -76,7 +76,7 @@ def test_what_is_being_worked_on_is_not_done_because_of_other_calls(kafka: FakeK
 
 
 def test_what_the_program_committed_is_not_taken_back_by_an_automatic_commit(kafka: FakeKafka) -> None:
-    """Found: the end of a consumer committed what the program was through with for certain, which was less."""
+    """Regression: close committed less than the program had finished."""
     with failing(Stop), new_consumer(kafka.bootstrap, topics="long", fetching=SMALL) as consumer:
         got = len(take(consumer)) + len(take(consumer))
         consumer.commit()
@@ -107,7 +107,7 @@ def test_a_commit_with_a_callback_is_told(kafka: FakeKafka) -> None:
         read(consumer, 50)
         consumer.commit_soon(done=lambda done, error: calls.append((done, error, threading.current_thread().name)))
         consumer.commit_soon({AT: Committed(7, metadata="note")}, done=raises)
-        consumer.commit()  # after those that were begun before
+        consumer.commit()  # after the earlier commits
         assert committed(kafka) == {AT: 50}
         assert consumer.committed()[AT].offset == 50
     assert [(offsets[AT].offset, error) for offsets, error, _ in calls] == [(50, None)]
@@ -138,7 +138,7 @@ def test_a_group_that_moved_on_is_a_clear_error(kafka: FakeKafka) -> None:
 
 
 def test_a_lost_partition_is_not_committed_under_the_new_generation(kafka: FakeKafka) -> None:
-    """Found: a commit was sent again with the generation after the loss, over what the next owner had committed."""
+    """Regression: a commit was resent under the generation after the loss, over the commit of the next owner."""
     listener = RecordingListener()
     with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
@@ -172,7 +172,7 @@ def test_a_lost_partition_is_not_committed_at_the_end(kafka: FakeKafka) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_what_was_let_go_of_is_not_committed_by_a_late_attempt(kafka: FakeKafka) -> None:
-    """Found: a commit in the background went on trying after its partition was given to another member."""
+    """Regression: a background commit kept retrying after its partition was given to another member."""
     with new_consumer(kafka.bootstrap, topics="many", commit_every=None) as a:
         joined(a, 4)
         eventually(lambda: (a.poll(0.01), len(a.positions()) == 4)[-1], "it knows where it is")
@@ -189,7 +189,7 @@ def test_what_was_let_go_of_is_not_committed_by_a_late_attempt(kafka: FakeKafka)
 
 
 def let_go_and_retake(kafka: FakeKafka, listener: RecordingListener, consumer: Consumer) -> None:
-    """Another member comes and goes."""
+    """Let another member join and leave."""
     before = len(listener.of("assigned"))
     other = new_consumer(kafka.bootstrap, topics="t", commit_every=None)
     eventually(lambda: (other.poll(0.01), consumer.poll(0.01), len(listener.of("revoked")) > 0)[-1], "it lets go")
@@ -201,7 +201,7 @@ def let_go_and_retake(kafka: FakeKafka, listener: RecordingListener, consumer: C
 def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
     kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partition went to another member and came back while a commit was on its way, which is then refused."""
+    """The partition went to another member and came back while a commit was in flight, which is then refused."""
     attempts: list[dict[TopicPartition, Committed]] = []
     came_back = threading.Event()
 
@@ -229,7 +229,7 @@ def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
 
 
 def test_a_late_answer_does_not_say_where_to_begin(kafka: FakeKafka) -> None:
-    """The partition went to another member and came back while the group's offset was being asked for."""
+    """The partition went to another member and came back while the committed offset was being looked up."""
     listener = RecordingListener()
     with new_consumer(kafka.bootstrap, topics="t", commit_every=None, listener=listener) as consumer:
         kafka.delay("OffsetFetch", 2.0, times=1)

@@ -1,4 +1,4 @@
-"""What a consumer takes, who may use it, how it ends, and what it refuses."""
+"""What a consumer subscribes to, which threads may use it, how it ends, and what it refuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_pattern_takes_in_topics_that_appear(kafka: FakeKafka) -> None:
 
 
 def test_the_first_poll_waits_no_longer_than_it_may(kafka: FakeKafka) -> None:
-    """Found: with brokers away, it waited for up to a minute, whatever its timeout."""
+    """Regression: with all brokers down, it waited for up to a minute, whatever its timeout."""
     filled(kafka, "t", 1)
     kafka.all_down()
     times = Timeouts(connect=20.0, request=20.0, total=1000.0)
@@ -147,7 +147,7 @@ def test_a_consumer_either_subscribes_or_assigns(kafka: FakeKafka) -> None:
 
 
 def is_in_use(consumer: Consumer) -> bool:
-    """By another thread."""
+    """Return whether another thread is using it."""
     if not consumer._in_use.acquire(blocking=False):
         return True
     consumer._in_use.release()
@@ -168,7 +168,7 @@ def test_only_one_thread_at_a_time_may_use_it(kafka: FakeKafka) -> None:
 
 
 def test_close_ends_a_poll_of_another_thread(kafka: FakeKafka) -> None:
-    """Found: it raised, and everything stayed open."""
+    """Regression: it raised, and everything stayed open."""
     consumer = new_consumer(kafka.bootstrap, topics="none")
     got: list[object] = []
 
@@ -281,10 +281,10 @@ def test_a_wrong_setting_is_refused_when_it_is_made(
 
 
 WRONG: list[tuple[str, Callable[[Consumer], object], str]] = [
-    ("a partition of others", lambda c: c.seek(MANY[0], 0), "this consumer does not have many-0; it has t-0"),
+    ("another's partition", lambda c: c.seek(MANY[0], 0), "this consumer does not have many-0; it has t-0"),
     ("no partition", lambda c: c.seek("t", 0), "'t' is not a partition: use TopicPartition"),  # type: ignore[arg-type]
     ("a number as text", lambda c: c.pause(("t", "0")), "is not a partition"),  # type: ignore[arg-type]
-    ("a place that is none", lambda c: c.seek(AT, "begin"), "place is 'begin'"),
+    ("an invalid place", lambda c: c.seek(AT, "begin"), "place is 'begin'"),
     ("an offset below 0", lambda c: c.seek(AT, -5), "offsets begin at 0"),
     ("a commit below 0", lambda c: c.commit({AT: -1}), "offsets are integers from 0"),
     ("a commit of text", lambda c: c.commit({AT: "5"}), "offsets are integers from 0"),  # type: ignore[dict-item]

@@ -1,4 +1,4 @@
-"""What a consumer hands out and from where: listeners, single records, pauses, seeks and places that are lost."""
+"""What a consumer returns and from where: listeners, single records, pauses, seeks and lost positions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_listener_is_told_when_partitions_come_and_go(kafka: FakeKafka) -> Non
 
 @pytest.mark.parametrize("kind", ["assigned", "revoked", "lost"])
 def test_a_listener_that_raises_is_heard_and_changes_nothing_else(kafka: FakeKafka, kind: str) -> None:
-    """Found: one that raised left partitions unread, or never let go of."""
+    """Regression: a listener that raised left partitions unread, or never released."""
 
     def raises(*_: object) -> None:
         listener.actions.clear()
@@ -113,7 +113,7 @@ def test_a_listener_that_stops_ends_the_iteration(kafka: FakeKafka) -> None:
         assert offsets(consumer) == []
 
 
-# One by one
+# Single records
 
 
 def test_records_come_one_by_one_with_all_they_have(kafka: FakeKafka) -> None:
@@ -128,7 +128,7 @@ def test_records_come_one_by_one_with_all_they_have(kafka: FakeKafka) -> None:
 
 
 def test_records_that_a_program_did_not_take_are_not_passed_over(kafka: FakeKafka) -> None:
-    """Found: after a break, the rest of the batch was skipped."""
+    """Regression: after a break, the rest of the batch was skipped."""
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         for record in consumer.records():
             if record.offset == 4:
@@ -173,7 +173,7 @@ def test_a_pause_among_records_holds_the_next_one_back(kafka: FakeKafka) -> None
 
 
 def test_slow_work_on_single_records_keeps_the_membership_and_commits(kafka: FakeKafka) -> None:
-    """Found: a batch of records handed out one by one counted as one poll."""
+    """Regression: a batch of single records counted as one poll."""
     listener = RecordingListener()
     options = GroupOptions(
         protocol=Protocol.CLASSIC, heartbeat_interval=0.05, session_timeout=2.0, max_poll_interval=0.6
@@ -208,7 +208,7 @@ def test_single_records_need_all_columns(kafka: FakeKafka) -> None:
         consumer.records()
 
 
-# Places
+# Positions
 
 
 def test_pause_and_resume_neither_skip_nor_repeat(kafka: FakeKafka) -> None:
@@ -265,7 +265,7 @@ def test_where_to_begin_without_a_commit(kafka: FakeKafka) -> None:
 
 
 def test_a_partition_without_a_place_is_an_error_until_the_program_decides(kafka: FakeKafka) -> None:
-    """Found: it was told once, and never read nor mentioned again; nor were those that had a place."""
+    """Regression: it raised once, and then neither it nor the others were ever read."""
     with new_consumer(kafka.bootstrap, topics="many") as first:
         joined(first, 4)
         first.commit({MANY[0]: 45, MANY[1]: 46})
@@ -333,7 +333,7 @@ def test_places_that_cannot_be_asked_for_yet_are_asked_for_again(kafka: FakeKafk
 
 
 def test_places_that_nobody_may_know_are_an_error(kafka: FakeKafka) -> None:
-    """Found: it was asked for again and again, without a pause and without a word to the program."""
+    """Regression: it was retried without a pause and without an error for the program."""
     fault = kafka.fail("OffsetFetch", ErrorCode.group_authorization_failed, times=None)
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         for _ in range(3):
