@@ -181,8 +181,8 @@ def test_a_broker_that_ends_while_starting_is_explained_by_its_log(folder: Path)
 
 
 def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as somebody:
-        taken = somebody.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
         choose = lifecycle.fresh_nodes
 
         def unlucky(count: int, **arguments: Any) -> tuple[NodeState, ...]:

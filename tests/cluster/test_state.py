@@ -223,7 +223,7 @@ def test_a_process_keeps_nothing_open_that_its_starter_got_from_a_shell(tmp_path
     try:
         os.close(writer)
         assert select.select([reader], [], [], 5)[0] == [reader]
-        assert os.read(reader, 1) == b""  # the end: nobody else holds the other side
+        assert os.read(reader, 1) == b""  # the end: no other process holds the other side
     finally:
         end([process], grace=0)
         os.close(reader)
@@ -322,14 +322,14 @@ def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
 
 def test_the_password_is_not_told_to_another_process_that_has_the_port(tmp_path: Path) -> None:
     environment = dict(os.environ)
-    with socket.create_server(("127.0.0.1", 0)) as somebody:
-        somebody.setblocking(False)
-        port = somebody.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        port = server.getsockname()[1]
         running = start_redis(find_redis(environment), tmp_path / "redis", port=port, environment=environment)
         with pytest.raises(PortTaken):
             wait_for_redis(running, tmp_path / "redis", port=port, timeout=10)
         with pytest.raises(BlockingIOError):
-            somebody.accept()
+            server.accept()
 
 
 def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class ClassicStand(Stand[Classic]):
         self.machine.answered(ask, SimpleNamespace(error_code=code, **fields), self.now)
 
     def become(
-        self, partitions: Partitions, *, generation: int = 1, leader: str = "somebody", protocol: str = "range"
+        self, partitions: Partitions, *, generation: int = 1, leader: str = "another", protocol: str = "range"
     ) -> None:
         """Join, get an assignment and take it over."""
         ask = self.ask()

@@ -155,7 +155,7 @@ def test_cooperation_gives_everything_out_within_a_few_rounds(members: Members, 
 
 CLAIMS = [
     ("the newer generation", {"m": wants("a", "a0", 3), "n": wants("a", "a0", 2)}, {"m": "a0", "n": ""}),
-    ("nobody, if both are as new", {"m": wants("a", "a0", 3), "n": wants("a", "a0", 3)}, {"m": "", "n": ""}),
+    ("none, if both are as new", {"m": wants("a", "a0", 3), "n": wants("a", "a0", 3)}, {"m": "", "n": ""}),
 ]
 
 

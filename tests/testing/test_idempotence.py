@@ -78,7 +78,7 @@ class Producing(RuleBasedStateMachine):
         self.send(count)
 
     @rule(count=counts)
-    def somebody_else_sends(self, count: int) -> None:
+    def another_producer_sends(self, count: int) -> None:
         assert self.log.append(Batch.parse(make_batch(count)), leader_epoch=0) == self.stored
         self.stored += count
 

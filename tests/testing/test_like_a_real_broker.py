@@ -270,13 +270,13 @@ def test_an_unknown_topic_is_answered_as_by_a_real_broker(both: tuple[Stage, Sta
 
 def test_an_unknown_topic_id_is_answered_as_by_a_real_broker(both: tuple[Stage, Stage]) -> None:
     def codes(on: Stage) -> list[ErrorCode]:
-        nobody = uuid.uuid4()
-        data = [{"topic_id": nobody, "partition_data": [{"index": 0, "records": make_batch()}]}]
+        unknown_id = uuid.uuid4()
+        data = [{"topic_id": unknown_id, "partition_data": [{"index": 0, "records": make_batch()}]}]
         produced = on.client.ask("Produce", 13, acks=-1, timeout=timedelta(seconds=5), topic_data=data)
         part = {"partition": 0, "partition_max_bytes": 100}
-        topics = [{"topic_id": nobody, "partitions": [part]}]
+        topics = [{"topic_id": unknown_id, "partitions": [part]}]
         fetched = on.client.ask("Fetch", 13, replica_id=-1, session_epoch=-1, max_bytes=100, topics=topics)
-        deleted = on.client.ask("DeleteTopics", 6, topics=[{"topic_id": nobody}], timeout=timedelta(seconds=5))
+        deleted = on.client.ask("DeleteTopics", 6, topics=[{"topic_id": unknown_id}], timeout=timedelta(seconds=5))
         return [
             produced.responses[0].partition_responses[0].error_code,
             fetched.responses[0].partitions[0].error_code,

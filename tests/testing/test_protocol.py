@@ -350,9 +350,9 @@ def test_list_offsets_knows_start_end_newest_and_time(client: RawClient) -> None
 
 
 def test_a_transactional_id_is_taken_over_with_the_next_epoch(client: RawClient) -> None:
-    nobody = {"producer_id": -1, "producer_epoch": -1}
-    first = client.ask("InitProducerId", 4, transactional_id="tx", **nobody)
-    second = client.ask("InitProducerId", 4, transactional_id="tx", **nobody)
+    new = {"producer_id": -1, "producer_epoch": -1}
+    first = client.ask("InitProducerId", 4, transactional_id="tx", **new)
+    second = client.ask("InitProducerId", 4, transactional_id="tx", **new)
     assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
     stale = {"producer_id": first.producer_id, "producer_epoch": first.producer_epoch}
     refused = client.ask("InitProducerId", 4, transactional_id="tx", **stale)

@@ -34,7 +34,7 @@ class _Lookup(NamedTuple):
     """Committed offsets, start offsets of the other partitions, and the topic ids that they belong to."""
 
     committed: dict[TopicPartition, Committed]
-    started: dict[TopicPartition, int]
+    starts: dict[TopicPartition, int]
     ids: dict[str, UUID | None]
 
 
@@ -58,7 +58,7 @@ class StartPositions:
         self._start = start
         self._isolation = isolation
         self._numbers = itertools.count()
-        self._searches: dict[int, Partitions] = {}
+        self._lookups: dict[int, Partitions] = {}
         self._last_positions: dict[TopicPartition, Committed] = {}
         """Where released partitions were last, and of which topic."""
         self._failures = 0
@@ -68,16 +68,16 @@ class StartPositions:
         """Look up the partitions that have no position and no lookup running. Call it on every poll."""
         if len(self._dispenser.positions) == len(held) or time.monotonic() < self._not_before:
             return
-        self._searches = {n: partitions for n, partitions in self._searches.items() if self._is_running(n)}
-        searched = frozenset[TopicPartition]().union(*self._searches.values())
+        self._lookups = {n: partitions for n, partitions in self._lookups.items() if self._is_running(n)}
+        in_progress = frozenset[TopicPartition]().union(*self._lookups.values())
         missing = frozenset(partition for partition in held if partition not in self._dispenser.positions)
-        missing -= searched | self._dispenser.failed
+        missing -= in_progress | self._dispenser.failed
         if missing:
-            self._search(missing)
+            self._start_lookup(missing)
 
     def forget(self, partitions: Partitions) -> None:
         """Ignore the results of running lookups for these partitions."""
-        self._searches = {number: searched - partitions for number, searched in self._searches.items()}
+        self._lookups = {number: in_progress - partitions for number, in_progress in self._lookups.items()}
 
     def remember(self, partitions: Partitions) -> None:
         """Keep the positions of partitions that are about to be released: they may return with another topic's id."""
@@ -85,13 +85,13 @@ class StartPositions:
         self._last_positions |= {tp: handed[tp] for tp in partitions if tp in handed and tp not in replaced}
 
     def _is_running(self, number: int) -> bool:
-        return self._background.busy(("places", number))
+        return self._background.busy(("start positions", number))
 
-    def _search(self, missing: Partitions) -> None:
+    def _start_lookup(self, missing: Partitions) -> None:
         number = next(self._numbers)
-        self._searches[number] = missing
+        self._lookups[number] = missing
         self._background.run(
-            ("places", number),
+            ("start positions", number),
             lambda: self._look_up(missing),
             done=lambda lookup: self._apply(number, lookup),
             failed=lambda error: self._failed(number, error),
@@ -99,7 +99,7 @@ class StartPositions:
 
     def _apply(self, number: int, lookup: _Lookup) -> None:
         self._failures = 0
-        for partition in sorted(self._searches.pop(number, frozenset())):
+        for partition in sorted(self._lookups.pop(number, frozenset())):
             if partition in self._dispenser.positions:
                 continue  # The program has set a position in the meantime.
             topic_id = lookup.ids.get(partition.topic)
@@ -108,8 +108,8 @@ class StartPositions:
                 self._dispenser.begin(partition, offset, epoch=epoch, committed=offset, topic_id=topic_id)
             elif (predecessor := self._predecessor(partition, topic_id)) is not None:
                 self._dispenser.begin(partition, predecessor.offset, topic_id=predecessor.topic_id)
-            elif partition in lookup.started:
-                self._dispenser.begin(partition, lookup.started[partition], topic_id=topic_id)
+            elif partition in lookup.starts:
+                self._dispenser.begin(partition, lookup.starts[partition], topic_id=topic_id)
             else:
                 reason = f"group {self._group} has no committed offset for {partition}, and start is 'error'"
                 self._dispenser.fail(partition, InputError(f"{reason}: seek to the offset where it should start"))
@@ -124,7 +124,7 @@ class StartPositions:
         return None if last is None or None in (last.topic_id, topic_id) or last.topic_id == topic_id else last
 
     def _failed(self, number: int, error: OttlaError) -> None:
-        partitions = self._searches.pop(number, frozenset())
+        partitions = self._lookups.pop(number, frozenset())
         if _is_transient(error):
             self._failures += 1
             self._not_before = time.monotonic() + self._cluster.retry.wait(self._failures, 1.0)
@@ -153,8 +153,8 @@ class StartPositions:
         missing = [partition for partition in new if partition not in committed]
         if not missing or self._start == _ERROR:
             return _Lookup(committed, {}, ids)
-        started = bounds.resolve(self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline)
-        return _Lookup(committed, started, ids)
+        starts = bounds.resolve(self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline)
+        return _Lookup(committed, starts, ids)
 
 
 def _is_transient(error: OttlaError) -> bool:

@@ -104,7 +104,7 @@ def test_partitions_are_assigned_by_name_without_a_group(kafka: FakeKafka) -> No
         consumer.assign([MANY[1], MANY[2]])
         assert consumer.assignment == frozenset(MANY[1:3])
         records = read(consumer, 50)
-        assert records == [(2, o) for o in range(50)]  # 1 goes on where it was
+        assert records == [(2, o) for o in range(50)]  # 1 continues where it was
         consumer.assign({MANY[1]: 49})
         assert read(consumer, 1) == [(1, 49)]
         with pytest.raises(ConfigError, match="has no group"):

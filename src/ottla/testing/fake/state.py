@@ -171,7 +171,7 @@ class ClusterState:
         return self.topics[name]
 
     def partition(self, topic: Topic, index: int) -> Partition:
-        """Return a partition of the topic, whoever leads it. Raises `Refused` if it does not exist."""
+        """Return a partition of the topic, whichever broker leads it. Raises `Refused` if it does not exist."""
         if not 0 <= index < len(topic.partitions):
             raise Refused(ErrorCode.unknown_topic_or_partition, f"topic {topic.name!r} has no partition {index}")
         return topic.partitions[index]
