@@ -137,7 +137,7 @@ def test_an_absent_cluster_is_shown_as_such() -> None:
     assert _run("cluster", "down", "--all").stdout == "there is no cluster\n"
 
 
-def test_a_download_is_told_in_lines_when_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_download_prints_lines_if_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with JarProgress() as progress:
         for done in range(0, 50_000_001, 1_000_000):
             progress(done, 50_000_000)
@@ -159,7 +159,7 @@ def test_a_wrong_bootstrap_address_is_refused() -> None:
     assert "'a:b' is not HOST:PORT" in result.stderr
 
 
-def test_without_any_broker_the_ways_to_get_one_are_told() -> None:
+def test_without_any_broker_the_error_says_how_to_get_one() -> None:
     result = CliRunner().invoke(where, [])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: no brokers given: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")

@@ -84,7 +84,7 @@ def test_a_file_longer_than_the_pinned_size_is_refused(tmp_path: Path, repositor
         JarCache(tmp_path, (short,)).ensure(base_url=repository.url)
 
 
-def test_nobody_is_asked_when_the_cache_is_warm(tmp_path: Path, repository: Repository) -> None:
+def test_a_warm_cache_needs_no_request(tmp_path: Path, repository: Repository) -> None:
     cache = JarCache(tmp_path, (repository.add("one", b"abc"), repository.add("two", b"def")))
     cache.ensure(base_url=repository.url)
     cache.ensure(base_url=repository.url)

@@ -180,7 +180,7 @@ def test_a_broker_that_ends_while_starting_is_explained_by_its_log(folder: Path)
     assert processes_of(folder) == []
 
 
-def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_process_takes_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         choose = lifecycle.fresh_nodes
@@ -197,7 +197,7 @@ def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: 
             assert "Address already in use" in cluster.logs(1).read_text()
 
 
-def test_a_missing_java_is_said_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_an_error_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(LocalClusterError, match="no suitable Java found"):

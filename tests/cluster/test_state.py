@@ -140,7 +140,7 @@ def test_a_clock_that_is_set_changes_no_process(sleeper: ProcessId, monkeypatch:
     assert life(sleeper) is Life.RUNNING
 
 
-def test_a_frozen_process_is_told_from_a_running_one(sleeper: ProcessId) -> None:
+def test_a_frozen_process_is_distinguished_from_a_running_one(sleeper: ProcessId) -> None:
     send(sleeper, signal.SIGSTOP)
     assert wait_until(lambda: life(sleeper) is Life.FROZEN, timeout=5)
     send(sleeper, signal.SIGCONT)
@@ -190,7 +190,7 @@ def test_two_commands_on_one_cluster_do_not_collide(tmp_path: Path) -> None:
     assert not folder.busy()
 
 
-def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half_file(
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = ClusterFolder(tmp_path, "c")
@@ -210,7 +210,7 @@ def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half_file(
     assert folder.load() == before
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalClusterError, match="Not a directory"):
         LocalCluster("c", dir=tmp_path / "file" / "clusters").down()
@@ -320,7 +320,7 @@ def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
         end([again], grace=0)
 
 
-def test_the_password_is_not_told_to_another_process_that_has_the_port(tmp_path: Path) -> None:
+def test_the_password_is_not_sent_to_another_process_that_has_the_port(tmp_path: Path) -> None:
     environment = dict(os.environ)
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)

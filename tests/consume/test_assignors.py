@@ -87,7 +87,7 @@ def test_range_gives_each_subscriber_a_run_and_none_two_more_than_another(member
 
 @relaxed
 @given(groups, sizes)
-def test_nobody_could_give_one_to_somebody_with_two_fewer(members: Members, counts: Counts) -> None:
+def test_no_member_could_give_one_to_another_with_two_fewer(members: Members, counts: Counts) -> None:
     shares = stickily(members, counts)
     for giver, taker in product(members, members):
         could = any(partition.topic in members[taker].topics for partition in shares[giver])

@@ -135,7 +135,7 @@ def test_programs_may_change_between_the_ways_of_reading(kafka: FakeKafka) -> No
     assert offsets_read == list(range(RECORDS))
 
 
-def test_an_error_is_told_once_and_the_program_may_go_on(kafka: FakeKafka) -> None:
+def test_an_error_is_raised_once_and_the_program_may_continue(kafka: FakeKafka) -> None:
     """Regression: the error of a poll came back forever."""
 
     async def program(consumer: Consumer) -> None:

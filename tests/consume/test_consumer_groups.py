@@ -207,7 +207,7 @@ def test_a_member_that_stops_polling_is_replaced_and_comes_back(crew: Crew, clie
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_heartbeats_go_on_while_a_program_works_for_longer_than_its_session(
+def test_heartbeats_continue_while_a_program_works_for_longer_than_its_session(
     broker: LocalCluster, group: str, topic: str, way: str
 ) -> None:
     fill(broker.bootstrap, topic, 5)
@@ -224,7 +224,7 @@ def test_heartbeats_go_on_while_a_program_works_for_longer_than_its_session(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_static_member_that_restarts_goes_on_where_it_was(crew: Crew, client: Cluster, way: str) -> None:
+def test_a_static_member_that_restarts_continues_where_it_was(crew: Crew, client: Cluster, way: str) -> None:
     a = crew.hire("a", options=options(way, instance_id="one"))
     b = crew.hire("b", options=options(way, instance_id="two"))
     settled([a, b], all_of(crew.topic, PARTITIONS))
@@ -296,7 +296,7 @@ def test_a_topic_that_appears_is_taken_in_by_its_pattern(broker: LocalCluster, c
         assert sorted(read(consumer, 20)) == [(p, o) for p in range(2) for o in range(10)]
 
 
-def test_a_topic_created_anew_is_noticed_by_what_was_committed(
+def test_a_topic_created_again_is_noticed_by_what_was_committed(
     broker: LocalCluster, client: Cluster, group: str
 ) -> None:
     """The offset committed for the old topic is beyond the end of the new one."""

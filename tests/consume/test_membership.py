@@ -119,7 +119,7 @@ FATAL = [
 
 
 @pytest.mark.parametrize("code", FATAL)
-def test_what_ends_the_membership_is_told_with_advice(fake: FakeKafka, stage: Stage, code: ErrorCode) -> None:
+def test_what_ends_the_membership_is_raised_with_advice(fake: FakeKafka, stage: Stage, code: ErrorCode) -> None:
     woken = threading.Event()
     fake.fail("JoinGroup", code, times=None)
     membership = Membership(stage.cluster(), "g", options=GroupOptions(**QUICK), changed=woken.set)
@@ -173,7 +173,7 @@ def test_without_topics_nothing_is_asked(fake: FakeKafka, stage: Stage) -> None:
     assert seen(fake, "JoinGroup") == []
 
 
-def test_a_consumer_that_cannot_be_told_ends_the_membership(stage: Stage) -> None:
+def test_a_consumer_that_cannot_be_notified_ends_the_membership(stage: Stage) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
@@ -186,7 +186,7 @@ def test_a_consumer_that_cannot_be_told_ends_the_membership(stage: Stage) -> Non
     membership.leave(5.0)
 
 
-def test_wrong_credentials_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_raised(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     client = stage.cluster()
 
     def refused(*_: object, **__: object) -> None:
@@ -199,7 +199,7 @@ def test_wrong_credentials_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatc
         a.membership.check()
 
 
-def test_heartbeats_go_on_while_the_program_works(fake: FakeKafka, stage: Stage) -> None:
+def test_heartbeats_continue_while_the_program_works(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", **QUICK)
     settled([a], WHOLE)
     a.polls = False
@@ -208,7 +208,7 @@ def test_heartbeats_go_on_while_the_program_works(fake: FakeKafka, stage: Stage)
     assert a.membership.member.generation == 1
 
 
-def test_a_thousand_polls_ask_nobody(fake: FakeKafka, stage: Stage) -> None:
+def test_a_thousand_polls_send_no_request(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", heartbeat_interval=60.0, session_timeout=300.0)
     settled([a], WHOLE)
     before = len(fake.requests)
@@ -315,13 +315,13 @@ def test_auto_takes_the_classic_door_on_an_old_broker() -> None:
     assert machine.protocol is Protocol.CLASSIC
 
 
-def test_who_insists_on_the_new_protocol_is_told_that_it_is_not_there() -> None:
+def test_a_required_protocol_that_is_missing_is_an_error() -> None:
     machine = chosen(Protocol.CONSUMER)
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         machine.answered(next_request(machine), SimpleNamespace(error_code=ErrorCode.group_id_not_found), 0.0)
 
 
-def test_a_broker_too_old_for_the_protocol_that_was_asked_for_is_told(fake: FakeKafka, stage: Stage) -> None:
+def test_a_broker_too_old_for_the_required_protocol_is_an_error(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", protocol=Protocol.CONSUMER)
     eventually(lambda: a.membership._error is not None)
     with pytest.raises(UnsupportedFormat, match="ConsumerGroupHeartbeat"):

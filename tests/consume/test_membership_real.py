@@ -184,7 +184,7 @@ def test_a_static_member_of_the_new_protocol_waits_for_the_session_of_a_dead_one
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_that_stops_polling_loses_its_place_until_it_polls_again(
+def test_a_program_that_stops_polling_loses_its_membership_until_it_polls_again(
     stage: Stage, group: str, topic: str, way: str
 ) -> None:
     whole = all_of(topic, PARTITIONS)
@@ -227,7 +227,7 @@ def test_the_topics_may_change(stage: Stage, group: str, topic: str, admin: Admi
     settled([a], all_of(other, 2))
 
 
-def test_a_topic_that_is_created_anew_is_let_go_of_and_taken_again(
+def test_a_topic_that_is_created_again_is_released_and_taken_over(
     stage: Stage, group: str, topic: str, admin: Admin
 ) -> None:
     a = stage.join(group, topic, name="a", **MODERN)
@@ -336,7 +336,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("options", "code"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS])
-def test_what_the_broker_refuses_is_told(
+def test_what_the_broker_refuses_is_raised(
     stage: Stage, group: str, topic: str, options: dict[str, Any], code: ErrorCode
 ) -> None:
     a = stage.join(group, topic, name="a", **options)
@@ -347,7 +347,7 @@ def test_what_the_broker_refuses_is_told(
     assert "hint:" in str(refused.value)
 
 
-def test_a_group_that_has_another_assignor_is_told(stage: Stage, group: str, topic: str) -> None:
+def test_a_group_with_another_assignor_is_an_error(stage: Stage, group: str, topic: str) -> None:
     a = stage.join(group, topic, name="a", **(EAGER | {"assignors": ("range",)}))
     settled([a], all_of(topic, PARTITIONS))
     b = stage.join(group, topic, name="b", **COOPERATIVE)

@@ -161,7 +161,7 @@ def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: ModernSta
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0]}]
 
 
-def test_a_topic_that_was_created_anew_is_let_go_of_first(stand: ModernStand) -> None:
+def test_a_topic_that_was_created_again_is_released_first(stand: ModernStand) -> None:
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), assigned={U: [0]})
@@ -271,7 +271,7 @@ def test_a_program_that_stays_away_leaves_and_returns(stand: ModernStand) -> Non
     assert stand.ask().fields["member_epoch"] == 0
 
 
-def test_without_topics_it_lets_go_and_then_leaves(stand: ModernStand) -> None:
+def test_without_topics_it_releases_everything_and_then_leaves(stand: ModernStand) -> None:
     stand.become(0)
     stand.topics = frozenset()
     assert stand.rest() == 4.0

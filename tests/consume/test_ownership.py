@@ -23,7 +23,7 @@ def test_what_is_given_is_claimed_before_the_consumer_has_it() -> None:
     assert ownership.target() == TargetAssignment(1, only(P), only())
 
 
-def test_what_is_withdrawn_stays_claimed_until_it_is_let_go_of() -> None:
+def test_what_is_withdrawn_stays_claimed_until_it_is_released() -> None:
     ownership = OwnedPartitions()
     ownership.assign(only(P, Q))
     ownership.target()

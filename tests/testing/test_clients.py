@@ -145,7 +145,7 @@ def test_what_one_client_writes_the_others_read(fake_kafka: FakeKafka, client: s
             assert read(fake_kafka.bootstrap, "clicks") == RECORDS
 
 
-def test_an_assigned_consumer_goes_on_where_it_committed(fake_kafka: FakeKafka) -> None:
+def test_an_assigned_consumer_continues_where_it_committed(fake_kafka: FakeKafka) -> None:
     confluent_write(fake_kafka.bootstrap, "clicks", "none")
     settings = {"bootstrap.servers": fake_kafka.bootstrap, "group.id": "g", "enable.auto.commit": False}
     with closing(confluent_kafka.Consumer(settings)) as first:

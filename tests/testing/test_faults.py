@@ -116,7 +116,7 @@ def test_a_broker_that_is_still_loading_gives_a_producer_id_later(fake_kafka: Fa
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_kafka_python_meets_an_error_and_goes_on(fake_kafka: FakeKafka) -> None:
+def test_kafka_python_meets_an_error_and_continues(fake_kafka: FakeKafka) -> None:
     fault = fake_kafka.fail("Produce", ErrorCode.leader_not_available)
     with closing(kafka_python.KafkaProducer(bootstrap_servers=fake_kafka.bootstrap, retry_backoff_ms=20)) as producer:
         assert producer.send("t", b"x").get(DEADLINE).offset == 0

@@ -200,7 +200,7 @@ def until(condition: Any) -> None:
         assert time.monotonic() < end
 
 
-def test_a_subscribed_aiokafka_consumer_reads_commits_and_goes_on(fake_kafka: FakeKafka) -> None:
+def test_a_subscribed_aiokafka_consumer_reads_commits_and_continues(fake_kafka: FakeKafka) -> None:
     fake_kafka.create_topic("t", 2)
     fill(fake_kafka, "t", 10)
 

@@ -62,7 +62,7 @@ def test_who_goes_back_to_the_beginning_commits_where_it_is_then(kafka: FakeKafk
     assert committed(kafka) == {AT: 50}
 
 
-def test_who_goes_on_at_the_end_is_there_before_anything_comes(kafka: FakeKafka) -> None:
+def test_a_consumer_that_continues_at_the_end_is_there_before_new_records(kafka: FakeKafka) -> None:
     has_committed(kafka, 5000)
     with new_consumer(kafka.bootstrap, topics="t", on_lost="latest", fetching=SMALL) as consumer:
         eventually(lambda: consumer.poll(0.05) is None and _is_at(consumer, 50), "it has gone to the end")
@@ -215,7 +215,7 @@ def test_a_topic_that_is_created_again_while_nothing_is_asked_for_is_noticed(
         assert _lost(consumer).replaced
 
 
-def test_a_group_without_a_commit_for_the_topic_that_is_there_begins_where_it_was_told_to(kafka: FakeKafka) -> None:
+def test_a_group_without_a_commit_for_the_current_topic_starts_at_start(kafka: FakeKafka) -> None:
     """The consumer remembers the earlier topic, but what the brokers say now counts."""
     with new_consumer(kafka.bootstrap, topics="long", fetching=SMALL, commit_every=None) as consumer:
         read(consumer, 10)
@@ -257,7 +257,7 @@ def test_a_place_that_is_sought_is_in_the_topic_that_is_there(kafka: FakeKafka, 
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest"])
-def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: FakeKafka, policy: str) -> None:
+def test_a_topic_that_is_created_again_between_two_assignments_is_noticed(kafka: FakeKafka, policy: str) -> None:
     """A group that assigns by id revokes the old topic and assigns the new one, often before anything is noticed."""
     sink = Told()
     options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [sink]}
@@ -282,7 +282,7 @@ def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: Fa
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, policy: str) -> None:
+def test_a_committed_epoch_that_the_log_never_had_is_noticed(kafka: FakeKafka, policy: str) -> None:
     """Regression: the broker refuses such an offset although it exists, and the consumer asked for it forever."""
     _with_epochs(kafka)
     has_committed(kafka, 30, epoch=7)

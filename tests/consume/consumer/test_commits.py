@@ -98,7 +98,7 @@ def test_without_automatic_commits_nothing_is_committed(kafka: FakeKafka) -> Non
     assert committed(kafka) == {}
 
 
-def test_a_commit_with_a_callback_is_told(kafka: FakeKafka) -> None:
+def test_a_background_commit_calls_back(kafka: FakeKafka) -> None:
     def raises(*_: object) -> None:
         raise Stop
 
@@ -171,7 +171,7 @@ def test_a_lost_partition_is_not_committed_at_the_end(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_was_let_go_of_is_not_committed_by_a_late_attempt(kafka: FakeKafka) -> None:
+def test_a_released_partition_is_not_committed_by_a_late_attempt(kafka: FakeKafka) -> None:
     """Regression: a background commit kept retrying after its partition was given to another member."""
     with new_consumer(kafka.bootstrap, topics="many", commit_every=None) as a:
         joined(a, 4)

@@ -56,7 +56,7 @@ def test_the_first_poll_waits_no_longer_than_it_may(kafka: FakeKafka) -> None:
         joined(consumer, 1)
 
 
-def test_what_is_wrong_with_a_topic_is_told_by_some_poll_and_then_looked_at_again(kafka: FakeKafka) -> None:
+def test_an_error_of_a_topic_is_raised_by_a_poll_and_then_checked_again(kafka: FakeKafka) -> None:
     denied = kafka.fail("Metadata", int(ErrorCode.topic_authorization_failed), times=1_000_000)
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         for _ in range(2):
@@ -85,7 +85,7 @@ def test_another_subscription_takes_the_place_of_the_first(kafka: FakeKafka) -> 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_unknown_topic_is_told(kafka: FakeKafka) -> None:
+def test_an_unknown_topic_is_an_error(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics=["t", "tt"]) as consumer, pytest.raises(BrokerError, match="tt"):
         consumer.poll(1)
     with new_consumer(kafka.bootstrap, None) as alone:
@@ -220,7 +220,7 @@ def test_leaving_with_brokers_away_is_in_time(kafka: FakeKafka) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_forked_child_is_told_and_its_parent_goes_on(kafka: FakeKafka) -> None:
+def test_a_forked_child_gets_an_error_and_its_parent_continues(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         joined(consumer, 1)
         child = os.fork()

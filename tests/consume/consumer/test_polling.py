@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 # Listeners
 
 
-def test_a_listener_is_told_when_partitions_come_and_go(kafka: FakeKafka) -> None:
+def test_a_listener_is_called_when_partitions_come_and_go(kafka: FakeKafka) -> None:
     listener = RecordingListener()
     with new_consumer(kafka.bootstrap, topics="many", listener=listener) as a:
         joined(a, 4)
@@ -332,7 +332,7 @@ def test_places_that_cannot_be_asked_for_yet_are_asked_for_again(kafka: FakeKafk
     assert fault.hits == 2
 
 
-def test_places_that_nobody_may_know_are_an_error(kafka: FakeKafka) -> None:
+def test_start_positions_without_permission_are_an_error(kafka: FakeKafka) -> None:
     """Regression: it was retried without a pause and without an error for the program."""
     fault = kafka.fail("OffsetFetch", ErrorCode.group_authorization_failed, times=None)
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
