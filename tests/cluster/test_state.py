@@ -190,9 +190,7 @@ def test_two_commands_on_one_cluster_do_not_collide(tmp_path: Path) -> None:
     assert not folder.busy()
 
 
-def test_a_full_disk_is_an_error_and_leaves_no_half_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ClusterFolder(tmp_path, "c")
     before = _state()
     folder.save(before)

@@ -64,7 +64,7 @@ class ModernStand(Stand[Modern]):
 
     def become(self, *indices: int) -> None:
         """Join and take over an assignment."""
-        self.answer(self.ask(), given={T: list(indices)})
+        self.answer(self.ask(), assigned={T: list(indices)})
         assert isinstance(self.step(), Look)
         self.machine.learned([Topic("t", T)], self.now)
         self.act()

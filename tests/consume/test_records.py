@@ -49,7 +49,7 @@ def test_what_the_program_is_through_with_is_one_less_than_what_it_has() -> None
     for number in range(1, 6):
         portion.used = number
         assert (positions.handed(AT), positions.all_done()[AT].offset) == (number, number - 1)
-    positions.came_back_in(portion)
+    positions.mark_done_in(portion)
     assert positions.all_done()[AT].offset == 5
 
 
