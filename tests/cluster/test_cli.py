@@ -1,4 +1,4 @@
-"""The command line: what it prints, where it connects, how it ends."""
+"""The command line: what it prints, where it connects, how it exits."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def test_every_error_of_ottla_becomes_an_exit_code(
 def test_an_error_of_the_system_is_one_text_and_a_reader_that_left_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for number, said in ((errno.EACCES, "error: [Errno 13] Permission denied: 'x'\n"), (errno.EPIPE, "")):
+    for number, expected in ((errno.EACCES, "error: [Errno 13] Permission denied: 'x'\n"), (errno.EPIPE, "")):
         monkeypatch.setattr(LocalCluster, "all", _failing(OSError(number, os.strerror(number), "x")))
         result = _run("cluster", "list")
         assert result.exit_code == 1
-        assert result.stderr == said
+        assert result.stderr == expected
 
 
 def _failing(error: Exception) -> Callable[[object], None]:
@@ -137,7 +137,7 @@ def test_an_absent_cluster_is_shown_as_such() -> None:
     assert _run("cluster", "down", "--all").stdout == "there is no cluster\n"
 
 
-def test_a_download_is_told_in_lines_when_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_download_prints_lines_if_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with JarProgress() as progress:
         for done in range(0, 50_000_001, 1_000_000):
             progress(done, 50_000_000)
@@ -147,8 +147,8 @@ def test_a_download_is_told_in_lines_when_stderr_is_no_terminal(capsys: pytest.C
 
 
 def test_a_bootstrap_address_is_taken_from_the_option_then_the_environment() -> None:
-    given = CliRunner().invoke(where, ["--bootstrap", "a:1,b:2"], env={"OTTLA_BOOTSTRAP": "c:3"})
-    assert (given.stdout, given.stderr) == ("a:1,b:2\n", "")
+    explicit = CliRunner().invoke(where, ["--bootstrap", "a:1,b:2"], env={"OTTLA_BOOTSTRAP": "c:3"})
+    assert (explicit.stdout, explicit.stderr) == ("a:1,b:2\n", "")
     named = CliRunner().invoke(where, [], env={"OTTLA_BOOTSTRAP": "c:3"})
     assert (named.stdout, named.stderr) == ("c:3\n", "using OTTLA_BOOTSTRAP=c:3\n")
 
@@ -159,7 +159,7 @@ def test_a_wrong_bootstrap_address_is_refused() -> None:
     assert "'a:b' is not HOST:PORT" in result.stderr
 
 
-def test_without_any_broker_the_ways_to_get_one_are_told() -> None:
+def test_without_any_broker_the_error_says_how_to_get_one() -> None:
     result = CliRunner().invoke(where, [])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: no brokers given: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")

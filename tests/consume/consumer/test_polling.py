@@ -1,4 +1,4 @@
-"""What a consumer hands out and from where: listeners, single records, pauses, seeks and places that are lost."""
+"""What a consumer returns and from where: listeners, single records, pauses, seeks and lost positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.consume.consuming import (
     SMALL,
-    Told,
+    RecordingListener,
     committed,
     fail,
     failing,
@@ -35,32 +35,32 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 # Listeners
 
 
-def test_a_listener_is_told_when_partitions_come_and_go(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="many", listener=told) as a:
+def test_a_listener_is_called_when_partitions_come_and_go(kafka: FakeKafka) -> None:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="many", listener=listener) as a:
         joined(a, 4)
         with new_consumer(kafka.bootstrap, topics="many") as b:
             joined(b, 2, a)
         joined(a, 4)
-    assert [kind for kind, _ in told.calls] == ["assigned", "revoked", "assigned", "revoked", "assigned", "revoked"]
-    assert told.calls[0][1] == told.calls[-1][1] == frozenset(MANY)
+    assert [kind for kind, _ in listener.calls] == ["assigned", "revoked", "assigned", "revoked", "assigned", "revoked"]
+    assert listener.calls[0][1] == listener.calls[-1][1] == frozenset(MANY)
 
 
 @pytest.mark.parametrize("kind", ["assigned", "revoked", "lost"])
 def test_a_listener_that_raises_is_heard_and_changes_nothing_else(kafka: FakeKafka, kind: str) -> None:
-    """Found: one that raised left partitions unread, or never let go of."""
+    """Regression: a listener that raised left partitions unread, or never released."""
 
     def raises(*_: object) -> None:
-        told.act.clear()
+        listener.actions.clear()
         raise Stop(kind)
 
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="many", listener=told) as a:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="many", listener=listener) as a:
         if kind == "assigned":
-            told.act[kind] = raises
+            listener.actions[kind] = raises
         else:
             joined(a, 4)
-            told.act[kind] = raises
+            listener.actions[kind] = raises
             if kind == "lost":
                 lose(kafka, a)
         with new_consumer(kafka.bootstrap, topics="many") as b:
@@ -72,35 +72,35 @@ def test_a_listener_that_raises_is_heard_and_changes_nothing_else(kafka: FakeKaf
             joined(a, 2, b)
             joined(b, 2, a)
         joined(a, 4)
-        kafka_rows = {(at.partition, 49) for at in MANY}
-        for at in MANY:
-            a.seek(at, 40)
+        kafka_rows = {(tp.partition, 49) for tp in MANY}
+        for tp in MANY:
+            a.seek(tp, 40)
         assert kafka_rows <= set(read(a, 40))
 
 
 def test_a_listener_seeks_pauses_and_commits(kafka: FakeKafka) -> None:
     def assigned(consumer: Consumer, partitions: frozenset[TopicPartition]) -> None:
-        for at in partitions:
-            consumer.seek(at, 30)
+        for tp in partitions:
+            consumer.seek(tp, 30)
         consumer.pause(MANY[3])
 
     def revoked(consumer: Consumer, partitions: frozenset[TopicPartition]) -> None:
         consumer.commit({MANY[0]: 33})
         consumer.commit_soon({MANY[1]: 34})
 
-    told = Told(assigned=assigned, revoked=revoked)
-    with new_consumer(kafka.bootstrap, topics="many", listener=told, commit_every=None) as consumer:
+    listener = RecordingListener(assigned=assigned, revoked=revoked)
+    with new_consumer(kafka.bootstrap, topics="many", listener=listener, commit_every=None) as consumer:
         assert sorted(read(consumer, 60)) == [(p, o) for p in range(3) for o in range(30, 50)]
         assert consumer.position(MANY[3]) == 30
     assert committed(kafka) == {MANY[0]: 33, MANY[1]: 34}
 
 
 def test_a_listener_neither_polls_nor_closes(kafka: FakeKafka) -> None:
-    told = Told(assigned=lambda consumer, _: consumer.poll())
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener(assigned=lambda consumer, _: consumer.poll())
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         with pytest.raises(OttlaError, match="a listener may seek, pause and commit, but not ask for records"):
             joined(consumer, 1)
-        told.act["revoked"] = lambda consumer, _: consumer.close()
+        listener.actions["revoked"] = lambda consumer, _: consumer.close()
         with pytest.raises(OttlaError, match="but not close"):
             consumer.close()
         with pytest.raises(OttlaError, match="this consumer is closed"):
@@ -108,18 +108,18 @@ def test_a_listener_neither_polls_nor_closes(kafka: FakeKafka) -> None:
 
 
 def test_a_listener_that_stops_ends_the_iteration(kafka: FakeKafka) -> None:
-    told = Told(assigned=lambda consumer, _: consumer.stop())
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener(assigned=lambda consumer, _: consumer.stop())
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         assert offsets(consumer) == []
 
 
-# One by one
+# Single records
 
 
 def test_records_come_one_by_one_with_all_they_have(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
-        found = consumer.records()
-        first, second = next(found), next(found)
+        records = consumer.records()
+        first, second = next(records), next(records)
         assert (first.topic, first.partition, first.offset, first.key, first.value) == ("t", 0, 0, b"k", b"0")
         assert second.timestamp - first.timestamp == pytest.approx(0.001, abs=1e-6)
         consumer.commit()
@@ -128,7 +128,7 @@ def test_records_come_one_by_one_with_all_they_have(kafka: FakeKafka) -> None:
 
 
 def test_records_that_a_program_did_not_take_are_not_passed_over(kafka: FakeKafka) -> None:
-    """Found: after a break, the rest of the batch was skipped."""
+    """Regression: after a break, the rest of the batch was skipped."""
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         for record in consumer.records():
             if record.offset == 4:
@@ -148,16 +148,16 @@ def test_the_record_being_worked_on_is_not_committed_when_the_block_raises(kafka
 
 def test_a_seek_among_records_goes_elsewhere_at_once(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
-        found = []
+        seen = []
         for record in consumer.records():
-            found.append(record.offset)
-            if len(found) == 3:
+            seen.append(record.offset)
+            if len(seen) == 3:
                 consumer.seek(AT, 40)
-            if len(found) == 6:
+            if len(seen) == 6:
                 consumer.seek(AT, 1)
-            if len(found) == 8:
+            if len(seen) == 8:
                 break
-    assert found == [0, 1, 2, 40, 41, 42, 1, 2]
+    assert seen == [0, 1, 2, 40, 41, 42, 1, 2]
     assert committed(kafka) == {AT: 3}
 
 
@@ -173,12 +173,12 @@ def test_a_pause_among_records_holds_the_next_one_back(kafka: FakeKafka) -> None
 
 
 def test_slow_work_on_single_records_keeps_the_membership_and_commits(kafka: FakeKafka) -> None:
-    """Found: a batch of records handed out one by one counted as one poll."""
-    told = Told()
+    """Regression: a batch of single records counted as one poll."""
+    listener = RecordingListener()
     options = GroupOptions(
         protocol=Protocol.CLASSIC, heartbeat_interval=0.05, session_timeout=2.0, max_poll_interval=0.6
     )
-    with new_consumer(kafka.bootstrap, topics="t", listener=told, options=options, commit_every=0.1) as consumer:
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener, options=options, commit_every=0.1) as consumer:
         seen, until = 0, time.monotonic() + 1.5
         for record in consumer.records():
             seen = record.offset
@@ -186,17 +186,17 @@ def test_slow_work_on_single_records_keeps_the_membership_and_commits(kafka: Fak
                 break
             time.sleep(0.05)  # the program's work
         assert 0 < committed(kafka)[AT] <= seen < 50
-        assert told.of("lost") == []
+        assert listener.of("lost") == []
 
 
 def test_stop_ends_single_records_between_two(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
-        found = []
+        seen = []
         for record in consumer.records():
-            found.append(record.offset)
+            seen.append(record.offset)
             if record.offset == 4:
                 consumer.stop()
-    assert found == [0, 1, 2, 3, 4]
+    assert seen == [0, 1, 2, 3, 4]
     assert committed(kafka) == {AT: 5}
 
 
@@ -208,28 +208,28 @@ def test_single_records_need_all_columns(kafka: FakeKafka) -> None:
         consumer.records()
 
 
-# Places
+# Positions
 
 
 def test_pause_and_resume_neither_skip_nor_repeat(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="many", fetching=SMALL) as consumer:
-        found: list[tuple[int, int]] = []
+        records: list[tuple[int, int]] = []
         joined_rows = read(consumer, 1)
-        found += joined_rows
+        records += joined_rows
         for turn in range(40):
-            at = MANY[turn % 4]
-            consumer.pause(at)
-            assert at in consumer.paused
+            tp = MANY[turn % 4]
+            consumer.pause(tp)
+            assert tp in consumer.paused
             batch = consumer.poll(0.02)
             if batch is not None:
-                assert at.partition not in batch.column("partition").to_pylist()
-                found += rows(batch)
-            consumer.resume(at)
+                assert tp.partition not in batch.column("partition").to_pylist()
+                records += rows(batch)
+            consumer.resume(tp)
         assert consumer.paused == frozenset()
-        found += read(consumer, 200 - len(found))
-    assert sorted(found) == [(p, o) for p in range(4) for o in range(50)]
+        records += read(consumer, 200 - len(records))
+    assert sorted(records) == [(p, o) for p in range(4) for o in range(50)]
     for number in range(4):
-        mine = [o for p, o in found if p == number]
+        mine = [o for p, o in records if p == number]
         assert mine == sorted(mine)
 
 
@@ -265,29 +265,29 @@ def test_where_to_begin_without_a_commit(kafka: FakeKafka) -> None:
 
 
 def test_a_partition_without_a_place_is_an_error_until_the_program_decides(kafka: FakeKafka) -> None:
-    """Found: it was told once, and never read nor mentioned again; nor were those that had a place."""
+    """Regression: it raised once, and then neither it nor the others were ever read."""
     with new_consumer(kafka.bootstrap, topics="many") as first:
         joined(first, 4)
         first.commit({MANY[0]: 45, MANY[1]: 46})
-        for at in MANY[:2]:
-            first.seek(at, "latest")
+        for tp in MANY[:2]:
+            first.seek(tp, "latest")
         first.pause(*MANY)
         with kafka._dispatcher.changed:
-            for at in MANY[2:]:
-                kafka._dispatcher.state.groups["g"].offsets.pop(at, None)
+            for tp in MANY[2:]:
+                kafka._dispatcher.state.groups["g"].offsets.pop(tp, None)
     with kafka._dispatcher.changed:
-        for at in MANY[2:]:
-            kafka._dispatcher.state.groups["g"].offsets.pop(at, None)
+        for tp in MANY[2:]:
+            kafka._dispatcher.state.groups["g"].offsets.pop(tp, None)
     with new_consumer(kafka.bootstrap, topics="many", start="error", commit_every=None) as consumer:
         for _ in range(3):
-            with pytest.raises(InputError, match=r"group g has committed nothing for many-[23], and start is 'error'"):
+            with pytest.raises(InputError, match=r"group g has no committed offset for many-[23], and start is"):
                 read(consumer, 10**6)
         consumer.seek(MANY[2], 48)
         with pytest.raises(InputError, match="many-3"):
             read(consumer, 10**6)
         consumer.seek(MANY[3], 49)
-        found = read(consumer, 3)
-        assert sorted((p, o) for p, o in found if p > 1) == [(2, 48), (2, 49), (3, 49)]
+        records = read(consumer, 3)
+        assert sorted((p, o) for p, o in records if p > 1) == [(2, 48), (2, 49), (3, 49)]
 
 
 def test_a_partition_that_cannot_be_read_says_so_until_the_program_decides(kafka: FakeKafka) -> None:
@@ -332,8 +332,8 @@ def test_places_that_cannot_be_asked_for_yet_are_asked_for_again(kafka: FakeKafk
     assert fault.hits == 2
 
 
-def test_places_that_nobody_may_know_are_an_error(kafka: FakeKafka) -> None:
-    """Found: it was asked for again and again, without a pause and without a word to the program."""
+def test_start_positions_without_permission_are_an_error(kafka: FakeKafka) -> None:
+    """Regression: it was retried without a pause and without an error for the program."""
     fault = kafka.fail("OffsetFetch", ErrorCode.group_authorization_failed, times=None)
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         for _ in range(3):

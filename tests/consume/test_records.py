@@ -1,4 +1,4 @@
-"""Records one by one: the same as the columns say, and counted one by one."""
+"""Single records: the same as the columns, and counted one by one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ottla.wire.decode import SCHEMA
 AT = TopicPartition("t", 3)
 
 
-def batch_of(wanted: list[Row]) -> pa.RecordBatch:
-    table = decoded(placed(encoded(wanted))).combine_chunks()
+def batch_of(written: list[Row]) -> pa.RecordBatch:
+    table = decoded(placed(encoded(written))).combine_chunks()
     (batch,) = table.to_batches()
     columns = [
-        pa.array(["t"] * len(wanted)) if name == "topic" else batch.column(name)  # a decoder names none by itself
+        pa.array(["t"] * len(written)) if name == "topic" else batch.column(name)  # the decoder does not set the topic
         for name in SCHEMA.names
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -29,15 +29,15 @@ def batch_of(wanted: list[Row]) -> pa.RecordBatch:
 
 @thorough
 @given(st.lists(rows, min_size=1, max_size=20), st.integers(0, 20))
-def test_they_are_what_the_columns_say(wanted: list[Row], skipped: int) -> None:
-    batch = batch_of(wanted).slice(skipped)
-    found = list(records_of(batch))
-    assert all(type(record) is Record for record in found)
-    assert [(r.offset, r.key, r.value, r.headers) for r in found] == [
-        (offset, row.key, row.value, row.headers) for offset, row in list(enumerate(wanted))[skipped:]
+def test_they_are_what_the_columns_say(written: list[Row], skipped: int) -> None:
+    batch = batch_of(written).slice(skipped)
+    records = list(records_of(batch))
+    assert all(type(record) is Record for record in records)
+    assert [(r.offset, r.key, r.value, r.headers) for r in records] == [
+        (offset, row.key, row.value, row.headers) for offset, row in list(enumerate(written))[skipped:]
     ]
-    assert [r.timestamp for r in found] == pytest.approx([row.time / 1000 for row in wanted[skipped:]], rel=1e-12)
-    assert {(r.topic, r.partition) for r in found} <= {("t", 0)}
+    assert [r.timestamp for r in records] == pytest.approx([row.time / 1000 for row in written[skipped:]], rel=1e-12)
+    assert {(r.topic, r.partition) for r in records} <= {("t", 0)}
 
 
 def test_what_the_program_is_through_with_is_one_less_than_what_it_has() -> None:
@@ -49,7 +49,7 @@ def test_what_the_program_is_through_with_is_one_less_than_what_it_has() -> None
     for number in range(1, 6):
         portion.used = number
         assert (positions.handed(AT), positions.all_done()[AT].offset) == (number, number - 1)
-    positions.came_back_in(portion)
+    positions.mark_done_in(portion)
     assert positions.all_done()[AT].offset == 5
 
 
