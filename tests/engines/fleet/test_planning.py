@@ -81,7 +81,7 @@ def test_a_full_backlog_pauses_planning_and_tells_how_much_is_left() -> None:
 
 def test_what_waits_for_one_partition_keeps_no_other_from_its_share() -> None:
     due = planned({A: Log(0, 9000), B: Log(0, 9000)}, {A: lane(A, 500, waiting=100), B: lane(B, 500)})
-    assert [(move.at, len(move.units)) for move in due.moves] == [(B, 25)]
+    assert [(move.partition, len(move.units)) for move in due.moves] == [(B, 25)]
 
 
 def test_units_of_topics_that_are_not_planned_any_more_count_too() -> None:
@@ -96,7 +96,7 @@ def test_each_of_many_partitions_has_a_unit_however_small_the_backlog_is() -> No
 
 def test_a_long_log_does_not_keep_a_short_one_waiting() -> None:
     due = planned({A: Log(0, 100_000), B: Log(0, 15)}, units=Units(records=10, backlog=4))
-    assert {move.at: move.units for move in due.moves} == {A: cut(A, 0, 10, 20), B: cut(B, 0, 10, 15)}
+    assert {move.partition: move.units for move in due.moves} == {A: cut(A, 0, 10, 20), B: cut(B, 0, 10, 15)}
 
 
 def test_a_new_partition_has_a_share_of_a_full_backlog() -> None:
@@ -124,7 +124,7 @@ def test_a_position_outside_of_the_log_is_told_and_follows_the_policy(
 
 def test_a_misplaced_partition_holds_up_no_other() -> None:
     due = planned({A: Log(5, 30), B: Log(0, 10)}, {A: lane(A, 1)})
-    assert [move.at for move in due.moves] == [B]
+    assert [move.partition for move in due.moves] == [B]
 
 
 @pytest.mark.parametrize("position", [5, 30])
@@ -159,10 +159,10 @@ def test_rounds_cover_every_offset_once_and_the_backlog_is_bounded(
     for _ in range(10_000):
         due = planned(logs, lanes, units=units, size=size)
         for move in due.moves:
-            assert move.before == (lanes[move.at].planned if move.at in lanes else None)
-            waiting[move.at] += move.units
-            everything[move.at] += move.units
-            lanes[move.at] = lane(move.at, move.to)
+            assert move.before == (lanes[move.partition].planned if move.partition in lanes else None)
+            waiting[move.partition] += move.units
+            everything[move.partition] += move.units
+            lanes[move.partition] = lane(move.partition, move.to)
         share = max(1, units.backlog // (2 * len(logs)))
         assert all(len(waiting[at]) >= share or lanes[at].planned == log.stop for at, log in logs.items())
         assert sum(map(len, waiting.values())) <= max(units.backlog, len(logs))

@@ -104,7 +104,7 @@ def plan(
         for at, start in starts.items()
     ]
     changed = tuple(move for move in moves if move.before != move.to)
-    behind = sum(max(0, logs[move.at].stop - move.to) for move in moves)
+    behind = sum(max(0, logs[move.partition].stop - move.to) for move in moves)
     return Round(changed, tuple(misplaced), behind)
 
 
@@ -129,9 +129,9 @@ def _steps(move: Move, most: int) -> Iterator[Move]:
     before, rest = move.before, move.units
     while len(rest) > most:
         some, rest = rest[:most], rest[most:]
-        yield Move(move.at, before, some[-1].stop, some)
+        yield Move(move.partition, before, some[-1].stop, some)
         before = some[-1].stop
-    yield Move(move.at, before, move.to, rest)
+    yield Move(move.partition, before, move.to, rest)
 
 
 def _wrong(position: int, log: Log) -> Wrong | None:
