@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.engines.fleet import redis_scripts as scripts
 from ottla.engines.fleet.redis_address import parse
-from ottla.engines.fleet.redis_link import Link, Argument
+from ottla.engines.fleet.redis_link import Argument, Link
 from ottla.engines.fleet.stored_text import (
     charter_of,
     charter_text,

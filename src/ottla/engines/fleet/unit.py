@@ -17,9 +17,9 @@ from typing import Self
 import pyarrow as pa
 
 from ottla.consume.records import records_of
-from ottla.engines.fleet.ahead import NEAR_END_SECONDS
 from ottla.engines.fleet.handlers import came_from_outside
 from ottla.engines.fleet.held_units import Ending, Held
+from ottla.engines.fleet.lookahead import NEAR_END_SECONDS
 from ottla.errors import InputError, LeaseLost, UsedAfterFork
 from ottla.fetch.reader import Prefetch, Reader
 from ottla.model import OffsetRange, Record
