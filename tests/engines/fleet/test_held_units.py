@@ -66,7 +66,7 @@ def test_a_number_that_was_given_out_before_is_refused_and_all_further_ones_are_
     memory.forget()
     fill(memory)
     assert holdings.take(1) == []
-    assert told == [f"it gave out number 2 after number {before[-1]}"]
+    assert told == [f"it issued number 2 after number {before[-1]}"]
     assert memory.look().lanes[0].waiting == 10
     after = [held.grant.lease.number for held in holdings.take(3)]
     assert min(after) > before[-1] + LEAP - 1
@@ -138,7 +138,7 @@ def test_an_error_that_cannot_be_told_is_a_reason_too() -> None:
         def __str__(self) -> str:
             raise TypeError("no text")
 
-    assert reason_of(Silent()) == "Silent: its text cannot be told"
+    assert reason_of(Silent()) == "Silent: its text is not available"
     assert "Silent" in trace_of(Silent())
     assert reason_of(ValueError("\n")) == "ValueError: "
 

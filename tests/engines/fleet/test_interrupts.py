@@ -159,7 +159,7 @@ def test_ctrl_c_in_the_middle_of_records_loses_none(make: Make, way: str) -> Non
         assert set(range(lane.done)) <= handled, f"at place {place}"
         if lane.done > RECORDS // 2:
             if way == "record":
-                in_time(lambda: fleet._singly.put_back())
+                in_time(lambda: fleet._sharing.put_back())
             records.clear()
             fleet._store.reset(lane.at, 0)
             handled.clear()

@@ -86,13 +86,13 @@ def test_an_error_of_our_own_is_raised_as_it_is(store: Store, tmp_path: Path) ->
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_any_other_error_is_tried_again_and_then_told(store: Store, tmp_path: Path) -> None:
     assert len(list(jobs.run(Slow(str(tmp_path)), ranges(3, "hard"), kind=Play(), store=store))) == 3
-    with pytest.raises(EngineFailed, match=r"failed 4 times, at last on .*: ValueError: it always fails"):
+    with pytest.raises(EngineFailed, match=r"failed 4 times, most recently on .*: ValueError: it always fails"):
         list(jobs.run(Slow(str(tmp_path)), ranges(3, "impossible"), kind=Play(), store=store))
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_a_job_that_exits_has_failed_and_the_node_works_on(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match=r"failed 4 times, at last on .*: SystemExit: no more"):
+    with pytest.raises(EngineFailed, match=r"failed 4 times, most recently on .*: SystemExit: no more"):
         list(jobs.run(Slow(str(tmp_path)), ranges(3, "exits"), kind=Play(), store=store))
 
 
@@ -253,4 +253,4 @@ def test_a_store_that_forgets_the_job_ends_it(tmp_path: Path) -> None:
         server.kill()
         server.start()
         asking.join(60)
-        assert "the store has forgotten it" in str(caught[0])
+        assert "the store lost it" in str(caught[0])

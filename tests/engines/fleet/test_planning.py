@@ -112,8 +112,8 @@ def test_a_position_outside_of_the_log_is_told_and_follows_the_policy(
     position: int, wrong: Wrong, on_lost: OnLost, goes_on: int | None
 ) -> None:
     due = planned({A: Log(5, 30)}, {A: lane(A, position)}, on_lost=on_lost)
-    (told,) = due.misplaced
-    assert (told.at, told.wrong, told.position, told.goes_on) == (A, wrong, position, goes_on)
+    (misplaced,) = due.misplaced
+    assert (misplaced.partition, misplaced.wrong, misplaced.position, misplaced.goes_on) == (A, wrong, position, goes_on)
     moves = {
         None: (),
         5: (Move(A, position, 30, cut(A, 5, 15, 25, 30)),),

@@ -296,7 +296,7 @@ def test_a_unit_that_is_lost_while_it_is_read_is_left(
     eventually(lambda: taken[0].is_lost, "the node knows")
     offsets = [quick.gets() for _ in range(12)]
     assert 0 in offsets, "it begins again"
-    assert "was given to another node while it was read" in caplog.text
+    assert "was given to another node while this one read it" in caplog.text
     assert store.look().counts.failed == 0
     assert [one.attempt for one in taken] == [1, 2]
 
@@ -315,7 +315,7 @@ def test_that_the_end_of_a_unit_cannot_be_said_does_not_end_a_thread(
     assert [hand.gets() for _ in range(3)] == [0, 1, 2]
     taken[0].done()  # so that nobody else can say it
     assert [hand.gets() for _ in range(3)] == [3, 4, 5]
-    assert "what became of clicks-0[0, 3) could not be said: InputError" in caplog.text
+    assert "could not report how clicks-0[0, 3) ended: InputError" in caplog.text
 
 
 def test_a_unit_whose_reading_is_interrupted_is_given_back(fake_kafka: FakeKafka, node: NewNode, store: Store) -> None:

@@ -256,14 +256,14 @@ def test_no_sentinel_listens(open_at: OpenAt) -> None:
 
 
 def test_a_database_that_the_server_does_not_have(redis_server: RedisServer, open_at: OpenAt) -> None:
-    refused(open_at(at(redis_server.port, "/99")), ConfigError, "it has no database of that number")
+    refused(open_at(at(redis_server.port, "/99")), ConfigError, "it has no database with that number")
 
 
 def test_a_node_of_a_cluster_under_the_address_of_a_single_server(
     cluster_of_redis: tuple[str, list[RedisServer]], open_at: OpenAt
 ) -> None:
     stores = [open_at(at(node.port)) for node in cluster_of_redis[1]]
-    with pytest.raises(ConfigError, match=r"it is a node of a cluster, whose address is redis\+cluster://"):
+    with pytest.raises(ConfigError, match=r"it is a node of a cluster: use the address redis\+cluster://"):
         use(*stores)
 
 
@@ -289,19 +289,19 @@ def test_keys_that_hold_something_else(redis_server: RedisServer, open_at: OpenA
 
 def test_a_charter_that_is_none(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
     redis_server.ask("HSET", f"ottla:{{{group}}}:meta", "charter", "[]")
-    refused(open_at(at(redis_server.port)), StoreIncompatible, r"cannot be understood: its charter is b'\[\]'")
+    refused(open_at(at(redis_server.port)), StoreIncompatible, r"is damaged: its charter is b'\[\]'")
 
 
 def test_a_group_of_another_version(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
     redis_server.ask("HSET", f"ottla:{{{group}}}:meta", "charter", '{"version": 2}')
-    refused(open_at(at(redis_server.port)), StoreIncompatible, "is of version 2, and this Ottla understands version 1")
+    refused(open_at(at(redis_server.port)), StoreIncompatible, "has version 2, and this Ottla supports version 1")
 
 
 def test_units_that_are_none(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
     store = open_at(at(redis_server.port))
     store.found(Charter())
     redis_server.ask("HSET", f"ottla:{{{group}}}:out", "nonsense", "1 2 3 a")
-    with pytest.raises(StoreIncompatible, match="cannot be understood"):
+    with pytest.raises(StoreIncompatible, match="is damaged"):
         store.pulse()
     store.forget()
 
@@ -315,7 +315,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 def test_a_replica(server: RedisServer, open_at: OpenAt, redis_server: RedisServer) -> None:
     server.ask("REPLICAOF", HOST, redis_server.port)
-    refused(open_at(at(server.port)), StoreUnavailable, "it is a replica, and only its master can be written to")
+    refused(open_at(at(server.port)), StoreUnavailable, "it is a read-only replica")
     server.ask("REPLICAOF", "NO", "ONE")
 
 
@@ -323,7 +323,7 @@ def test_a_password_that_is_wrong_or_missing(server: RedisServer, open_at: OpenA
     server.ask("CONFIG", "SET", "requirepass", "hunter2")
     for userinfo in ("", ":wrong@", "nobody:hunter2@"):
         store = open_at(f"redis://{userinfo}{HOST}:{server.port}")
-        refused(store, ConfigError, "it refuses the user and the password in its address, or wants some")
+        refused(store, ConfigError, "it rejects the user and password in its address, or requires them")
     assert works(open_at(f"redis://:hunter2@{HOST}:{server.port}"))
     ask(server.port, "CONFIG", "SET", "requirepass", "", password="hunter2")
 
@@ -336,7 +336,7 @@ def test_a_password_file_is_read_for_every_connection(server: RedisServer, open_
     use(store)
     ask(server.port, "CONFIG", "SET", "requirepass", "hunter3", password="hunter2")
     ask(server.port, "CLIENT", "KILL", "TYPE", "normal", password="hunter3")
-    refused(store, ConfigError, "it refuses the user and the password in its address, or wants some")
+    refused(store, ConfigError, "it rejects the user and password in its address, or requires them")
     file.write_text("hunter3\n")
     use(store)
     store.close()
@@ -347,7 +347,7 @@ def test_a_password_file_is_read_for_every_connection(server: RedisServer, open_
 
 def test_a_password_for_a_server_that_has_none(server: RedisServer, open_at: OpenAt) -> None:
     store = open_at(f"redis://:hunter2@{HOST}:{server.port}")
-    refused(store, ConfigError, "it refuses the user and the password")
+    refused(store, ConfigError, "it rejects the user and password")
 
 
 def test_a_user_without_rights(server: RedisServer, open_at: OpenAt) -> None:
@@ -414,7 +414,7 @@ def test_a_server_that_is_busy_with_a_script(server: RedisServer, open_at: OpenA
     thread = threading.Thread(target=loop)
     thread.start()
     eventually(lambda: not works(open_at(at(server.port))), "it is busy")
-    refused(open_at(at(server.port)), StoreUnavailable, "it is busy with somebody's script")
+    refused(open_at(at(server.port)), StoreUnavailable, "it is busy running a script")
     server.ask("SCRIPT", "KILL")
     thread.join()
     assert works(open_at(at(server.port)))
@@ -427,7 +427,7 @@ def test_a_server_that_is_still_reading_its_data(server: RedisServer, open_at: O
     server.kill()
     server.options += ["--key-load-delay", "50000"]
     server.start()
-    refused(open_at(at(server.port)), StoreUnavailable, "it is reading its data from disk")
+    refused(open_at(at(server.port)), StoreUnavailable, "it is loading its data from disk")
 
 
 # TLS
@@ -435,7 +435,7 @@ def test_a_server_that_is_still_reading_its_data(server: RedisServer, open_at: O
 
 def test_a_certificate_that_nobody_trusts(tls_gate: Gate, open_at: OpenAt) -> None:
     store = open_at(f"rediss://localhost:{tls_gate.port}")
-    refused(store, ConfigError, "the server's certificate is not trusted: .*ca=FILE names who signed it")
+    refused(store, ConfigError, "the server's certificate is not trusted: .*name its CA with .ca=FILE")
 
 
 def test_a_certificate_of_another_host(tls_gate: Gate, open_at: OpenAt, ca_file: Path) -> None:
@@ -459,7 +459,7 @@ def test_no_tls_against_a_server_that_has_it(tls_gate: Gate, open_at: OpenAt) ->
 
 
 def test_a_file_with_a_certificate_that_does_not_exist() -> None:
-    with pytest.raises(ConfigError, match=r"has ca=/nowhere\.pem, and there is no such file"):
+    with pytest.raises(ConfigError, match=r"has ca=/nowhere\.pem, but there is no such file"):
         open_store("rediss://localhost?ca=/nowhere.pem", "g")
 
 
@@ -522,7 +522,7 @@ def test_no_script_looks_at_a_clock_or_lets_anything_expire() -> None:
         *("ZADD", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREMRANGEBYLEX"),
         "INFO",
     }
-    assert {found for text in texts for found in re.findall(r"string.match\(told, '(\w+):", text)} == {"run_id"}
+    assert {found for text in texts for found in re.findall(r"string.match\(info, '(\w+):", text)} == {"run_id"}
     assert not any("os." in text for text in texts)
 
 

@@ -317,14 +317,14 @@ def test_a_store_that_is_not_there_is_one_clear_error(fleet: NewFleet) -> None:
 
 
 def test_a_store_that_nobody_knows_is_refused(kafka: LocalCluster) -> None:
-    with pytest.raises(ConfigError, match=r"store mongodb://... is none that a fleet knows"):
+    with pytest.raises(ConfigError, match=r"store mongodb://... is not supported"):
         new_fleet(kafka.bootstrap, "g", "mongodb://localhost")
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"most_seconds": 0}, "most_seconds must be above 0"),
+        ({"most_seconds": 0}, "most_seconds must be greater than 0"),
         ({"start": -1}, "start is offset -1"),
         ({"on_lost": "panic"}, "on_lost is 'panic'"),
         ({"units": 5}, "units must be an? Units"),
@@ -346,7 +346,7 @@ def test_a_node_that_was_closed_stays_closed(fleet: NewFleet, new_topic: NewTopi
         lambda: node.add_topics("t"),
     ]
     for use in uses:
-        with pytest.raises(FleetError, match="was closed: make another one"):
+        with pytest.raises(FleetError, match="is closed: create a new Fleet"):
             use()
     assert node.record() is None
     seen = open_store("memory://", group).look()
@@ -412,7 +412,7 @@ def test_a_forked_child_must_not_use_it(fleet: NewFleet, new_topic: NewTopic) ->
     child.start()
     child.join(SECONDS)
     assert child.exitcode == 0
-    assert "made before fork()" in answers.get()
+    assert "created before fork()" in answers.get()
     answers.close()
     assert first_unit(node).done() is Ending.DONE
 
