@@ -124,12 +124,12 @@ def missing(handled: list[Handled], ends: dict[tuple[str, int], int]) -> list[Of
     holes = []
     for (topic, partition), end in ends.items():
         position = 0
-        for one in sorted(
-            one.range for one in handled if one.range.topic == topic and one.range.partition == partition
+        for unit in sorted(
+            entry.range for entry in handled if entry.range.topic == topic and entry.range.partition == partition
         ):
-            if one.start > position:
-                holes.append(OffsetRange(topic, partition, position, one.start))
-            position = max(position, one.stop)
+            if unit.start > position:
+                holes.append(OffsetRange(topic, partition, position, unit.start))
+            position = max(position, unit.stop)
         if position < end:
             holes.append(OffsetRange(topic, partition, position, end))
     return holes
@@ -138,8 +138,8 @@ def missing(handled: list[Handled], ends: dict[tuple[str, int], int]) -> list[Of
 def repeated(handled: list[Handled]) -> list[list[Handled]]:
     """Units that were handled more than once, each with its attempts in the order of their leases."""
     by_unit: dict[OffsetRange, list[Handled]] = {}
-    for one in sorted(handled, key=lambda one: one.fence):
-        by_unit.setdefault(one.range, []).append(one)
+    for entry in sorted(handled, key=lambda entry: entry.fence):
+        by_unit.setdefault(entry.range, []).append(entry)
     return [some for some in by_unit.values() if len(some) > 1]
 
 
@@ -147,13 +147,13 @@ def out_of_order(handled: list[Handled]) -> list[Handled]:
     """Units that were accepted and handled after one that lies behind them."""
     furthest: dict[tuple[str, int], int] = {}
     wrong = []
-    for one in handled:
-        if one.ending != "done":
+    for entry in handled:
+        if entry.ending != "done":
             continue
-        at = (one.range.topic, one.range.partition)
-        if one.range.start < furthest.get(at, 0):
-            wrong.append(one)
-        furthest[at] = max(furthest.get(at, 0), one.range.stop)
+        partition = (entry.range.topic, entry.range.partition)
+        if entry.range.start < furthest.get(partition, 0):
+            wrong.append(entry)
+        furthest[partition] = max(furthest.get(partition, 0), entry.range.stop)
     return wrong
 
 
@@ -226,11 +226,11 @@ def _tell(out: int, fields: dict[str, Any], *without: str) -> None:
 
 def _event_teller(path: str) -> Callable[[Event], None]:
     out = os.open(f"{path}.events", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    wanted = ("UnitReclaimed", "PlannerChanged", "StoreDown", "StoreUp", "StoreWentBack", "PositionMisplaced")
+    kinds = ("UnitReclaimed", "PlannerChanged", "StoreDown", "StoreUp", "StoreWentBack", "PositionMisplaced")
 
     def tell(event: Event) -> None:
         kind = type(event).__name__
-        if kind in wanted:
+        if kind in kinds:
             _tell(out, {"event": kind, "pid": os.getpid(), **fields_of(event)})
 
     return tell
@@ -375,10 +375,10 @@ def settled(look: Callable[[], Any], ends: dict[tuple[str, int], int], *, second
 
     def left() -> Iterator[str]:
         lanes = {tuple(lane.at): lane for lane in look().lanes}
-        for at, end in ends.items():
-            lane = lanes.get(at)
+        for partition, end in ends.items():
+            lane = lanes.get(partition)
             if lane is None or lane.done < end:
-                yield f"{at} {lane}"
+                yield f"{partition} {lane}"
 
     eventually(lambda: next(left(), None) is None, lambda: f"done: {list(left())}", seconds=seconds)
 

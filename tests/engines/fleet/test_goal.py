@@ -23,7 +23,7 @@ def memory(group: str) -> Iterator[Store]:
     store.found(Charter(max_attempts=1))
     lease = store.lead("n1/planner-1")
     assert lease is not None
-    assert store.plan(lease, [Move(AT, None, 30, tuple(OffsetRange(*AT, one, one + 10) for one in (0, 10, 20)))])
+    assert store.plan(lease, [Move(AT, None, 30, tuple(OffsetRange(*AT, start, start + 10) for start in (0, 10, 20)))])
     yield store
     store.forget()
 

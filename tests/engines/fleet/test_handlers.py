@@ -214,7 +214,7 @@ def test_other_functions_that_are_handed_in_are_looked_at_too(brokers: str) -> N
 
 @pytest.mark.parametrize("raised", [SystemExit(0), KeyboardInterrupt()], ids=repr)
 def test_a_job_that_ends_its_thread_does_not_end_the_program(raised: BaseException) -> None:
-    def job(one: OffsetRange) -> None:
+    def job(unit: OffsetRange) -> None:
         raise raised
 
     with pytest.raises(EngineFailed, match=f"a job raised {type(raised).__name__}") as caught:

@@ -31,7 +31,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(steward, "_MOST_TICK", 0.02)
     yield
     names = ("ottla-fleet", "ottla-read")
-    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith(names)], "no thread is left")
+    eventually(
+        lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(names)], "no thread is left"
+    )
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def make(brokers: str, kind: str, group: str, tmp_path: Path) -> Iterator[Make]:
     url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/fleet.db"
     made: list[Fleet] = []
 
-    def one() -> Fleet:
+    def new() -> Fleet:
         made.append(
             Fleet(
                 brokers,
@@ -67,7 +69,7 @@ def make(brokers: str, kind: str, group: str, tmp_path: Path) -> Iterator[Make]:
         )
         return made[-1]
 
-    yield one
+    yield new
     for fleet in made:
         in_time(fleet.close)
 
@@ -214,10 +216,10 @@ def test_ctrl_c_in_any_call_leaves_a_node_that_can_be_used_and_closed(
         if is_close:
             fleet.start()
         with suppress(KeyboardInterrupt):
-            interrupter.during(lambda one=fleet: call(one), place)  # type: ignore[misc]
+            interrupter.during(lambda node=fleet: call(node), place)  # type: ignore[misc]
         if not is_close:
             in_time(fleet.start)
-            eventually(lambda one=fleet: len(one.look().lanes) == 1, "somebody plans")  # type: ignore[misc]
+            eventually(lambda node=fleet: len(node.look().lanes) == 1, "somebody plans")  # type: ignore[misc]
         in_time(fleet.close)
     eventually(lambda: is_clean(make()), "all is given back")
 
@@ -246,7 +248,7 @@ def test_a_handler_of_a_signal_may_stop_and_look_at_any_place(make: Make) -> Non
     for place in range(1, interrupter.seen, max(1, interrupter.seen // 20)):
         fleet = make()
         stopper = Interrupter(fleet.stop, OURS)
-        if stopper.during(lambda one=fleet: next(one.units(), None), place):  # type: ignore[misc]
+        if stopper.during(lambda node=fleet: next(node.units(), None), place):  # type: ignore[misc]
             assert list(fleet.units()) == []
         in_time(fleet.close)
 

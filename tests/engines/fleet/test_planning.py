@@ -21,9 +21,9 @@ Logs = Mapping[TopicPartition, Log]
 Lanes = Mapping[TopicPartition, PartitionState]
 
 
-def lane(at: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
+def lane(partition: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
     """A partition that is planned up to there."""
-    return PartitionState(at, planned, done=0, waiting=waiting, out=0, failed=0)
+    return PartitionState(partition, planned, done=0, waiting=waiting, out=0, failed=0)
 
 
 def planned(
@@ -33,16 +33,16 @@ def planned(
     return plan(
         logs,
         lanes or {},
-        lambda at: logs[at].start,
+        lambda partition: logs[partition].start,
         units=units,
         on_lost=on_lost,
         record_bytes=dict.fromkeys(logs, size),
     )
 
 
-def cut(at: TopicPartition, *offsets: int) -> tuple[OffsetRange, ...]:
+def cut(partition: TopicPartition, *offsets: int) -> tuple[OffsetRange, ...]:
     """Units between these offsets."""
-    return tuple(OffsetRange(*at, start, stop) for start, stop in itertools.pairwise(offsets))
+    return tuple(OffsetRange(*partition, start, stop) for start, stop in itertools.pairwise(offsets))
 
 
 def test_what_a_log_has_is_cut_into_full_units_and_a_rest() -> None:
@@ -112,8 +112,7 @@ def test_a_position_outside_of_the_log_is_told_and_follows_the_policy(
     position: int, wrong: Wrong, on_lost: OnLost, goes_on: int | None
 ) -> None:
     due = planned({A: Log(5, 30)}, {A: lane(A, position)}, on_lost=on_lost)
-    (misplaced,) = due.misplaced
-    assert (misplaced.partition, misplaced.wrong, misplaced.position, misplaced.goes_on) == (A, wrong, position, goes_on)
+    assert due.misplaced == (Misplaced(A, wrong, position, Log(5, 30), goes_on),)
     moves = {
         None: (),
         5: (Move(A, position, 30, cut(A, 5, 15, 25, 30)),),
@@ -154,8 +153,8 @@ def test_rounds_cover_every_offset_once_and_the_backlog_is_bounded(
     logs: dict[TopicPartition, Log], units: Units, size: float, data: st.DataObject
 ) -> None:
     lanes: dict[TopicPartition, PartitionState] = {}
-    waiting: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in logs}
-    everything: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in logs}
+    waiting: dict[TopicPartition, list[OffsetRange]] = {partition: [] for partition in logs}
+    everything: dict[TopicPartition, list[OffsetRange]] = {partition: [] for partition in logs}
     for _ in range(10_000):
         due = planned(logs, lanes, units=units, size=size)
         for move in due.moves:
@@ -164,17 +163,21 @@ def test_rounds_cover_every_offset_once_and_the_backlog_is_bounded(
             everything[move.partition] += move.units
             lanes[move.partition] = lane(move.partition, move.to)
         share = max(1, units.backlog // (2 * len(logs)))
-        assert all(len(waiting[at]) >= share or lanes[at].planned == log.stop for at, log in logs.items())
+        assert all(
+            len(waiting[partition]) >= share or lanes[partition].planned == log.stop for partition, log in logs.items()
+        )
         assert sum(map(len, waiting.values())) <= max(units.backlog, len(logs))
-        assert due.behind == sum(log.stop - lanes[at].planned for at, log in logs.items() if at in lanes)
+        assert due.behind == sum(
+            log.stop - lanes[partition].planned for partition, log in logs.items() if partition in lanes
+        )
         if not due.behind and not any(waiting.values()):
             break
-        for at, some in waiting.items():  # some of it is worked on
-            del some[: data.draw(st.integers(1, 40))]
-            lanes[at] = lanes[at]._replace(waiting=len(some))
-    for at, log in logs.items():
-        _check_exact(everything[at], log)
-        assert all(len(unit) <= units.records for unit in everything[at])
+        for partition, units_left in waiting.items():  # a part of them is worked on
+            del units_left[: data.draw(st.integers(1, 40))]
+            lanes[partition] = lanes[partition]._replace(waiting=len(units_left))
+    for partition, log in logs.items():
+        _check_exact(everything[partition], log)
+        assert all(len(unit) <= units.records for unit in everything[partition])
 
 
 def _check_exact(units: list[OffsetRange], log: Log) -> None:

@@ -118,7 +118,9 @@ def test_a_server_that_ends_the_connection_during_the_handshake_is_away(breaks_o
 
 
 def test_a_server_that_ends_the_connection_after_the_handshake_is_away(context: ssl.SSLContext, ca_file: Path) -> None:
-    assert isinstance(trouble_with(shake_hands(context, lambda one: one.recv(1)), ca_file), StoreUnavailable)
+    assert isinstance(
+        trouble_with(shake_hands(context, lambda connection: connection.recv(1)), ca_file), StoreUnavailable
+    )
 
 
 def test_a_server_that_says_goodbye_in_tls_is_away(context: ssl.SSLContext, ca_file: Path) -> None:

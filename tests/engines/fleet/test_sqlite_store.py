@@ -50,7 +50,7 @@ def test_nothing_is_opened_before_the_first_step(path: Path, store: Store) -> No
 
 
 def modes(path: Path) -> dict[str, int]:
-    return {one.name: one.stat().st_mode & 0o777 for one in path.parent.glob("fleet.db*")}
+    return {file.name: file.stat().st_mode & 0o777 for file in path.parent.glob("fleet.db*")}
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])
@@ -61,13 +61,13 @@ def test_the_files_are_for_this_account_alone(path: Path, store: Store, mask: in
     finally:
         os.umask(before)
     assert modes(path) == dict.fromkeys(("fleet.db", "fleet.db-wal", "fleet.db-shm"), 0o600)
-    assert [one.name for one in path.parent.iterdir() if not one.name.startswith("fleet.db")] == []
+    assert [file.name for file in path.parent.iterdir() if not file.name.startswith("fleet.db")] == []
 
 
 def test_a_file_that_others_could_read_is_closed_to_them(path: Path, store: Store) -> None:
     planned(store, 3)
-    for one in path.parent.glob("fleet.db*"):
-        one.chmod(0o666)
+    for file in path.parent.glob("fleet.db*"):
+        file.chmod(0o666)
     other = open_store(f"sqlite:///{path}", "other")
     planned(other, 3)
     assert set(modes(path).values()) == {0o600}
@@ -93,7 +93,7 @@ def test_every_step_is_on_disk_before_it_is_answered(path: Path, store: Store) -
 
 
 def test_a_folder_that_is_missing(tmp_path: Path, group: str) -> None:
-    with pytest.raises(ConfigError, match=r"the folder .*/nowhere does not exist \(three slashes begin a relative path, four "):
+    with pytest.raises(ConfigError, match=r"the folder .*/nowhere does not exist \(three slashes begin .*, four "):
         open_store(f"sqlite:///{tmp_path}/nowhere/fleet.db", group).found(Charter())
 
 
@@ -198,8 +198,8 @@ def test_a_disk_that_is_full_of_the_log_empties_it(path: Path, group: str) -> No
 
 def test_a_file_that_was_deleted_is_a_new_store(path: Path, store: Store) -> None:
     planned(store, 3)
-    for one in path.parent.glob("fleet.db*"):
-        one.unlink()
+    for file in path.parent.glob("fleet.db*"):
+        file.unlink()
     assert store.waiting() == []
     with pytest.raises(StoreUnavailable, match="has no group"):
         store.lead("a")
@@ -221,7 +221,7 @@ def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/new-{attempt}.db"
         stores = [open_store(url, "etl") for _ in range(6)]
         with ThreadPoolExecutor(len(stores)) as pool:
-            found = list(pool.map(lambda store: store.found(Charter(max_attempts=3)), stores))
-        assert {one.max_attempts for one in found} == {3}
+            charters = list(pool.map(lambda store: store.found(Charter(max_attempts=3)), stores))
+        assert {charter.max_attempts for charter in charters} == {3}
         for store in stores:
             store.close()

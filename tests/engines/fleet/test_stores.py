@@ -182,8 +182,8 @@ def test_offsets_are_exact_up_to_the_highest(store: Store) -> None:
     assert store.waiting() == list(units)
     store.raise_number(2**53)
     grants = store.take("a", 9)
-    assert [one.range for one in grants] == list(units)
-    assert [one.lease.number - 2**53 for one in grants] == [1, 2, 3, 4]
+    assert [grant.range for grant in grants] == list(units)
+    assert [grant.lease.number - 2**53 for grant in grants] == [1, 2, 3, 4]
     assert store.finish(grants[0].range, grants[0].lease, 2**53 + 1)
     assert store.look().lanes == (PartitionState(CLICKS, HIGH, 2**53 + 1, 0, 3, 0),)
 
@@ -238,9 +238,9 @@ def test_four_processes_do_each_unit_once(url: str, store: Store, group: str, tm
     assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
     done = [line for i in range(4) for line in (tmp_path / f"{i}.txt").read_text().splitlines()]
     assert sorted(done) == sorted(str(unit) for unit in units)
-    found = store.look()
-    assert found.counts == Counts(done=len(units), offsets=10 * len(units))
-    assert all(lane.done == lane.planned for lane in found.lanes)
+    snapshot = store.look()
+    assert snapshot.counts == Counts(done=len(units), offsets=10 * len(units))
+    assert all(lane.done == lane.planned for lane in snapshot.lanes)
 
 
 @every_store
@@ -275,11 +275,11 @@ def test_a_process_that_is_killed_leaves_a_store_that_others_go_on_with(store: S
         for out in store.pulse().out:
             assert store.reclaim(out.range, out.seen, failure(out.range))
     work(store, "survivor", [])
-    found = store.look()
-    assert found.counts.done == len(units)
-    assert found.counts.offsets == 10 * len(units)
-    assert (found.out, store.waiting()) == ((), [])
-    assert all(lane.done == lane.planned for lane in found.lanes)
+    snapshot = store.look()
+    assert snapshot.counts.done == len(units)
+    assert snapshot.counts.offsets == 10 * len(units)
+    assert (snapshot.out, store.waiting()) == ((), [])
+    assert all(lane.done == lane.planned for lane in snapshot.lanes)
 
 
 def beat_and_compare(store: Store, grant: Grant, times: int) -> None:

@@ -37,7 +37,7 @@ class Diary:
     @property
     def ranges(self) -> list[tuple[int, int, int]]:
         """Partition, start and stop of each, sorted."""
-        return sorted((one.range.partition, one.range.start, one.range.stop) for one in self.handled)
+        return sorted((entry.range.partition, entry.range.start, entry.range.stop) for entry in self.handled)
 
 
 def ends(topic: str, records: int, partitions: int = 1) -> dict[tuple[str, int], int]:
@@ -50,7 +50,7 @@ def only(fleet: Fleet, topic: str, partition: int = 0) -> PartitionState:
     return next(lane for lane in fleet.look().lanes if lane.at == (topic, partition))
 
 
-def told(fleet: Fleet, kind: type[Event]) -> list[Any]:
+def events_of(fleet: Fleet, kind: type[Event]) -> list[Any]:
     """Events of a kind."""
     return [event for event in list(fleet.newest) if isinstance(event, kind)]
 
