@@ -49,7 +49,7 @@ def test_the_first_error_stops_the_rest_and_names_its_range() -> None:
 
 
 class Patient:
-    """A job that waits until it is told to stop."""
+    """A job that waits until the engine stops it."""
 
     def __init__(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self.is_stopped = is_stopped

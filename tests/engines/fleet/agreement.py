@@ -19,7 +19,7 @@ HIGH = 2**63 - 1
 NAMES = ("", "a", "b", "node 1/2 ü\n{}")
 LANES = (TopicPartition("a", 2), TopicPartition("a", 10), TopicPartition("a-b", 0), TopicPartition("a.b", 2**31 - 1))
 BASES = (*(0,) * 5, 2, 99, 2**53, HIGH - 300)
-"""Many are the same, as where a log was made anew: the same units come again."""
+"""Many are equal: a log that was recreated brings the same units again."""
 STEPS = (
     *("lead", "stay", "stay", "resign", "plan", "plan", "plan", "reset", "raise_number", "waiting"),
     *("take",) * 7,
@@ -106,7 +106,7 @@ class Agreement:
         self._grants += self.both("take", chance.choice(NAMES), chance.randint(0, 3))
 
     def held(self, chance: Random) -> tuple[OffsetRange, Lease]:
-        """One that is out, or was, or that somebody else has."""
+        """A lease that is current, was current, belongs to another holder, or never existed."""
         out = [(out.range, out.seen.lease) for out in self.model.pulse().out]
         was = [(grant.range, grant.lease) for grant in self._grants[-4:]]
         others = [(unit, Lease(lease.number, "somebody else")) for unit, lease in out[:1]]
@@ -131,7 +131,7 @@ class Agreement:
         range_, last_seen = chance.choice([*seen, (unit, Seen(lease, chance.randint(0, 2)))])
         self.both("reclaim", range_, last_seen, Failure(range_, 0, "gone"))
 
-    # The error list, and beginning anew
+    # The error list, and resetting
 
     def retry(self, chance: Random) -> None:
         self.both("retry", self.given_up(chance))

@@ -48,7 +48,7 @@ _HOST = "127.0.0.1"
 
 
 def write(bootstrap: str, topic: str, count: int, *, partitions: int = 1, first: int = 0) -> None:
-    """So many records in each partition; the value of each is its offset if the first of them is at `first`."""
+    """Send `count` records to each partition. The value of each is its offset, if the first record gets `first`."""
     with Producer(bootstrap, batching=Batching(bytes=64_000, linger=0.05)) as producer:
         for begin in range(first, first + count, _AT_ONCE):
             numbers = np.arange(begin, min(begin + _AT_ONCE, first + count))
@@ -120,7 +120,7 @@ def read_lines(path: Path) -> list[Handled]:
 
 
 def missing(handled: list[Handled], ends: dict[tuple[str, int], int]) -> list[OffsetRange]:
-    """What nobody has handled of partitions that begin with 0 and end there."""
+    """Return the ranges that no worker has handled, of partitions from offset 0 to their ends."""
     holes = []
     for (topic, partition), end in ends.items():
         position = 0
@@ -140,7 +140,7 @@ def repeated(handled: list[Handled]) -> list[list[Handled]]:
     by_unit: dict[OffsetRange, list[Handled]] = {}
     for entry in sorted(handled, key=lambda entry: entry.fence):
         by_unit.setdefault(entry.range, []).append(entry)
-    return [some for some in by_unit.values() if len(some) > 1]
+    return [attempts for attempts in by_unit.values() if len(attempts) > 1]
 
 
 def out_of_order(handled: list[Handled]) -> list[Handled]:
@@ -162,7 +162,7 @@ def out_of_order(handled: list[Handled]) -> list[Handled]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker is told."""
+    """The settings of a worker."""
 
     bootstrap: str
     group: str
@@ -176,7 +176,7 @@ class Job:
     work_seconds: float = 0.0
     """Of each unit, beyond reading it."""
     freezes: bool = False
-    """Whether it stops itself after it has handled its first unit, before it says so."""
+    """Whether it stops its own process after handling its first unit, before reporting it."""
     until_end: bool = False
 
 
@@ -237,7 +237,7 @@ def _event_teller(path: str) -> Callable[[Event], None]:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """What the workers told."""
+    """Read the events of the workers."""
     events = Path(f"{path}.events")
     return [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
 
@@ -371,7 +371,7 @@ def pid_of(holder: str) -> int:
 
 
 def settled(look: Callable[[], Any], ends: dict[tuple[str, int], int], *, seconds: float = 60.0) -> None:
-    """Waits until everything up to there is done."""
+    """Wait until everything below these ends is done."""
 
     def left() -> Iterator[str]:
         lanes = {tuple(lane.at): lane for lane in look().lanes}

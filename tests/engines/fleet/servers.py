@@ -164,7 +164,7 @@ def _ports_with_bus(count: int) -> list[int]:
 
 
 def _have_met(nodes: list[RedisServer]) -> bool:
-    """On a busy machine, nodes may give up to introduce themselves before they have heard of one another."""
+    """On a busy machine, nodes may stop introducing themselves before they know each other."""
     for node in nodes[1:]:
         nodes[0].ask("CLUSTER", "MEET", HOST, node.port)
     return wait_until(lambda: all(_is_whole(node) for node in nodes), timeout=6)

@@ -105,7 +105,7 @@ class Fire:
         self.deeds.append(f"kill planner, {time.monotonic() - began:.1f} s")
 
     def freeze(self) -> None:
-        """One worker, until others have what it had; then it goes on, and does not know."""
+        """Freeze one worker until others have its units, then let it continue without knowing."""
         worker = self.chance.choice(self._workers)
         self._await(lambda: self._has_work() and self._holds(worker.pid), f"{worker.pid} holds a unit")
         worker.signal(signal.SIGSTOP)

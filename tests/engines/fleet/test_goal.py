@@ -1,4 +1,4 @@
-"""Working until the end: what is left, what is on the error list, and what nobody plans."""
+"""Working until the end: what is left, what is on the error list, and what is not planned."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_unit_that_is_taken_while_it_looks_is_not_overlooked(memory: Store) ->
     finish_one(memory)
 
     class Slow:
-        """Between a look and the next question, somebody takes the last unit."""
+        """Between two requests, another node takes the last unit."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(memory, name)

@@ -46,7 +46,7 @@ def fleet(brokers: str, group: str) -> Iterator[Fleet]:
 
 
 class Odd(BaseException):
-    """Of somebody who does not know better."""
+    """A handler by an author who does not know better."""
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_end_of_a_generator_or_a_task_gives_the_unit_back(fleet: Fleet) -> N
 
 
 async def later(unit: Unit) -> None:
-    """Does nothing until somebody awaits it."""
+    """Does nothing until it is awaited."""
 
 
 async def much_later(unit: Unit) -> Any:

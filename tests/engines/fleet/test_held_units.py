@@ -1,4 +1,4 @@
-"""What a node holds: told once, in time, and never under a number that a forgetful store gives out a second time."""
+"""Held units: ends are reported once and in time, and lease numbers that a store issues a second time are refused."""
 
 from __future__ import annotations
 

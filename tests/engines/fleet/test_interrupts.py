@@ -1,4 +1,4 @@
-"""Ctrl-C, `sys.exit`, handlers of signals and forks, wherever they come: nothing is lost or stuck, nobody is blamed."""
+"""Ctrl-C, `sys.exit`, signal handlers and forks at any place: nothing is lost or stuck, and no attempt is counted."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def make(brokers: str, kind: str, group: str, tmp_path: Path) -> Iterator[Make]:
 
 
 def is_clean(fleet: Fleet) -> bool:
-    """Nobody has a unit, and none is blamed on anybody."""
+    """No unit is in flight, and no attempt was counted as failed."""
     seen = fleet.look()
     assert (seen.counts.failed, seen.counts.reclaimed, seen.counts.given_up) == (0, 0, 0)
     return not seen.out
 
 
 def rest(fleet: Fleet, handled: set[int]) -> None:
-    """Whoever comes next does what is left."""
+    """The next node does what is left."""
 
     def handle(unit: Unit) -> None:
         handled.update(record.offset for record in unit.records())
@@ -288,7 +288,7 @@ def test_a_unit_that_is_dropped_goes_back_and_is_told(make: Make) -> None:
 
 
 class Farewell:
-    """Says something of a unit when it is thrown away, wherever that happens."""
+    """Ends a unit when it is garbage collected, wherever that happens."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit

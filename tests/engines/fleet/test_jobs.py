@@ -1,4 +1,4 @@
-"""Jobs run on the nodes of a fleet as they do in threads: every range once, whoever dies."""
+"""Jobs run on the nodes of a fleet as they do in threads: one result per range, whichever node dies."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Planted:
 
 @pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
 def test_nothing_that_somebody_planted_in_the_store_is_run(open_one: OpenStore, tmp_path: Path) -> None:
-    """Neither as a job, on a node that serves, nor as a result, where somebody asked."""
+    """Neither as a job, on a node that serves, nor as a result, in the process of the caller."""
     store, stopped = open_one(), threading.Event()
     planted = pickle.dumps(("name", Planted(tmp_path)))
     unit = ranges(1)[0]

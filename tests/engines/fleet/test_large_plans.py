@@ -1,4 +1,4 @@
-"""Plans of any size reach every store in steps of a bounded one; what cannot be planned is told and shown."""
+"""Plans of any size reach every store in steps of bounded size. What cannot be planned is an event and in `look`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC = "clicks"
 
 
 def moves_of(counts: Sequence[int]) -> list[Move]:
-    """One for each partition, with so many units."""
+    """One move per partition, with this number of units."""
     return [
         Move(
             TopicPartition(TOPIC, partition),

@@ -46,7 +46,7 @@ def test_each_is_watched_for_itself() -> None:
 
 
 def test_a_watcher_that_was_frozen_takes_nothing_from_those_who_were_frozen_with_it() -> None:
-    """So it is, too, for all who wait for a store that was away: nobody could renew anything."""
+    """The same holds after an outage of the store, in which no node could renew its leases."""
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
     watch.still({"a": 7}, 0.0)
     watch.still({"a": 7}, 1.0)

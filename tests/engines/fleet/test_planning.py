@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.engines.fleet.planning import Log, Round, Units, Wrong, plan
+from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, Wrong, plan
 from ottla.engines.fleet.units import Move, PartitionState
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost

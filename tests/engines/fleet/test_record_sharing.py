@@ -1,4 +1,4 @@
-"""Threads that share units record by record: what is done was handled by whoever got it, and nothing is lost."""
+"""Threads that share units record by record: a unit is done only if every record was handled, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IN_STEPS = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10)
 
 
 class Hand:
-    """A thread that asks when it is told to."""
+    """A thread that asks for a record when the test says so."""
 
     def __init__(self, sharing: RecordSharing, name: str) -> None:
         self._sharing = sharing
@@ -77,7 +77,7 @@ def hands() -> Iterator[Hands]:
 
 @pytest.fixture
 def node(fake_kafka: FakeKafka, group: str, hands: Hands) -> Iterator[NewNode]:
-    """Makes nodes for so many records in each partition, in units of so many; offsets are planned from the first on."""
+    """Create nodes for a number of records in each partition, in units of a given size, from the first offset on."""
     with ExitStack() as stack:
 
         def make(records: int = 0, *, each: int = 3, partitions: int = 1, **options: Any) -> Fleet:
@@ -409,7 +409,7 @@ ALL = {(TOPIC, partition): 1250 for partition in range(4)}
 
 
 def work(sharing: RecordSharing, seen: Seen, life: int = 1_000_000) -> None:
-    """Handles records until there are none, or until so many: then it ends with one in hand that is not handled."""
+    """Handle records until there are none, or up to a limit: then end with one record that is not handled."""
     for _ in range(life):
         if (record := sharing.next()) is None:
             return

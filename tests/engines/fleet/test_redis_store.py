@@ -30,7 +30,7 @@ OpenAt = Callable[..., Store]
 
 @pytest.fixture
 def open_at(group: str) -> Iterator[OpenAt]:
-    """Opens the store at an address; all are closed at the end."""
+    """Open stores at addresses; all are closed at the end."""
     opened: list[Store] = []
 
     def open_it(url: str) -> Store:

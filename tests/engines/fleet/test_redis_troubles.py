@@ -71,7 +71,7 @@ def trouble_with(answer: Answer, ca_file: Path, host: str = "localhost") -> Ottl
 
 
 def closed_port() -> int:
-    """Nobody listens there."""
+    """An address at which no server listens."""
     with socket.create_server((HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
     return port

@@ -283,6 +283,7 @@ class Fleet:
             self._store.close()
 
     def _give_back_astray(self) -> None:
+        """Give back units that an interrupt left with no owner."""
         try:
             self._held_units.give_back_astray(self._store.pulse().out, at_once=True)
         except OttlaError as error:
@@ -331,6 +332,7 @@ class Fleet:
             nap = min(_LONGEST_NAP, nap * 2)
 
     def _next(self, slot: Slot) -> Unit | None:
+        """Return the unit that was taken ahead, or take one; None if there is none."""
         self._check_process()
         claimed = slot.claim()
         if claimed is None:
@@ -341,6 +343,7 @@ class Fleet:
         return Unit(claimed.held, self._reader, self._ended, prefetch=claimed.prefetch, near_end=slot.opener())
 
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
+        """The loop of a worker thread of `run`."""
         try:
             for unit in self._looks(until_end):
                 if unit is not None:
@@ -350,6 +353,7 @@ class Fleet:
             self.stop()
 
     def _take(self) -> Held | None:
+        """Take one unit; None if there is none, the node stops, or the store does not answer."""
         self._check_process()
         with self._taking:
             if self._stopped.is_set():
@@ -361,9 +365,11 @@ class Fleet:
         return taken[0] if taken else None
 
     def _return(self, held: Held) -> Ending:
+        """Give back a unit that was taken ahead and not claimed."""
         return self._held_units.finish(held, held.grant.range.start)
 
     def _ended(self, unit: Unit, held: Held, reached: int, error: BaseException | None) -> Ending:
+        """Report the end of a unit to the store, count it, and emit its event. Every unit calls this once."""
         if error is None:
             ending = self._held_units.finish(held, reached)
         elif isinstance(error, LeaseLost):
@@ -394,6 +400,7 @@ class Fleet:
         self._emit(StoreWentBack(self.group, store=self._store.address, reason=reason))
 
     def _report(self) -> dict[str, Any]:
+        """What this node publishes about itself, for `ottla work status`."""
         steward = self._steward
         return {
             "host": self.host,
@@ -436,6 +443,7 @@ class Fleet:
 
 
 def _contradiction(group: str, stored: Charter, own: Charter) -> str:
+    """Name the settings in which two charters differ."""
     names = [name for name in Charter.__slots__ if getattr(stored, name) != getattr(own, name)]
     said = ", ".join(f"{name}={getattr(stored, name)!r} and not {getattr(own, name)!r}" for name in names)
     return f"group {group} was begun with {said}: use its settings, or `ottla work reset --settings` while no node runs"

@@ -125,6 +125,7 @@ class Node:
             thread.join(_DISMISS_SECONDS)
 
     def _work(self) -> None:
+        """The loop of a worker thread."""
         nap = _LOOK_SECONDS
         while not self._stopped.is_set():
             try:
@@ -180,6 +181,7 @@ class Node:
         return True
 
     def _run(self, task: Task, held: Held) -> ResultNote:
+        """Run the job on a unit. An `OttlaError` is a result: another attempt would raise it again."""
         unit = held.grant.range
         job = stoppable(task.job, held.lost.is_set)
         try:

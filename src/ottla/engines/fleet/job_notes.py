@@ -120,6 +120,7 @@ def _text(error: OttlaError) -> str:
 
 
 def _error_of(plain: _Error) -> OttlaError:
+    """Decode an error. The class comes from `ottla.errors.__all__` and its constructor is not called."""
     kind = getattr(errors, plain.kind, None) if plain.kind in errors.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, OttlaError)):
         raise ValueError(f"{plain.kind!r} is not an Ottla error")

@@ -48,6 +48,7 @@ def recall(
 
 
 def _read(committed: Committed) -> RememberedPosition:
+    """Decode a committed offset. Without our metadata, nothing beyond the offset counts as planned."""
     note = _NOTE.fullmatch(committed.metadata)
     planned, number = (int(note[1]), int(note[2])) if note else (committed.offset, 0)
     return RememberedPosition(

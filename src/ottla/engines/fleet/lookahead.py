@@ -68,11 +68,13 @@ class Lookahead:
             errand.is_over.wait(deadline.remaining())
 
     def _begin(self) -> _Errand:
+        """Start a thread that takes a unit ahead."""
         errand = _Errand()
         threading.Thread(target=self._run, args=(errand,), name="ottla-fleet-ahead", daemon=True).start()
         return errand
 
     def _run(self, errand: _Errand) -> None:
+        """Take a unit, wait until it is claimed, and give it back if it is not."""
         self._errands.add(errand)
         try:
             self._fetch(errand)
@@ -83,6 +85,7 @@ class Lookahead:
             errand.is_over.set()
 
     def _fetch(self, errand: _Errand) -> None:
+        """Take a unit and start to fetch its records."""
         try:
             held = self._take()
             if held is not None:
@@ -147,6 +150,7 @@ class Slot:
         return claimed
 
     def _open(self) -> None:
+        """Start to take the next unit, unless that is under way or being skipped."""
         if self._errand is not None:
             return
         if self._skipped:

@@ -263,6 +263,7 @@ class Planner:
         return True
 
     def _resumed(self, log: Log) -> int:
+        """Return where a recreated topic starts."""
         return log.stop if self._policy.on_lost is OnLost.LATEST else log.start
 
     # What Kafka remembers
@@ -283,6 +284,7 @@ class Planner:
         self._remembered.update(positions)
 
     def _went_back(self, reason: str, number: int) -> None:
+        """Emit the event, and raise the lease numbers above all that may have been issued."""
         self._emit(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
         self._store.raise_number(number + LEAP)
 
@@ -387,6 +389,7 @@ def _is_less(current: Snapshot, before: Snapshot) -> bool:
 
 
 def _is_behind(lane: PartitionState, remembered: RememberedPosition) -> bool:
+    """Whether the store knows less of a partition than Kafka remembers."""
     return lane.planned < remembered.planned or lane.done < remembered.done
 
 

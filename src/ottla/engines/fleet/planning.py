@@ -148,12 +148,14 @@ def _steps(move: Move, most: int) -> Iterator[Move]:
 
 
 def _wrong(position: int, log: Log) -> Wrong | None:
+    """Compare a position with its log."""
     if position < log.start:
         return Wrong.BEFORE
     return Wrong.AFTER if position > log.stop else None
 
 
 def _goes_on(log: Log, on_lost: OnLost) -> int | None:
+    """Return where planning continues for a position that its log does not have; None if it must not."""
     if on_lost is OnLost.ERROR:
         return None
     return log.start if on_lost is OnLost.EARLIEST else log.stop

@@ -115,6 +115,7 @@ class RecordSharing:
             _end_unit(share, error)
 
     def _begin(self) -> bool:
+        """Wait for the next unit. Returns False if there will be none."""
         for unit in self._units:
             if unit is not None:
                 self._share, self._records = _Share(unit, unit.range.start), unit.records()
@@ -134,7 +135,7 @@ class RecordSharing:
         with self._books:
             if record is None:
                 share.reached = share.unit.range.stop
-            elif not share.is_over:
+            elif not share.is_over:  # another thread may have ended the unit while this one was reading
                 share.reached = record.offset + 1
                 share.in_progress += 1
                 self._assigned[me] = (share, record.offset)

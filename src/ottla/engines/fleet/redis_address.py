@@ -98,6 +98,7 @@ def parse(url: str) -> Place:
 
 
 def _invalid(url: str, reason: str) -> ConfigError:
+    """The error for an address, which quotes nothing of it except a known scheme."""
     scheme = next((f"{name}://... " for name in _KINDS if url.startswith(f"{name}://")), "")
     return ConfigError(
         f"the store's address {scheme}is invalid: {reason}. Accepted are redis://[USER:PASSWORD@]HOST[:PORT][/DB],"
@@ -108,6 +109,7 @@ def _invalid(url: str, reason: str) -> ConfigError:
 
 
 def _credentials(url: str, parts: SplitResult) -> tuple[str | None, str | None]:
+    """Return user and password, both optional."""
     user_info, at, _ = parts.netloc.rpartition("@")
     if not at:
         if "@" in parts.path + parts.query:
@@ -125,6 +127,7 @@ def _credentials(url: str, parts: SplitResult) -> tuple[str | None, str | None]:
 
 
 def _address(url: str, number: int, text: str, kind: Kind) -> Address:
+    """Parse one HOST:PORT."""
     match = _HOST.fullmatch(text)
     port = int(match["port"] or _PORTS[kind]) if match else 0
     if match is None or not 0 < port < 65536:
@@ -148,6 +151,7 @@ def _path(url: str, path: str, kind: Kind) -> tuple[str, int]:
 
 
 def _options(url: str, parts: SplitResult) -> dict[str, str]:
+    """Return the query of the address."""
     try:
         return dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
@@ -156,6 +160,7 @@ def _options(url: str, parts: SplitResult) -> dict[str, str]:
 
 
 def _tls(url: str, scheme: str, options: dict[str, str]) -> Tls | None:
+    """Return the TLS settings; None for a plaintext connection."""
     has_tls = scheme == "rediss"
     if scheme not in ("redis", "rediss"):
         has_tls = _boolean(url, "tls", options.pop("tls", "no"))

@@ -70,6 +70,7 @@ class Link:
             line.disconnect()
 
     def _call(self, arguments: tuple[Argument, ...], deadline: float) -> Any:
+        """Run a command, and turn errors of the redis package into Ottla errors."""
         outside = sys.exception()
         try:
             return self._answer(arguments, deadline)
@@ -79,6 +80,7 @@ class Link:
             raise meaning(error, self._place, outside) from error
 
     def _answer(self, arguments: tuple[Argument, ...], deadline: float) -> Any:
+        """Send a command and return its reply. Follows redirects of a cluster."""
         ask_at: Address | None = None
         second = _SecondAttempt()
         for _ in range(_MAX_HOPS):
@@ -149,6 +151,7 @@ class Link:
         return self._idle_line(last, deadline) or self._open(last, deadline)
 
     def _idle_line(self, address: Address, deadline: float) -> _Line | None:
+        """Return an idle connection to this address that is still usable, with a new deadline."""
         while (line := self._popped()) is not None:
             # A forked child drops its parent's connections without sending anything on them.
             if line.pid == os.getpid() and line.address == address and not line.has_ended():
@@ -164,6 +167,7 @@ class Link:
             return None
 
     def _keep(self, line: _Line) -> None:
+        """Keep a connection for later calls, unless there are enough."""
         line.is_used = True
         if len(self._idle) < _MAX_IDLE:
             self._idle.append(line)
@@ -171,6 +175,7 @@ class Link:
             line.disconnect()
 
     def _open(self, address: Address, deadline: float, *, with_password: bool = True) -> _Line:
+        """Open a connection and authenticate."""
         place = self._place
         end = _Deadline()
         end.at = deadline
@@ -210,6 +215,7 @@ class Link:
         return line
 
     def _ask_sentinels(self, deadline: float) -> Address:
+        """Return the address of the master. Raises `ConnectionError` of the redis package if no sentinel knows it."""
         reasons = []
         for sentinel in self._place.addresses:
             try:
@@ -239,6 +245,7 @@ class Link:
         return host_and_port
 
     def _password(self) -> str | None:
+        """Return the password, read again from its file for each connection so that it can be rotated."""
         if (path := self._place.password_file) is None:
             return self._place.password
         try:
@@ -255,6 +262,7 @@ class Link:
         return password
 
     def _check_files(self) -> None:
+        """Raise `ConfigError` early, at the start, for files that are missing or unusable."""
         self._password()
         tls = self._place.tls
         if tls is None:
@@ -309,6 +317,7 @@ class _Bounded:
         self._inner.sendall(data)
 
     def _limit(self) -> None:
+        """Set the socket timeout to what is left of the call. A timeout per read alone would not bound a slow reply."""
         left = self._end.at - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")

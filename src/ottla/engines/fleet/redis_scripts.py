@@ -73,16 +73,20 @@ local function is_planner(number, holder)
   return current[1] == number and current[2] == holder
 end
 
+-- The first waiting unit of a lane. '!' follows the space, so the range has exactly the names that begin with the lane.
 local function first(lane)
   return call('ZRANGEBYLEX', waiting, '[' .. lane .. ' ', '(' .. lane .. '!', 'LIMIT', 0, 1)[1]
 end
 
+-- The member of `ready` for a lane: lanes sort by the number of their last lease.
 local function in_line(label) return (call('HGET', turns, label) or string.rep('0', 19)) .. ' ' .. label end
 
+-- Count units that are out or failed. An ordered lane is not ready while it has any.
 local function occupy(label, by)
   if call('HINCRBY', busy, label, by) == 0 then call('HDEL', busy, label) end
 end
 
+-- Update whether a lane is ready, after its units have changed.
 local function settle(lane, label)
   local held_up = call('HGET', meta, 'ordered') == '1' and call('HEXISTS', busy, label) == 1
   if first(lane) and not held_up then
@@ -92,6 +96,7 @@ local function settle(lane, label)
   end
 end
 
+-- The lane of a unit, and the label of the lane.
 local function lane_of(unit)
   local topic, partition = string.match(unit, '^(.*) (%d+) %d+ %d+$')
   return topic .. ' ' .. partition, topic .. '/' .. tonumber(partition)
@@ -105,6 +110,7 @@ local function held(unit, number, holder)
   if current_number == number and current_holder == holder then return beat, attempt end
 end
 
+-- End an attempt that did not succeed: retry the unit, or move it to the error list.
 local function lose(unit, attempt, failure)
   local lane, label = lane_of(unit)
   call('HDEL', out, unit)

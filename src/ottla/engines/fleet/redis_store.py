@@ -218,6 +218,7 @@ class RedisStore:
         return reply
 
     def _key(self, name: str) -> str:
+        """The Redis key of one of the structures of the group."""
         return self._keys[scripts.KEYS.index(name)]
 
     @contextmanager
@@ -250,6 +251,7 @@ def _snapshot(
     nodes: list[bytes],
     topics: list[bytes],
 ) -> Snapshot:
+    """Parse the reply of the script `LOOK`."""
     meta = dict(_pairs(meta_pairs))
     out = _outs(out_pairs)
     busy = _Busy((unit.range for unit in out), map(_unit, failed))
@@ -272,6 +274,7 @@ class _Busy:
         self._failed = _by_partition(failed)
 
     def lane(self, topic: bytes, partition: bytes, planned: bytes, waiting: int, first: bytes) -> PartitionState:
+        """Return the state of a partition. `first` is its first waiting unit, or empty."""
         tp = TopicPartition(topic.decode(), int(partition))
         out, failed = self._out.get(tp, []), self._failed.get(tp, [])
         starts = [unit.start for unit in (*out, *failed)] + ([_unit(first).start] if first else [])
@@ -279,6 +282,7 @@ class _Busy:
 
 
 def _by_partition(units: Iterable[OffsetRange]) -> dict[TopicPartition, list[OffsetRange]]:
+    """Group units by partition."""
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for unit in units:
         by_partition.setdefault(unit.topic_partition, []).append(unit)
@@ -286,22 +290,27 @@ def _by_partition(units: Iterable[OffsetRange]) -> dict[TopicPartition, list[Off
 
 
 def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Split a flat reply into keys and values."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _pad(offset: int) -> str:
+    """Pad an offset so that offsets sort as text. Raises `InputError` if it does not fit."""
     return f"{checked(offset, 'an offset'):019d}"
 
 
 def _sort_key(partition: TopicPartition) -> str:
+    """The text of a partition that sorts like its topic and number."""
     return f"{partition.topic} {partition.partition:010d}"
 
 
 def _name(unit: OffsetRange) -> str:
+    """The text of a unit in the store, which sorts like the unit."""
     return f"{_sort_key(unit.topic_partition)} {_pad(unit.start)} {_pad(unit.stop)}"
 
 
 def _unit(name: bytes) -> OffsetRange:
+    """Parse the text of a unit."""
     topic, partition, start, stop = name.decode().rsplit(" ", 3)
     return OffsetRange(topic, int(partition), int(start), int(stop))
 

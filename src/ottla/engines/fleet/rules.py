@@ -45,10 +45,12 @@ class _Partition:
 
     @property
     def done(self) -> int:
+        """The offset below which everything is done."""
         unfinished = (*self.waiting, *self.out, *self.failed)
         return min((unit.start for unit in unfinished), default=self.planned)
 
     def is_ready(self, ordered: bool) -> bool:
+        """Whether a unit can be taken. An ordered partition waits for the one in flight or on the error list."""
         return bool(self.waiting) and not (ordered and (self.out or self.failed))
 
     def wait(self, unit: OffsetRange) -> None:
@@ -276,14 +278,17 @@ class Rules:
     # Parts of steps
 
     def _next(self, holder: str) -> Lease:
+        """Issue a lease with the next number."""
         self._number += 1
         return Lease(self._number, holder)
 
     def _held(self, unit: OffsetRange, lease: Lease) -> Out | None:
+        """Return the entry of a unit if this lease holds it."""
         out = self._out.get(unit)
         return out if out is not None and out.seen.lease == lease else None
 
     def _free(self, unit: OffsetRange) -> None:
+        """Remove a unit from those in flight."""
         del self._out[unit]
         self._lanes[unit.topic_partition].out.discard(unit)
 
@@ -291,6 +296,7 @@ class Rules:
         self._lanes[unit.topic_partition].wait(unit)
 
     def _lose(self, unit: OffsetRange, failure: Failure) -> None:
+        """End an attempt that did not succeed: retry the unit, or move it to the error list."""
         tries = self._out[unit].attempt
         self._free(unit)
         if tries < self.charter.max_attempts:
@@ -305,5 +311,6 @@ class Rules:
         self._counts = self._counts._replace(**{name: getattr(self._counts, name) + by for name, by in more.items()})
 
     def _refuse(self) -> bool:
+        """Count a call by a holder who has lost the lease."""
         self._count(refused=1)
         return False

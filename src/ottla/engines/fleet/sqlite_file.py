@@ -114,6 +114,7 @@ class SqliteFile:
                 pass  # this thread did not acquire it
 
     def _own_session(self) -> _Session:
+        """Return the session of this process. A forked child gets a new one."""
         if self._session.pid != os.getpid():
             if self._session.db is not None:
                 _inherited.append(self._session.db)
@@ -130,6 +131,7 @@ class SqliteFile:
         return session.db
 
     def _open(self) -> sqlite3.Connection:
+        """Open the file, and create it and its tables if it is new. Raises `ConfigError` if the path is unusable."""
         if not self._path.parent.is_dir():
             raise ConfigError(
                 f"the fleet's store {self._address}: the folder {self._path.parent} does not exist (three slashes begin"
@@ -210,6 +212,7 @@ class SqliteFile:
                 db.execute(statement)
 
     def _is_new(self, db: sqlite3.Connection) -> bool:
+        """Whether the file has no tables yet. Raises `StoreIncompatible` if it belongs to something else."""
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -225,6 +228,7 @@ class SqliteFile:
         return False
 
     def _meaning(self, error: sqlite3.Error) -> OttlaError:
+        """Return the Ottla error for an error of SQLite."""
         primary = _primary_code(error)
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreUnavailable(self._address, f"another process has locked it for over {BUSY_SECONDS:.0f} s")
@@ -296,6 +300,7 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode, to notice that another file is at the path now."""
     try:
         status = os.stat(path)
     except OSError:

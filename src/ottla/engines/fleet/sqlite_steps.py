@@ -218,6 +218,7 @@ def forget(group: StoredGroup) -> None:
 
 
 def _row(group: StoredGroup, sql: str, *values: object) -> Any:
+    """Return the first row of a query whose first parameter is the group."""
     return group.db.execute(sql, (group.id, *values)).fetchone()
 
 
@@ -226,21 +227,25 @@ def _range(unit: OffsetRange) -> tuple[str, int, int, int]:
 
 
 def _add(group: StoredGroup, column: str, by: int) -> None:
+    """Add to a counter of the group."""
     group.db.execute(f"UPDATE teams SET {column} = {column} + ? WHERE id = ?", (by, group.id))
 
 
 def _refuse(group: StoredGroup) -> bool:
+    """Count a call by a holder who has lost the lease."""
     _add(group, "refused", 1)
     return False
 
 
 def _next_number(group: StoredGroup) -> int:
+    """Return the number of the next lease."""
     _add(group, "number", 1)
     (number,) = _row(group, "SELECT number FROM teams WHERE id = ?")
     return int(number)
 
 
 def _is_planner(group: StoredGroup, lease: Lease) -> bool:
+    """Whether this lease is that of the planner."""
     current = planner(group.db, group.id)
     return current is not None and current.lease == lease
 
@@ -251,6 +256,7 @@ def _set_planner(group: StoredGroup, number: int | None, holder: str | None, bea
 
 
 def _planned(group: StoredGroup, partition: TopicPartition) -> int | None:
+    """Return the planned offset of a partition; None if it was not planned yet."""
     row = _row(group, f"SELECT planned FROM lanes WHERE {THIS_PARTITION}", *partition)
     return None if row is None else int(row[0])
 
@@ -264,6 +270,7 @@ def _set_planned(group: StoredGroup, partition: TopicPartition, offset: int) -> 
 
 
 def _next_in_line(group: StoredGroup) -> TopicPartition | None:
+    """Return the ready partition that was served longest ago."""
     sql = "SELECT topic, partition FROM lanes WHERE team = ? AND ready ORDER BY turn, label LIMIT 1"
     row = _row(group, sql)
     return None if row is None else TopicPartition(*row)
@@ -278,18 +285,22 @@ def _settle(group: StoredGroup, partition: TopicPartition) -> None:
 
 
 def _has(group: StoredGroup, table: str, partition: TopicPartition) -> bool:
+    """Whether a table has units of this partition."""
     return _row(group, f"SELECT 1 FROM {table} WHERE {THIS_PARTITION} LIMIT 1", *partition) is not None
 
 
 def _wait(group: StoredGroup, unit: OffsetRange) -> None:
+    """Add a waiting unit, once: a log that was recreated can bring the same range a second time."""
     group.db.execute("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?, ?)", group.key(unit))
 
 
 def _remove(group: StoredGroup, table: str, unit: OffsetRange) -> bool:
+    """Delete a unit from a table, and return whether it was there."""
     return group.db.execute(f"DELETE FROM {table} WHERE {THIS_UNIT}", group.key(unit)).rowcount == 1
 
 
 def _try(group: StoredGroup, unit: OffsetRange) -> int:
+    """Count an attempt, and return its number."""
     group.db.execute(
         "INSERT INTO tries VALUES (?, ?, ?, ?, ?, 1)"
         " ON CONFLICT (team, topic, partition, start, stop) DO UPDATE SET attempts = attempts + 1",
@@ -300,12 +311,14 @@ def _try(group: StoredGroup, unit: OffsetRange) -> int:
 
 
 def _held(group: StoredGroup, unit: OffsetRange, lease: Lease) -> Out | None:
+    """Return the entry of a unit if this lease holds it."""
     sql = f"SELECT beat, attempt FROM out WHERE {THIS_UNIT} AND number = ? AND holder = ?"
     row = _row(group, sql, *_range(unit), *lease)
     return None if row is None else Out(unit, Seen(lease, row[0]), row[1])
 
 
 def _lose(group: StoredGroup, out: Out, failure: Failure) -> None:
+    """End an attempt that did not succeed: retry the unit, or move it to the error list."""
     _remove(group, "out", out.range)
     if out.attempt < group.charter.max_attempts:
         _wait(group, out.range)

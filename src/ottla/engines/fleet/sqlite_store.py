@@ -229,6 +229,7 @@ class SqliteStore:
         return self._file.read(look)
 
     def _stored_group(self, db: sqlite3.Connection) -> StoredGroup | None:
+        """Return the group; None if it does not exist. Raises `StoreIncompatible` if it has another version."""
         row = db.execute("SELECT id, charter FROM teams WHERE name = ?", (self._group,)).fetchone()
         return None if row is None else StoredGroup(db, row[0], charter_of(row[1], self._group, self._address))
 
@@ -265,6 +266,7 @@ def _snapshot(group: StoredGroup) -> Snapshot:
 
 
 def _lanes(group: StoredGroup) -> tuple[PartitionState, ...]:
+    """Return the state of each partition: its counts, and the lowest offset that is not done."""
     sums = [_sums(group, table) for table in ("waiting", "out", "failures")]
     sql = "SELECT topic, partition, planned FROM lanes WHERE team = ? ORDER BY topic, partition"
     lanes = []

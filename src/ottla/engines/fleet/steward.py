@@ -132,6 +132,7 @@ class Steward:
     # Beats
 
     def _beat(self) -> None:
+        """The loop of the first thread."""
         while not self._stopped.is_set():
             try:
                 self._tick(time.monotonic())
@@ -143,6 +144,7 @@ class Steward:
             self._stopped.wait(self._tick_seconds)
 
     def _tick(self, now: float) -> None:
+        """Renew leases, report, watch the others, and look after the lease to plan."""
         self._held_units.renew()
         if now >= self._hello_at:
             self._hello_at = now + _HELLO_SECONDS
@@ -191,6 +193,7 @@ class Steward:
         return now - self._planned_at > _USELESS_SECONDS
 
     def _step_down(self, lease: Lease, now: float) -> None:
+        """Give the lease to plan to another node, which may be able to reach the brokers."""
         _log.warning("node %s could not plan for %.0f s and lets another node try", self._node, _USELESS_SECONDS)
         self._lost_term()
         self._rests_until = now + _REST_SECONDS
@@ -210,6 +213,7 @@ class Steward:
     # Planning
 
     def _plan(self) -> None:
+        """The loop of the second thread."""
         term: Lease | None = None
         last_error = ""
         while not self._stopped.is_set():

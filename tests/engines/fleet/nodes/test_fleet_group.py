@@ -66,7 +66,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
 
 
 def test_a_node_that_dies_leaves_its_units_to_the_others(fleet: NewFleet, new_topic: NewTopic) -> None:
-    """Here it does not die: its thread that says it is alive ends, which nobody can tell apart."""
+    """The node does not die here; only its beat stops. The other nodes cannot tell the difference."""
     topic, diary = new_topic(200), Diary()
     dead, alive = fleet(topic), fleet(topic)
     unit = first_unit(dead)
@@ -388,7 +388,7 @@ def test_a_node_that_was_stopped_does_not_wait_for_a_store_for_ever(
 
 
 def test_what_kafka_remembers_is_kept_fresh_while_nothing_happens(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers forget offsets that nobody commits for some days."""
+    """Brokers delete offsets that were not committed for some days."""
     monkeypatch.setattr(planner, "_RENEW_SECONDS", 0.5)
     with FakeKafka(topics={"t": 1}) as kafka, new_fleet(kafka.bootstrap, group, "memory://", topics="t") as node:
         node.start()

@@ -1,4 +1,4 @@
-"""Where a fleet begins and goes on: new topics, positions that a log does not have, gaps, and stores that forget."""
+"""Where a fleet starts and continues: new topics, positions that a log does not have, gaps, stores that lose data."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_topic_that_was_made_anew_is_another_one(
 def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_attempt(
     kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str
 ) -> None:
-    """It does not plan, so nobody else has told it that the topic was replaced."""
+    """This node does not plan, so it can only learn from the lost lease that the topic was replaced."""
     topic, diary, events = new_topic(250), Diary(), list[Event]()
     planner = fleet(topic, on_lost=on_lost)
     planner.start()
