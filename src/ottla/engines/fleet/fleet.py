@@ -134,7 +134,7 @@ class Fleet:
             self._store, self.node, host=self.host, most_seconds=most_seconds, went_back=self._went_back
         )
         self._planner = Planner(self._context.cluster, self._store, self._policy, self._emit)
-        self._ahead = Lookahead(self._take, self._reader.prefetch, self._return)
+        self._lookahead = Lookahead(self._take, self._reader.prefetch, self._return)
         self._steward: Steward | None = None
         self._tally = Tally()
         self._backoff = Backoff()
@@ -143,7 +143,7 @@ class Fleet:
         self._stopped = StopFlag()
         self._closed = False
         self._pid = os.getpid()
-        self._sharing = RecordSharing(Reiterable(lambda: self._looks(until_end=False)), self._stopped.is_set)
+        self._sharing = RecordSharing(Reiterable(lambda: self._poll(until_end=False)), self._stopped.is_set)
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +191,7 @@ class Fleet:
         not been planned for long.
         """
         self.start()
-        for unit in self._looks(until_end):
+        for unit in self._poll(until_end):
             if unit is not None:
                 yield unit
 
@@ -235,22 +235,22 @@ class Fleet:
             raise InputError(f"threads must be at least 1, got {threads}")
         self.start()
         failures: list[BaseException] = []
-        crew = [
+        workers = [
             threading.Thread(
                 target=self._work, args=(handler, until_end, failures), name=f"ottla-fleet-work-{number}", daemon=True
             )
             for number in range(threads)
         ]
-        for thread in crew:
+        for thread in workers:
             thread.start()
         try:
-            for thread in crew:
+            for thread in workers:
                 while thread.is_alive():
                     thread.join(0.2)
         except BaseException:
             self.stop()
             deadline = time.monotonic() + _CLOSE_SECONDS
-            for thread in crew:
+            for thread in workers:
                 thread.join(max(0.0, deadline - time.monotonic()))
             raise
         if failures:
@@ -260,7 +260,7 @@ class Fleet:
         """Take no further units; those in progress can be finished. Any thread or signal handler may call it."""
         self._held_units.hurry()
         self._stopped.set()
-        self._ahead.hurry()
+        self._lookahead.hurry()
 
     def close(self) -> None:
         """Leave the group and give back the units in progress. In a forked child, this does nothing."""
@@ -274,7 +274,7 @@ class Fleet:
                 self._held_units.give_up()
                 self._give_back_astray()
         finally:
-            self._ahead.join(Deadline.after(_CLOSE_SECONDS))
+            self._lookahead.join(Deadline.after(_CLOSE_SECONDS))
             if self._steward is not None:
                 self._steward.stop()
                 self._steward = None
@@ -314,11 +314,11 @@ class Fleet:
 
     # Parts
 
-    def _looks(self, until_end: bool) -> Iterator[Unit | None]:
+    def _poll(self, until_end: bool) -> Iterator[Unit | None]:
         """Yield units, and None each time there is nothing to take."""
         goal = self._goal() if until_end else None
         nap = _SHORTEST_NAP
-        slot = self._ahead.slot()
+        slot = self._lookahead.slot()
         while not self._stopped.wait(self._backoff.seconds(time.monotonic())):
             unit = self._next(slot)
             if unit is not None:
@@ -345,7 +345,7 @@ class Fleet:
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
         """The loop of a worker thread of `run`."""
         try:
-            for unit in self._looks(until_end):
+            for unit in self._poll(until_end):
                 if unit is not None:
                     handle(handler, unit)
         except BaseException as error:

@@ -97,7 +97,7 @@ class RedisStore:
     # Topics
 
     def add_topics(self, topics: Mapping[str, str]) -> None:
-        self._step(scripts.ADD_TOPICS, *(word for pair in topics.items() for word in pair))
+        self._step(scripts.ADD_TOPICS, *(argument for pair in topics.items() for argument in pair))
 
     def remove_topics(self, names: Iterable[str]) -> None:
         self._step(scripts.REMOVE_TOPICS, *names)
@@ -140,7 +140,7 @@ class RedisStore:
             return [Grant(_unit(unit), Lease(int(number), holder), attempt) for unit, number, attempt in grants]
 
     def renew(self, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
-        arguments = [word for unit, lease in held for word in (_name(unit), *lease)]
+        arguments = [argument for unit, lease in held for argument in (_name(unit), *lease)]
         return [bool(kept) for kept in self._step(scripts.RENEW, *arguments)]
 
     def finish(self, unit: OffsetRange, lease: Lease, reached: int) -> bool:

@@ -181,11 +181,10 @@ class SqliteStore:
     def waiting(self, partition: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
         condition = "team = ?" if partition is None else steps.THIS_PARTITION
         sql = f"SELECT topic, partition, start, stop FROM waiting WHERE {condition} ORDER BY 1, 2, 3, 4 LIMIT ?"
+        parameters = (*(partition or ()), max(0, most))
 
         def look(group: StoredGroup | None) -> list[OffsetRange]:
-            rows = (
-                [] if group is None else group.db.execute(sql, (group.id, *(partition or ()), max(0, most))).fetchall()
-            )
+            rows = [] if group is None else group.db.execute(sql, (group.id, *parameters)).fetchall()
             return [OffsetRange(*row) for row in rows]
 
         return self._read(look)
@@ -194,7 +193,6 @@ class SqliteStore:
         self._step(lambda group: steps.note(group, key, value))
 
     def notes(self, prefix: str = "") -> dict[str, bytes]:
-
         def look(group: StoredGroup | None) -> dict[str, bytes]:
             rows = [] if group is None else group.db.execute("SELECT key, value FROM notes WHERE team = ?", (group.id,))
             return {key: value for key, value in rows if key.startswith(prefix)}
