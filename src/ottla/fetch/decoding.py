@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ottla.events import Events, TimesClamped
+from ottla.events import Events
 from ottla.fetch.cursor import Piece
 from ottla.wire.decode import Decoded, Decoder, Stretch
 from ottla.wire.scan import Batches
@@ -27,6 +27,8 @@ def decode(decoder: Decoder, piece: Piece, *, events: Events) -> Iterator[Decode
         if decoded.clamped:
             before, cursor.clamped = cursor.clamped, cursor.clamped + decoded.clamped
             if before.bit_length() < cursor.clamped.bit_length():  # a log full of them is not a log full of warnings
+                from ottla.events import TimesClamped
+
                 events.emit(TimesClamped(topic, partition, cursor.clamped))
         yield decoded
         del decoded  # its memory is free before the next one is made

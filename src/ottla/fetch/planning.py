@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla import events
 from ottla.errors import InputError, OffsetsLost
-from ottla.events import Events, RangeLost
+from ottla.events import Events
 from ottla.fetch import bounds, losses
 from ottla.fetch.bounds import Bound
 from ottla.fetch.cursor import Cursor
@@ -102,7 +103,7 @@ class ReadPlanner:
                 continue
             if self._on_lost is OnLost.ERROR:
                 raise OffsetsLost(*at, start=loss.start, stop=loss.stop, resume=loss.resume, reason=loss.reason)
-            self._events.emit(RangeLost(*at, loss.start, loss.stop, offset, loss.reason))
+            self._events.emit(events.RangeLost(*at, loss.start, loss.stop, offset, loss.reason))
 
     def _partitions(
         self, topics: Collection[str], only: Collection[int] | None, place: Bound, deadline: Deadline

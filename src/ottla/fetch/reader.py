@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.errors import InputError, OttlaError, WireError
-from ottla.events import Event, Events, RangeLost
+from ottla.events.hub import Events
 from ottla.fetch import bounds
 from ottla.fetch.bounds import Bound
 from ottla.fetch.cursor import END_OF_LOG, Cursor, Failed, Piece
@@ -34,6 +33,7 @@ from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
 
 if TYPE_CHECKING:
+    from ottla.fetch.deferred_losses import DeferredLosses
     from ottla.fetch.profile import PartitionProfile
 
 T = TypeVar("T")
@@ -65,36 +65,6 @@ class ReadFailure(NamedTuple):
     error: OttlaError
 
 
-class _Losses:
-    """Passes on the events of a prefetch. A loss waits until the range is read, and is dropped if it never is."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._kept: deque[RangeLost] = deque()
-        self._is_read = False
-
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, RangeLost):
-            self._events.emit(event)
-            return
-        self._kept.append(event)
-        if self._is_read:
-            self._pass_on()
-
-    def release(self) -> None:
-        """The range is being read."""
-        self._is_read = True
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        while self._kept:
-            try:
-                event = self._kept.popleft()
-            except IndexError:
-                return  # another thread has it
-            self._events.emit(event)
-
-
 class Prefetch:
     """A range whose first answer is fetched before anybody reads it.
 
@@ -103,7 +73,9 @@ class Prefetch:
 
     __slots__ = ("_end", "_fetcher", "_losses", "plan")
 
-    def __init__(self, plan: ReadPlan, fetcher: Fetcher, losses: _Losses, end: Callable[[Fetcher], None]) -> None:
+    def __init__(
+        self, plan: ReadPlan, fetcher: Fetcher, losses: DeferredLosses, end: Callable[[Fetcher], None]
+    ) -> None:
         self.plan = plan
         self._fetcher: Fetcher | None = fetcher
         self._losses = losses
@@ -217,7 +189,9 @@ class Reader:
     def prefetch(self, what: OffsetRange) -> Prefetch:
         """Begins to fetch a range that is to be read soon: one answer of it, no more, waits until `decoded` asks."""
         plan = self._plan(what, "earliest", "latest", None, None)
-        losses = _Losses(self._context.events)
+        from ottla.fetch.deferred_losses import DeferredLosses
+
+        losses = DeferredLosses(self._context.events)
         fetcher = self._fetcher(plan.cursors, plan.followed, Events(losses))
         fetcher.buffer.narrow(self._fetching.request_bytes)
         self._fetchers.add(fetcher)

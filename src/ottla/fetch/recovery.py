@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from ottla import events
 from ottla.admin.identity import replaced
 from ottla.errors import (
     BrokerError,
@@ -26,7 +27,7 @@ from ottla.errors import (
     OttlaError,
     WireError,
 )
-from ottla.events import Events, FetchRetried, RangeLost
+from ottla.events import Events
 from ottla.fetch import losses
 from ottla.fetch.cursor import Cursor, Failed, Piece, moved
 from ottla.fetch.log_extent import EpochEnd, LogExtent, find_ends, find_epoch_end
@@ -110,7 +111,7 @@ class Recovery:
         """Something went wrong that may go by."""
         wait = self._cluster.retry.wait(cursor.failures + 1, self._chance.random())
         cursor.stumble(error, now, resume_at=now + wait)
-        self._events.emit(FetchRetried(*cursor.at, cursor.position, error))
+        self._events.emit(events.FetchRetried(*cursor.at, cursor.position, error))
 
     def fail(self, cursor: Cursor, error: OttlaError) -> Failed:
         """The partition cannot be read on."""
@@ -300,7 +301,7 @@ class Recovery:
         if self._policy.on_lost is OnLost.ERROR:
             error = OffsetsLost(*cursor.at, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
             return self.fail(cursor, error)
-        self._events.emit(RangeLost(*cursor.at, start, stop, resume, reason))
+        self._events.emit(events.RangeLost(*cursor.at, start, stop, resume, reason))
         _log.warning("%s: offsets [%d, %d) are lost: %s; going on at %d", cursor.at, start, stop, reason, resume)
         cursor.move(resume)
         return moved(cursor)

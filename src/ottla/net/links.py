@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from ottla import events
 from ottla.errors import OttlaError
-from ottla.events import ConnectionDown, ConnectionUp, Events, StillDown, TimeDown
+from ottla.events import Events
 from ottla.net.background import BackgroundTasks
 from ottla.net.cluster import Cluster
 from ottla.net.connection import Connection
@@ -145,19 +146,20 @@ class Links:
         reason = getattr(error, "reason", str(error))
         if link.down_since is None:
             link.down_since = link.told_at = now
-            self._events.emit(ConnectionDown(link.broker.id, str(link.broker.address), reason))
+            self._events.emit(events.ConnectionDown(link.broker.id, str(link.broker.address), reason))
         elif now - link.told_at >= STILL_DOWN_EVERY:
             link.told_at = now
-            self._events.emit(StillDown(link.broker.id, str(link.broker.address), now - link.down_since, reason))
+            self._events.emit(events.StillDown(link.broker.id, str(link.broker.address), now - link.down_since, reason))
         self._changed.append(link)
 
     def _connected(self, link: Link, connection: Connection, seconds: float) -> None:
         link.connection = connection
         link.failures = 0
         link.error = None
-        self._events.emit(ConnectionUp(link.broker.id, str(link.broker.address), seconds))
+        if self._events.active:
+            self._events.emit(events.ConnectionUp(link.broker.id, str(link.broker.address), seconds))
         if link.down_since is not None:
             away = time.monotonic() - link.down_since
             link.down_since = None
-            self._events.emit(TimeDown(link.broker.id, str(link.broker.address), away))
+            self._events.emit(events.TimeDown(link.broker.id, str(link.broker.address), away))
         self._changed.append(link)

@@ -1,7 +1,7 @@
 """Carries out lookups of metadata beside a loop, and tells of addresses at which nobody answers.
 
-`Lookup` values come in, `LookupResult` values go out, each exactly once. It decides nothing about topics: see
-`refresh.py`.
+`Lookup` values come in, `LookupResult` values go out, each exactly once. `refresh.py` decides which
+topics.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from ottla import events
 from ottla.errors import NoBrokerReachable, OttlaError
-from ottla.events import ConnectionDown, Events, StillDown, TimeDown
+from ottla.events import Events
 from ottla.net.background import BackgroundTasks
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -71,15 +72,15 @@ class Lookups:
                 continue
             if attempt.address not in self._unreachable:
                 self._unreachable[attempt.address] = self._told_at = now
-                self._events.emit(ConnectionDown(None, attempt.address, attempt.reason))
+                self._events.emit(events.ConnectionDown(None, attempt.address, attempt.reason))
             elif now - self._told_at >= STILL_DOWN_EVERY:
                 since = self._unreachable[attempt.address]
-                self._events.emit(StillDown(None, attempt.address, now - since, attempt.reason))
+                self._events.emit(events.StillDown(None, attempt.address, now - since, attempt.reason))
         if now - self._told_at >= STILL_DOWN_EVERY:
             self._told_at = now
 
     def _tell_reachable(self) -> None:
         now = time.monotonic()
         for address, since in self._unreachable.items():
-            self._events.emit(TimeDown(None, address, now - since))
+            self._events.emit(events.TimeDown(None, address, now - since))
         self._unreachable.clear()

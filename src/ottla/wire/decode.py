@@ -112,6 +112,7 @@ class Decoder:
         self._verify_crc = verify_crc
         self._scratch = Scratch()
         self._spare = Spare()
+        self._has_begun = False
 
     def decode(
         self,
@@ -126,7 +127,9 @@ class Decoder:
 
         A damaged batch raises `CorruptBatch`, after everything before it was handed out.
         """
-        _load_kernel()
+        if self._has_begun:  # a few records at first need no kernel: the first one is there sooner
+            _load_kernel()
+        self._has_begun = True
         stop = min(stop, _END_OF_LOG)
         if isinstance(batches, Batches) and self._is_plain(batches):
             reached = yield from self._scanned(batches, topic, partition, start, stop)
@@ -357,6 +360,7 @@ class Decoder:
         return few if few.fill(source, chunk.segments, start, stop) else None
 
     def _new_room(self, count: int, record_bytes: int) -> ColumnBuffers:
+        _load_kernel()
         return ColumnBuffers(self._want, count, record_bytes, self._spare)
 
     def _room(self, chunk: _Chunk, start: int, stop: int) -> ColumnBuffers:
@@ -372,8 +376,8 @@ class Decoder:
 
 @cache
 def _load_kernel() -> None:
-    """With the first records: it takes a while, and later ones must not wait for it; Ctrl-C in the middle of it breaks
-    it for the whole process."""
+    """With the first records that need it, or the second that do not: it takes a while, and later ones must not wait
+    for it; Ctrl-C in the middle of it breaks it for the whole process."""
     for is_decompressed in (False, True):  # what was received must not be written to: another type, another kernel
         data = np.empty(0, np.uint8)
         data.flags.writeable = is_decompressed
