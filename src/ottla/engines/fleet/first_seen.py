@@ -37,14 +37,14 @@ class FirstSeen:
         known = self._notes().get(topic)
         if known is not None and known.id == identity:
             return
-        note = _TopicNote(identity, 0 if _has_lanes(topic, seen) else partitions)
+        note = _TopicNote(identity, 0 if _has_positions(topic, seen) else partitions)
         self._store.note(f"{_PREFIX}{topic}", f"{note.id} {note.partitions}".encode())
         self._notes()[topic] = note
 
     def id_before(self, topic: str, seen: Snapshot) -> str:
         """Return the id of the topic that the group's positions belong to; empty if it has no positions."""
         note = self._notes().get(topic)
-        return note.id if note is not None and _has_lanes(topic, seen) else ""
+        return note.id if note is not None and _has_positions(topic, seen) else ""
 
     def had(self, partition: TopicPartition) -> bool:
         """Whether the topic had this partition when it was new to the group."""
@@ -58,8 +58,8 @@ class FirstSeen:
         return self._cached
 
 
-def _has_lanes(topic: str, seen: Snapshot) -> bool:
-    return any(lane.at.topic == topic for lane in seen.lanes)
+def _has_positions(topic: str, seen: Snapshot) -> bool:
+    return any(state.at.topic == topic for state in seen.lanes)
 
 
 def _parse(text: bytes) -> _TopicNote:

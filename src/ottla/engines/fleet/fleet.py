@@ -414,7 +414,7 @@ class Fleet:
     def _goal(self) -> Goal:
         """The ends of all logs now. Skips topics that were deleted, but not a name that was never planned."""
         snapshot = self._store.look()
-        planned = {lane.at.topic for lane in snapshot.lanes}
+        planned = {state.at.topic for state in snapshot.lanes}
         ends: dict[TopicPartition, int] = {}
         for topic in sorted({*snapshot.topics, *self._topics}):
             try:

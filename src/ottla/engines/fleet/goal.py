@@ -42,25 +42,25 @@ class Goal:
         return not left
 
     def _left(self, snapshot: Snapshot) -> list[TopicPartition]:
-        lanes = {lane.at: lane for lane in snapshot.lanes}
+        states = {state.at: state for state in snapshot.lanes}
         return [
             partition
             for partition, end in self._ends.items()
-            if partition not in lanes or not self._is_past(lanes[partition], end, snapshot)
+            if partition not in states or not self._is_past(states[partition], end, snapshot)
         ]
 
-    def _is_past(self, lane: PartitionState, end: int, snapshot: Snapshot) -> bool:
+    def _is_past(self, state: PartitionState, end: int, snapshot: Snapshot) -> bool:
         """Whether every unit before `end` is done, or waits for an operator to look at the error list."""
-        if lane.done >= end:
+        if state.done >= end:
             return True
-        if not lane.failed:
+        if not state.failed:
             return False
-        if any(unit.range.topic_partition == lane.at and unit.range.start < end for unit in snapshot.out):
+        if any(unit.range.topic_partition == state.at and unit.range.start < end for unit in snapshot.out):
             return False
         if self._ordered:
             return True  # the failed unit blocks all that follow
-        waiting = self._store.waiting(lane.at, 1)
-        return lane.planned >= end and (not waiting or waiting[0].start >= end)
+        waiting = self._store.waiting(state.at, 1)
+        return state.planned >= end and (not waiting or waiting[0].start >= end)
 
 
 def _progress(snapshot: Snapshot) -> tuple[object, ...]:

@@ -232,8 +232,8 @@ def _patiently(request: Callable[..., T], *arguments: object) -> T:
 def _clear(store: Store) -> None:
     """Remove the job and its units. Units in progress lose their leases."""
     store.note(JOB_KEY, None)
-    for lane in store.look().lanes:
-        store.reset(lane.at, None)
+    for state in store.look().lanes:
+        store.reset(state.at, None)
 
 
 @contextmanager

@@ -56,29 +56,29 @@ def _read(committed: Committed) -> RememberedPosition:
     )
 
 
-def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
+def remember(cluster: Cluster, group: str, states: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
     """Commit the positions of these partitions. Raises `OttlaError` if Kafka does not accept them."""
     offsets = {
         partition: Committed(
-            lane.done,
+            state.done,
             topic_id=_topic_id(partition, seen),
             metadata=(
-                f"planned={lane.planned} number={seen.number}{'' if partition.topic in seen.topics else ' removed'}"
+                f"planned={state.planned} number={seen.number}{'' if partition.topic in seen.topics else ' removed'}"
             ),
         )
-        for partition, lane in lanes.items()
+        for partition, state in states.items()
     }
     if offsets:
         commit(cluster, GroupMember(memory_group(group)), offsets, deadline=Deadline.after(_SECONDS))
 
 
-def publish(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
+def publish(cluster: Cluster, group: str, states: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
     """Commit the positions to an ordinary consumer group, for tools that watch its lag.
 
     Raises `OttlaError` if Kafka does not accept them.
     """
     offsets = {
-        partition: Committed(lane.done, topic_id=_topic_id(partition, seen)) for partition, lane in lanes.items()
+        partition: Committed(state.done, topic_id=_topic_id(partition, seen)) for partition, state in states.items()
     }
     if offsets:
         commit(cluster, GroupMember(group), offsets, deadline=Deadline.after(_SECONDS))

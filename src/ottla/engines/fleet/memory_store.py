@@ -83,7 +83,7 @@ class MemoryStore:
         self._group = group
 
     @classmethod
-    def partition(cls, url: str, group: str) -> MemoryStore:
+    def from_url(cls, url: str, group: str) -> MemoryStore:
         """Return the store of a group at `memory://`. Raises `ConfigError` if anything follows in the address."""
         if url != _ADDRESS:
             raise ConfigError(f"a store in memory has the address {_ADDRESS} and nothing after it")

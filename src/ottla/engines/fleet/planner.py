@@ -39,7 +39,7 @@ from ottla.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 Emit = Callable[[Event], None]
-Lanes = Mapping[TopicPartition, PartitionState]
+PartitionStates = Mapping[TopicPartition, PartitionState]
 Start = str | datetime
 _REMEMBER_SECONDS = 1.0
 """Minimum time between two commits of positions to Kafka."""
@@ -127,25 +127,25 @@ class Planner:
     def _round(self, lease: Lease) -> Round:
         snapshot = self._look(lease)
         self._topics = dict(snapshot.topics)
-        state = self._query(snapshot)
-        snapshot = self._check_topics(snapshot, state)
-        lanes = {lane.at: lane for lane in snapshot.lanes}
-        logs = {partition: log for partition, log in state.logs.items() if partition.topic not in self._halts}
-        self._recall(lanes, logs, snapshot.number)
-        starts = self._starts(lanes, logs)
+        cluster_state = self._query(snapshot)
+        snapshot = self._check_topics(snapshot, cluster_state)
+        states = {state.at: state for state in snapshot.lanes}
+        logs = {partition: log for partition, log in cluster_state.logs.items() if partition.topic not in self._halts}
+        self._recall(states, logs, snapshot.number)
+        starts = self._starts(states, logs)
         sizes = self._sizes.of(
-            list(state.ids),
+            list(cluster_state.ids),
             {partition: log.start for partition, log in logs.items()},
             {partition: log.stop for partition, log in logs.items()},
         )
-        known = {partition: log for partition, log in logs.items() if partition in lanes or partition in starts}
+        known = {partition: log for partition, log in logs.items() if partition in states or partition in starts}
         policy = self._policy
-        due = plan(known, lanes, starts.__getitem__, units=policy.units, on_lost=policy.on_lost, record_bytes=sizes)
+        due = plan(known, states, starts.__getitem__, units=policy.units, on_lost=policy.on_lost, record_bytes=sizes)
         self._report_misplaced(due)
         self._publish(lease, due)
         self._last, self._topics = snapshot, dict(snapshot.topics)
         self._existing = frozenset(logs)
-        self._remember(lanes, snapshot)
+        self._remember(states, snapshot)
         return due
 
     def _publish(self, lease: Lease, due: Round) -> None:
@@ -168,7 +168,7 @@ class Planner:
         """
         snapshot = self._store.look()
         self._remember_at = 0.0
-        self._remember({lane.at: lane for lane in snapshot.lanes}, snapshot)
+        self._remember({state.at: state for state in snapshot.lanes}, snapshot)
 
     # The state of the store and the cluster
 
@@ -233,21 +233,26 @@ class Planner:
                 self._halt(label(partition), "no leader could say where its log starts and ends")
         return _ClusterState(ids, counts, {tp: Log(log.start, log.stop) for tp, log in ranges.items()})
 
-    def _check_topics(self, snapshot: Snapshot, state: _ClusterState) -> Snapshot:
+    def _check_topics(self, snapshot: Snapshot, cluster_state: _ClusterState) -> Snapshot:
         """Compare topic ids: a topic that was deleted and recreated is another topic, whatever its offsets are."""
         new: dict[str, str] = {}
-        for name, current in state.ids.items():
+        for name, current in cluster_state.ids.items():
             before = snapshot.topics[name] or self._first_seen.id_before(name, snapshot)
-            if current and before and current != before and not self._replace(name, before, current, snapshot, state):
+            if (
+                current
+                and before
+                and current != before
+                and not self._replace(name, before, current, snapshot, cluster_state)
+            ):
                 continue
             if current and current != snapshot.topics[name]:
                 new[name] = current
-            self._first_seen.note(name, current, state.partition_counts[name], snapshot)
+            self._first_seen.note(name, current, cluster_state.partition_counts[name], snapshot)
         if new:
             self._store.add_topics(new)
         return self._store.look() if new else snapshot
 
-    def _replace(self, name: str, before: str, current: str, snapshot: Snapshot, state: _ClusterState) -> bool:
+    def _replace(self, name: str, before: str, current: str, snapshot: Snapshot, cluster_state: _ClusterState) -> bool:
         """Switch to a recreated topic, if `on_lost` allows it. Returns whether planning continues with it."""
         goes_on = self._policy.on_lost is not OnLost.ERROR
         if self._is_news(("replaced", name), current):
@@ -255,11 +260,11 @@ class Planner:
         if not goes_on:
             self._halt(name, "the topic was deleted and created again: reset its positions to begin with the new one")
             return False
-        for lane in snapshot.lanes:
-            if lane.at.topic == name:
-                self._remembered.pop(lane.at, None)
-                log = state.logs.get(lane.at)
-                self._store.reset(lane.at, None if log is None else self._resumed(log))
+        for state in snapshot.lanes:
+            if state.at.topic == name:
+                self._remembered.pop(state.at, None)
+                log = cluster_state.logs.get(state.at)
+                self._store.reset(state.at, None if log is None else self._resumed(log))
         return True
 
     def _resumed(self, log: Log) -> int:
@@ -268,15 +273,15 @@ class Planner:
 
     # What Kafka remembers
 
-    def _recall(self, lanes: Lanes, logs: Mapping[TopicPartition, Log], number: int) -> None:
+    def _recall(self, states: PartitionStates, logs: Mapping[TopicPartition, Log], number: int) -> None:
         """Compare each partition with Kafka, once per term: does the store know less than it once did?"""
         unknown = [partition for partition in logs if partition not in self._recalled]
         if not unknown:
             return
         positions = kafka_memory.recall(self._cluster, self._policy.group, unknown)
-        behind = [tp for tp, position in positions.items() if tp in lanes and _is_behind(lanes[tp], position)]
+        behind = [tp for tp, position in positions.items() if tp in states and _is_behind(states[tp], position)]
         highest = max((position.number for position in positions.values()), default=0)
-        missing = [partition for partition in positions if partition not in lanes]
+        missing = [partition for partition in positions if partition not in states]
         if behind or missing or highest > number:
             examples = ", ".join(map(str, [*behind, *missing][:3])) or "lease numbers"
             self._went_back(f"Kafka remembers more of {examples} than the store has", highest)
@@ -288,14 +293,14 @@ class Planner:
         self._emit(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
         self._store.raise_number(number + LEAP)
 
-    def _remember(self, lanes: Lanes, snapshot: Snapshot) -> None:
+    def _remember(self, states: PartitionStates, snapshot: Snapshot) -> None:
         """Commit the positions to Kafka if they have changed, or were committed long ago."""
         now = time.monotonic()
-        kept = {partition: lane for partition, lane in lanes.items() if partition in self._existing}
-        removed = {partition: lane for partition, lane in lanes.items() if partition.topic not in snapshot.topics}
-        positions = {partition: (lane.done, lane.planned) for partition, lane in (kept | removed).items()}
-        state = (positions, {*removed}, snapshot.number)
-        if now < self._remember_at or (state == self._committed and now < self._renew_at):
+        kept = {partition: state for partition, state in states.items() if partition in self._existing}
+        removed = {partition: state for partition, state in states.items() if partition.topic not in snapshot.topics}
+        positions = {partition: (state.done, state.planned) for partition, state in (kept | removed).items()}
+        commitment = (positions, {*removed}, snapshot.number)
+        if now < self._remember_at or (commitment == self._committed and now < self._renew_at):
             return
         self._remember_at = now + _REMEMBER_SECONDS
         try:
@@ -309,17 +314,17 @@ class Planner:
             if self._is_news("memory", str(error)):
                 _log.warning("group %s: its positions could not be committed to Kafka: %s", self._policy.group, error)
             return
-        self._committed, self._renew_at = state, now + _RENEW_SECONDS
+        self._committed, self._renew_at = commitment, now + _RENEW_SECONDS
 
     # Where to start
 
-    def _starts(self, lanes: Lanes, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    def _starts(self, states: PartitionStates, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
         """Return the start of each partition that the store does not know."""
-        known = {partition.topic for partition in lanes}
+        known = {partition.topic for partition in states}
         starts: dict[TopicPartition, int] = {}
         fresh: list[TopicPartition] = []
         for partition, log in logs.items():
-            if partition in lanes:
+            if partition in states:
                 continue
             remembered = self._remembered.get(partition)
             if remembered is not None:
@@ -381,16 +386,16 @@ def _is_less(current: Snapshot, before: Snapshot) -> bool:
     if current.number < before.number or any(count < earlier for count, earlier in counters):
         return True
     # Positions may be reset by hand. They only prove a loss if the numbers leaped, which means a server restart.
-    lanes = {lane.at: lane for lane in current.lanes}
+    states = {state.at: state for state in current.lanes}
     return current.number - before.number >= LEAP and any(
-        lane.at not in lanes or lanes[lane.at].planned < lane.planned or lanes[lane.at].done < lane.done
-        for lane in before.lanes
+        state.at not in states or states[state.at].planned < state.planned or states[state.at].done < state.done
+        for state in before.lanes
     )
 
 
-def _is_behind(lane: PartitionState, remembered: RememberedPosition) -> bool:
+def _is_behind(state: PartitionState, remembered: RememberedPosition) -> bool:
     """Whether the store knows less of a partition than Kafka remembers."""
-    return lane.planned < remembered.planned or lane.done < remembered.done
+    return state.planned < remembered.planned or state.done < remembered.done
 
 
 def _misplaced_event(misplaced: Misplaced) -> PositionMisplaced:

@@ -75,7 +75,7 @@ class Round(NamedTuple):
 
 def plan(
     logs: Mapping[TopicPartition, Log],
-    lanes: Mapping[TopicPartition, PartitionState],
+    states: Mapping[TopicPartition, PartitionState],
     begins: Callable[[TopicPartition], int],
     *,
     units: Units,
@@ -84,12 +84,12 @@ def plan(
 ) -> Round:
     """Return moves for all partitions with new offsets. Each partition gets one unit before any gets two.
 
-    `begins` gives the start of a partition that is not in `lanes`.
+    `begins` gives the start of a partition that is not in `states`.
     """
     starts: dict[TopicPartition, int] = {}
     misplaced: list[Misplaced] = []
     for partition, log in sorted(logs.items()):
-        known = lanes.get(partition)
+        known = states.get(partition)
         position = begins(partition) if known is None else known.planned
         wrong = _wrong(position, log)
         if wrong is not None:
@@ -99,7 +99,7 @@ def plan(
                 continue
             position = goes_on
         starts[partition] = position
-    waiting = {partition: lane.waiting for partition, lane in lanes.items()}
+    waiting = {partition: state.waiting for partition, state in states.items()}
     streams = {
         partition: _units(partition, start, logs[partition].stop, units, record_bytes)
         for partition, start in starts.items()
@@ -108,7 +108,7 @@ def plan(
     moves = [
         Move(
             partition,
-            None if (lane := lanes.get(partition)) is None else lane.planned,
+            None if (state := states.get(partition)) is None else state.planned,
             _reached(start, chosen[partition]),
             chosen[partition],
         )

@@ -59,7 +59,7 @@ class RedisStore:
         self._keys = tuple(f"ottla:{{{group}}}:{name}" for name in scripts.KEYS)
 
     @classmethod
-    def partition(cls, url: str, group: str) -> RedisStore:
+    def from_url(cls, url: str, group: str) -> RedisStore:
         """Return the store of a group at an address that `redis_address` accepts. The first step connects.
 
         Raises `ConfigError` if the address is invalid, or a file that it names cannot be read.
@@ -245,7 +245,7 @@ class RedisStore:
 
 def _snapshot(
     meta_pairs: list[bytes],
-    lanes: list[tuple[bytes, bytes, bytes, int, bytes]],
+    states: list[tuple[bytes, bytes, bytes, int, bytes]],
     out_pairs: list[bytes],
     failed: list[bytes],
     nodes: list[bytes],
@@ -257,7 +257,7 @@ def _snapshot(
     busy = _Busy((unit.range for unit in out), map(_unit, failed))
     return Snapshot(
         planner=_planner(*(meta.get(name) for name in (b"planner_number", b"planner_holder", b"planner_beat"))),
-        lanes=tuple(sorted(busy.lane(*lane) for lane in lanes)),
+        lanes=tuple(sorted(busy.state(*state) for state in states)),
         out=out,
         nodes=tuple(sorted((_node(name, entry) for name, entry in _pairs(nodes)), key=lambda node: node.name)),
         topics={name.decode(): identity.decode() for name, identity in _pairs(topics)},
@@ -273,7 +273,7 @@ class _Busy:
         self._out = _by_partition(out)
         self._failed = _by_partition(failed)
 
-    def lane(self, topic: bytes, partition: bytes, planned: bytes, waiting: int, first: bytes) -> PartitionState:
+    def state(self, topic: bytes, partition: bytes, planned: bytes, waiting: int, first: bytes) -> PartitionState:
         """Return the state of a partition. `first` is its first waiting unit, or empty."""
         tp = TopicPartition(topic.decode(), int(partition))
         out, failed = self._out.get(tp, []), self._failed.get(tp, [])

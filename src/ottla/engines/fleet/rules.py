@@ -67,7 +67,7 @@ class Rules:
         self.charter = charter
         self._number = 0
         self._planner: Seen | None = None
-        self._lanes: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, _Partition] = {}
         self._out: dict[OffsetRange, Out] = {}
         self._tries: dict[OffsetRange, int] = {}
         self._failures: dict[OffsetRange, Failure] = {}
@@ -115,14 +115,14 @@ class Rules:
         """Apply all moves or none. Refused if the caller is not the planner, or a planned offset is not `before`."""
         if self._planner is None or self._planner.lease != lease:
             return self._refuse()
-        planned = {partition: lane.planned for partition, lane in self._lanes.items()}
+        planned = {partition: state.planned for partition, state in self._partitions.items()}
         if any(planned.get(move.partition) != move.before for move in moves):
             return self._refuse()
         for move in moves:
-            lane = self._lanes.setdefault(move.partition, _Partition(move.to))
-            lane.planned = move.to
+            state = self._partitions.setdefault(move.partition, _Partition(move.to))
+            state.planned = move.to
             for unit in move.units:
-                lane.wait(unit)
+                state.wait(unit)
         return True
 
     def raise_number(self, least: int) -> None:
@@ -135,14 +135,15 @@ class Rules:
         """Lease up to `most` waiting units: from the partition served longest ago, lowest offsets first."""
         grants: list[Grant] = []
         while len(grants) < most:
-            ready = [partition for partition, lane in self._lanes.items() if lane.is_ready(self.charter.ordered)]
+            ready = [partition for partition, state in self._partitions.items() if state.is_ready(self.charter.ordered)]
             if not ready:
                 break
-            lane = self._lanes[min(ready, key=lambda partition: (self._lanes[partition].turn, label(partition)))]
-            unit = lane.waiting.pop(0)
+            longest_ago = min(ready, key=lambda tp: (self._partitions[tp].turn, label(tp)))
+            state = self._partitions[longest_ago]
+            unit = state.waiting.pop(0)
             lease = self._next(holder)
-            lane.turn = lease.number
-            lane.out.add(unit)
+            state.turn = lease.number
+            state.out.add(unit)
             self._tries[unit] = self._tries.get(unit, 0) + 1
             self._out[unit] = Out(unit, Seen(lease, 0), self._tries[unit])
             grants.append(Grant(unit, lease, self._tries[unit]))
@@ -203,7 +204,7 @@ class Rules:
         """Move a unit from the error list back to the waiting ones. Its attempts start again at 1."""
         if self._failures.pop(unit, None) is None:
             return False
-        self._lanes[unit.topic_partition].failed.discard(unit)
+        self._partitions[unit.topic_partition].failed.discard(unit)
         self._wait(unit)
         return True
 
@@ -211,18 +212,18 @@ class Rules:
         """Remove a unit from the error list for good."""
         if self._failures.pop(unit, None) is None:
             return False
-        self._lanes[unit.topic_partition].failed.discard(unit)
+        self._partitions[unit.topic_partition].failed.discard(unit)
         return True
 
     def reset(self, partition: TopicPartition, offset: int | None) -> None:
         """Plan a partition from this offset, or forget it if None. Its units are removed, and their leases are lost."""
-        lane = self._lanes.pop(partition, None)
-        for unit in [] if lane is None else [*lane.waiting, *lane.out, *lane.failed]:
+        state = self._partitions.pop(partition, None)
+        for unit in [] if state is None else [*state.waiting, *state.out, *state.failed]:
             self._out.pop(unit, None)
             self._tries.pop(unit, None)
             self._failures.pop(unit, None)
         if offset is not None:
-            self._lanes[partition] = _Partition(offset, turn=0 if lane is None else lane.turn)
+            self._partitions[partition] = _Partition(offset, turn=0 if state is None else state.turn)
 
     # Nodes and reports
 
@@ -245,13 +246,13 @@ class Rules:
 
     def look(self) -> Snapshot:
         """Return the whole state of the group, except waiting units, failures and notes."""
-        lanes = [
-            PartitionState(partition, lane.planned, lane.done, len(lane.waiting), len(lane.out), len(lane.failed))
-            for partition, lane in sorted(self._lanes.items())
+        states = [
+            PartitionState(partition, state.planned, state.done, len(state.waiting), len(state.out), len(state.failed))
+            for partition, state in sorted(self._partitions.items())
         ]
         return Snapshot(
             planner=self._planner,
-            lanes=tuple(lanes),
+            lanes=tuple(states),
             out=tuple(out for _, out in sorted(self._out.items())),
             nodes=tuple(node for _, node in sorted(self._nodes.items())),
             topics=dict(self._topics),
@@ -261,8 +262,8 @@ class Rules:
 
     def waiting(self, partition: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
         """Return up to `most` waiting units, by partition and offset."""
-        chosen = sorted(self._lanes) if partition is None else [tp for tp in (partition,) if tp in self._lanes]
-        return [unit for tp in chosen for unit in self._lanes[tp].waiting][:most]
+        chosen = [tp for tp in sorted(self._partitions) if partition in (None, tp)]
+        return [unit for tp in chosen for unit in self._partitions[tp].waiting][:most]
 
     def note(self, key: str, value: bytes | None) -> None:
         """Store a small value under this key. None removes it."""
@@ -290,10 +291,10 @@ class Rules:
     def _free(self, unit: OffsetRange) -> None:
         """Remove a unit from those in flight."""
         del self._out[unit]
-        self._lanes[unit.topic_partition].out.discard(unit)
+        self._partitions[unit.topic_partition].out.discard(unit)
 
     def _wait(self, unit: OffsetRange) -> None:
-        self._lanes[unit.topic_partition].wait(unit)
+        self._partitions[unit.topic_partition].wait(unit)
 
     def _lose(self, unit: OffsetRange, failure: Failure) -> None:
         """End an attempt that did not succeed: retry the unit, or move it to the error list."""
@@ -305,7 +306,7 @@ class Rules:
         self._tries.pop(unit)
         self._count(given_up=1)
         self._failures[unit] = replace(failure, range=unit, attempts=tries)
-        self._lanes[unit.topic_partition].failed.add(unit)
+        self._partitions[unit.topic_partition].failed.add(unit)
 
     def _count(self, **more: int) -> None:
         self._counts = self._counts._replace(**{name: getattr(self._counts, name) + by for name, by in more.items()})

@@ -57,7 +57,7 @@ class SqliteStore:
         self._group = group
 
     @classmethod
-    def partition(cls, url: str, group: str) -> SqliteStore:
+    def from_url(cls, url: str, group: str) -> SqliteStore:
         """Return the store of a group at `sqlite:///relative/path` or `sqlite:////absolute/path`.
 
         The first step opens the file. Raises `ConfigError` if the address is invalid.
@@ -254,7 +254,7 @@ def _snapshot(group: StoredGroup) -> Snapshot:
     topics = group.db.execute("SELECT name, identity FROM topics WHERE team = ?", (group.id,))
     return Snapshot(
         planner=steps.planner(group.db, group.id),
-        lanes=_lanes(group),
+        lanes=_partition_states(group),
         out=_outs(group),
         nodes=tuple(Node(name, beat, report_of(report)) for name, beat, report in nodes),
         topics=dict(topics.fetchall()),
@@ -263,17 +263,17 @@ def _snapshot(group: StoredGroup) -> Snapshot:
     )
 
 
-def _lanes(group: StoredGroup) -> tuple[PartitionState, ...]:
+def _partition_states(group: StoredGroup) -> tuple[PartitionState, ...]:
     """Return the state of each partition: its counts, and the lowest offset that is not done."""
     sums = [_sums(group, table) for table in ("waiting", "out", "failures")]
     sql = "SELECT topic, partition, planned FROM lanes WHERE team = ? ORDER BY topic, partition"
-    lanes = []
+    states = []
     for topic, partition, planned in group.db.execute(sql, (group.id,)):
         tp = TopicPartition(topic, partition)
         counts_and_firsts = [by_partition.get(tp, (0, None)) for by_partition in sums]
         done = min((first for _, first in counts_and_firsts if first is not None), default=planned)
-        lanes.append(PartitionState(tp, planned, done, *(count for count, _ in counts_and_firsts)))
-    return tuple(lanes)
+        states.append(PartitionState(tp, planned, done, *(count for count, _ in counts_and_firsts)))
+    return tuple(states)
 
 
 def _sums(group: StoredGroup, table: str) -> dict[TopicPartition, tuple[int, int | None]]:

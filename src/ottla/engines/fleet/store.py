@@ -89,17 +89,17 @@ def open_store(url: str, group: str) -> Store:
     if scheme == "sqlite":
         from ottla.engines.fleet.sqlite_store import SqliteStore
 
-        return SqliteStore.at(url, group)
+        return SqliteStore.from_url(url, group)
     if scheme == "memory":
         from ottla.engines.fleet.memory_store import MemoryStore
 
-        return MemoryStore.at(url, group)
+        return MemoryStore.from_url(url, group)
     if scheme in _REDIS:
         try:
             from ottla.engines.fleet.redis_store import RedisStore
         except ImportError as error:
             raise ConfigError("a store in Redis needs an extra package: pip install 'ottla[fleet]'") from error
-        return RedisStore.at(url, group)
+        return RedisStore.from_url(url, group)
     # Do not quote an address that cannot be parsed: a password may be anywhere in it.
     shown = f"store {scheme}://..." if "://" in url and _SCHEME.fullmatch(scheme) else "the store's address"
     raise ConfigError(f"{shown} is not supported; accepted are {', '.join(_ACCEPTED)}")
