@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 
 _FIRST_SECONDS = 0.1
+"""The pause after the first failure."""
 _LONGEST_SECONDS = 10.0
 
 
@@ -23,6 +24,7 @@ class Backoff:
     def failed(self, now: float) -> None:
         """Record that a unit has failed."""
         with self._lock:
+            # The exponent is bounded: a float overflows after 1,024 failures.
             seconds = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(self._in_a_row, 30))
             self._in_a_row += 1
             self._until = now + seconds

@@ -26,8 +26,9 @@ from ottla.events import Event
 
 _log = logging.getLogger(__name__)
 _CHARTER = Charter(max_attempts=4)
-_LOOK_SECONDS = 0.05
-_LONGEST_NAP = 0.25
+"""The charter of a group for jobs, unless the group already has another."""
+_LOOK_SECONDS, _LONGEST_NAP = 0.05, 0.25
+"""Shortest and longest time between two requests for units while there are none."""
 _SKIP_SECONDS = 10.0
 """How long a node skips a job that it cannot do. The reason may pass."""
 _DISMISS_SECONDS = 10.0

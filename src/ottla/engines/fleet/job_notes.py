@@ -104,6 +104,7 @@ def result_note(text: bytes) -> ResultNote:
 
 
 def _plain_error(error: OttlaError) -> _Error:
+    # The constructors differ, so an error travels as its text and its attributes.
     fields = {name: _plain(value) for name, value in error.__dict__.items() if name != "__notes__"}
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     return _Error(kind=_known(type(error)).__name__, text=_text(error), fields=fields, notes=notes)

@@ -31,9 +31,13 @@ _log = logging.getLogger(__name__)
 JOBS = "jobs"
 """The default group for jobs."""
 _LEAD_SECONDS = 15.0
+"""How long `run` waits for the lease to plan. The lease of a caller that died expires sooner."""
 _STORE_SECONDS = 60.0
+"""How long requests to a store that does not answer are retried."""
 _CHECK_SECONDS = 1.0
+"""Time between two checks that missing results can still come."""
 _LOOK_SECONDS = 0.05
+"""Time between two looks for results."""
 _LONGEST_NAP = 0.25
 
 
@@ -57,6 +61,7 @@ def run(
             stored_job.put(lease, units)
             yield from stored_job.results(units)
         finally:
+            # In this order: no node may begin a range, then this one stops, and only then is the rest undone.
             stored_job.withdraw()
             node.dismiss()
             stored_job.undo()

@@ -31,6 +31,7 @@ class LeaseWatch(Generic[K, V]):
 
     def still(self, seen: Mapping[K, V], now: float) -> dict[K, V]:
         """Return the values that were unchanged for longer than `patience` seconds. Forgets keys not in `seen`."""
+        # After a long pause only a part of the time counts: those who are alive could not show it to us meanwhile.
         passed = min(now - self._last, self._patience / _FEWEST_LOOKS)
         self._last = now
         self._known = {key: self._after(key, value, passed) for key, value in seen.items()}

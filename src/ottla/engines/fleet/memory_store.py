@@ -24,6 +24,7 @@ T = TypeVar("T")
 _lock = threading.RLock()  # reentrant: a `__del__` that runs in the middle of a step may do a step itself
 _groups: dict[str, Rules] = {}
 _POLL_SECONDS = 0.0005
+"""Time between two looks whether a step is complete, after an interrupt."""
 
 
 def _reset_after_fork() -> None:

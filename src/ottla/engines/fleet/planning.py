@@ -99,6 +99,7 @@ def plan(
                 continue
             position = goes_on
         starts[partition] = position
+    # Generators: a log may hold millions of units, of which the backlog takes a few.
     waiting = {partition: state.waiting for partition, state in states.items()}
     streams = {
         partition: _units(partition, start, logs[partition].stop, units, record_bytes)

@@ -31,7 +31,9 @@ ANSWER_SECONDS = 5.0
 CALL_SECONDS = 10.0
 """The time limit of a call, even if a server sends its reply byte by byte."""
 _MAX_HOPS = 6
+"""How many redirects of a cluster, and retries, a call follows."""
 _MAX_IDLE = 16
+"""How many idle connections are kept."""
 Argument = str | bytes | int
 _CLIENT_ERRORS = (exceptions.RedisError, ValueError)
 """What the redis package raises. `ValueError` is for servers that do not speak the protocol of Redis."""
@@ -71,7 +73,7 @@ class Link:
 
     def _call(self, arguments: tuple[Argument, ...], deadline: float) -> Any:
         """Run a command, and turn errors of the redis package into Ottla errors."""
-        outside = sys.exception()
+        outside = sys.exception()  # it will be the __context__ of ours, but has nothing to do with the server
         try:
             return self._answer(arguments, deadline)
         except (exceptions.NoScriptError, ConfigError):
@@ -187,7 +189,7 @@ class Link:
             "password": self._password() if with_password else None,
             "socket_timeout": ANSWER_SECONDS,
             "socket_connect_timeout": max(0.001, min(CONNECT_SECONDS, deadline - time.monotonic())),
-            "protocol": 2,
+            "protocol": 2,  # RESP2, which all versions speak: replies are lists, not maps
         }
         line: _Line
         if place.tls is None:

@@ -147,6 +147,7 @@ def _in_group(otherwise: str, text: str) -> Script:
     return _script(f"if call('HEXISTS', meta, 'charter') == 0 then return {otherwise} end\n{_PARTS}{text}")
 
 
+# ARGV: charter, ordered, max_attempts. The first node wins; all get the charter that is stored.
 FOUND = _script("""
 if call('HSETNX', meta, 'charter', ARGV[1]) == 1 then
   call('HSET', meta, 'ordered', ARGV[2], 'max_attempts', ARGV[3])
@@ -154,6 +155,7 @@ end
 return call('HGET', meta, 'charter')
 """)
 
+# ARGV: name and id of each topic. An empty id keeps the one that is stored.
 ADD_TOPICS = _step("""
 for i = 1, #ARGV, 2 do
   if ARGV[i + 1] ~= '' then
@@ -175,12 +177,14 @@ call('HSET', meta, 'planner_number', number, 'planner_holder', ARGV[1], 'planner
 return number
 """)
 
+# ARGV: number, holder
 STAY = _word("""
 if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
 call('HINCRBY', meta, 'planner_beat', 1)
 return 1
 """)
 
+# ARGV: number, holder
 RESIGN = _word("""
 if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
 call('HDEL', meta, 'planner_number', 'planner_holder', 'planner_beat')
@@ -298,6 +302,7 @@ lose(ARGV[1], attempt, ARGV[5])
 return 1
 """)
 
+# ARGV: unit
 RETRY = _word("""
 if call('HDEL', failures, ARGV[1]) == 0 then return 0 end
 local lane, label = lane_of(ARGV[1])
@@ -307,6 +312,7 @@ settle(lane, label)
 return 1
 """)
 
+# ARGV: unit
 DROP = _word("""
 if call('HDEL', failures, ARGV[1]) == 0 then return 0 end
 local lane, label = lane_of(ARGV[1])
@@ -334,6 +340,7 @@ else
 end
 """)
 
+# ARGV: name, report
 HELLO = _step("""
 local known = call('HGET', nodes, ARGV[1])
 local beat = known and string.match(known, '^%d+') + 1 or 0
@@ -351,6 +358,7 @@ NOTE = _step("call('HSET', notes, ARGV[1], ARGV[2])")
 
 UNNOTE = _step("call('HDEL', notes, ARGV[1])")
 
+# Readers need no group: without one, every structure is empty.
 PULSE = _script("""
 return {call('HMGET', meta, 'planner_number', 'planner_holder', 'planner_beat'), call('HGETALL', out)}
 """)

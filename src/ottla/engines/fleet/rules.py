@@ -66,10 +66,12 @@ class Rules:
     def __init__(self, charter: Charter) -> None:
         self.charter = charter
         self._number = 0
+        """The number of the last lease, of the planner's and the units' alike."""
         self._planner: Seen | None = None
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._out: dict[OffsetRange, Out] = {}
         self._tries: dict[OffsetRange, int] = {}
+        """Attempts so far of units that are out or waiting again."""
         self._failures: dict[OffsetRange, Failure] = {}
         self._nodes: dict[str, Node] = {}
         self._topics: dict[str, str] = {}
@@ -172,7 +174,7 @@ class Rules:
             self._count(given_back=1)
         if reached < unit.stop:
             rest = replace(unit, start=reached)
-            if rest == unit and tries > 1:
+            if rest == unit and tries > 1:  # given back: this attempt does not count, but earlier ones do
                 self._tries[rest] = tries - 1
             self._wait(rest)
         return True

@@ -31,6 +31,8 @@ _PRIVATE, _OTHERS = 0o600, 0o077
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 _LOG_PAGES = 100
 """Pages of 4 KB in the write-ahead log before SQLite checkpoints it. This bounds the free disk space a store needs."""
+# The schema. A group is a "team" and a partition is a "lane", because names in existing files must not change. With
+# `ready` and the index `line`, taking a unit does not depend on the number of partitions.
 _RANGE = "team INTEGER, topic TEXT, partition INTEGER, start INTEGER, stop INTEGER"
 _RANGE_KEY = "PRIMARY KEY (team, topic, partition, start, stop)) WITHOUT ROWID"
 _SCHEMA = (
@@ -200,7 +202,7 @@ class SqliteFile:
             raise StoreIncompatible(
                 f"the fleet's store {self._address}: its file system does not support SQLite's write-ahead log"
             )
-        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA synchronous = FULL")  # a step that was answered must survive a power cut
         db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         if is_new:
             _transact(db, "BEGIN IMMEDIATE", self._make_tables)

@@ -25,7 +25,9 @@ from ottla.model import OffsetRange
 
 _log = logging.getLogger(__name__)
 _MOST_TICK = 0.4
+"""Maximum time between two beats, in seconds."""
 _TICKS_IN_LEASE = 5
+"""Minimum number of beats in the time of a lease, so that a few lost ones do no harm."""
 _PLANNER_SECONDS = 1.6
 """How long a planner may be silent. With this, another node plans within 3 s of its death."""
 _PLAN_SECONDS, _IDLE_PLAN_SECONDS = 0.5, 1.0
@@ -35,9 +37,11 @@ _USELESS_SECONDS = 40.0
 _REST_SECONDS = 3.0
 """How long the node does not try to plan after that. Long enough for the others, and harmless if there are none."""
 _HELLO_SECONDS = 2.0
+"""Time between two reports of the node about itself."""
 _GONE_SECONDS = 60.0
 """How long a node may be silent before it is removed from the list."""
 _JOIN_SECONDS = 15.0
+"""How long `stop` waits for each thread. A planning round may wait for brokers."""
 
 
 class Plans(Protocol):
@@ -83,6 +87,7 @@ class Steward:
         self._planners: LeaseWatch[str, Seen] = LeaseWatch(min(_PLANNER_SECONDS, charter.lease_seconds))
         self._nodes: LeaseWatch[str, int] = LeaseWatch(max(_GONE_SECONDS, 2 * charter.lease_seconds))
         self._terms = 0
+        """Number of leases to plan that this node has asked for. It makes each holder unique."""
         self._lease: Lease | None = None
         self._may_plan = threading.Event()
         self._stopped = threading.Event()
@@ -179,7 +184,7 @@ class Steward:
             self._lost_term()
         over = expired.get("")
         if now < self._rests_until or (pulse.planner is not None and over is None):
-            return
+            return  # the other planner is alive, or this node has just stepped down
         self._terms += 1
         lease = self._store.lead(f"{self._node}/planner-{self._terms}", over)
         if lease is not None:

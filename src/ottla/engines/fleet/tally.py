@@ -27,7 +27,7 @@ class Tally:
         """Count a unit that has ended."""
         with self._lock:
             self._endings[ending.value] = self._endings.get(ending.value, 0) + 1
-            if ending in (Ending.DONE, Ending.PART):
+            if ending in (Ending.DONE, Ending.PART):  # what failed or was lost is read again by another attempt
                 self._records += unit.records_read
                 self._bytes += unit.bytes_read
 
