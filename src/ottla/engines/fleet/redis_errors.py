@@ -14,29 +14,6 @@ from ottla.engines.fleet.redis_address import Place
 from ottla.errors import ConfigError, FleetError, StoreIncompatible, StoreUnavailable
 
 
-def meaning(error: Exception, place: Place, outside: BaseException | None) -> FleetError | ConfigError:
-    """Return the error to raise. `outside` is the exception that the caller was already handling, if any."""
-    where, text = str(place), first_line(error)
-    if (row := _ROWS.get(code(error))) is not None:
-        kind, explanation = row
-        reason = f"{explanation} ({text})"
-        if kind is StoreUnavailable:
-            return StoreUnavailable(where, reason)
-        return kind(f"the fleet's store {where} cannot be used: {reason}")
-    if place.tls is not None and (refused := _tls_refusal(error, outside)) is not None:
-        return ConfigError(f"the fleet's store {where} and this node cannot agree on TLS: {refused}")
-    if isinstance(error, exceptions.InvalidResponse | ValueError):
-        return StoreIncompatible(f"the fleet's store {where} is not a Redis: {text}")
-    if isinstance(error, exceptions.ResponseError):
-        return StoreIncompatible(f"the fleet's store {where} lacks what a fleet needs: {text}")
-    return StoreUnavailable(where, text)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its class name."""
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
 _CODES = {
     exceptions.AuthenticationError: "NOAUTH",
     exceptions.AuthenticationWrongNumberOfArgsError: "NOAUTH",
@@ -72,6 +49,35 @@ _ROWS: dict[str, tuple[type[FleetError] | type[ConfigError], str]] = {
 # When Redis 6 refuses a command inside a script, the code is in the middle of the text.
 _KNOWN = re.compile("|".join(rf"\b{code}\b" for code in sorted(_ROWS, key=len, reverse=True)))
 
+# Matches texts, since Python does not know the names of all errors of newer OpenSSL versions.
+_NEVER_AGREED = re.compile(
+    r"wrong version number|record layer failure|packet length too long|https? (proxy )?request"
+    r"|unknown protocol|unsupported protocol|no protocols available|\balert\b"
+)
+
+
+def meaning(error: Exception, place: Place, outside: BaseException | None) -> FleetError | ConfigError:
+    """Return the error to raise. `outside` is the exception that the caller was already handling, if any."""
+    where, text = str(place), first_line(error)
+    if (row := _ROWS.get(code(error))) is not None:
+        kind, explanation = row
+        reason = f"{explanation} ({text})"
+        if kind is StoreUnavailable:
+            return StoreUnavailable(where, reason)
+        return kind(f"the fleet's store {where} cannot be used: {reason}")
+    if place.tls is not None and (refused := _tls_refusal(error, outside)) is not None:
+        return ConfigError(f"the fleet's store {where} and this node cannot agree on TLS: {refused}")
+    if isinstance(error, exceptions.InvalidResponse | ValueError):
+        return StoreIncompatible(f"the fleet's store {where} is not a Redis: {text}")
+    if isinstance(error, exceptions.ResponseError):
+        return StoreIncompatible(f"the fleet's store {where} lacks what a fleet needs: {text}")
+    return StoreUnavailable(where, text)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its class name."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
 
 def code(error: Exception) -> str:
     """Return the Redis error code of a refused command, or "" if it is not one of the known codes."""
@@ -83,13 +89,6 @@ def code(error: Exception) -> str:
         if match := _KNOWN.search(str(error)):
             return match[0]
     return ""
-
-
-# Matches texts, since Python does not know the names of all errors of newer OpenSSL versions.
-_NEVER_AGREED = re.compile(
-    r"wrong version number|record layer failure|packet length too long|https? (proxy )?request"
-    r"|unknown protocol|unsupported protocol|no protocols available|\balert\b"
-)
 
 
 def _tls_refusal(error: BaseException, outside: BaseException | None) -> str | None:
