@@ -13,7 +13,6 @@ from redis import exceptions
 from ottla.engines.fleet.redis_address import Place
 from ottla.errors import ConfigError, FleetError, StoreIncompatible, StoreUnavailable
 
-
 _CODES = {
     exceptions.AuthenticationError: "NOAUTH",
     exceptions.AuthenticationWrongNumberOfArgsError: "NOAUTH",
