@@ -17,6 +17,7 @@ from uuid import UUID
 
 from ottla.admin.committed import Committed, commit
 from ottla.admin.identity import TopicCreatedAgain
+from ottla.engines.contract import Engine
 from ottla.errors import BrokerError, ErrorCode, InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
 from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
 from ottla.fetch.options import OnLost
@@ -25,7 +26,7 @@ from ottla.jobs.archive_range import Archived, ArchiveRange
 from ottla.jobs.archive_topics import Topics, is_outage
 from ottla.lake.lake import Lake
 from ottla.lake.values import Entry, WrittenBy
-from ottla.model import GroupMember, OffsetRange
+from ottla.model import GroupMember
 from ottla.net import Cluster
 
 T = TypeVar("T")
@@ -46,13 +47,6 @@ class Waiting(Protocol):
 
 def _simply(step: Callable[[], T], /) -> T:
     return step()
-
-
-class Engine(Protocol):
-    """Runs a job over ranges; results come as they are ready. `engines.local.run` with its settings is one."""
-
-    def __call__(self, job: Callable[[OffsetRange], T], ranges: Iterable[OffsetRange], /) -> Generator[T, None, None]:
-        """Closing the iterator stops what is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The next unit is taken and fetched while the current one is worked on, and goes back if nobody wants it."""
+"""The next unit is taken and fetched while the current one is worked on, and given back if it is not claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that share units record by record: what is done was handled by whoever got it, and nothing is lost."""
+"""Threads that share units record by record: a unit is done only if every record was handled, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ IN_STEPS = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10)
 
 
 class Hand:
-    """A thread that asks when it is told to."""
+    """A thread that asks for a record when the test says so."""
 
-    def __init__(self, singly: RecordSharing, name: str) -> None:
-        self._singly = singly
+    def __init__(self, sharing: RecordSharing, name: str) -> None:
+        self._sharing = sharing
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def asks(self) -> Future[Record | None]:
         """What it gets, as soon as there is something."""
-        return self._thread.submit(self._singly.next)
+        return self._thread.submit(self._sharing.next)
 
     def gets(self) -> int | None:
         """The offset of what it gets."""
@@ -65,8 +65,8 @@ def hands() -> Iterator[Hands]:
     """Makes threads that share records; they end after the nodes."""
     made: list[Hand] = []
 
-    def make(singly: RecordSharing, *names: str) -> tuple[Hand, ...]:
-        some = tuple(Hand(singly, name) for name in names)
+    def make(sharing: RecordSharing, *names: str) -> tuple[Hand, ...]:
+        some = tuple(Hand(sharing, name) for name in names)
         made.extend(some)
         return some
 
@@ -77,7 +77,7 @@ def hands() -> Iterator[Hands]:
 
 @pytest.fixture
 def node(fake_kafka: FakeKafka, group: str, hands: Hands) -> Iterator[NewNode]:
-    """Makes nodes for so many records in each partition, in units of so many; offsets are planned from the first on."""
+    """Create nodes for a number of records in each partition, in units of a given size, from the first offset on."""
     with ExitStack() as stack:
 
         def make(records: int = 0, *, each: int = 3, partitions: int = 1, **options: Any) -> Fleet:
@@ -141,17 +141,17 @@ def test_a_record_in_the_middle_holds_its_unit_up_as_the_last_one_does(
 def test_a_thread_that_waits_for_units_does_not_hold_up_the_end_of_anothers(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
-    fleet, wanted = node(3), threading.Event()
+    fleet, next_wanted = node(3), threading.Event()
 
     def units() -> Iterator[Unit]:
-        for one in fleet.units():
-            yield one
-            wanted.set()
+        for unit in fleet.units():
+            yield unit
+            next_wanted.set()
 
     first, second = hands(RecordSharing(units()), "first", "second")
     assert [first.gets(), first.gets(), second.gets()] == [0, 1, 2]
     waits = first.asks()
-    assert wanted.wait(SECONDS)
+    assert next_wanted.wait(SECONDS)
     assert done(store) == 0
     also_waits = second.asks()
     eventually(lambda: done(store) == 1, "the unit is done")
@@ -169,8 +169,8 @@ def test_the_records_of_a_thread_that_ended_come_again(
     died_with: int, node: NewNode, hands: Hands, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = node(3)
-    singly = RecordSharing(fleet.units())
-    mortal, other = hands(singly, "mortal", "other")
+    sharing = RecordSharing(fleet.units())
+    mortal, other = hands(sharing, "mortal", "other")
     assert [other.gets() for _ in range(died_with)] == list(range(died_with))
     assert mortal.gets() == died_with
     mortal.dies()
@@ -281,9 +281,9 @@ def test_a_unit_that_is_lost_while_it_is_read_is_left(
     taken: list[Unit] = []
 
     def units() -> Iterator[Unit]:
-        for one in fleet.units():
-            taken.append(one)
-            yield one
+        for unit in fleet.units():
+            taken.append(unit)
+            yield unit
 
     slow, quick = hands(RecordSharing(units()), "slow", "quick")
     assert slow.gets() == 0
@@ -296,9 +296,9 @@ def test_a_unit_that_is_lost_while_it_is_read_is_left(
     eventually(lambda: taken[0].is_lost, "the node knows")
     offsets = [quick.gets() for _ in range(12)]
     assert 0 in offsets, "it begins again"
-    assert "was given to another node while it was read" in caplog.text
+    assert "was given to another node while this one read it" in caplog.text
     assert store.look().counts.failed == 0
-    assert [one.attempt for one in taken] == [1, 2]
+    assert [unit.attempt for unit in taken] == [1, 2]
 
 
 def test_that_the_end_of_a_unit_cannot_be_said_does_not_end_a_thread(
@@ -307,20 +307,20 @@ def test_that_the_end_of_a_unit_cannot_be_said_does_not_end_a_thread(
     taken: list[Unit] = []
 
     def units() -> Iterator[Unit]:
-        for one in node(6).units():
-            taken.append(one)
-            yield one
+        for unit in node(6).units():
+            taken.append(unit)
+            yield unit
 
     (hand,) = hands(RecordSharing(units()), "hand")
     assert [hand.gets() for _ in range(3)] == [0, 1, 2]
     taken[0].done()  # so that nobody else can say it
     assert [hand.gets() for _ in range(3)] == [3, 4, 5]
-    assert "what became of clicks-0[0, 3) could not be said: InputError" in caplog.text
+    assert "could not report how clicks-0[0, 3) ended: InputError" in caplog.text
 
 
 def test_a_unit_whose_reading_is_interrupted_is_given_back(fake_kafka: FakeKafka, node: NewNode, store: Store) -> None:
     fake_kafka.silence("Fetch")
-    singly = RecordSharing(node(3).units())
+    sharing = RecordSharing(node(3).units())
     main = threading.main_thread().ident
     assert main == threading.get_ident()
 
@@ -331,11 +331,11 @@ def test_a_unit_whose_reading_is_interrupted_is_given_back(fake_kafka: FakeKafka
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        singly.next()
+        sharing.next()
     thread.join(SECONDS)
     assert store.look().counts.given_back == 1
     fake_kafka.clear_faults()
-    offsets = [record.offset for record in (singly.next() for _ in range(3)) if record is not None]
+    offsets = [record.offset for record in (sharing.next() for _ in range(3)) if record is not None]
     assert offsets == [0, 1, 2]
 
 
@@ -408,19 +408,19 @@ Seen = Counter[tuple[int, int]]
 ALL = {(TOPIC, partition): 1250 for partition in range(4)}
 
 
-def work(singly: RecordSharing, seen: Seen, life: int = 1_000_000) -> None:
-    """Handles records until there are none, or until so many: then it ends with one in hand that is not handled."""
+def work(sharing: RecordSharing, seen: Seen, life: int = 1_000_000) -> None:
+    """Handle records until there are none, or up to a limit: then end with one record that is not handled."""
     for _ in range(life):
-        if (record := singly.next()) is None:
+        if (record := sharing.next()) is None:
             return
         seen[record.partition, record.offset] += 1
-    singly.next()
+    sharing.next()
 
 
 def test_many_threads_handle_every_record_exactly_once(node: NewNode, store: Store) -> None:
     fleet = node(1250, each=50, partitions=4)
-    singly, seens = RecordSharing(fleet.units()), [Seen() for _ in range(8)]
-    threads = [threading.Thread(target=work, args=(singly, seen)) for seen in seens]
+    sharing, seens = RecordSharing(fleet.units()), [Seen() for _ in range(8)]
+    threads = [threading.Thread(target=work, args=(sharing, seen)) for seen in seens]
     for thread in threads:
         thread.start()
     settled(store.look, ALL)
@@ -436,11 +436,11 @@ def test_many_threads_of_which_some_end_handle_every_record_at_least_once(
     node: NewNode, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = node(1250, each=50, partitions=4)
-    singly, seens = RecordSharing(fleet.units()), [Seen() for _ in range(4)]
+    sharing, seens = RecordSharing(fleet.units()), [Seen() for _ in range(4)]
 
     def generations(seen: Seen, lives: list[int]) -> None:
         for life in (*lives, 1_000_000):
-            thread = threading.Thread(target=work, args=(singly, seen, life))
+            thread = threading.Thread(target=work, args=(sharing, seen, life))
             thread.start()
             thread.join(SECONDS)
 

@@ -13,9 +13,9 @@ PATIENCE = 10.0
 
 def test_what_stands_still_for_longer_than_patience_is_told() -> None:
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
-    told = {now: watch.still({"a": 1}, float(now)) for now in range(100, 120)}
-    assert [now for now, still in told.items() if still] == list(range(111, 120))
-    assert told[111] == {"a": 1}
+    by_time = {now: watch.still({"a": 1}, float(now)) for now in range(100, 120)}
+    assert [now for now, still in by_time.items() if still] == list(range(111, 120))
+    assert by_time[111] == {"a": 1}
 
 
 def test_every_beat_begins_anew() -> None:
@@ -46,7 +46,7 @@ def test_each_is_watched_for_itself() -> None:
 
 
 def test_a_watcher_that_was_frozen_takes_nothing_from_those_who_were_frozen_with_it() -> None:
-    """So it is, too, for all who wait for a store that was away: nobody could renew anything."""
+    """The same holds after an outage of the store, in which no node could renew its leases."""
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
     watch.still({"a": 7}, 0.0)
     watch.still({"a": 7}, 1.0)
@@ -58,8 +58,8 @@ def test_a_watcher_that_was_frozen_still_finds_who_is_gone() -> None:
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
     watch.still({"a": 7}, 0.0)
     watch.still({"a": 7}, 500.0)
-    told = [now for now in range(501, 520) if watch.still({"a": 7}, float(now))]
-    assert told[0] <= 500 + PATIENCE
+    times = [now for now in range(501, 520) if watch.still({"a": 7}, float(now))]
+    assert times[0] <= 500 + PATIENCE
 
 
 @pytest.mark.parametrize("apart", [6.0, 60.0, 6000.0])
