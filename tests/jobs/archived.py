@@ -51,10 +51,15 @@ def archive(
     with Admin(bootstrap) as admin:
         admin.create_topic(topic, partitions=partitions, settings={"retention.ms": "-1"})
     for table in steps:
-        with Producer(bootstrap) as producer:
-            producer.send_table(topic, table)
+        fill(bootstrap, topic, table)
         done = run("archive", topic, "--to", str(path), "--bootstrap", bootstrap, *options)
         assert done.exit_code == 0, done.output
+
+
+def fill(bootstrap: str, topic: str, table: pa.Table) -> None:
+    """Writes the records to the topic."""
+    with Producer(bootstrap) as producer:
+        producer.send_table(topic, table)
 
 
 def create(bootstrap: str, topic: str, *, partitions: int = 3) -> str:

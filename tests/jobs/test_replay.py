@@ -138,7 +138,7 @@ def test_a_chunk_that_was_committed_and_not_noted_is_counted(place: Place) -> No
     at = TopicPartition(place.topic, 1)
     reins = ReplayControl()
     job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 1000)
-    begun = job(planned.lineages[at].range)
+    begun = job(planned.partitions[at].range)
     assert begun.position == 1000
     planned.notes.write(at, Note(500, begun.receipts[0].fingerprint, time.time()))
     done = {one.range.topic_partition: one.whole for one in run(place.plan(target))}
@@ -149,7 +149,7 @@ def test_positions_that_brokers_forgot_are_not_taken_for_a_beginning(place: Plac
     target = place.target()
     planned = place.plan(target)
     at = TopicPartition(place.topic, 0)
-    stop = planned.lineages[at].range.stop
+    stop = planned.partitions[at].range.stop
     long_ago = time.time() - 8 * 86_400
     planned.notes.write(at, Note(123, Fingerprint(), long_ago))
     with pytest.raises(LakeError, match=r"forgotten how far the replay of replay-source-0 .* offset 123 at least"):
@@ -230,7 +230,7 @@ def test_a_target_that_cannot_keep_what_comes_is_told(place: Place, kafka: Local
         )
     told = place.plan(name).cautions
     assert "replace the timestamps" in told[0]
-    assert "keeps records for 1.0 days and there are some from 2026-01-01" in told[1]
+    assert "keeps records for 1.0 days and the archive has some from 2026-01-01" in told[1]
 
 
 def test_a_job_can_be_sent_to_another_process(place: Place) -> None:

@@ -51,8 +51,8 @@ def offsets_of(
     source: Source, at: tuple[str, int] = ("clicks", 0), *, start: int = 0, selection: Selection | None = None
 ) -> list[int]:
     selection = selection or Selection()
-    lineage = next(one for one in source.selected(selection) if one.at == at)
-    found = records(lineage, start=start, selection=selection)
+    partition = next(one for one in source.selected(selection) if one.topic_partition == at)
+    found = records(partition, start=start, selection=selection)
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 
 
@@ -69,7 +69,7 @@ def test_files_that_interleave_come_in_the_order_of_offsets(tmp_path: Path) -> N
 def test_files_with_several_partitions_and_no_order_are_sorted_out(tmp_path: Path) -> None:
     mixed = pa.concat_tables([table([3, 1, 2]), table([7, 5], partition=1), table([0], topic="users")])
     source = open_source(str(write(tmp_path, mixed=mixed)))
-    assert [(one.at, one.range.start, one.range.stop) for one in source.lineages] == [
+    assert [(one.topic_partition, one.range.start, one.range.stop) for one in source.partitions] == [
         (TopicPartition("clicks", 0), 1, 4),
         (TopicPartition("clicks", 1), 5, 8),
         (TopicPartition("users", 0), 0, 1),

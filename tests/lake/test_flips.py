@@ -153,4 +153,4 @@ def test_a_replay_reads_no_damaged_file(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(LakeError, match="not those that were written"):
-        list(records(source.lineages[0], start=0, selection=Selection()))
+        list(records(source.partitions[0], start=0, selection=Selection()))

@@ -112,7 +112,7 @@ def test_a_file_that_is_a_link_to_elsewhere_is_neither_verified_nor_replayed(lak
     found = [str(one) for one in verify_files(lake, Checked(), deep=True)]
     assert "leads out of it through a link" in found[0]
     with pytest.raises(LakeDamaged, match="leads out"):
-        list(records(source.lineages[0], start=0, selection=Selection()))
+        list(records(source.partitions[0], start=0, selection=Selection()))
     with pytest.raises(LakeDamaged, match="leads out"):
         open_source(str(lake.path))
 
