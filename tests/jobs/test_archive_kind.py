@@ -55,8 +55,8 @@ def test_a_node_makes_the_job_with_brokers_and_credentials_of_its_own(brokers: B
     ("change", "error", "text"),
     [
         ({"path": "/"}, NotALake, "no archive"),
-        ({"path": "lake"}, InputError, "not named from the root on"),
-        ({"run": "../../x"}, InputError, "is not the number of one"),
+        ({"path": "lake"}, InputError, "is not an absolute path"),
+        ({"run": "../../x"}, InputError, "is not the id of a run"),
         ({"cluster": "another"}, InputError, "is about cluster another"),
         ({"options": {"file_bytes": -1}}, ValueError, "file_bytes"),
         ({"isolation": "some"}, ValueError, "isolation"),

@@ -137,7 +137,7 @@ def test_wrong_arguments_write_nothing(kafka: LocalCluster, lake: Path, target: 
         (ConfigError, {"rate": 0}),
         (InputError, {"topics": ["no-such-topic"]}),
         (InputError, {"where": "colour = 'red'"}),
-        (InputError, {"start": datetime(2026, 1, 1)}),  # noqa: DTZ001
+        (InputError, {"start": datetime(2026, 1, 1)}),
     ):
         with pytest.raises(error):
             replay(lake, target, brokers=kafka.bootstrap, **arguments)  # type: ignore[arg-type]
