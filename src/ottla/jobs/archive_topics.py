@@ -50,7 +50,7 @@ class Topics:
         self._reported: dict[str, str] = {}
         """The last reason that was emitted as an event, by topic."""
         self._unread: set[str] = set()
-        """Topics whose records could not be read. They resume once a read succeeds; a look at their logs proves little."""
+        """Topics whose records could not be read. They resume once a read succeeds: metadata proves little."""
         self._looked = float("-inf")
         self._survey = survey
         self._lake = lake

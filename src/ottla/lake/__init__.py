@@ -1,5 +1,5 @@
-"""Archives of Kafka records on disk: folders of Parquet files, with a ledger of what came into them.
+"""Archives of Kafka records on disk: folders of Parquet files with a ledger of what was archived.
 
-`lake.Lake` opens one, brings in what tasks have staged and publishes it exactly once; `status` and `verifying` look at
-it. No engine is known here.
+`lake.Lake` opens an archive, records what tasks have staged and publishes it, exactly once. `status` and `verifying`
+inspect it. This room knows no engine.
 """
