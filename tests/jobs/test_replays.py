@@ -140,7 +140,7 @@ def test_wrong_arguments_write_nothing(kafka: LocalCluster, lake: Path, target: 
         (InputError, {"start": datetime(2026, 1, 1)}),
     ):
         with pytest.raises(error):
-            replay(lake, target, brokers=kafka.bootstrap, **arguments)  # type: ignore[arg-type]
+            replay(lake, target, brokers=kafka.bootstrap, **arguments)
     with pytest.raises(OttlaError, match="neither an archive"):
         replay(lake / "_ottla" / "ledger", target, brokers=kafka.bootstrap)
     assert archived.committed(kafka.bootstrap, target) == Fingerprint()

@@ -6,7 +6,7 @@ The name of an engine or an engine itself comes in, an engine goes out. pyspark 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.engines import local
 from ottla.errors import ConfigError
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from ottla.jobs.archiving import Engine
 
-    EngineChoice = Literal["local", "spark"] | Engine
+    EngineChoice: TypeAlias = str | Engine
+    """`"local"`, `"spark"`, or an engine."""
 
 _SOME_TASKS = 8
 """Assumed parallelism where it is unknown."""
@@ -41,7 +42,7 @@ def choose_engine(
         raise ConfigError("spark=... is for engine='spark'")
     if name == "local":
         return partial(local.run, workers=workers)
-    if callable(engine):
+    if engine is not None and not isinstance(engine, str):
         return engine
     raise ConfigError(f"engine is {engine!r}; accepted are 'local', 'spark' and a function that runs a job over ranges")
 

@@ -42,8 +42,8 @@ def require_known(lake: Lake) -> None:
     if unknown:
         raise LakeDamaged(
             lake.path,
-            f"{len(unknown)} files hold offsets that the ledger does not have, for example {unknown[0]}: it has lost its"
-            f" newest entries, perhaps because an older copy of it was restored. {REPAIR}",
+            f"{len(unknown)} files hold offsets that the ledger does not have, for example {unknown[0]}: the ledger has"
+            f" lost its newest entries, perhaps because an older copy of it was restored. {REPAIR}",
         )
     if committed is not None:
         _commit_missing(lake, committed, min(number, lake.ledger.published()))
