@@ -93,7 +93,7 @@ def test_a_file_of_somebody_else_is_named(lake: Lake) -> None:
     stray = first(lake).with_name("part-stray.parquet")
     pq.write_table(pa.table({"a": [1]}), stray)
     assert told(lake, deep=False) == [
-        f"{stray.relative_to(lake.path)}: is not in the ledger: it was put there by somebody else"
+        f"{stray.relative_to(lake.path)}: is not in the ledger: another program put it there"
     ]
 
 
