@@ -71,9 +71,9 @@ def create(bootstrap: str, topic: str, *, partitions: int = 3) -> str:
 
 def settle(bootstrap: str, topic: str) -> None:
     """Returns when no transaction is open in the topic: one that was committed is visible a moment later."""
-    with Reader(bootstrap, isolation="read_committed") as visible, Reader(bootstrap) as there:
+    with Reader(bootstrap, isolation="read_committed") as visible, Reader(bootstrap) as everything:
         eventually(
-            lambda: visible.offsets(topic, "latest") == there.offsets(topic, "latest"), f"readers of {topic} wait"
+            lambda: visible.offsets(topic, "latest") == everything.offsets(topic, "latest"), f"readers of {topic} wait"
         )
 
 

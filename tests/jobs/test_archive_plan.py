@@ -25,9 +25,9 @@ def test_what_is_not_archived_is_due_and_new_partitions_begin_with_their_logs() 
 def test_what_retention_took_is_an_error_or_a_gap() -> None:
     with pytest.raises(OffsetsLost, match=r"clicks-0: offsets \[4, 10\) are lost"):
         due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.ERROR)
-    found = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
-    assert [gap.range for gap in found.gaps] == [OffsetRange("clicks", 0, 4, 10)]
-    assert found.ranges == (OffsetRange("clicks", 0, 10, 100),)
+    round_ = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
+    assert [gap.range for gap in round_.gaps] == [OffsetRange("clicks", 0, 4, 10)]
+    assert round_.ranges == (OffsetRange("clicks", 0, 10, 100),)
     with pytest.raises(InputError, match="use 'earliest'"):
         ArchiveRequest(topics=("clicks",), on_lost=OnLost.LATEST)
 

@@ -42,7 +42,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def untouched(victim: Path) -> bool:
-    return [(one.name, one.read_bytes()) for one in victim.iterdir()] == [("precious.parquet", b"precious")]
+    return [(file.name, file.read_bytes()) for file in victim.iterdir()] == [("precious.parquet", b"precious")]
 
 
 def forge(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
@@ -109,8 +109,8 @@ def test_a_file_that_is_a_link_to_elsewhere_is_neither_verified_nor_replayed(lak
     source = open_source(str(lake.path))
     file.unlink()
     file.symlink_to(other)
-    found = [str(one) for one in verify_files(lake, Checked(), deep=True)]
-    assert "leads out of it through a link" in found[0]
+    findings = [str(finding) for finding in verify_files(lake, Checked(), deep=True)]
+    assert "leads out of it through a link" in findings[0]
     with pytest.raises(LakeDamaged, match="leads out"):
         list(records(source.partitions[0], start=0, selection=Selection()))
     with pytest.raises(LakeDamaged, match="leads out"):
