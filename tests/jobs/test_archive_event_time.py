@@ -94,7 +94,7 @@ def test_the_records_own_time_is_the_default() -> None:
 
 @pytest.mark.parametrize("text", ["", "json", "json:", "json:a..b", "header:", "ts", "record:x"])
 def test_what_is_no_place_for_a_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="use record, header:NAME"):
+    with pytest.raises(ConfigError, match="accepted are record, header:NAME"):
         event_time.parse(text)
 
 

@@ -55,7 +55,7 @@ def test_large_ranges_are_cut_and_small_ones_are_not() -> None:
     assert len(cutting.tasks(Round((OffsetRange("clicks", 0, 0, 400_000),)), 0.01)) == 4
 
 
-def test_a_topic_of_which_something_is_known_does_not_begin_anew() -> None:
+def test_a_topic_that_the_archive_knows_does_not_start_over() -> None:
     other = TopicPartition("users", 0)
     starts = {ONE: 5, TWO: 6, other: 7}
     assert beginnings({ONE: 3}, starts, ("clicks", "users")) == {other: 7}

@@ -31,7 +31,7 @@ from ottla.testing import FakeKafka
 
 
 class Stand:
-    """An archiver of some topics, and what it has told."""
+    """An archiver of some topics, with the events that it emitted."""
 
     def __init__(self, bootstrap: str, path: Path, *topics: str, total: float = 60.0) -> None:
         self.bootstrap = bootstrap

@@ -168,7 +168,7 @@ def test_another_selection_under_the_same_name_is_refused(place: Place) -> None:
     place.plan(target, Selection(where=parse("offset < 6")), name="mine")
 
 
-def test_of_two_at_once_one_is_told_and_nothing_is_doubled(place: Place) -> None:
+def test_of_two_runs_at_once_one_is_fenced_and_nothing_is_duplicated(place: Place) -> None:
     target = place.target()
     slow = ReplayControl(Rate(4000))
     failed: list[OttlaError] = []
@@ -212,7 +212,7 @@ def test_a_rate_is_kept_over_all_partitions(place: Place, rate: Rate) -> None:
     assert sum(partition.fingerprint.count for partition in done) == 12_000
 
 
-def test_too_few_partitions_and_unknown_topics_are_told_before_anything_is_written(place: Place) -> None:
+def test_too_few_partitions_and_unknown_topics_are_refused_before_anything_is_written(place: Place) -> None:
     small = place.target(partitions=2)
     with pytest.raises(InputError, match=f"topic {small} has 2 partitions and the archive records of replay-source-2"):
         place.plan(small)
@@ -220,7 +220,7 @@ def test_too_few_partitions_and_unknown_topics_are_told_before_anything_is_writt
         place.plan("no-such-topic")
 
 
-def test_a_target_that_cannot_keep_what_comes_is_told(place: Place, kafka: LocalCluster) -> None:
+def test_a_target_that_will_not_keep_the_records_is_a_caution(place: Place, kafka: LocalCluster) -> None:
     from ottla.admin import Admin
 
     name = f"replay-{uuid.uuid4().hex[:8]}"
@@ -251,7 +251,7 @@ def table(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Plac
     return Place(kafka.bootstrap, path, topic)
 
 
-def test_a_delta_table_comes_back_until_somebody_deletes_in_it(table: Place) -> None:
+def test_a_delta_table_comes_back_until_records_in_it_are_deleted(table: Place) -> None:
     import deltalake
 
     target = table.target()

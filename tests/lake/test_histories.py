@@ -1,7 +1,7 @@
 """Random histories of an archive, judged by what was in the topic: kills at any touch of the disk, two archivers,
 entries that are lost, copies that are restored, compaction, files deleted by hand.
 
-Whatever happens, readers see every archived record once, or those that run the archive are told what is wrong.
+Whatever happens, readers see every archived record once, or the archiver gets an error that says what is wrong.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def untouched(victim: Path) -> bool:
 
 
 def forge(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
-    """An entry that somebody else has written, without a checksum as earlier versions did."""
+    """A forged entry, without a checksum, as in earlier versions."""
     done = stock.stage(lake, CLICKS)
     lake.append([done], by=stock.BY)
     file = lake.ledger.path / f"{1:020d}.json"

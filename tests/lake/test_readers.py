@@ -44,7 +44,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     lake = stock.create(tmp_path_factory.mktemp("readers"), format=Format.DELTA, partition_by=request.param)
     done = [stock.stage(lake, span, times=hours) for span in (CLICKS, OTHER)]
     lake.append(done, by=stock.BY)
-    stock.stage(lake, OffsetRange("clicks", 0, 30, 40))  # somebody is at work
+    stock.stage(lake, OffsetRange("clicks", 0, 30, 40))  # an archiver is running
     return lake
 
 

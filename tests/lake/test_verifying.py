@@ -89,7 +89,7 @@ def test_a_record_that_is_there_twice_in_place_of_another_shows(lake: Lake) -> N
     assert any("1 offsets are there twice" in text for text in findings(lake))
 
 
-def test_a_file_of_somebody_else_is_named(lake: Lake) -> None:
+def test_a_foreign_file_is_named(lake: Lake) -> None:
     stray = first(lake).with_name("part-stray.parquet")
     pq.write_table(pa.table({"a": [1]}), stray)
     assert findings(lake, deep=False) == [
@@ -97,7 +97,7 @@ def test_a_file_of_somebody_else_is_named(lake: Lake) -> None:
     ]
 
 
-def test_a_delta_table_that_lost_a_file_is_told(tmp_path: Path) -> None:
+def test_a_delta_table_that_lost_a_file_is_reported(tmp_path: Path) -> None:
     lake = stock.create(tmp_path, format=Format.DELTA)
     stock.archive(lake, OffsetRange("clicks", 0, 0, 100))
     stock.archive(lake, OffsetRange("clicks", 0, 100, 110))

@@ -55,6 +55,8 @@ class ArchiveRange:
     """Part of the name of everything that is staged, so that a run can remove what its dead tasks left."""
     is_stopped: Callable[[], bool] = _never
 
+    # `until` and `undo` are the engines' contract for jobs that can stop early and discard their results.
+
     def until(self, is_stopped: Callable[[], bool]) -> ArchiveRange:
         """Return the same job, which raises `Stopped` soon after `is_stopped` returns True."""
         return replace(self, is_stopped=is_stopped)
@@ -73,7 +75,7 @@ class ArchiveRange:
         times = event_time.parse(self.settings.event_time).reader() if self.settings.needs_time else None
         with (
             self.brokers.reader() as reader,
-            _Watch(reader, self.is_stopped),
+            _Watch(reader, self.is_stopped),  # inside of the reader: it must be over before the reader closes
             RangeFiles(Path(self.path), self.settings, span, options=self.options, run=self.run) as files,
         ):
             for stretch in reader.decoded(span):
@@ -107,7 +109,7 @@ class _Watch:
         if self._thread is not None:
             self._thread.join()
         if isinstance(error, OttlaError) and self._is_stopped():
-            raise Stopped from error
+            raise Stopped from error  # the error is only that the reader was closed
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):

@@ -225,8 +225,8 @@ class Archiving:
 
     def _up_to(self, cluster: Cluster, topics: Topics, logs: Logs) -> Iterator[Entry]:
         """Run rounds until everything in these logs is archived. A topic that fails is left out."""
-        races = 0
-        is_alone = False
+        races = 0  # rounds lost in a row, without progress
+        is_alone = False  # whether rounds have one topic each
         while True:
             logs = logs.without(topics.troubles)
             positions, passed = self.lake.positions(), self.progress.passed
@@ -245,16 +245,18 @@ class Archiving:
                 self.progress.passed = passed
                 races += 1
                 if races > _LOST_RACES or (self.lake.positions() == positions and _has_same_begins(fresh, logs)):
+                    # Nothing has changed, so the next round would fail in the same way.
                     if isinstance(error, LakeConflict):
                         raise
                     topics.suspend(error.topic, error)
                     continue
+                # The new begins, but the ends of the first look: new records must not prolong this call.
                 ends = {tp: end for tp, end in logs.ends.items() if tp in fresh.begins}
                 logs = replace(fresh, ends=ends, begins={tp: fresh.begins[tp] for tp in ends})
                 continue
             except OttlaError as error:
                 if isinstance(error, LakeError) or is_outage(error):
-                    raise
+                    raise  # it affects all topics
                 self.progress.passed = passed
                 if len(chosen.topics) == 1:
                     topics.suspend(chosen.topics[0], error)
@@ -277,6 +279,7 @@ class Archiving:
             self._require_same_topics(chosen, logs)
             return self.lake.append(done, by=self._by, gaps=chosen.gaps, topics=_ids(chosen, logs))
         except BaseException:
+            # Ctrl-C, too: the staged files of this round will never be recorded.
             self.lake.sweep(0.0, run=self._job.run)
             raise
 

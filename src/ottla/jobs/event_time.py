@@ -60,7 +60,7 @@ def parse(text: str) -> EventTime:
         return EventTime(kind, name)
     if kind == "json" and separator and _PATH.fullmatch(name):
         return EventTime(kind, name)
-    raise ConfigError(f"invalid event time {text!r}: use {ACCEPTED}")
+    raise ConfigError(f"invalid event time {text!r}; accepted are {ACCEPTED}")
 
 
 def moment(value: object) -> int:

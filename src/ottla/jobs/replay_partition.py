@@ -256,6 +256,7 @@ class ReplayPartition:
 
     def _send(self, producer: Producer, chunk: pa.Table, columns: Columns, span: OffsetRange) -> Receipt:
         started, began = time.time(), time.monotonic()
+        # Records and position in one transaction: this is what makes a replay exactly-once.
         with producer.transaction() as transaction:
             producer.send_table(self.target.topic, self._rows(chunk))
             transaction.send_offsets(self.names.group(span.topic_partition), {self.target.position_at: span.stop})

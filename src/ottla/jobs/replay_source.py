@@ -311,7 +311,8 @@ def records(partition: SourcePartition, *, start: int, selection: Selection) -> 
     open_files: list[_OpenFile] = []
     last = start - 1
     while waiting or open_files:
-        # Files of one range may interleave, so every file that may have an offset up to the bound must be open.
+        # A merge of sorted files. Files of one range interleave if their folders do (by hour, for example), so every
+        # file that may have an offset up to the bound, the smallest last offset in memory, must be open.
         bound = min((file.last for file in open_files), default=-1)
         while waiting and (not open_files or waiting[-1].first_offset <= bound):
             opened = _OpenFile(_read(waiting.pop(), tp, start, selection, share=len(open_files) + 1))

@@ -107,6 +107,7 @@ class ReplayControl:
             return 0.0
         amount = records if self.rate.unit is Unit.RECORDS else size_bytes
         with self._lock:
+            # Each chunk reserves the time that it takes at this rate, so all threads together keep to it.
             start = max(time.monotonic(), self._due)
             self._due = start + amount / self.rate.amount
             return start

@@ -177,6 +177,7 @@ class Lake:
         """
         results = sorted(done, key=lambda result: result.receipt.range)
         for _ in range(_RACES):
+            # Optimistic: build the entry on the last one, and start over if another archiver takes the number first.
             last = self.recover()
             known = {} if last is None else last.positions
             ids = dict({} if last is None else last.topics)
@@ -211,7 +212,7 @@ class Lake:
                 return  # committed before; a compaction may have replaced the files since, so leave them alone
         moved = {self._final(file).parent for file in entry.files if self._move(file)}
         for folder in moved:
-            sync(folder)
+            sync(folder)  # a rename is durable once its folder is
         if self.settings.format is Format.DELTA:
             delta.commit(self.path, self.settings, entry)
 
@@ -225,6 +226,7 @@ class Lake:
         Returns the number of removed attempts.
         """
         last = self.ledger.last()
+        # The last entry may not be published yet: its files are still in staging.
         kept = set() if last is None else {self.path / attempt_of(file.staged) for file in last.files}
         limit = time.time() - older
         swept = 0

@@ -101,9 +101,10 @@ class Ledger:
         """Mark the entry, and all before it, as published."""
         try:
             self.marks.mkdir(exist_ok=True)
+            # O_NOFOLLOW: a link in place of the mark must not create a file elsewhere.
             os.close(os.open(self._mark(number), os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
             sync(self.marks)
-            for older in _numbers(self.marks, ""):
+            for older in _numbers(self.marks, ""):  # after the new mark is durable
                 if older < number:
                     self._mark(older).unlink(missing_ok=True)
         except OSError as error:

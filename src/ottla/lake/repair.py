@@ -78,6 +78,7 @@ def set_aside(lake: Lake, damage: Damage) -> Path:
         moves.append((entry, f"{name}/{entry}"))
     try:
         folder.mkdir(parents=True)
+        # The table first: while it lists the files, they must be where it says.
         if lake.settings.format is Format.DELTA and _committed(lake) > damage.last:
             from ottla.lake import delta
 
