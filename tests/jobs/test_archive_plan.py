@@ -25,9 +25,9 @@ def test_what_is_not_archived_is_due_and_new_partitions_begin_with_their_logs() 
 def test_what_retention_took_is_an_error_or_a_gap() -> None:
     with pytest.raises(OffsetsLost, match=r"clicks-0: offsets \[4, 10\) are lost"):
         due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.ERROR)
-    found = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
-    assert [gap.range for gap in found.gaps] == [OffsetRange("clicks", 0, 4, 10)]
-    assert found.ranges == (OffsetRange("clicks", 0, 10, 100),)
+    round_ = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
+    assert [gap.range for gap in round_.gaps] == [OffsetRange("clicks", 0, 4, 10)]
+    assert round_.ranges == (OffsetRange("clicks", 0, 10, 100),)
     with pytest.raises(InputError, match="use 'earliest'"):
         ArchiveRequest(topics=("clicks",), on_lost=OnLost.LATEST)
 
@@ -55,7 +55,7 @@ def test_large_ranges_are_cut_and_small_ones_are_not() -> None:
     assert len(cutting.tasks(Round((OffsetRange("clicks", 0, 0, 400_000),)), 0.01)) == 4
 
 
-def test_a_topic_of_which_something_is_known_does_not_begin_anew() -> None:
+def test_a_topic_that_the_archive_knows_does_not_start_over() -> None:
     other = TopicPartition("users", 0)
     starts = {ONE: 5, TWO: 6, other: 7}
     assert beginnings({ONE: 3}, starts, ("clicks", "users")) == {other: 7}

@@ -25,8 +25,8 @@ def test_a_file_that_is_large_enough_is_followed_by_another_one(tmp_path: Path) 
     lake = stock.create(tmp_path)
     with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
         for start in range(0, 60_000, 1000):
-            there = stock.records(OffsetRange("clicks", 2, start, start + 1000))
-            files.add(there, writer.as_numbers(there.column("timestamp")))
+            batch = stock.records(OffsetRange("clicks", 2, start, start + 1000))
+            files.add(batch, writer.as_numbers(batch.column("timestamp")))
         made = files.close()
     assert len(made) > 2
     assert [file.path for file in made] == sorted({file.path for file in made})
@@ -40,13 +40,13 @@ def test_event_times_that_jump_about_keep_the_order_of_offsets_in_each_folder(tm
     done = stock.stage(lake, ONE, times=lambda offsets: stock.NOON + hours[offsets])
     lake.append([done], by=stock.BY)
     assert len({layout.folder(file.values) for file in done.files}) == 100
-    found = 0
+    count = 0
     for file in done.files:
         offsets = pq.read_table(lake.path / file.path, partitioning=None)["offset"].to_numpy()
         assert (np.diff(offsets) > 0).all()
         assert (file.first_offset, file.last_offset) == (offsets[0], offsets[-1])
-        found += len(offsets)
-    assert found == 5000
+        count += len(offsets)
+    assert count == 5000
 
 
 @pytest.mark.parametrize("moment", [-1, -1000, 253_402_300_800_000_000, (1 << 62)])
@@ -71,11 +71,11 @@ def test_a_topic_with_the_longest_name_has_files_with_names(tmp_path: Path) -> N
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     lake = stock.create(tmp_path)
-    there = stock.records(ONE)
+    batch = stock.records(ONE)
 
     def fail() -> None:
         with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
-            files.add(there, writer.as_numbers(there.column("timestamp")))
+            files.add(batch, writer.as_numbers(batch.column("timestamp")))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -117,8 +117,8 @@ def test_folders_are_counted_over_all_of_a_range(tmp_path: Path) -> None:
     lake = stock.create(tmp_path)
     with RangeFiles(lake.path, lake.settings, ONE, options=replace(stock.SMALL, max_folders=4)) as files:
         for start in range(0, 100, 10):
-            there = stock.records(OffsetRange("clicks", 2, start, start + 10))
-            files.add(there, np.arange(start, start + 10) * 86_400_000_000)
+            batch = stock.records(OffsetRange("clicks", 2, start, start + 10))
+            files.add(batch, np.arange(start, start + 10) * 86_400_000_000)
         made = files.close()
     assert len(made) == 5
     assert files.untimed == 96
@@ -128,10 +128,10 @@ def test_many_folders_are_few_files_and_little_memory(tmp_path: Path) -> None:
     lake = stock.create(tmp_path)
     with RangeFiles(lake.path, lake.settings, ONE, options=stock.SMALL) as files:
         for start in range(0, 40_000, 2000):
-            there = stock.records(OffsetRange("clicks", 2, start, start + 2000))
-            files.add(there, np.arange(2000) % 200 * 86_400_000_000)
-            assert sum(one.waiting_bytes for one in files._open.values()) <= 2 << 16
-            assert sum(one.is_begun for one in files._open.values()) <= 64
+            batch = stock.records(OffsetRange("clicks", 2, start, start + 2000))
+            files.add(batch, np.arange(2000) % 200 * 86_400_000_000)
+            assert sum(file.waiting_bytes for file in files._open.values()) <= 2 << 16
+            assert sum(file.is_begun for file in files._open.values()) <= 64
         made = files.close()
     assert sum(file.rows for file in made) == 40_000
     assert len(made) < 20 * 200 / 3
