@@ -46,7 +46,7 @@ def test_a_session_that_is_there_is_taken_and_what_cannot_be_set_is_told(
 
 
 def test_what_is_no_setting_of_spark_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"driver_memory is no setting of Spark: their names begin with spark\."):
+    with pytest.raises(ConfigError, match=r"driver_memory is not a Spark setting: their names begin with spark\."):
         ottla.spark.session(conf={"driver_memory": "1g"})
 
 

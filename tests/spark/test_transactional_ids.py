@@ -20,7 +20,7 @@ from ottla.errors import ConfigError
 from ottla.spark import sink, sink_task
 from ottla.spark.sink import BatchWriter
 from ottla.spark.sink_options import batch_settings, stream_settings
-from ottla.spark.write_runs import naming
+from ottla.spark.transactional_ids import id_scheme
 
 _numbers = itertools.count()
 
@@ -35,8 +35,8 @@ def driver() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_write_is_over_when_its_driver_is_gone_and_not_before(driver: subprocess.Popen[bytes]) -> None:
     with mock.patch.object(os, "getppid", return_value=driver.pid):
-        ids = naming(None)
-    other = naming(None)
+        ids = id_scheme(None)
+    other = id_scheme(None)
     assert ids.prefix.startswith(ids.scope)
     assert ids.prefix != other.prefix
     assert not other.is_over(f"{ids.prefix}0-0")
@@ -48,12 +48,12 @@ def test_a_write_is_over_when_its_driver_is_gone_and_not_before(driver: subproce
 
 
 def test_the_number_of_a_dead_driver_that_another_process_has_now_says_nothing() -> None:
-    ids = naming(None)
-    assert naming(None).is_over(f"{ids.scope}{os.getpid()}.1-{'0' * 32}-0-0")
+    ids = id_scheme(None)
+    assert id_scheme(None).is_over(f"{ids.scope}{os.getpid()}.1-{'0' * 32}-0-0")
 
 
 def test_a_name_that_is_given_finds_its_own_ids_only() -> None:
-    ids = naming("nightly")
+    ids = id_scheme("nightly")
     assert ids.is_over("nightly-3-0")
     assert not ids.is_over("nightly-2-3-0")
 

@@ -18,10 +18,10 @@ import pytest
 from ottla.errors import ConfigError, OffsetsLost
 from ottla.model import Isolation, TopicPartition
 from ottla.net.metadata import Partition, Topic
-from ottla.spark.following import Follower
-from ottla.spark.marks import Mark
+from ottla.spark.follower import Follower
 from ottla.spark.offsets import Logs
 from ottla.spark.read_options import ReadOptions, for_stream
+from ottla.spark.stream_position import StreamPosition
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Played(Logs):
     """What a driver asks brokers, answered from memory."""
 
     def __init__(self, brokers: Brokers, wanted: ReadOptions) -> None:
-        super().__init__(None, wanted.what, isolation=Isolation.READ_UNCOMMITTED)  # type: ignore[arg-type]
+        super().__init__(None, wanted.subscription, isolation=Isolation.READ_UNCOMMITTED)  # type: ignore[arg-type]
         self._brokers = brokers
 
     def topics(self) -> dict[str, Topic]:
@@ -127,12 +127,12 @@ class Query:
         return self.initial
 
     @staticmethod
-    def _text(mark: Mark) -> str:
+    def _text(mark: StreamPosition) -> str:
         return json.dumps(mark.to_json())
 
     @staticmethod
-    def _mark(text: str) -> Mark:
-        return Mark.from_json(json.loads(text))
+    def _mark(text: str) -> StreamPosition:
+        return StreamPosition.from_json(json.loads(text))
 
     @property
     def read(self) -> list[tuple[str, int, int]]:
@@ -240,11 +240,11 @@ def test_a_first_batch_of_the_connector_that_is_not_finished_is_not_guessed() ->
 
 def test_marks_keep_the_form_of_the_connector() -> None:
     at = {TopicPartition("a", 10): 4, TopicPartition("a", 2): 3, TopicPartition("b", 0): 1}
-    mark = Mark(at, {"a": "0f", "b": "1e"}, {TopicPartition("a", 2): 1, TopicPartition("a", 10): 0})
+    mark = StreamPosition(at, {"a": "0f", "b": "1e"}, {TopicPartition("a", 2): 1, TopicPartition("a", 10): 0})
     text = json.dumps(mark.to_json())
     assert text == '{"a": {"2": 3, "10": 4}, "b": {"0": 1}, "a@0f@2:1,10:0": {}, "b@1e": {}}'
-    assert Mark.from_json(json.loads(text)) == mark
-    assert Mark.from_json({"a": {"0": 7}}) == Mark({TopicPartition("a", 0): 7})
+    assert StreamPosition.from_json(json.loads(text)) == mark
+    assert StreamPosition.from_json({"a": {"0": 7}}) == StreamPosition({TopicPartition("a", 0): 7})
 
 
 def test_the_first_batch_begins_at_once_and_a_restart_finds_where_it_began() -> None:

@@ -1,8 +1,8 @@
-"""The names of options: which there are, which have no meaning here, and which are refused and what to use instead.
+"""Option names: which are accepted, which have no effect here, and which are refused, with what to use instead.
 
-Options come in as Spark hands them over, in whatever case. Those of Java clients that have no meaning here are passed
-over with a line in the log, as the connector does with what Java does not know; what would change results or security,
-and what is unknown or misspelt, is refused in one error, before anything is started.
+Options come in as Spark passes them, in any case. Options of Java clients that have no effect here are ignored with a
+warning in the log. Options that would change results or security, and unknown or misspelled ones, raise `ConfigError`
+before anything starts. Values are not looked at here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CONNECTION = frozenset(
         "kafka.retry.backoff.max.ms",
     }
 )
-"""How brokers are reached: the same for reading and writing."""
+"""How to reach the brokers: the same for reading and writing."""
 
 READING = frozenset(
     {
@@ -104,13 +104,13 @@ WRITING = frozenset(
         "kafka.transactional.id",
     }
 )
-"""Of the producer."""
+"""Producer settings."""
 
-_OFFSETS_ARE_OURS = "where to start is the option startingOffsets, and Spark's checkpoint remembers the rest"
+_OFFSETS_ARE_OURS = "set startingOffsets to say where to start; Spark's checkpoint keeps the position after that"
 _BYTES = (
     "keys and values are always binary: convert them in the DataFrame, for example with cast('string') or from_json"
 )
-_OPENSSL = "TLS is done by OpenSSL with TLS 1.2 or newer and its own choice of ciphers; leave it out"
+_OPENSSL = "OpenSSL does TLS, version 1.2 or newer, and chooses the ciphers; leave the option out"
 _NO_KERBEROS = "the mechanisms are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER"
 _PARTITIONS = "Java classes cannot run here; put the partition into the column partition"
 
@@ -131,31 +131,31 @@ REFUSED: Mapping[str, str] = {
     "kafka.sasl.login.class": _NO_KERBEROS,
     "kafka.sasl.client.callback.handler.class": _NO_KERBEROS,
 }
-"""Options of the connector, or of Java clients below it, that would change results or security: what to do instead."""
+"""Options of the connector or of its Java clients that would change results or security, and what to do instead."""
 
-_NO_MEMBER = "no consumer group is joined, so nothing waits for a member"
-_BY_TIME = "trouble with brokers is retried for as long as retryTimeout says"
+_NO_MEMBER = "Ottla joins no consumer group here, so there is no membership"
+_BY_TIME = "failed requests are retried until retryTimeout"
 _SYSTEM = "the operating system sizes its buffers"
-_CONNECTIONS = "connections are made, kept and made again by Ottla's own rules"
-_JAVA = "it is about the inside of a Java client"
-_AS_IT_IS = "it is always so"
+_CONNECTIONS = "Ottla manages connections by its own rules"
+_JAVA = "it concerns the internals of a Java client"
+_ALWAYS = "internal topics are always excluded"
 
 IGNORED: Mapping[str, str] = {
     "checkpointLocation": "it is for writeStream",
-    "kafka.allow.auto.create.topics": "a topic is never created by reading or writing",
-    "kafka.auto.commit.interval.ms": "offsets are published after each batch where commitGroup names a group",
+    "kafka.allow.auto.create.topics": "reading or writing never creates a topic",
+    "kafka.auto.commit.interval.ms": "with commitGroup, offsets are published after each batch",
     "kafka.auto.include.jmx.reporter": _JAVA,
-    "kafka.check.crcs": "every checksum is verified, always",
+    "kafka.check.crcs": "every checksum is always verified",
     "kafka.client.dns.lookup": "all addresses of a name are tried",
     "kafka.client.rack": "records are read from leaders",
     "kafka.connections.max.idle.ms": _CONNECTIONS,
     "kafka.enable.metrics.push": _JAVA,
-    "kafka.exclude.internal.topics": _AS_IT_IS,
+    "kafka.exclude.internal.topics": _ALWAYS,
     "kafka.group.instance.id": _NO_MEMBER,
     "kafka.group.protocol": _NO_MEMBER,
     "kafka.group.remote.assignor": _NO_MEMBER,
     "kafka.heartbeat.interval.ms": _NO_MEMBER,
-    "kafka.max.in.flight.requests.per.connection": "five batches of a partition are under way at once, in order",
+    "kafka.max.in.flight.requests.per.connection": "up to five batches of a partition are in flight, in order",
     "kafka.max.poll.interval.ms": _NO_MEMBER,
     "kafka.max.poll.records": "records arrive as columns, thousands at a time; maxOffsetsPerTrigger limits a batch",
     "kafka.metadata.max.idle.ms": _JAVA,
@@ -169,9 +169,9 @@ IGNORED: Mapping[str, str] = {
     "kafka.partitioner.adaptive.partitioning.enable": "records without a key go to partitions in turn",
     "kafka.partitioner.availability.timeout.ms": "records without a key go to partitions in turn",
     "kafka.receive.buffer.bytes": _SYSTEM,
-    "kafka.reconnect.backoff.max.ms": "the waits between tries are kafka.retry.backoff.ms and .max.ms",
-    "kafka.reconnect.backoff.ms": "the waits between tries are kafka.retry.backoff.ms and .max.ms",
-    "kafka.retries": "records are sent again until kafka.delivery.timeout.ms is over",
+    "kafka.reconnect.backoff.max.ms": "kafka.retry.backoff.ms and .max.ms set the waits between attempts",
+    "kafka.reconnect.backoff.ms": "kafka.retry.backoff.ms and .max.ms set the waits between attempts",
+    "kafka.retries": "records are retried until kafka.delivery.timeout.ms",
     "kafka.sasl.login.connect.timeout.ms": _CONNECTIONS,
     "kafka.sasl.login.read.timeout.ms": _CONNECTIONS,
     "kafka.sasl.login.refresh.buffer.seconds": _CONNECTIONS,
@@ -182,24 +182,25 @@ IGNORED: Mapping[str, str] = {
     "kafka.sasl.login.retry.backoff.ms": _CONNECTIONS,
     "kafka.send.buffer.bytes": _SYSTEM,
     "kafka.session.timeout.ms": _NO_MEMBER,
-    "kafka.socket.connection.setup.timeout.max.ms": "kafka.socket.connection.setup.timeout.ms is for every try",
+    "kafka.socket.connection.setup.timeout.max.ms": "kafka.socket.connection.setup.timeout.ms applies to every attempt",
     "kafka.ssl.keymanager.algorithm": _JAVA,
     "kafka.ssl.provider": _JAVA,
     "kafka.ssl.secure.random.implementation": _JAVA,
     "kafka.ssl.trustmanager.algorithm": _JAVA,
     "fetchOffset.numRetries": _BY_TIME,
-    "fetchOffset.retryIntervalMs": "the waits between tries are kafka.retry.backoff.ms and kafka.retry.backoff.max.ms",
-    "partition.metadata.cache.ttl.ms": "new partitions are looked up with one request for each batch",
+    "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms and .max.ms set the waits between attempts",
+    "partition.metadata.cache.ttl.ms": "one request per batch looks up new partitions",
 }
-"""Options of the connector, or of Java clients below it, that have no meaning here: why."""
+"""Options of the connector or of its Java clients that have no effect here, and why."""
 
-_OF_A_TABLE = "provider"
+_TABLE_OPTION = "provider"
 _NO_TABLES = (
-    "Spark 4.2 does not hand the options of a table (CREATE TABLE ... USING ottla) to sources that are written in"
-    " Python: use CREATE TEMPORARY VIEW name USING ottla OPTIONS (...), or a DataFrame"
+    "Spark 4.2 does not pass the options of a table (CREATE TABLE ... USING ottla) to sources written in Python:"
+    " use CREATE TEMPORARY VIEW name USING ottla OPTIONS (...), or a DataFrame"
 )
-_WHICH = ("subscribe", "subscribePattern", "assign")
-_told: set[str] = set()
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+_warned: set[str] = set()
+"""One warning per option and process is enough: Spark parses the options of a query many times."""
 
 
 def check_names(
@@ -210,11 +211,14 @@ def check_names(
     refused: Mapping[str, str] = REFUSED,
     ignored: Mapping[str, str] = IGNORED,
 ) -> None:
-    """Every option has a name that is accepted, or has no meaning; `use` says what for ("reading"), for the error."""
+    """Check that every option is accepted, or ignored with a warning. `use` ("reading") goes into the error.
+
+    Raises `ConfigError` for a refused or unknown option.
+    """
     known = {name.lower(): name for name in accepted}
     advice = {name.lower(): (name, text) for name, text in refused.items()}
     reasons = {name.lower(): text for name, text in ignored.items()}
-    if _OF_A_TABLE in {name.lower() for name in options}:
+    if _TABLE_OPTION in {name.lower() for name in options}:
         raise ConfigError(_NO_TABLES)
     for given in options:
         key = given.lower()
@@ -224,21 +228,21 @@ def check_names(
             name, text = advice[key]
             raise ConfigError(f"option {name} is not supported for {use}: {text}")
         if key not in reasons:
-            raise ConfigError(f"option {given} is unknown for {use}{_meant(key, known, advice)}")
-        if key not in _told:
-            _told.add(key)
+            raise ConfigError(f"option {given} is unknown for {use}{_suggestion(key, known, advice)}")
+        if key not in _warned:
+            _warned.add(key)
             _log.warning("option %s has no effect for %s: %s", given, use, reasons[key])
 
 
-def of_the_other(names: Collection[str], use: str) -> dict[str, str]:
-    """Options that programs share between reading and writing, and that have no meaning for one of the two.
+def meant_for(names: Collection[str], use: str) -> dict[str, str]:
+    """Options to ignore because they are for `use`: programs share options between reading and writing.
 
-    Not which topic: to write where one reads, or the other way round, is a mistake.
+    Not the subscription: giving it to a write is a mistake.
     """
-    return {name: f"it is for {use}" for name in names if name not in _WHICH}
+    return {name: f"it is for {use}" for name in names if name not in _SUBSCRIPTIONS}
 
 
-def _meant(key: str, known: Mapping[str, str], advice: Mapping[str, tuple[str, str]]) -> str:
+def _suggestion(key: str, known: Mapping[str, str], advice: Mapping[str, tuple[str, str]]) -> str:
     prefixed = known.get(PREFIX + key)
     if prefixed is not None:
         return f": it is written {prefixed}"
@@ -246,4 +250,4 @@ def _meant(key: str, known: Mapping[str, str], advice: Mapping[str, tuple[str, s
     if near:
         name = known.get(near[0]) or advice[near[0]][0]
         return f": did you mean {name}?"
-    return f"; there are {', '.join(sorted(known.values(), key=str.lower))}"
+    return f"; accepted are {', '.join(sorted(known.values(), key=str.lower))}"
