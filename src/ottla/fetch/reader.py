@@ -245,8 +245,9 @@ class Reader:
     ) -> Generator[Decoded, None, None]:
         """Read as `read` does, but yield each stretch of records with its count and fingerprint, for receipts.
 
-        `check` is called from time to time while no records come; an error that it raises ends the iterator. `all_fetched`
-        is called on the fetching thread when the brokers have sent everything; it must not block. Raises as `read` does.
+        `check` is called from time to time while no records come; an error that it raises ends the iterator.
+        `all_fetched` is called on the fetching thread when the brokers have sent everything; it must not block. Raises
+        as `read` does.
         """
         decoding = PieceDecoder(self._decoder(columns, fingerprint=fingerprint), self._context.events)
         watch = _Watch(check, all_fetched)

@@ -50,13 +50,6 @@ def _simply(step: Callable[[], T], /) -> T:
     return step()
 
 
-class Engine(Protocol):
-    """Runs a job over ranges and yields results as they are ready. `engines.local.run` is one."""
-
-    def __call__(self, job: Callable[[OffsetRange], T], ranges: Iterable[OffsetRange], /) -> Generator[T, None, None]:
-        """Closing the generator stops the rest."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRequest:
     """What to archive.

@@ -35,13 +35,6 @@ _ON_LOCAL_DISKS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-_IN_THIS_JVM = {
-    # No bounds and null checks when rows are taken out of Arrow, which were a tenth of the JVM's work in a read. Safe
-    # because workers send what Arrow has written. Spark puts these before a user's own extraJavaOptions.
-    "spark.driver.defaultJavaOptions": (
-        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-    ),
-}
 _ON_THIS_MACHINE = {
     # Without it, each worker that was idle for a minute prints a traceback to the program's terminal.
     "spark.python.daemon.module": "ottla.spark.daemon",

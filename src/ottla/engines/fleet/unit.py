@@ -86,9 +86,11 @@ class Unit:
         `on_lost` is "error".
         """
         source, self._prefetch = self._prefetch or self.range, None
-        began, is_near_end = time.monotonic(), False
+        rest = _Rest(self, self._near_end)
         # `check` also runs while no records arrive: a log that was replaced or truncated may never have the offsets.
-        for stretch in self._reader.decoded(source, columns=columns, fingerprint=False, check=self._require_lease):
+        for stretch in self._reader.decoded(
+            source, columns=columns, fingerprint=False, check=self._require_lease, all_fetched=rest.all_fetched
+        ):
             self._require_lease()
             self.records_read += stretch.rows
             self.records_wasted += stretch.left_out
@@ -147,11 +149,6 @@ class Unit:
         else:
             self.fail(error)
 
-    def _seconds_left(self, began: float) -> float:
-        """Estimate how long the rest takes to read, at the pace since `began`."""
-        pace = (time.monotonic() - began) / max(1, self.reached - self.range.start)
-        return (self.range.stop - self.reached) * pace
-
     def _require_lease(self) -> None:
         if self.is_lost:
             raise LeaseLost(f"{self.range} was given to another node while this one read it")
@@ -168,25 +165,25 @@ class Unit:
 
 
 class _Rest:
-    """What is left to read of a unit: says once that it is little, and that the brokers have sent all of it.
+    """The unread rest of a unit. Calls `near_end` once, when little is left and the brokers have sent all of it.
 
-    Before that, fetching the next unit would only slow down this one.
+    Fetching the next unit any earlier would only slow down this one.
     """
 
     def __init__(self, unit: Unit, near_end: Callable[[], None]) -> None:
         self._unit = unit
         self._began = time.monotonic()
         self._is_fetched = False
+        # A list, because two threads look: the one that pops the callback calls it.
         self._near_end = [near_end]
-        """Whoever takes it out calls it: two threads look."""
 
     def all_fetched(self) -> None:
-        """The brokers have sent everything."""
+        """Note that the brokers have sent everything. Called on the fetching thread."""
         self._is_fetched = True
         self.look()
 
     def look(self) -> None:
-        """The unit has been read further."""
+        """Check after each stretch of records how much is left."""
         if self._is_fetched and self._near_end and self._seconds_left() <= NEAR_END_SECONDS:
             try:
                 near_end = self._near_end.pop()
@@ -195,7 +192,7 @@ class _Rest:
             near_end()
 
     def _seconds_left(self) -> float:
-        """How long reading the rest takes, at the pace so far."""
+        """Estimate how long the rest takes to read, at the pace so far."""
         read = self._unit.reached - self._unit.range.start
         pace = (time.monotonic() - self._began) / max(1, read)
         return (len(self._unit.range) - read) * pace
