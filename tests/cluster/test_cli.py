@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 
 from ottla import __version__
 from ottla.cli import cli
+from ottla.cli.cluster.view import JarProgress
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
 from ottla.cluster.creation import ClusterRequest
 from ottla.cluster.state import ClusterFolder
@@ -71,7 +71,7 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
     result = _run("cluster", "status")
     assert result.exit_code == 1
-    assert result.stderr == "error: 'ottla cluster' needs the extra packages: pip install 'ottla[cluster]'\n"
+    assert result.stderr == "error: 'ottla cluster' needs extra packages: pip install 'ottla[cluster]'\n"
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_an_absent_cluster_is_shown_as_such() -> None:
     assert result.exit_code == 1
     assert json.loads(result.stdout)["condition"] == "absent"
     assert _run("cluster", "status").stdout == "cluster 'default' is absent\n'ottla cluster up' starts one\n"
-    assert _run("cluster", "list").stdout == "there is no cluster: 'ottla cluster up' starts one\n"
-    assert _run("cluster", "down").stdout == "there is no cluster 'default'\n"
-    assert _run("cluster", "down", "--all").stdout == "there is no cluster\n"
+    assert _run("cluster", "list").stdout == "no cluster: 'ottla cluster up' starts one\n"
+    assert _run("cluster", "down").stdout == "no cluster 'default'\n"
+    assert _run("cluster", "down", "--all").stdout == "no cluster\n"
 
 
 def test_a_download_prints_lines_if_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_a_download_prints_lines_if_stderr_is_not_a_terminal(capsys: pytest.Capt
         for done in range(0, 50_000_001, 1_000_000):
             progress(done, 50_000_000)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == "fetching Kafka's jars: 50 of 50 MB"
+    assert lines[-1] == "downloading Kafka's jars: 50 of 50 MB"
     assert len(lines) < 5
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_bootstrap_address_is_refused() -> None:
 def test_without_any_broker_the_error_says_how_to_get_one() -> None:
     result = CliRunner().invoke(where, [])
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: no brokers given: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")
+    assert result.stderr.startswith("error: no brokers: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")
     assert "ottla cluster up" in result.stderr
 
 
@@ -187,7 +187,7 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
     assert _run("cluster", "list", "--dir", directory).stdout.startswith("tests ")
     absent = _run("cluster", "status", "--dir", directory)
     assert absent.exit_code == 1
-    assert "there is 'tests' (running): --name says which is meant" in absent.stdout
+    assert "existing clusters: 'tests' (running); choose one with --name" in absent.stdout
     log = _run("cluster", "logs", "1", "--name", "tests", "--dir", directory, "--lines", "3").stdout
     assert len(log.splitlines()) == 3
 

@@ -70,7 +70,9 @@ def test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one
     assert LocalCluster(dir=folder).status().condition is Condition.RUNNING
 
     began = time.monotonic()
-    assert _ottla(folder, "down").stdout == "cluster 'default' is gone, and its data\n"
+    assert "pass --yes to confirm" in _ottla(folder, "down").stderr
+    assert _ottla(folder, "down", "--dry-run").stdout.startswith("would stop and delete 'default' (")
+    assert _ottla(folder, "down", "--yes").stdout == "cluster 'default' and its data are deleted\n"
     assert time.monotonic() - began < 15
     assert processes_of(folder) == []
     assert not (folder / "default").exists()

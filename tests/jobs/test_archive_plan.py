@@ -6,7 +6,7 @@ import pytest
 
 from ottla.errors import InputError, OffsetsLost
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited
+from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to
 from ottla.jobs.archiving import ArchiveRequest
 from ottla.model import OffsetRange, TopicPartition
 
@@ -36,6 +36,14 @@ def test_a_log_that_ends_before_what_is_archived_is_another_one() -> None:
     check({ONE: 100}, LOGS)
     with pytest.raises(InputError, match="clicks-0 ends at offset 100, but is archived up to 101"):
         check({ONE: 101}, LOGS)
+
+
+def test_logs_are_cut_where_the_archive_is_to_end_but_not_before_what_it_has() -> None:
+    first, second, third = (TopicPartition("clicks", number) for number in range(3))
+    logs = Logs(begins={first: 10, second: 0, third: 0}, ends={first: 100, second: 100, third: 100}, topics={})
+    cut = up_to({second: 70}, logs, {first: 5, second: 50, third: 60})
+    assert cut.ends == {first: 10, second: 70, third: 60}
+    assert up_to({}, logs, {first: 500, second: 100}).ends == logs.ends
 
 
 def test_a_round_has_about_as_much_as_it_should() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.cli.commands import run, run_program
 
-from ottla.cli.views.work_report import report_html, report_svg, report_text
+from ottla.cli.work.report_page import report_html, report_svg, report_text
 from ottla.errors import InputError
 from ottla.events import RotatingFiles, StoreDown, UnitEnded, UnitReclaimed
 from ottla.events.values import fields_of

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from ottla.cluster.pinned import Jar, pinned_jars
 from ottla.config import Retry
-from ottla.errors import ConfigError, LocalClusterError
+from ottla.errors import Advice, ConfigError, LocalClusterError
 from ottla.text import redacted
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class JarCache:
                 lock.release()
         except OSError as exc:
             raise LocalClusterError(
-                f"cannot write to the jar cache {self.directory} ({exc}): choose another cache folder"
+                f"cannot write to the jar cache {self.directory} ({exc}): {Advice.JAR_CACHE}"
             ) from exc
 
     def _acquire(self, lock: FileLock) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 
 from ottla.events.event import Event
 from ottla.events.hub import Events
-from ottla.events.reading import RangeLost
+from ottla.events.reads import RangeLost
 
 
 class DeferredLosses:

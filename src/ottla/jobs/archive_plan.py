@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from ottla.errors import InputError, OffsetsLost, OttlaError
 from ottla.fetch import bounds
@@ -21,7 +20,8 @@ from ottla.net.deadline import Deadline
 from ottla.plan import RecordBytes, cut, limit_bytes
 
 Offsets = Mapping[TopicPartition, int]
-Start = str | datetime
+Start = bounds.Bound
+"""Where to start topics that are new to an archive."""
 _WORTH_RECORDS = 50_000
 """Fewer records than this are not worth a task of their own."""
 
@@ -141,6 +141,14 @@ def check(positions: Offsets, logs: Logs) -> None:
                 f"{tp} ends at offset {end}, but is archived up to {positions[tp]}: the topic was created again, or"
                 " these are the brokers of another cluster"
             )
+
+
+def up_to(positions: Offsets, logs: Logs, stops: Offsets) -> Logs:
+    """Return the logs as if they ended at these stops; never before what is archived, which would look like a loss."""
+    ends = {
+        tp: min(end, max(stops.get(tp, end), positions.get(tp, 0), logs.begins[tp])) for tp, end in logs.ends.items()
+    }
+    return replace(logs, ends=ends)
 
 
 def faults(positions: Offsets, ids: Mapping[str, str], logs: Logs, *, on_lost: OnLost) -> dict[str, OttlaError]:

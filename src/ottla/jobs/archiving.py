@@ -21,7 +21,18 @@ from ottla.engines.contract import Engine
 from ottla.errors import BrokerError, ErrorCode, InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
 from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive_plan import Cutting, Logs, Round, Start, Survey, beginnings, due, limited, require_same_id
+from ottla.jobs.archive_plan import (
+    Cutting,
+    Logs,
+    Round,
+    Start,
+    Survey,
+    beginnings,
+    due,
+    limited,
+    require_same_id,
+    up_to,
+)
 from ottla.jobs.archive_range import Archived, ArchiveRange
 from ottla.jobs.archive_topics import Topics, is_outage
 from ottla.lake.lake import Lake
@@ -60,6 +71,8 @@ class ArchiveRequest:
     topics: tuple[str, ...]
     start: Start = "earliest"
     """Where topics start that the archive does not have yet."""
+    stop: Start | None = None
+    """Where `Archiving.until_now` stops; None means where the logs end now."""
     on_lost: OnLost = OnLost.ERROR
     """EARLIEST: records that retention deleted before they were archived become a gap in the ledger."""
     group: str | None = None
@@ -152,14 +165,14 @@ class Archiving:
         return {} if self._topics is None else self._topics.troubles
 
     def until_now(self) -> Generator[Entry, None, None]:
-        """Archive up to where the logs end now. Yields each entry once it is published.
+        """Archive up to `ArchiveRequest.stop`, or where the logs end now. Yields each entry once it is published.
 
         Raises the error of a single topic, or `ArchiveIncomplete` after the other topics are archived; `LakeError` if
         the archive cannot be written; and the errors of `Reader` if brokers cannot be reached.
         """
         with self._swept(), self._job.brokers.cluster() as cluster:
             topics = self._begin(cluster)
-            logs = self._waiting(topics.look)
+            logs = self._limited(self._waiting(topics.look))
             report(self.lake, cluster, self._request, left_out=topics.troubles)
             yield from self._up_to(cluster, topics, logs)
             topics.require_none()
@@ -210,6 +223,14 @@ class Archiving:
             survey, self.lake, self._request.topics, on_lost=self._request.on_lost, events=self._events
         )
         return self._topics
+
+    def _limited(self, logs: Logs) -> Logs:
+        """Return the logs up to where the archive is to end."""
+        stop, survey = self._request.stop, self._survey
+        if stop is None or stop == "latest" or survey is None:
+            return logs
+        stops = self._waiting(lambda: survey.at(stop, sorted({tp.topic for tp in logs.ends})))
+        return up_to(self.lake.positions(), logs, stops)
 
     def _is_enough(self, topics: Topics) -> bool:
         logs = self._waiting(topics.look)

@@ -9,12 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.engines import local
+from ottla.engines.contract import Engine
 from ottla.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from ottla.jobs.archiving import Engine
 
     EngineChoice: TypeAlias = str | Engine
     """`"local"`, `"spark"`, or an engine."""

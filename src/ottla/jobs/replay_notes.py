@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ottla.errors import LakeError
+from ottla.errors import Advice, LakeError
 from ottla.model import Fingerprint, OffsetRange, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Notes:
             self.folder,
             f"the brokers have forgotten how far the replay of {span.topic_partition} was: it has rested for too long."
             f" It had got to offset {note.position} at least, so starting over would write records twice: replay what"
-            f" is left under another name, where offset >= {note.position}, or replay everything again",
+            f" is left under another name, where offset >= {note.position}, {Advice.REPLAY_AGAIN}",
         )
 
     def _file(self, partition: TopicPartition) -> Path:

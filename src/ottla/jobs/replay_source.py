@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ottla.errors import InputError, LakeDamaged, NotALake
+from ottla.errors import Advice, InputError, LakeDamaged, NotALake
 from ottla.jobs.replay_where import Condition
 from ottla.lake import digests, layout
 from ottla.lake.lake import Lake
@@ -376,8 +376,8 @@ def _read(
         if file.sha256 and digests.of_file(path) != file.sha256:  # before a parser sees it
             raise LakeDamaged(
                 file.root,
-                f"the bytes of {path.name} are not those that were written: it is damaged, or was replaced; see 'ottla"
-                " lake verify --deep'",
+                f"the bytes of {path.name} are not those that were written: it is damaged, or was replaced:"
+                f" {Advice.VERIFY_DEEP}",
             )
         with pq.ParquetFile(path) as parquet:
             for piece in _pieces(parquet, file, start, share):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ottla.engines.contract import Engine
 from ottla.errors import ConfigError, InputError, LakeDamaged
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine, engine_name
@@ -27,7 +28,6 @@ from ottla.model import Fingerprint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.jobs.archiving import Engine
     from ottla.jobs.engine_choice import EngineChoice
 
 WORKERS = 4

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from ottla.errors import LakeConflict, LakeDamaged, LakeError, NotALake
+from ottla.errors import Advice, LakeConflict, LakeDamaged, LakeError, NotALake
 from ottla.files import sync
 from ottla.lake import layout
 from ottla.lake.append_rule import Step, step
@@ -354,10 +354,10 @@ def _require_empty(root: Path) -> None:
 
 
 def _require_same(root: Path, there: LakeSettings, asked: LakeSettings) -> None:
-    for name, option in (("format", "--format"), ("partition_by", "--partition-by"), ("event_time", "--event-time")):
+    for name in ("format", "partition_by", "event_time"):
         before, now = layout.shown(getattr(there, name)), layout.shown(getattr(asked, name))
         if before != now:
-            raise LakeError(root, f"it has {option} {before}, not {now}; that cannot be changed: leave the option out")
+            raise LakeError(root, f"it has {name} {before}, not {now}, which cannot be changed: {Advice.LAKE_LAYOUT}")
 
 
 def _newest(attempt: Path) -> float:

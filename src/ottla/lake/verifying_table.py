@@ -96,7 +96,8 @@ class Rewritten:
             count = f"{len(self.receipts)} range{'s are' if len(self.receipts) != 1 else ' is'}"
             yield Finding(
                 "_delta_log",
-                f"{count} in files that another tool has rewritten, or were deleted: --deep compares the records",
+                f"{count} in files that another tool has rewritten, or were deleted: a deep verification compares"
+                " the records",
                 is_wrong=False,
             )
             return

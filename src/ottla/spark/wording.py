@@ -26,6 +26,17 @@ WORDS: Mapping[Advice, str] = {
     Advice.RECORD_SIZE: "kafka.max.request.size; raise it together with max.message.bytes of the topic",
     Advice.BATCH_SIZE: "the option maxBatchBytes raises it",
     Advice.FETCH_SIZE: "raise kafka.fetch.max.bytes",
+    # These do not come up in the data source.
+    **{
+        advice: advice.value
+        for advice in (
+            Advice.GROUP_SETTINGS,
+            Advice.LAKE_LAYOUT,
+            Advice.REPLAY_AGAIN,
+            Advice.VERIFY_DEEP,
+            Advice.JAR_CACHE,
+        )
+    },
 }
 
 

@@ -34,6 +34,7 @@ from ottla.engines.fleet.unit import Unit, reason_of, trace_of
 from ottla.engines.fleet.unit_endings import ended, handle, log_failure
 from ottla.engines.fleet.units import Charter, Snapshot
 from ottla.errors import (
+    Advice,
     BrokerError,
     ConfigError,
     ErrorCode,
@@ -445,5 +446,5 @@ class Fleet:
 def _contradiction(group: str, stored: Charter, own: Charter) -> str:
     """Name the settings in which two charters differ."""
     names = [name for name in Charter.__slots__ if getattr(stored, name) != getattr(own, name)]
-    said = ", ".join(f"{name}={getattr(stored, name)!r} and not {getattr(own, name)!r}" for name in names)
-    return f"group {group} was begun with {said}: use its settings, or `ottla work reset --settings` while no node runs"
+    settings = ", ".join(f"{name}={getattr(stored, name)!r} and not {getattr(own, name)!r}" for name in names)
+    return f"group {group} was begun with {settings}: {Advice.GROUP_SETTINGS}"

@@ -40,7 +40,7 @@ from ottla.net.deadline import Deadline
 _log = logging.getLogger(__name__)
 Emit = Callable[[Event], None]
 PartitionStates = Mapping[TopicPartition, PartitionState]
-Start = str | datetime
+Start = str | int | datetime | bounds.CommittedBy
 _REMEMBER_SECONDS = 1.0
 """Minimum time between two commits of positions to Kafka."""
 _RENEW_SECONDS = 3600.0
