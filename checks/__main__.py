@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 
 from checks import budgets, words
@@ -14,10 +13,10 @@ PAGES: tuple[str, ...] = ()
 
 def main() -> int:
     """Runs all checks."""
-    count = 0
-    for count, problem in enumerate(itertools.chain(budgets.problems(), words.problems(ROOMS, PAGES)), 1):
+    problems = [*budgets.problems(), *words.problems(ROOMS, PAGES)]
+    for problem in problems:
         print(problem, file=sys.stderr)
-    return 1 if count else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ __all__ = ["Advice", "reworded"]
 
 
 class Advice(StrEnum):
-    """What to change in a program. Commands and Spark use their own words: `cli.wording`, `spark.wording`."""
+    """What to change in a program. Commands and Spark use their own words: `cli.advice`, `spark.wording`."""
 
     USE_TLS = "set Security(tls=Tls(...))"
     NO_TLS = "is this a listener without TLS? Then leave out Security(tls=...)"
@@ -27,6 +27,11 @@ class Advice(StrEnum):
     )
     BATCH_SIZE = "Fetching(max_batch_bytes=...) raises it"
     FETCH_SIZE = "raise Fetching(request_bytes=...)"
+    GROUP_SETTINGS = "use the settings of the group"
+    LAKE_LAYOUT = "open it with the layout that it has"
+    REPLAY_AGAIN = "or everything under a new name"
+    VERIFY_DEEP = "verify the archive, reading all records"
+    JAR_CACHE = "choose another with cache_dir=..."
 
 
 def reworded(text: str, words: Mapping[Advice, str]) -> str:

@@ -57,6 +57,24 @@ def test_topics_become_folders_and_a_report(kafka: LocalCluster, tmp_path: Path)
     assert count(path) == 400
 
 
+def test_it_starts_and_ends_at_places(kafka: LocalCluster, tmp_path: Path) -> None:
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("archive-cli-places", partitions=1)
+    produce(kafka, "archive-cli-places", 0, 100)
+    path = tmp_path / "lake"
+    command = ("archive", "archive-cli-places", "--to", str(path), "--bootstrap", kafka.bootstrap)
+    first = run(*command, "--from", "-60", "--until", "90")
+    assert first.exit_code == 0, first.output
+    assert "50 records (" in first.stdout
+    behind = run(*command, "--until", "45")
+    assert behind.stdout == f"nothing new: {path} has all of archive-cli-places up to --until\n"
+    assert "10 records (" in run(*command, "--until", "latest").stdout
+    assert count(path) == 60
+    unknown = run(*command, "--until", "group:nobody")
+    assert unknown.exit_code == 1
+    assert "group nobody has committed nothing" in unknown.stderr
+
+
 def test_the_nodes_of_a_fleet_do_the_work(kafka: LocalCluster, tmp_path: Path) -> None:
     name = topic(kafka, "archive-cli-fleet", 3_000)
     store, path = f"sqlite:///{tmp_path}/fleet.db", tmp_path / "lake"
@@ -64,7 +82,7 @@ def test_the_nodes_of_a_fleet_do_the_work(kafka: LocalCluster, tmp_path: Path) -
     serving = ("--store", store, "--threads", "1", "--bootstrap", kafka.bootstrap, "--folder", str(tmp_path))
     with program("work", "serve", *serving) as node:
         assert node.stderr is not None
-        assert b"working on jobs" in node.stderr.readline()
+        assert b"running jobs of group" in node.stderr.readline()
         ended = run("archive", name, *options, "--workers", "1", "--json")
         assert ended.exit_code == 0, ended.output
         assert json.loads(ended.stdout)["records"] == 3_000
@@ -79,7 +97,7 @@ def test_a_node_serves_only_a_store_that_was_named(tmp_path: Path, monkeypatch: 
     """Not one that happens to run on this machine."""
     monkeypatch.delenv("OTTLA_STORE", raising=False)
     monkeypatch.setattr(
-        "ottla.cli.options.fleet._local_stores", lambda _: {"default": f"sqlite:///{tmp_path}/fleet.db"}
+        "ottla.cli.options.store._local_stores", lambda _: {"default": f"sqlite:///{tmp_path}/fleet.db"}
     )
     ended = run("work", "serve", "--bootstrap", "localhost:1")
     assert ended.exit_code == 2, ended.output
@@ -91,8 +109,8 @@ def test_the_store_belongs_to_the_fleet(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OTTLA_DIR", str(tmp_path))
     monkeypatch.delenv("OTTLA_STORE", raising=False)
     for options, text in (
-        (("--engine", "fleet"), "no store given: pass --store"),
-        (("--store", "redis://localhost"), "--store is for --engine fleet"),
+        (("--engine", "fleet"), "no store: pass --store"),
+        (("--store", "redis://localhost"), "--store needs --engine fleet"),
         (("--engine", "fleet", "--store", "mysql://x"), "accepted are redis://"),
     ):
         ended = run("archive", "clicks", "--to", "/nowhere", "--bootstrap", "localhost:1", *options)
@@ -114,7 +132,16 @@ def test_the_store_may_be_in_the_environment_which_means_nothing_to_other_engine
 
 def test_a_program_reads_the_report(kafka: LocalCluster, tmp_path: Path) -> None:
     name = topic(kafka, "archive-cli-json")
-    options = ("--partition-by", "date,hour", "--event-time", "json:ts", "--format", "delta", "--group", "archive-cli")
+    options = (
+        "--partition-by",
+        "date,hour",
+        "--event-time",
+        "json:ts",
+        "--format",
+        "delta",
+        "--commit-group",
+        "archive-cli",
+    )
     ended = run("archive", name, "--to", str(tmp_path / "d"), *options, "--json", "--bootstrap", kafka.bootstrap)
     assert ended.exit_code == 0, ended.output
     report = json.loads(ended.stdout)
@@ -157,11 +184,11 @@ def test_it_follows_until_ctrl_c_and_ends_in_order(kafka: LocalCluster, tmp_path
     [
         (("--partition-by", "colour"), "accepted are topic, partition, date, hour", 2),
         (("--event-time", "yesterday"), "accepted are record, header:NAME", 2),
-        (("--start", "tomorrow"), "nowhere to begin", 2),
+        (("--from", "tomorrow"), "not a place in a topic", 2),
         (("--file-size", "1kB"), "too small", 2),
-        (("--follow", "--until-now"), "exclude one another", 2),
-        (("--every", "5m"), "--every is for --follow", 2),
-        (("--master", "local"), "is for --engine spark", 2),
+        (("--follow", "--until", "latest"), "mutually exclusive", 2),
+        (("--every", "5m"), "--every needs --follow", 2),
+        (("--master", "local"), "needs --engine spark", 2),
         (("--to", "s3://bucket/x"), "s3:// is not supported", 1),
     ],
 )
@@ -194,4 +221,4 @@ def test_another_format_than_the_archive_has_is_refused(kafka: LocalCluster, tmp
     assert run("archive", name, "--to", str(tmp_path / "x"), "--bootstrap", kafka.bootstrap).exit_code == 0
     ended = run("archive", name, "--to", str(tmp_path / "x"), "--format", "delta", "--bootstrap", kafka.bootstrap)
     assert ended.exit_code == 1
-    assert "it has --format parquet, not delta" in ended.stderr
+    assert "it has format parquet, not delta" in ended.stderr

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import eventually
 
-from ottla.cli.options.topic_settings import keeps_less
+from ottla.cli.topics.settings import keeps_less
 from ottla.testing import FakeKafka
 
 from .commands import PROGRAM, SECONDS, run
@@ -58,7 +58,7 @@ def test_a_person_is_asked(fake: FakeKafka, answer: bytes, code: int, left: bool
         ("topics", "delete", "clicks", "--bootstrap", fake.bootstrap), answer, once=b"this deletes clicks"
     )
     assert (ended, "clicks" in fake.topics) == (code, left), seen
-    assert (b"nothing was done" in seen) == (answer == b"n\n")
+    assert (b"nothing was changed" in seen) == (answer == b"n\n")
 
 
 def test_a_script_says_yes(fake: FakeKafka) -> None:
@@ -66,7 +66,7 @@ def test_a_script_says_yes(fake: FakeKafka) -> None:
     refused = run("topics", "delete", "clicks", *where)
     assert refused.exit_code == 2
     assert "this deletes clicks" in refused.stderr
-    assert "give --yes if that is meant, or --dry-run to look first" in refused.stderr
+    assert "pass --yes to confirm, or --dry-run to look first" in refused.stderr
     looked = run("topics", "delete", "clicks", "--dry-run", *where)
     assert looked.exit_code == 0
     assert looked.stdout.startswith("would delete clicks")

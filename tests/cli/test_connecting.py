@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from ottla import Producer
+from ottla.cli.advice import WORDS, reword
 from ottla.cli.options import bootstrap as options
-from ottla.cli.wording import WORDS, worded
 from ottla.config import Plain, Security
 from ottla.errors import Advice, BrokerError, ErrorCode, OffsetsLost, RecordTooLarge
 from ottla.lake.lake import Lake
@@ -30,7 +30,7 @@ COMMANDS = (
     ("query", "clicks"),
     ("query", "clicks", "--count"),
     ("consume", "clicks"),
-    ("consume", "clicks", "--exit-at-end"),
+    ("consume", "clicks", "--until", "latest"),
     ("produce", "clicks", "/etc/hostname"),
 )
 PATIENT = (
@@ -95,7 +95,7 @@ def test_every_advice_has_words_for_the_command_line() -> None:
         BrokerError(ErrorCode.invalid_fetch_size, "Fetch"),
     )
     for error in errors:
-        assert not API_NAMES.search(worded(str(error))), worded(str(error))
+        assert not API_NAMES.search(reword(str(error))), reword(str(error))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_every_advice_has_words_for_the_command_line() -> None:
     [
         ("localhost:99999", "'localhost:99999': a port is 1 to 65535"),
         ("localhost:0", "'localhost:0': a port is 1 to 65535"),
-        ("alice:s3cret@kafka:9092", "'***@kafka:9092' has more than HOST:PORT: the user is given with --username"),
+        ("alice:s3cret@kafka:9092", "'***@kafka:9092' has more than HOST:PORT: the user comes from --username"),
         ("SASL_SSL://alice:s3cret@kafka:9092", "'SASL_SSL://***@kafka:9092' has more than HOST:PORT"),
         ("kafka/9092", "'kafka/9092' is not HOST:PORT"),
     ],
@@ -113,14 +113,6 @@ def test_an_address_that_is_none(address: str, said: str) -> None:
     assert ended.exit_code == 2
     assert said in " ".join(ended.stderr.split())
     assert "s3cret" not in ended.output
-
-
-def test_a_group_has_no_end_and_the_option_that_was_given_is_named(nobody: str) -> None:
-    ended = run("consume", "clicks", "--group", "g", "--exit-at-end", "--bootstrap", nobody)
-    assert (ended.exit_code, ended.stderr) == (
-        2,
-        "error: --exit-at-end is not for --group: the group says what is read\n",
-    )
 
 
 @pytest.mark.parametrize("command", [("topics", "list"), ("consume", "clicks"), ("produce", "clicks", "/etc/hostname")])
@@ -139,7 +131,7 @@ def test_an_interrupt_while_it_connects_ends_with_130(command: tuple[str, ...]) 
 def test_a_password_without_tls_is_warned_of_once(fake: FakeKafka) -> None:
     login = ("--username", "alice", "--sasl-mechanism", "PLAIN")
     ended = run("topics", "list", *login, "--bootstrap", fake.bootstrap, env={"OTTLA_PASSWORD": "s3cret"})
-    said = "warning: the password goes out without TLS, readable for all on the way: give --tls, or log in with SCRAM"
+    said = "warning: the password goes out without TLS, readable for all on the way: pass --tls, or log in with SCRAM"
     assert ended.stderr.splitlines().count(said) == 1
     assert "s3cret" not in ended.output
 
@@ -150,7 +142,10 @@ def test_a_password_without_tls_is_warned_of_once(fake: FakeKafka) -> None:
         (["--sasl-mechanism", "OAUTHBEARER"], "OAUTHBEARER needs --oauth-token-file, or --oauth-token-url and"),
         (["--oauth-token-url", "https://idp/token"], "--oauth-token-url needs --oauth-client-id"),
         (["--oauth-client-id", "me"], "--oauth-client-id needs --oauth-token-url"),
-        (["--oauth-token-file", __file__, "--oauth-scope", "s"], "--oauth-token-file and --oauth-scope exclude one"),
+        (
+            ["--oauth-token-file", __file__, "--oauth-scope", "s"],
+            "--oauth-token-file and --oauth-scope are mutually exclusive",
+        ),
         (["--oauth-token-file", __file__, "--username", "me"], "a token is for --sasl-mechanism OAUTHBEARER alone"),
         (["--oauth-token-url", "https://idp/token", "--oauth-client-id", "me"], "set OTTLA_OAUTH_CLIENT_SECRET, or"),
         (
@@ -175,7 +170,7 @@ def test_options_for_tokens_that_do_not_fit(options: list[str], said: str) -> No
 def test_a_setting_that_is_none_is_not_shown(tmp_path: Path) -> None:
     ended = run("topics", "create", "clicks", "--setting", "password s3cret", "--bootstrap", "127.0.0.1:1")
     assert ended.exit_code == 2
-    assert "is not KEY=VALUE" in ended.stderr
+    assert "write KEY=VALUE" in ended.stderr
     assert "s3cret" not in ended.output
 
 
@@ -184,19 +179,19 @@ def test_a_batch_that_decompresses_to_more_than_the_limit_names_the_option(fake:
 
     with Producer(fake.bootstrap, compression="zstd") as producer:
         producer.send("clicks", bytes(100_000))
-    read = ("consume", "clicks", "--exit-at-end", "--format", "{value_size}", "--bootstrap", fake.bootstrap)
-    ended = run(*read, "--max-batch-bytes", "50000")
+    read = ("consume", "clicks", "--until", "latest", "--format", "{value_size}", "--bootstrap", fake.bootstrap)
+    ended = run(*read, "--max-batch-size", "50000")
     assert ended.exit_code == 1
-    assert "decompresses to more than the limit of 50,000 bytes (--max-batch-bytes raises it)" in ended.stderr
-    assert run(*read, "--max-batch-bytes", "200000").stdout == "100000"
+    assert "decompresses to more than the limit of 50,000 bytes (--max-batch-size raises it)" in ended.stderr
+    assert run(*read, "--max-batch-size", "200000").stdout == "100000"
 
 
 def test_the_limit_of_a_batch_is_that_of_an_archive_and_of_its_proof(fake: FakeKafka, tmp_path: Path) -> None:
     with Producer(fake.bootstrap, compression="zstd") as producer:
         producer.send("clicks", bytes(100_000))
     path = str(tmp_path / "archive")
-    few, enough = ("--max-batch-bytes", "50000"), ("--max-batch-bytes", "200000")
-    said = "decompresses to more than the limit of 50,000 bytes (--max-batch-bytes raises it)"
+    few, enough = ("--max-batch-size", "50000"), ("--max-batch-size", "200000")
+    said = "decompresses to more than the limit of 50,000 bytes (--max-batch-size raises it)"
     ended = run("archive", "clicks", "--to", path, "--bootstrap", fake.bootstrap, *few)
     assert ended.exit_code == 1
     assert said in ended.stderr
@@ -212,8 +207,10 @@ def test_the_limit_of_a_batch_is_that_of_a_fleet(fake: FakeKafka, tmp_path: Path
     with Producer(fake.bootstrap, compression="zstd") as producer:
         producer.send("clicks", bytes(100_000))
     store = f"sqlite:///{tmp_path}/fleet.db"
-    work = ("work", "run", "--handler", "builtins:len", "--topic", "clicks", "--store", store, "--start", "earliest")
-    ended = run(*work, "--until-end", "--max-attempts", "1", "--bootstrap", fake.bootstrap, "--max-batch-bytes", limit)
+    work = ("work", "run", "--handler", "builtins:len", "--topic", "clicks", "--store", store, "--from", "earliest")
+    ended = run(
+        *work, "--until", "latest", "--max-attempts", "1", "--bootstrap", fake.bootstrap, "--max-batch-size", limit
+    )
     assert ended.exit_code == (1 if limit == "50000" else 0), ended.output
 
 
@@ -232,6 +229,6 @@ def test_a_secure_local_cluster_says_all_that_is_needed(monkeypatch: pytest.Monk
     monkeypatch.setattr(options, "_local_clusters", lambda directory: [secure])
     ended = run("topics", "list")
     assert ended.exit_code == 2
-    wanted = "set OTTLA_PASSWORD and give --bootstrap 127.0.0.1:1 --ca-file /ca.pem --username alice"
+    wanted = "set OTTLA_PASSWORD and pass --bootstrap 127.0.0.1:1 --ca-file /ca.pem --username alice"
     assert wanted in ended.stderr
     assert "s3cret" not in ended.stderr

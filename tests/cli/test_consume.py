@@ -43,24 +43,24 @@ def consume(fake: FakeKafka, *options: str, topic: str = "clicks") -> bytes:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--exit-at-end"], b"a0\na1\na2\na3\na4\n"),
         (["--until", "latest"], b"a0\na1\na2\na3\na4\n"),
-        (["--from", "3", "--exit-at-end"], b"a3\na4\n"),
+        (["--until", "-2"], b"a0\na1\na2\n"),
+        (["--from", "3", "--until", "latest"], b"a3\na4\n"),
         (["--from", "1", "--until", "3"], b"a1\na2\n"),
-        (["--from", "-2", "--exit-at-end"], b"a3\na4\n"),
-        (["--from", "-200", "--exit-at-end"], b"a0\na1\na2\na3\na4\n"),
+        (["--from", "-2", "--until", "latest"], b"a3\na4\n"),
+        (["--from", "-200", "--until", "latest"], b"a0\na1\na2\na3\na4\n"),
         (["--from", "2026-01-01T01:00:00Z", "--until", "2026-01-01T04:00:00+01:00"], b"a1\na2\n"),
-        (["--from", "2026-01-01T01:00:00.001Z", "--exit-at-end"], b"a2\na3\na4\n"),
-        (["--from", "latest", "--exit-at-end"], b""),
-        (["--from", "now", "--exit-at-end"], b""),
+        (["--from", "2026-01-01T01:00:00.001Z", "--until", "latest"], b"a2\na3\na4\n"),
+        (["--from", "latest", "--until", "latest"], b""),
+        (["--from", "now", "--until", "latest"], b""),
         (["--max-records", "2"], b"a0\na1\n"),
         (["--max-records", "2", "--key", "k1"], b"a1\na3\n"),
-        (["--exit-at-end", "--key-pattern", "0$"], b"a0\na2\na4\n"),
-        (["--exit-at-end", "--value-pattern", "[13]"], b"a1\na3\n"),
-        (["--exit-at-end", "--contains", "a", "--contains", "4"], b"a4\n"),
-        (["--exit-at-end", "--key", "nobody"], b""),
-        (["--exit-at-end", "--key-separator", r"\t", "--from", "4"], b"k0\ta4\n"),
-        (["--exit-at-end", "--format", r"{partition}@{offset}={value:hex}\n", "--from", "4"], b"0@4=6134\n"),
+        (["--until", "latest", "--key-pattern", "0$"], b"a0\na2\na4\n"),
+        (["--until", "latest", "--value-pattern", "[13]"], b"a1\na3\n"),
+        (["--until", "latest", "--contains", "a", "--contains", "4"], b"a4\n"),
+        (["--until", "latest", "--key", "nobody"], b""),
+        (["--until", "latest", "--key-separator", r"\t", "--from", "4"], b"k0\ta4\n"),
+        (["--until", "latest", "--format", r"{partition}@{offset}={value:hex}\n", "--from", "4"], b"0@4=6134\n"),
     ],
 )
 def test_what_is_asked_for_is_printed(fake: FakeKafka, options: list[str], expected: bytes) -> None:
@@ -68,14 +68,14 @@ def test_what_is_asked_for_is_printed(fake: FakeKafka, options: list[str], expec
 
 
 def test_bytes_are_printed_as_they_are(fake: FakeKafka) -> None:
-    assert consume(fake, "--partition", "1", "--exit-at-end") == b"\xff\n\n\n"
-    assert consume(fake, "--partition", "1", "--exit-at-end", "--null-value", "NULL") == b"\xff\n\nNULL\n"
-    assert consume(fake, "--partition", "1", "--exit-at-end", "--header", "trace=42") == b"\xff\n\n"
-    assert consume(fake, "--exit-at-end", "--contains", "base64:/wo=") == b"\xff\n\n"
+    assert consume(fake, "--partition", "1", "--until", "latest") == b"\xff\n\n\n"
+    assert consume(fake, "--partition", "1", "--until", "latest", "--null-value", "NULL") == b"\xff\n\nNULL\n"
+    assert consume(fake, "--partition", "1", "--until", "latest", "--header", "trace=42") == b"\xff\n\n"
+    assert consume(fake, "--until", "latest", "--contains", "base64:/wo=") == b"\xff\n\n"
 
 
 def test_json_has_everything(fake: FakeKafka) -> None:
-    first, second = map(json.loads, consume(fake, "--partition", "1", "--exit-at-end", "--json").splitlines())
+    first, second = map(json.loads, consume(fake, "--partition", "1", "--until", "latest", "--json").splitlines())
     assert first == {
         "topic": "clicks",
         "partition": 1,
@@ -90,25 +90,27 @@ def test_json_has_everything(fake: FakeKafka) -> None:
 
 
 def test_several_topics_are_read_together(fake: FakeKafka) -> None:
-    lines = consume(fake, "users", "empty", "clicks", "--exit-at-end", "--format", r"{topic}-{partition}@{offset}\n")
+    lines = consume(
+        fake, "users", "empty", "clicks", "--until", "latest", "--format", r"{topic}-{partition}@{offset}\n"
+    )
     expected = [f"clicks-0@{i}" for i in range(5)] + ["clicks-1@0", "clicks-1@1", "users-0@0"]
     assert sorted(lines.decode().split()) == expected
 
 
 def test_an_empty_topic_has_nothing_to_print(fake: FakeKafka) -> None:
-    assert consume(fake, "--exit-at-end", topic="empty") == b""
+    assert consume(fake, "--until", "latest", topic="empty") == b""
 
 
 def test_a_file_is_written_and_never_replaced_unasked(fake: FakeKafka, tmp_path: Path) -> None:
     path = tmp_path / "clicks.parquet"
-    arguments = ["consume", "clicks", "--bootstrap", fake.bootstrap, "--exit-at-end", "--output", str(path)]
+    arguments = ["consume", "clicks", "--bootstrap", fake.bootstrap, "--until", "latest", "--output", str(path)]
     first = run(*arguments)
     assert (first.exit_code, first.stdout) == (0, "")
     assert first.stderr == f"7 records written to {path}\n"
     assert pa.parquet.read_table(path).num_rows == 7
     again = run(*arguments, "--key", "k0")
     assert again.exit_code == 2
-    assert again.stderr == f"error: {path} exists already: choose another name, or --force to replace it\n"
+    assert again.stderr == f"error: {path} exists already: choose another name, or pass --force to replace it\n"
     assert run(*arguments, "--key", "k0", "--force").exit_code == 0
     assert pa.parquet.read_table(path).column("value").to_pylist() == [b"a0", b"a2", b"a4"]
 
@@ -116,28 +118,31 @@ def test_a_file_is_written_and_never_replaced_unasked(fake: FakeKafka, tmp_path:
 @pytest.mark.parametrize(
     ("options", "code", "reason"),
     [
-        (["--from", "yesterday"], 2, "Invalid value for '--from': 'yesterday' is no place in a topic: earliest,"),
-        (["--until", "-5"], 2, "Invalid value for '--until': '-5' is nowhere to end: latest, an offset, a time or gr"),
-        (["--until", "earliest"], 2, "Invalid value for '--until': 'earliest' is nowhere to end"),
-        (["--until", "5", "--exit-at-end"], 2, "error: --exit-at-end and --until exclude one another"),
-        (["--partition", "x"], 2, "Invalid value for '--partition': 'x' are no partitions"),
-        (["--format", "{x}"], 2, "error: --format: there is no field {x}; there are topic, partition, offset,"),
+        (["--from", "yesterday"], 2, "--from: 'yesterday' is not a place in a topic: use earliest,"),
+        (["--until", "earliest"], 2, "error: --until: 'earliest' cannot be used here: use latest, an offset,"),
+        (["--until", "5", "--exit-at-end"], 2, "error: --exit-at-end is now --until latest: give it only once"),
+        (["--partition", "x"], 2, "--partition: 'x' are not partitions"),
+        (["--format", "{x}"], 2, "error: --format: no field {x}; use one of topic, partition, offset,"),
         (["--format", "{"], 2, "error: --format: '{': "),
-        (["--key-pattern", "("], 2, "Invalid value for '--key-pattern': '(' is no regular expression: "),
-        (["--key", "base64:a"], 2, "Invalid value for '--key': 'base64:a' is not base64"),
-        (["--header", "=x"], 2, "Invalid value for '--header': '=x' is not NAME or NAME=VALUE"),
-        (["--json", "--format", "x"], 2, "error: --format and --json exclude one another"),
-        (["--json", "--null-value", "x"], 2, "error: --null-value is not for --json, which has null itself"),
-        (["--output", "x.csv"], 2, "'x.csv': the name must end with .parquet, .arrow, .jsonl, which says what is"),
-        (["--output", "x.arrow", "--json"], 2, "error: --json is for standard output: the suffix of --output says"),
-        (["--force"], 2, "error: --force is for --output"),
-        (["--group", "g", "--until", "latest"], 2, "error: --until is not for --group: the group says what is read"),
-        (["--group", "g", "--from", "5"], 2, "error: with --group, --from says where to begin what the group never"),
-        (["--max-records", "0"], 2, "Invalid value for '--max-records': 0 is not in the range x>=1"),
+        (["--key-pattern", "("], 2, "--key-pattern: '(' is not a regular expression: "),
+        (["--key", "base64:a"], 2, "--key: 'base64:a' is not base64"),
+        (["--header", "=x"], 2, "--header: '=x' is not NAME or NAME=VALUE"),
+        (["--json", "--format", "x"], 2, "error: --format and --json are mutually exclusive"),
+        (["--json", "--null-value", "x"], 2, "error: --null-value and --json are mutually exclusive"),
+        (["--output", "x.csv"], 2, "'x.csv': the suffix must be one of .parquet, .arrow, .jsonl"),
+        (["--output", "x.arrow", "--json"], 2, "error: --json and --output are mutually exclusive"),
+        (["--force"], 2, "error: --force needs --output"),
+        (["--group", "g", "--partition", "0"], 2, "error: --partition and --group are mutually exclusive"),
+        (["--group", "g", "--from", "5"], 2, "error: with --group, --from is where to start without a commit"),
+        (["--max-records", "0"], 2, "--max-records: 0 is too small: at least 1"),
         (["--partition", "7"], 1, "error: topic clicks has no partition 7; it has 2"),
-        (["--from", "9", "--exit-at-end"], 1, "error: offset 9 is beyond the end of every partition; the furthest is"),
         (
-            ["--from", "group:nobody", "--exit-at-end"],
+            ["--from", "9", "--until", "latest"],
+            1,
+            "error: offset 9 is beyond the end of every partition; the furthest is",
+        ),
+        (
+            ["--from", "group:nobody", "--until", "latest"],
             1,
             "error: group nobody has committed nothing for clicks: 'ottla",
         ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cli.reading import template
-from ottla.cli.reading.showing import Values
+from ottla.cli.consume import template
+from ottla.cli.consume.formats import Values
 
 from .columns import Row, batch, values
 
@@ -50,13 +50,13 @@ def test_a_null_can_have_a_text_of_its_own() -> None:
     [
         (
             "{foo}",
-            "there is no field {foo}; there are topic, partition, offset, timestamp, timestamp_type, key, value,",
+            "no field {foo}; use one of topic, partition, offset, timestamp, timestamp_type, key, value,",
         ),
-        ("{}", "there is no field {}"),
-        ("{header.}", "there is no field {header.}"),
-        ("{value:upper}", "there is no {value:upper}; there are {value}, {value:hex}, {value:base64}, {value:json},"),
-        ("{value!r}", "there is no {value!r}"),
-        ("{topic:hex}", "there is no {topic:hex}; there is {topic}"),
+        ("{}", "no field {}"),
+        ("{header.}", "no field {header.}"),
+        ("{value:upper}", "no {value:upper}; use one of {value}, {value:hex}, {value:base64}, {value:json},"),
+        ("{value!r}", "no {value!r}"),
+        ("{topic:hex}", "no {topic:hex}; use {topic}"),
         ("{value", "'{value': expected '}' before end of string; a field is written {value}, a brace itself {{ or }}"),
         ("value}", "Single '}' encountered"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.reading.showing import JsonObjects, blocks
+from ottla.cli.consume.formats import JsonObjects, blocks
 from ottla.cli.values import jsonl
 from ottla.text import CONTROL
 
@@ -92,7 +92,7 @@ def test_what_is_written_is_read_back_by_produce(records: list[Row], first: int)
 
 
 def test_a_large_batch_is_written_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.reading.showing._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("ottla.cli.consume.formats._BLOCK_BYTES", 1000)
     records = batch(*(Row(b"x" * 100, offset=offset) for offset in range(50)))
     written = [bytes(block) for block in blocks(JsonObjects(), records)]
     assert len(written) > 5

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from ottla.cli import Failure
-from ottla.cli.reading.outputs import FileOutput
+from ottla.cli.consume.outputs import FileOutput
+from ottla.cli.errors import CommandFailed
 from ottla.wire.decode import SCHEMA
 
 from .columns import Row, batch
@@ -67,7 +67,7 @@ def test_a_file_without_records_is_valid(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_parquet_file_has_row_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.reading.outputs._GROUP_ROWS", 4)
+    monkeypatch.setattr("ottla.cli.consume.outputs._GROUP_ROWS", 4)
     path = tmp_path / "records.parquet"
     with FileOutput(path) as output:
         for offset in range(5):
@@ -114,14 +114,14 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_left(tmp_path: Path, s
             for offset in range(20):
                 output.write(batch(Row(os.urandom(1000), offset=offset)))
 
-    with pytest.raises(Failure) as error:
+    with pytest.raises(CommandFailed) as error:
         fill()
-    expected = f"cannot write {path}: File too large; there is no part of it under that name"
+    expected = f"cannot write {path}: File too large; no partial file is left"
     assert error.value.message == expected
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "records.arrow"
-    with pytest.raises(Failure, match=f"cannot write {path}: No such file or directory"):
+    with pytest.raises(CommandFailed, match=f"cannot write {path}: No such file or directory"):
         FileOutput(path).__enter__()

@@ -81,7 +81,7 @@ WRITTEN_OUT = "ž\\x1b]0;owned\\x07\\x9b31m\\u202egnp\\xff".encode()
 @pytest.mark.parametrize(("options", "shown"), [((), WRITTEN_OUT), (("--raw",), HOSTILE)], ids=["usual", "raw"])
 def test_control_characters_on_a_terminal(fake: FakeKafka, options: tuple[str, ...], shown: bytes) -> None:
     send(fake.bootstrap, HOSTILE)
-    arguments = ("consume", "clicks", "--exit-at-end", *options, "--bootstrap", fake.bootstrap)
+    arguments = ("consume", "clicks", "--until", "latest", *options, "--bootstrap", fake.bootstrap)
     with terminal() as (theirs, seen):
         subprocess.run([*PROGRAM, *arguments], stdout=theirs, timeout=SECONDS, check=True)
         eventually(lambda: seen.endswith(b"\n"), "the whole line is there")
@@ -90,7 +90,7 @@ def test_control_characters_on_a_terminal(fake: FakeKafka, options: tuple[str, .
 
 def test_a_pipe_gets_every_byte_as_it_is(fake: FakeKafka) -> None:
     send(fake.bootstrap, HOSTILE)
-    ended = run_program("consume", "clicks", "--exit-at-end", "--bootstrap", fake.bootstrap)
+    ended = run_program("consume", "clicks", "--until", "latest", "--bootstrap", fake.bootstrap)
     assert ended.stdout == HOSTILE + b"\n"
 
 
@@ -139,7 +139,7 @@ def test_head_ends_it_although_nothing_more_comes(fake: FakeKafka) -> None:
 
 def test_head_ends_it_in_the_middle_of_much(fake: FakeKafka) -> None:
     send(fake.bootstrap, *(b"%d" % i + b"x" * 1000 for i in range(3000)))
-    command = f"{' '.join(PROGRAM)} consume clicks --bootstrap {fake.bootstrap} --exit-at-end"
+    command = f"{' '.join(PROGRAM)} consume clicks --bootstrap {fake.bootstrap} --until latest"
     script = f'{command} | head -c 1; echo "${{PIPESTATUS[0]}}"'
     ended = subprocess.run(["bash", "-c", script], capture_output=True, timeout=SECONDS)
     assert (ended.stdout, ended.stderr) == (b"0141\n", b"")
@@ -167,7 +167,7 @@ def test_a_second_interrupt_gives_up_a_reader_that_does_not_read(fake: FakeKafka
         started.send_signal(signal.SIGINT)
         assert started.wait(SECONDS) == 130
         assert started.stderr is not None
-        assert started.stderr.read() == b"given up\n"
+        assert started.stderr.read() == b"aborted\n"
 
 
 def test_a_file_is_written_whoever_reads_standard_output(fake: FakeKafka, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_file_is_written_whoever_reads_standard_output(fake: FakeKafka, tmp_pa
     path = tmp_path / "clicks.jsonl"
     read, written = os.pipe()
     os.close(read)
-    command = [*PROGRAM, "consume", "clicks", "--exit-at-end", "--output", str(path), "--bootstrap", fake.bootstrap]
+    command = [*PROGRAM, "consume", "clicks", "--until", "latest", "--output", str(path), "--bootstrap", fake.bootstrap]
     try:
         ended = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, timeout=SECONDS)
     finally:
@@ -187,7 +187,7 @@ def test_a_file_is_written_whoever_reads_standard_output(fake: FakeKafka, tmp_pa
 def test_a_full_disk_is_told(fake: FakeKafka) -> None:
     send(fake.bootstrap, b"a")
     with open("/dev/full", "wb") as full:
-        command = [*PROGRAM, "consume", "clicks", "--exit-at-end", "--bootstrap", fake.bootstrap]
+        command = [*PROGRAM, "consume", "clicks", "--until", "latest", "--bootstrap", fake.bootstrap]
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS)
     assert ended.returncode == 1
     assert ended.stderr == b"error: cannot write to standard output: No space left on device\n"
@@ -197,7 +197,7 @@ def test_a_closed_standard_output_is_told(fake: FakeKafka) -> None:
     command = f"exec {' '.join(PROGRAM)} consume clicks --bootstrap {fake.bootstrap} >&-"
     ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=SECONDS)
     assert ended.returncode == 2
-    assert ended.stderr == b"error: standard output is closed: name a file with --output\n"
+    assert ended.stderr == b"error: standard output is closed: write a file with --output\n"
 
 
 def test_a_terminal_sees_how_far_a_bounded_read_is(fake: FakeKafka, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_json_through_a_pipe_makes_an_identical_topic(kafka: LocalCluster, tmp_p
                 partition=number % 3,
             )
     ours = " ".join(PROGRAM)
-    consumed = f"{ours} consume cli-there --exit-at-end --json --bootstrap {kafka.bootstrap}"
+    consumed = f"{ours} consume cli-there --until latest --json --bootstrap {kafka.bootstrap}"
     renamed = "sed s/cli-there/cli-back/"
     produced = f"{ours} produce - --format json --bootstrap {kafka.bootstrap}"
     script = f"set -o pipefail; {consumed} | {renamed} | {produced}"
@@ -256,7 +256,7 @@ def test_json_through_a_pipe_makes_an_identical_topic(kafka: LocalCluster, tmp_p
     )
     assert there == back
     path = tmp_path / "back.parquet"
-    written = run("consume", "cli-back", "--exit-at-end", "--output", str(path), "--bootstrap", kafka.bootstrap)
+    written = run("consume", "cli-back", "--until", "latest", "--output", str(path), "--bootstrap", kafka.bootstrap)
     assert written.exit_code == 0, written.stderr
     table = pa.parquet.read_table(path).sort_by([("partition", "ascending"), ("offset", "ascending")])
     assert table.column("value").to_pylist() == [row[3] for row in there]
@@ -281,8 +281,51 @@ def test_a_group_goes_on_behind_what_was_written_out(kafka: LocalCluster, tmp_pa
     assert run(*rest).stdout == "0\n"
     send(kafka.bootstrap, b"10", topic="cli-group")
     assert run(*rest).stdout == "1\n"
-    bounded = ["consume", "cli-group", "--exit-at-end", "--from", "group:cli-readers", "--bootstrap", kafka.bootstrap]
-    assert run(*bounded).stdout == "10\n"
+    bounded = ("--until", "latest", "--from", "group:cli-readers", "--bootstrap", kafka.bootstrap)
+    assert run("consume", "cli-group", *bounded).stdout == "10\n"
+
+
+@pytest.mark.broker
+def test_a_group_that_ends_at_the_latest_offset_drains_what_is_there(kafka: LocalCluster) -> None:
+    """Also with an empty partition, and with a log that ends with the marker of a transaction."""
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("cli-drain", partitions=3, replicas=3)
+    with Producer(kafka.bootstrap, transactional_id="cli-drain") as producer, producer.transaction():
+        for number in range(6):
+            producer.send("cli-drain", b"%d" % number, partition=number % 2)
+    count = ("query", "cli-drain", "--count", "--bootstrap", kafka.bootstrap)
+    eventually(lambda: run(*count).stdout == "6\n", "the markers are not written", seconds=SECONDS)
+    drain = ("consume", "cli-drain", "--group", "cli-drainers", "--bootstrap", kafka.bootstrap)
+    first = run(*drain, "--until", "latest")
+    assert first.exit_code == 0, first.stderr
+    assert sorted(first.stdout.split()) == ["0", "1", "2", "3", "4", "5"]
+    assert run(*drain, "--until", "latest").stdout == "", "it has read all, and ends at once"
+    send(kafka.bootstrap, b"6", topic="cli-drain")
+    assert run(*drain, "--until", "latest", "--from", "latest").stdout == "6\n"
+
+
+@pytest.mark.broker
+def test_a_group_that_ends_in_the_middle_leaves_the_rest_to_the_next_run(kafka: LocalCluster) -> None:
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("cli-middle", partitions=1, replicas=3)
+    send(kafka.bootstrap, *(b"%d" % number for number in range(8)), topic="cli-middle")
+    drain = ("consume", "cli-middle", "--group", "cli-middle", "--bootstrap", kafka.bootstrap)
+    assert run(*drain, "--until", "5").stdout == "0\n1\n2\n3\n4\n"
+    assert run(*drain, "--until", "latest").stdout == "5\n6\n7\n"
+
+
+@pytest.mark.broker
+def test_members_of_a_group_drain_a_topic_together(kafka: LocalCluster) -> None:
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("cli-drain-two", partitions=2, replicas=3)
+    with Producer(kafka.bootstrap) as producer:
+        for number in range(2000):
+            producer.send("cli-drain-two", b"%d" % number, partition=number % 2)
+    drain = ("consume", "cli-drain-two", "--group", "cli-two", "--until", "latest", "--bootstrap", kafka.bootstrap)
+    with program(*drain) as one, program(*drain) as other:
+        outputs = [member.communicate(timeout=SECONDS)[0].split() for member in (one, other)]
+        assert (one.returncode, other.returncode) == (0, 0)
+    assert sorted(map(int, outputs[0] + outputs[1])) == list(range(2000))
 
 
 @pytest.mark.broker
@@ -307,7 +350,7 @@ def test_what_is_lost_is_told_and_ends_it_unless_told_otherwise(kafka: LocalClus
     cut = confluent_kafka.TopicPartition("cli-cut-off", 0, 2)
     client = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     client.delete_records([cut])[cut].result(SECONDS)
-    asked = ["consume", "cli-cut-off", "--from", "0", "--exit-at-end", "--bootstrap", kafka.bootstrap]
+    asked = ["consume", "cli-cut-off", "--from", "0", "--until", "latest", "--bootstrap", kafka.bootstrap]
     refused = run(*asked)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "error: cli-cut-off-0: offsets [0, 2) are lost" in refused.stderr
@@ -331,8 +374,8 @@ def test_an_aborted_transaction_is_seen_only_on_request(kafka: LocalCluster) -> 
         at = TopicPartition("cli-aborted", 0)
         eventually(lambda: admin.list_offsets([at], isolation=Isolation.READ_COMMITTED)[at].offset == 4, "the marker")
     asked = ["cli-aborted", "--bootstrap", kafka.bootstrap]
-    assert run("consume", *asked, "--exit-at-end").stdout == "real\n"
-    everything = run("consume", *asked, "--exit-at-end", "--isolation", "read_uncommitted")
+    assert run("consume", *asked, "--until", "latest").stdout == "real\n"
+    everything = run("consume", *asked, "--until", "latest", "--isolation", "read_uncommitted")
     assert everything.stdout == "never\nreal\n"
     assert run("query", *asked, "--count").stdout == "1\n"
 
@@ -345,7 +388,7 @@ def test_a_million_records_come_out_as_they_went_in(kafka: LocalCluster, tmp_pat
     file = write(tmp_path / "lines", lines)
     produced = run("produce", "cli-much", file, "--compression", "lz4", "--bootstrap", kafka.bootstrap)
     assert produced.exit_code == 0, produced.stderr
-    read = ["consume", "cli-much", "--exit-at-end", "--bootstrap", kafka.bootstrap]
+    read = ["consume", "cli-much", "--until", "latest", "--bootstrap", kafka.bootstrap]
     assert run_program(*read).stdout == lines
     found = run(*read, "--json").stdout_bytes.splitlines()
     assert len(found) == 1_000_000

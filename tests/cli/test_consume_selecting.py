@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.reading.selecting import HasHeader, Selection, pattern
+from ottla.cli.consume.filters import Filters, HasHeader, pattern
 from ottla.cli.values.escapes import literal
 
 from .columns import Row, batch, rows
@@ -22,49 +22,49 @@ RECORDS = (
 @pytest.mark.parametrize(
     ("selection", "chosen"),
     [
-        (Selection(), [0, 1, 2, 3]),
-        (Selection(key=b"a"), [0]),
-        (Selection(key=b""), [2]),
-        (Selection(key="ü".encode()), [3]),
-        (Selection(key_pattern=pattern("^[a-z]$")), [0]),
-        (Selection(key_pattern=pattern("")), [0, 2, 3]),
-        (Selection(key_pattern=pattern("ü|b")), [3]),
-        (Selection(value_pattern=pattern("err.r")), [0]),
-        (Selection(value_pattern=pattern("(?i)ERROR|FINE$")), [0, 3]),
-        (Selection(value_pattern=pattern(r"^\xff")), [3]),
-        (Selection(contains=(b"error",)), [0]),
-        (Selection(contains=(b"error", b"fine")), []),
-        (Selection(contains=(b"\xff\x00",)), [3]),
-        (Selection(contains=(b"err.r",)), []),
-        (Selection(headers=(HasHeader("trace"),)), [0, 3]),
-        (Selection(headers=(HasHeader("tag", b""),)), [3]),
-        (Selection(headers=(HasHeader("tag", b"x"),)), [2]),
-        (Selection(headers=(HasHeader("trace"), HasHeader("tag", b"y"))), [3]),
-        (Selection(key=b"a", contains=(b"fine",)), []),
+        (Filters(), [0, 1, 2, 3]),
+        (Filters(key=b"a"), [0]),
+        (Filters(key=b""), [2]),
+        (Filters(key="ü".encode()), [3]),
+        (Filters(key_pattern=pattern("^[a-z]$")), [0]),
+        (Filters(key_pattern=pattern("")), [0, 2, 3]),
+        (Filters(key_pattern=pattern("ü|b")), [3]),
+        (Filters(value_pattern=pattern("err.r")), [0]),
+        (Filters(value_pattern=pattern("(?i)ERROR|FINE$")), [0, 3]),
+        (Filters(value_pattern=pattern(r"^\xff")), [3]),
+        (Filters(contains=(b"error",)), [0]),
+        (Filters(contains=(b"error", b"fine")), []),
+        (Filters(contains=(b"\xff\x00",)), [3]),
+        (Filters(contains=(b"err.r",)), []),
+        (Filters(headers=(HasHeader("trace"),)), [0, 3]),
+        (Filters(headers=(HasHeader("tag", b""),)), [3]),
+        (Filters(headers=(HasHeader("tag", b"x"),)), [2]),
+        (Filters(headers=(HasHeader("trace"), HasHeader("tag", b"y"))), [3]),
+        (Filters(key=b"a", contains=(b"fine",)), []),
     ],
 )
-def test_a_filter_chooses(selection: Selection, chosen: list[int]) -> None:
-    assert selection.of(batch(*RECORDS)).column("offset").to_pylist() == chosen
-    without_first = selection.of(batch(*RECORDS).slice(1)).column("offset").to_pylist()
+def test_a_filter_chooses(selection: Filters, chosen: list[int]) -> None:
+    assert selection.apply(batch(*RECORDS)).column("offset").to_pylist() == chosen
+    without_first = selection.apply(batch(*RECORDS).slice(1)).column("offset").to_pylist()
     assert without_first == [offset for offset in chosen if offset]
 
 
 @given(st.lists(rows, max_size=6), st.text(max_size=2), st.none() | st.binary(max_size=2))
 def test_headers_are_found_wherever_they_are(records: list[Row], name: str, value: bytes | None) -> None:
     name, value = next(((n, v) for row in records for n, v in row.headers), (name, value))
-    found = Selection(headers=(HasHeader(name, value),)).of(batch(*records))
+    found = Filters(headers=(HasHeader(name, value),)).apply(batch(*records))
     expected = [row.offset for row in records if any(n == name and value in (None, v) for n, v in row.headers)]
     assert found.column("offset").to_pylist() == expected
 
 
 def test_a_selection_asks_only_for_the_columns_that_it_looks_at() -> None:
-    assert Selection().columns == frozenset()
-    assert Selection(key=b"", headers=(HasHeader("x"),)).columns == {"key", "headers"}
-    assert Selection(contains=(b"x",)).columns == {"value"}
+    assert Filters().columns == frozenset()
+    assert Filters(key=b"", headers=(HasHeader("x"),)).columns == {"key", "headers"}
+    assert Filters(contains=(b"x",)).columns == {"value"}
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'a\(' is no regular expression: .*missing \)"):
+    with pytest.raises(ValueError, match=r"'a\(' is not a regular expression: .*missing \)"):
         pattern("a(")
 
 
@@ -85,5 +85,5 @@ def test_bytes_can_be_written_in_any_way(given_text: str, meant: bytes) -> None:
 
 @pytest.mark.parametrize("wrong", ["base64:user-1", "base64:user1"])
 def test_what_is_no_base64_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match=f"'{wrong}' is not base64 .*; write text:{wrong} for that very text"):
+    with pytest.raises(ValueError, match=f"'{wrong}' is not base64 .*; write text:{wrong} for the text itself"):
         literal(wrong)

@@ -85,7 +85,7 @@ def test_a_group_in_use_is_described_with_its_members_and_left_alone(
         [found] = _json(kafka, "describe", name)
         assert found["members"][0]["assigned"] == {TOPIC: [0, 1, 2]}
         assert {one["client_id"] for one in found["partitions"]} == {"app-1"}
-        goal = ("--to-earliest", "--topic", TOPIC)
+        goal = ("--to", "earliest", "--topic", TOPIC)
         for refused in (("reset", name, *goal), ("reset", name, *goal, "--dry-run"), ("delete", name, "--yes")):
             result = _run(kafka, *refused)
             assert result.exit_code == 1
@@ -99,18 +99,30 @@ def test_a_group_in_use_is_described_with_its_members_and_left_alone(
 @pytest.mark.parametrize(
     ("arguments", "after"),
     [
-        (("--to-earliest",), {0: 0, 1: 0}),
-        (("--to-latest",), {0: 10, 1: 20}),
-        (("--to-latest", "--topic", TOPIC), {0: 10, 1: 20, 2: 0}),
-        (("--to-latest", "--topic", f"{TOPIC}:1-2"), {0: 4, 1: 20, 2: 0}),
-        (("--to-offset", "7"), {0: 7, 1: 7}),
-        (("--to-offset", "12"), {0: 10, 1: 12}),
-        (("--shift", "-2"), {0: 2, 1: 13}),
-        (("--shift", "5"), {0: 9, 1: 20}),
-        (("--shift", "-100"), {0: 0, 1: 0}),
-        (("--to-time", "2023-11-14T22:13:25Z"), {0: 5, 1: 5}),
-        (("--to-time", "2023-11-14T22:13:32Z"), {0: 10, 1: 12}),
-        (("--to-time", "-2h"), {0: 10, 1: 20}),
+        (
+            (
+                "--to",
+                "earliest",
+            ),
+            {0: 0, 1: 0},
+        ),
+        (
+            (
+                "--to",
+                "latest",
+            ),
+            {0: 10, 1: 20},
+        ),
+        (("--to", "latest", "--topic", TOPIC), {0: 10, 1: 20, 2: 0}),
+        (("--to", "latest", "--topic", f"{TOPIC}:1-2"), {0: 4, 1: 20, 2: 0}),
+        (("--to", "7"), {0: 7, 1: 7}),
+        (("--to", "12"), {0: 10, 1: 12}),
+        (("--to", "shift:-2"), {0: 2, 1: 13}),
+        (("--to", "shift:5"), {0: 9, 1: 20}),
+        (("--to", "shift:-100"), {0: 0, 1: 0}),
+        (("--to", "2023-11-14T22:13:25Z"), {0: 5, 1: 5}),
+        (("--to", "2023-11-14T22:13:32Z"), {0: 10, 1: 12}),
+        (("--to", "-2h"), {0: 10, 1: 20}),
     ],
 )
 def test_a_reset_does_what_its_dry_run_shows(
@@ -126,10 +138,10 @@ def test_a_reset_does_what_its_dry_run_shows(
 
 
 def test_offsets_beyond_the_log_are_cut_and_it_is_said(kafka: LocalCluster, group: str) -> None:
-    result = _run(kafka, "reset", group, "--shift", "-100", "--dry-run")
+    result = _run(kafka, "reset", group, "--to", "shift:-100", "--dry-run")
     assert "group cli-group would be reset:" in result.stdout
-    assert "-96 is cut: the log begins at 0" in result.stdout
-    assert "2000 is cut: the log ends at 20" in _run(kafka, "reset", group, "--to-offset", "2000", "--yes").stdout
+    assert "not -96: the log starts at 0" in result.stdout
+    assert "not 2000: the log ends at 20" in _run(kafka, "reset", group, "--to", "2000", "--yes").stdout
 
 
 def test_a_new_group_can_be_placed_before_its_first_use(kafka: LocalCluster, admin: Admin, group: str) -> None:
@@ -141,10 +153,10 @@ def test_a_new_group_can_be_placed_before_its_first_use(kafka: LocalCluster, adm
 def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
     for name in ("cli-gone-1", "cli-gone-2"):
         admin.groups.set_offsets(name, {T0: 1})
-    for refused in (("delete", "cli-gone-1", "cli-gone-2"), ("reset", "cli-gone-1", "--to-latest")):
+    for refused in (("delete", "cli-gone-1", "cli-gone-2"), ("reset", "cli-gone-1", "--to", "latest")):
         result = _run(kafka, *refused)
         assert result.exit_code == 2
-        assert "give --yes if that is meant, or --dry-run to look first" in result.stderr
+        assert "pass --yes to confirm, or --dry-run to look first" in result.stderr
     shown = _run(kafka, "delete", "cli-gone-1", "cli-gone-2", "--dry-run")
     told = "(offsets of 1 partition)"
     assert shown.stdout == f"would delete cli-gone-1 {told}, cli-gone-2 {told}\n"
@@ -159,23 +171,27 @@ def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
     [
         (("describe", "cli-missing"), 1, "describing group cli-missing: GROUP_ID_NOT_FOUND"),
         (("delete", "cli-missing", "--yes"), 1, "GROUP_ID_NOT_FOUND"),
-        (("reset", "cli-missing", "--to-latest"), 1, "GROUP_ID_NOT_FOUND"),
+        (("reset", "cli-missing", "--to", "latest"), 1, "GROUP_ID_NOT_FOUND"),
         (
-            ("reset", "cli-missing", "--to-latest", "--new"),
+            ("reset", "cli-missing", "--to", "latest", "--new"),
             2,
-            "no offsets: say which topics with --topic",
+            "no committed offsets: name topics with --topic",
         ),
-        (("reset", GROUP), 2, "give one goal: --to-earliest"),
-        (("reset", GROUP, "--to-latest", "--to-earliest"), 2, "give one goal"),
-        (("reset", GROUP, "--to-time", "yesterday"), 2, "'yesterday' is no time that can be understood; accepted"),
-        (("reset", GROUP, "--to-time", ""), 2, "is no time that can be understood"),
-        (("reset", GROUP, "--to-time", "2023-11-14"), 2, "has no zone: write 2023-11-14T00:00:00Z"),
-        (("reset", GROUP, "--to-offset", "-1"), 2, "--to-offset"),
-        (("reset", GROUP, "--to-latest", "--topic", "cli-missing"), 1, "describing topic cli-missing: UNKNOWN_TOPIC"),
-        (("reset", GROUP, "--to-latest", "--topic", f"{TOPIC}:9"), 1, "has no partition 9: it has 0 to 2"),
-        (("reset", GROUP, "--to-latest", "--topic", f"{TOPIC}:x"), 2, "'x' are no partitions"),
-        (("reset", GROUP, "--shift", "1", "--topic", TOPIC), 1, f"{TOPIC}-2 has no committed offset to shift"),
-        (("reset", GROUP, "--to-group", "cli-missing"), 2, "group cli-missing has committed no offsets"),
+        (("reset", GROUP), 2, "--to PLACE is missing"),
+        (("reset", GROUP, "--to-latest", "--to-earliest"), 2, "give it only once"),
+        (("reset", GROUP, "--to", "yesterday"), 2, "'yesterday' is not a place in a topic: use"),
+        (("reset", GROUP, "--to", ""), 2, "is not a place in a topic"),
+        (("reset", GROUP, "--to", "2023-11-14"), 2, "has no zone: write 2023-11-14T00:00:00Z"),
+        (("reset", GROUP, "--to", "shift:x"), 2, "is not a shift"),
+        (
+            ("reset", GROUP, "--to", "latest", "--topic", "cli-missing"),
+            1,
+            "describing topic cli-missing: UNKNOWN_TOPIC",
+        ),
+        (("reset", GROUP, "--to", "latest", "--topic", f"{TOPIC}:9"), 1, "has no partition 9: it has 0 to 2"),
+        (("reset", GROUP, "--to", "latest", "--topic", f"{TOPIC}:x"), 2, "'x' are not partitions"),
+        (("reset", GROUP, "--to", "shift:1", "--topic", TOPIC), 1, f"{TOPIC}-2 has no committed offset to shift"),
+        (("reset", GROUP, "--to", "group:cli-missing"), 2, "group cli-missing has no committed offsets"),
     ],
 )
 def test_what_is_wrong_is_said_once_and_moves_nothing(

@@ -30,7 +30,7 @@ def test_status_shows_every_partition_with_its_gaps(lake: Lake) -> None:
     shown = run("lake", "status", str(lake.path))
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
-    assert lines[0].endswith("parquet, divided by topic, date (time: record), 2 entries")
+    assert lines[0].endswith("parquet, partitioned by topic, date (time: record), 2 entries")
     assert lines[2].split()[:5] == ["clicks-0", "0..100,", "140..150", "110", lines[2].split()[4]]
     assert lines[3].split()[:3] == ["clicks-1", "5..30", "25"]
     assert lines[4] == "gap: clicks-0[100, 140): deleted by retention"
@@ -48,7 +48,7 @@ def test_status_for_programs(lake: Lake) -> None:
 def test_verify_says_that_all_is_there(lake: Lake) -> None:
     shown = run("lake", "verify", str(lake.path), "--deep")
     assert shown.exit_code == 0
-    assert shown.stdout == "all is there: 2 entries, 3 ranges, 3 files, 135 records read\n"
+    assert shown.stdout == "complete: 2 entries, 3 ranges, 3 files, 135 records read\n"
 
 
 def test_verify_names_what_is_wrong_and_ends_with_1(lake: Lake) -> None:
@@ -57,7 +57,7 @@ def test_verify_names_what_is_wrong_and_ends_with_1(lake: Lake) -> None:
     shown = run("lake", "verify", str(lake.path))
     assert shown.exit_code == 1
     assert f"{lost.path}: is missing" in shown.stderr
-    assert "1 thing is not as the ledger" in shown.stderr
+    assert "1 difference from the ledger" in shown.stderr
     row = json.loads(run("lake", "verify", str(lake.path), "--json").stdout)
     gone = "is missing: it was published, and has been deleted or moved since"
     assert row["wrong"] == [{"where": lost.path, "what": gone}]
@@ -80,7 +80,7 @@ def test_verify_against_brokers_finds_what_differs(kafka: LocalCluster, tmp_path
         assert run("archive", name, "--to", path, "--bootstrap", kafka.bootstrap).exit_code == 0
         shown = run("lake", "verify", path, "--against", kafka.bootstrap)
         assert shown.exit_code == 0, shown.output
-        assert "1 range, 3 records equal to the log" in shown.stdout
+        assert "1 range, 3 records match the log" in shown.stdout
         admin.delete_topics([name])
         admin.create_topic(name)
         producer.send_many(name, [b"a", (b"key", b"b"), b"d"])
@@ -98,13 +98,17 @@ def test_verify_against_brokers_finds_what_differs(kafka: LocalCluster, tmp_path
 
 def test_repair_says_what_is_in_the_way_and_sets_it_aside(lake: Lake) -> None:
     path = str(lake.path)
-    assert run("lake", "repair", path).stdout == "nothing is in the way\n"
+    assert run("lake", "repair", path).stdout == "nothing blocks writes\n"
     (lake.ledger.path / lake.ledger.name(2)).unlink()
     shown = run("lake", "repair", path)
     assert shown.exit_code == 1
     assert "the ledger ends with entry 1, and entry 2 was published" in shown.stdout
-    assert "00140-00000000000000000150-000.parquet: no entry has its offsets" in shown.stdout
-    row = json.loads(run("lake", "repair", path, "--set-aside", "--json").stdout)
+    assert "00140-00000000000000000150-000.parquet: its offsets are in no entry" in shown.stdout
+    refused = run("lake", "repair", path, "--set-aside")
+    assert refused.exit_code == 2
+    assert "pass --yes to confirm" in refused.stderr
+    assert run("lake", "repair", path, "--set-aside", "--dry-run").exit_code == 0
+    row = json.loads(run("lake", "repair", path, "--set-aside", "--yes", "--json").stdout)
     assert (row["last_entry"], row["lost_entry"], len(row["files"])) == (1, 2, 1)
     assert len([one for one in Path(row["set_aside"]).rglob("*") if one.is_file()]) == 1
     assert run("lake", "verify", path, "--deep").exit_code == 0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.cli.sending import lines
-from ottla.cli.sending.ledger import line_ranges
-from ottla.cli.sending.lines import Block, TooLong, blocks
-from ottla.cli.sending.rows import PlainLines
+from ottla.cli.produce import lines
+from ottla.cli.produce.ledger import line_ranges
+from ottla.cli.produce.lines import Block, TooLong, blocks
+from ottla.cli.produce.rows import PlainLines
 from ottla.cli.values import jsonl
 
 PAYLOADS = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(lambda text: text.encode(errors="ignore"))

@@ -188,7 +188,7 @@ def test_a_line_without_any_topic_is_bad(kafka: FakeKafka, tmp_path: Path) -> No
     file = write(tmp_path / "lines", b'{"value": "a", "topic": "users"}\n{"value": "b"}\n')
     result = run("produce", "-", file, "--format", "json", "--bootstrap", kafka.bootstrap)
     assert result.exit_code == 1
-    assert f"{file}:2: names no topic, and neither does the command\n" in result.stderr
+    assert f"{file}:2: no topic in the line, nor on the command line\n" in result.stderr
     assert _values(kafka, "users") == [b"a"]
 
 
@@ -223,12 +223,12 @@ def test_a_partition_that_does_not_exist_costs_only_its_lines(kafka: FakeKafka, 
 def test_a_record_that_is_too_large_is_named_and_the_others_are_sent(kafka: FakeKafka, tmp_path: Path) -> None:
     lines = [b"a", b"b" * 990, b"c" * 2000, b"d", b"e" * 3_000_000, b"f"]
     file = write(tmp_path / "lines", b"\n".join(lines))
-    result = run("produce", "users", file, "--max-record-bytes", "1000", "--bootstrap", kafka.bootstrap)
+    result = run("produce", "users", file, "--max-record-size", "1000", "--bootstrap", kafka.bootstrap)
     assert result.exit_code == 1
     said = result.stderr.splitlines()
-    assert f"{file}:2: not delivered: it takes 1,011 bytes, the limit is 1,000 (--max-record-bytes)" in said
-    assert f"{file}:3: not delivered: it takes 2,021 bytes, the limit is 1,000 (--max-record-bytes)" in said
-    assert f"{file}:5: too long for a record: 3,000,000 bytes, the limit is 1,000 (--max-record-bytes)" in said
+    assert f"{file}:2: not delivered: it takes 1,011 bytes, the limit is 1,000 (--max-record-size)" in said
+    assert f"{file}:3: not delivered: it takes 2,021 bytes, the limit is 1,000 (--max-record-size)" in said
+    assert f"{file}:5: too long for a record: 3,000,000 bytes, the limit is 1,000 (--max-record-size)" in said
     assert said[-1].endswith("; 2 not delivered; 1 bad line")
     assert [record.value for record in kafka.records("users", 0)] == [b"a", b"d", b"f"]
 
@@ -282,19 +282,22 @@ def test_a_spool_delivers_while_brokers_are_up(kafka: FakeKafka, tmp_path: Path)
     ("arguments", "said"),
     [
         (["no/name"], "'no/name' is no topic name"),
-        (["clicks", "--key", "a", "--key-separator", ":"], "--key and --key-separator exclude one another"),
-        (["clicks", "--key-separator", ""], "it must have a character"),
-        (["clicks", "--format", "json", "--key-separator", ":"], "--key-separator is for --format lines"),
+        (["clicks", "--key", "a", "--key-separator", ":"], "--key and --key-separator are mutually exclusive"),
+        (["clicks", "--key-separator", ""], "it must not be empty"),
+        (
+            ["clicks", "--format", "json", "--key-separator", ":"],
+            "--key-separator and --format json are mutually exclusive",
+        ),
         (["clicks", "--header", "novalue"], "'novalue' is not KEY=VALUE"),
         (["-"], "'-' as TOPIC needs --format json"),
         (["clicks", "--write-ahead"], "--write-ahead needs --spool DIR"),
         (["clicks", "no such file"], "does not exist"),
         (["clicks", "-", "-"], "standard input (-) is named twice"),
         (["clicks", "--acks", "2"], "'2' is not one of"),
-        (["clicks", "--username", "alice"], "--username needs a password: set OTTLA_PASSWORD, or give --password-file"),
+        (["clicks", "--username", "alice"], "--username needs a password: set OTTLA_PASSWORD, or pass --password-file"),
         (["clicks", "--sasl-mechanism", "PLAIN"], "--sasl-mechanism needs --username"),
         (["clicks", "--key-file", __file__], "--key-file needs --cert-file"),
-        (["clicks", "--batch-bytes", "10"], "10 is not in the range"),
+        (["clicks", "--batch-size", "10"], "'10' is too small"),
     ],
 )
 def test_wrong_use_is_explained_and_ends_with_two(arguments: list[str], said: str) -> None:

@@ -57,7 +57,7 @@ def test_an_interrupt_delivers_what_was_read(fake: FakeKafka, number: int, code:
         assert started.wait(SECONDS) == code
         said = started.stderr.read().decode()
     assert _values(fake) == [b"a", b"b"]
-    assert "stopping: what was read is still being delivered" in said
+    assert "stopping: delivering what was read" in said
     assert "2 records delivered" in said
 
 

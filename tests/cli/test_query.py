@@ -49,7 +49,7 @@ def test_offsets_are_what_is_asked_for_without_a_question(fake: FakeKafka) -> No
         {"topic": "clicks", "partition": 1, "start": 0, "stop": 0}
     ]
     assert [line.split() for line in query(fake, "clicks").splitlines()] == [
-        ["TOPIC", "PARTITION", "START", "STOP"],
+        ["topic", "partition", "start", "stop"],
         ["clicks", "0", "0", "5"],
         ["clicks", "1", "0", "0"],
     ]
@@ -92,7 +92,7 @@ def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
     }
     assert (empty["records"], empty["codecs"], empty["first"]) == (0, {}, None)
     table = query(fake, "clicks", "--profile", "--partition", "0").splitlines()
-    assert "CODECS" in table[0]
+    assert "codecs" in table[0]
     assert "zstd 5" in table[1]
 
 
@@ -100,11 +100,11 @@ def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (["clicks", "--count", "--profile"], 2, "error: --count and --profile are different questions: ask one of"),
-        (["clicks", "--from", "5"], 2, "error: --from and --until are for --count and --profile"),
-        (["clicks", "--at", "noon"], 2, "Invalid value for '--at': 'noon' is no time that can be understood; accepted"),
+        (["clicks", "--count", "--profile"], 2, "error: --count and --profile are mutually exclusive"),
+        (["clicks", "--from", "5"], 2, "error: --from and --until need --count or --profile"),
+        (["clicks", "--at", "noon"], 2, "--at: 'noon' is not a time: use"),
         (["clicks", "--at", "2026-01-01T00:00:00"], 2, "has no zone"),
-        (["clicks", "--partition", "4"], 1, "error: there is no partition clicks-4"),
+        (["clicks", "--partition", "4"], 1, "error: no such partition: clicks-4"),
         (["clicks", "--count", "--partition", "4"], 1, "error: topic clicks has no partition 4; it has 2"),
         (["clicks", "--count", "--from", "9"], 1, "error: offset 9 is beyond the end of every partition"),
         (["clocks"], 1, "clocks: UNKNOWN_TOPIC_OR_PARTITION (error 3)"),

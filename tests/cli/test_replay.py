@@ -44,10 +44,10 @@ def test_it_writes_once_and_says_so(kafka: LocalCluster, lake: Path, target: str
     assert first.exit_code == 0, first.output
     assert "6,000 records" in first.stdout
     assert f"replayed into {target}" in first.stdout
-    assert "the fingerprints are those of the archive" in first.stdout
+    assert "the fingerprints match the archive" in first.stdout
     second = run(*arguments)
     assert second.exit_code == 0
-    assert second.stdout.startswith("nothing left: ")
+    assert second.stdout.startswith("nothing to do: ")
     assert check(kafka.bootstrap, SOURCE, target) == 6000
     again = run(*arguments, "--again", "--json")
     assert again.exit_code == 0
@@ -65,7 +65,7 @@ def test_nothing_is_left_though_the_plan_could_not_see_it_yet(
     monkeypatch.setattr(replay_plan, "position", lambda *_, **__: None)
     second = run(*arguments)
     assert second.exit_code == 0, second.output
-    assert second.stdout.startswith("nothing left: ")
+    assert second.stdout.startswith("nothing to do: ")
     assert check(kafka.bootstrap, SOURCE, target) == 6000
 
 
@@ -97,13 +97,13 @@ def test_ctrl_c_ends_after_a_chunk_and_the_next_run_goes_on(kafka: LocalCluster,
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, errors
-    assert b"stopping after the chunk that is under way" in errors
-    assert b"the same command goes on there" in errors
+    assert b"stopping after the current chunk" in errors
+    assert b"run the same command to resume" in errors
     assert b"records" in output
     assert 0 < archived.committed(kafka.bootstrap, target).count < 6000
     done = run(*arguments, "--name", target)
     assert done.exit_code == 0, done.output
-    assert "the fingerprints are those of the archive" in done.stdout
+    assert "the fingerprints match the archive" in done.stdout
     assert check(kafka.bootstrap, SOURCE, target) == 6000
 
 
@@ -119,7 +119,7 @@ def test_spark_does_it_as_well(kafka: LocalCluster, lake: Path, target: str) -> 
     assert done.returncode == 0, done.stderr.decode()
     told = json.loads(done.stdout.splitlines()[-1])
     assert (told["records"], told["finished"], told["verified"]) == (6000, True, True)
-    assert run(*arguments).stdout.startswith("nothing left: ")
+    assert run(*arguments).stdout.startswith("nothing to do: ")
     assert check(kafka.bootstrap, SOURCE, target) == 6000
 
 
@@ -128,18 +128,18 @@ def test_spark_does_it_as_well(kafka: LocalCluster, lake: Path, target: str) -> 
     [
         (["--to", "no-such-topic"], 1, "topic no-such-topic: UNKNOWN_TOPIC_OR_PARTITION"),
         (["--topic", "orders"], 1, f"has no records of orders; it has {SOURCE}"),
-        (["--from", "yesterday"], 2, "'yesterday' is no time that can be understood"),
-        (["--from", "-2h"], 2, "'-2h' is another time whenever the replay is resumed: write 20"),
-        (["--until", "now"], 2, "'now' is another time whenever the replay is resumed"),
-        (["--from", "2026-01-02T00:00Z", "--until", "2026-01-01T00:00Z"], 2, "nothing lies between them"),
+        (["--from", "yesterday"], 2, "'yesterday' is not a place in a topic"),
+        (["--from", "-2h"], 2, "'-2h' would be another time when the command is resumed: write 20"),
+        (["--until", "now"], 2, "'now' would be another time when the command is resumed"),
+        (["--from", "2026-01-02T00:00Z", "--until", "2026-01-01T00:00Z"], 2, "--until must be after --from"),
         (["--from", "2030-01-01T00:00Z"], 1, "nothing is selected: the records in"),
         (["--where", "user = 'x'"], 2, "a column was expected"),
-        (["--rate", "fast"], 2, "'fast' is no rate: records (5000/s, 20k/s) or bytes (10MB/s)"),
-        (["--rate", "0/s"], 2, "'0/s' is no rate"),
+        (["--rate", "fast"], 2, "'fast' is not a rate: use records (5000/s, 20k/s) or bytes (10MB/s)"),
+        (["--rate", "0/s"], 2, "'0/s' is not a rate"),
         (["--name", "a:b"], 2, "'a:b' is no name for a replay"),
-        (["--name", "a", "--again"], 2, "--again makes a name of its own"),
-        (["--master", "local[2]"], 2, "--master is for --engine spark"),
-        (["--engine", "spark", "--workers", "2"], 2, "--workers is for --engine local"),
+        (["--name", "a", "--again"], 2, "--again and --name are mutually exclusive"),
+        (["--master", "local[2]"], 2, "--master needs --engine spark"),
+        (["--engine", "spark", "--workers", "2"], 2, "--workers needs --engine local"),
     ],
 )
 def test_what_is_wrong_is_told(

@@ -70,7 +70,7 @@ def _content(fake: FakeKafka) -> list[tuple[object, ...]]:
 def test_a_spool_is_listed_by_partition(left: Path) -> None:
     shown = run("spool", "list", str(left))
     assert shown.exit_code == 0
-    assert shown.stdout.startswith(f"{left}: 5 records to deliver, no living program owns it\n")
+    assert shown.stdout.startswith(f"{left}: 5 records to deliver, not in use\n")
     assert "  clicks-1: 2 records in 1 batches, " in shown.stdout
     listed = json.loads(run("spool", "list", str(left), "--json").stdout)
     assert listed["owner"] is None
@@ -88,7 +88,7 @@ def test_a_replay_delivers_everything_once_and_leaves_nothing(fake: FakeKafka, l
     assert [record.timestamp for record in fake.records("clicks", 1)] == [1767225600.125, 1767225600]
     assert len(_content(fake)) == 5
     again = run("spool", "replay", str(left), "--bootstrap", fake.bootstrap)
-    assert (again.exit_code, again.stderr) == (0, f"there is nothing to deliver in {left}\n")
+    assert (again.exit_code, again.stderr) == (0, f"nothing to deliver in {left}\n")
     assert len(_content(fake)) == 5
 
 
@@ -142,7 +142,7 @@ def test_a_spool_whose_owner_lives_is_shown_and_not_touched(fake: FakeKafka, tmp
             lambda: Path(spool).is_dir() and "2 records to deliver" in run("spool", "list", spool).stdout,
             "nothing kept",
         )
-        assert f"owned by process {started.pid} on " in run("spool", "list", spool).stdout
+        assert f"in use by process {started.pid} on " in run("spool", "list", spool).stdout
         refused = run("spool", "replay", spool, "--bootstrap", fake.bootstrap)
         assert refused.exit_code == 1
         assert refused.stderr.startswith(f"error: spool {spool} is in use by process {started.pid}")
@@ -227,7 +227,7 @@ def test_a_killed_program_is_replayed_into_real_brokers_without_loss_or_doubles(
         admin.create_topic("cli-spool", partitions=3, replicas=3)
     spool = str(tmp_path / "spool")
     lines = [b"%06d" % i for i in range(60_000)]
-    options = ["--spool", spool, "--write-ahead", "--batch-bytes", "20000", "--linger", "0.5"]
+    options = ["--spool", spool, "--write-ahead", "--batch-size", "20000", "--linger", "0.5"]
     with program("produce", "cli-spool", *options, "--bootstrap", kafka.bootstrap) as started:
         assert started.stdin is not None
         started.stdin.write(b"\n".join(lines) + b"\n")
@@ -280,7 +280,7 @@ def test_an_export_touches_nothing_that_exists_unless_asked(left: Path, tmp_path
         output.symlink_to(precious)
     refused = run("spool", "export", str(left), "--output", str(output))
     assert refused.exit_code == 1
-    assert "exists already: name another file, or replace it with --force" in refused.stderr
+    assert "exists already: choose another name, or pass --force to replace it" in refused.stderr
     assert kind == "dangling link" or output.read_text() == "precious"
     assert precious.exists() == (kind == "link")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.views.tables import shorten, table
+from ottla.cli.output.tables import shorten, table
 
 WORDS = st.text(st.characters(min_codepoint=97, max_codepoint=122), max_size=40)
 ROWS = st.lists(st.tuples(WORDS, st.integers(-(10**9), 10**9).map(str), WORDS), max_size=5)

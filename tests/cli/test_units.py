@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.values.units import parse_duration, parse_size, show_duration, show_size
+from ottla.cli.values.quantities import parse_duration, parse_size, show_duration, show_size
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,17 @@ from ottla.cli.values.units import parse_duration, parse_size, show_duration, sh
         (" 2 Hours ", 7200),
         ("3 days", 259_200),
         ("0s", 0),
+        ("90", 90),
+        ("0.005", 0.005),
     ],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "4", "d", "4x", "-4d", "4d!", "4d5", "1e3s", "four days", "٤d"])
+@pytest.mark.parametrize("text", ["", "d", "4x", "-4d", "4d!", "4d5", "1e3s", "four days", "٤d"])
 def test_what_is_no_duration_is_refused_with_what_is_accepted(text: str) -> None:
-    with pytest.raises(ValueError, match=r"accepted are 90s, 15m, 36h, 4d"):
+    with pytest.raises(ValueError, match=r"use 90s, 15m, 36h, 4d"):
         parse_duration(text)
 
 
@@ -57,7 +59,7 @@ def test_sizes_are_read(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-5MB", "5 XB", "5MBs", "1,000", "1e6"])
 def test_what_is_no_size_is_refused_with_what_is_accepted(text: str) -> None:
-    with pytest.raises(ValueError, match=r"accepted are 1048576, 512kB, 50GB"):
+    with pytest.raises(ValueError, match=r"use 512kB, 50GB"):
         parse_size(text)
 
 

@@ -50,7 +50,7 @@ class Place:
 
     def run(self, handler: str, *more: str) -> tuple[str, ...]:
         """The command."""
-        fixed = ("--topic", TOPIC, "--start", "earliest", "--unit-records", "50", "--takes", "unit")
+        fixed = ("--topic", TOPIC, "--from", "earliest", "--unit-records", "50", "--takes", "unit")
         return ("work", "run", "--handler", handler, *fixed, *self.where, *more)
 
     def look(self) -> Snapshot:
@@ -79,7 +79,7 @@ def test_ctrl_c_lets_units_in_hand_be_finished(shop: Shop, place: Place) -> None
         shop.let_go()
         returned, out, err = _ended(started)
     assert returned == 130, err
-    assert err.strip() == "stopping: units in hand are finished; once more gives them back"
+    assert err.strip() == "stopping: finishing the units in hand; press Ctrl-C again to give them back"
     assert json.loads(out)["done"] == 1
     assert len(shop.seen()) == 50
     seen = place.look()
@@ -115,7 +115,7 @@ def test_processes_share_the_work_are_replaced_and_end_with_their_parent(shop: S
         shop.let_go()
         eventually(lambda: not any(map(_lives, children)), "children outlive their parent", seconds=SECONDS)
         _, _, err = _ended(started)
-    assert err == "a process was ended by signal 9; another one takes its place\n"
+    assert err == "a worker process was killed by signal 9; starting another\n"
     seen = place.look()
     # Two were in hand. How many more are begun before a child hears of its parent's end is a matter of milliseconds.
     assert seen.counts.done >= 2
@@ -124,7 +124,7 @@ def test_processes_share_the_work_are_replaced_and_end_with_their_parent(shop: S
 
 
 def test_processes_end_by_themselves_and_errors_of_theirs_are_told(shop: Shop, place: Place) -> None:
-    with program(*place.run(shop.handler("unit"), "--processes", "2", "--until-end", "--json")) as started:
+    with program(*place.run(shop.handler("unit"), "--processes", "2", "--until", "latest", "--json")) as started:
         returned, out, err = _ended(started)
     assert (returned, err) == (0, "")
     assert json.loads(out)["records"] == 300

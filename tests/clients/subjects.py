@@ -1,5 +1,4 @@
-"""What is interrupted and forked: each client with its calls, what a signal handler may do with it, and what must hold
-afterwards."""
+"""The clients that are interrupted and forked: their calls, what a signal handler may do, and what must hold after."""
 
 from __future__ import annotations
 
@@ -20,39 +19,39 @@ from ottla.testing import FakeKafka
 
 TOPIC, PARTITIONS, BATCHES = "t", 2, 15
 EACH = BATCHES * 10
-"""Records of each partition."""
+"""The number of records in each partition."""
 RECORDS = EACH * PARTITIONS
 PLACES = {TopicPartition(TOPIC, number): EACH for number in range(PARTITIONS)}
 Call = Callable[[], object]
 
 
 def stock(kafka: FakeKafka) -> None:
-    """What the subjects look at."""
+    """The cluster that the subjects use."""
     kafka.create_topic(TOPIC, PARTITIONS)
     filled(kafka, TOPIC, PARTITIONS, batches=BATCHES)
 
 
 class Subject(Protocol):
-    """A client and what is known of it."""
+    """A client, its calls, and what is known about its state."""
 
     client: Any
 
     @property
     def calls(self) -> dict[str, Call]:
-        """All that wait, by name."""
+        """Return all blocking calls, by name."""
 
     def handler(self) -> None:
-        """What a signal handler may do with it."""
+        """Do what a signal handler may do with the client."""
 
     def check(self) -> None:
-        """It works, or was closed and another one takes its place; nothing is wrong with what came."""
+        """Check that it works, or was closed and is replaced by another one, and that its results are right."""
 
     def close(self) -> None:
-        """The end, and the last judgement."""
+        """Close it, and check the final state."""
 
 
 class Reading:
-    """A reader knows nothing of what it read before: whatever was interrupted, the next answer is whole."""
+    """A reader has no state: whatever was interrupted, the next result is complete."""
 
     def __init__(self, kafka: FakeKafka, chance: random.Random) -> None:
         self._kafka = kafka
@@ -71,7 +70,7 @@ class Reading:
             "read": self._read,
             "read a part": self._read_a_part,
             "read on": lambda: next(self._left[-1], None) if self._left else None,
-            "decoded": lambda: sum(one.rows for one in client.decoded(TOPIC)),
+            "decoded": lambda: sum(decoded.rows for decoded in client.decoded(TOPIC)),
             "batches": lambda: list(client.batches(TOPIC)),
             "fold": lambda: client.fold(lambda count, batch: count + 1, 0, TOPIC),
             "count": lambda: client.count(TOPIC),
@@ -86,7 +85,7 @@ class Reading:
         assert sum(batch.num_rows for batch in self.client.read(TOPIC)) == RECORDS
 
     def _read_a_part(self) -> None:
-        """An iterator that is left in the middle, and dropped later."""
+        """Leave an iterator in the middle and drop it later."""
         iterator = self.client.read(TOPIC)
         self._left = [*self._left[-2:], iterator]
         for _ in range(self._chance.randrange(5)):
@@ -101,8 +100,8 @@ class Reading:
             self._left.clear()
             self.client.close()
             self.client = self._new()
-        found = [row for batch in self.client.read(TOPIC) for row in rows(batch)]
-        assert sorted(found) == [(at.partition, offset) for at in sorted(PLACES) for offset in range(EACH)]
+        records = [row for batch in self.client.read(TOPIC) for row in rows(batch)]
+        assert sorted(records) == [(tp.partition, offset) for tp in sorted(PLACES) for offset in range(EACH)]
         assert self.client.fingerprint(TOPIC) == self._fingerprint
         assert self.client.offsets(TOPIC, "latest") == PLACES
 
@@ -112,17 +111,17 @@ class Reading:
 
 
 class Consuming:
-    """What was handed out is in order and without a hole, and only that is committed."""
+    """A consumer: records come in order and without holes, and only those that were handed out are committed."""
 
     def __init__(self, kafka: FakeKafka, chance: random.Random) -> None:
         self._kafka = kafka
         self._chance = chance
         self._next = dict.fromkeys(PLACES, 0)
-        """The next record of each partition, as the program knows it."""
+        """The next record of each partition, as the program expects it."""
         self._least = dict.fromkeys(PLACES, 0)
         """The same, or less after an interrupted seek."""
         self._most = dict.fromkeys(PLACES, 0)
-        """The highest that it was."""
+        """The highest value it ever had."""
         self._records: Iterator[Record] | None = None
         self.client = self._new()
         for call in (self._poll, self._record, self.client.commit, self._seek):
@@ -152,7 +151,7 @@ class Consuming:
             "commit": client.commit,
             "commit_soon": client.commit_soon,
             "committed": client.committed,
-            "position": lambda: [client.position(at) for at in client.assignment],
+            "position": lambda: [client.position(tp) for tp in client.assignment],
             "seek": self._seek,
             "seek to a place": lambda: self._seek("earliest"),
             "pause": self._pause,
@@ -161,7 +160,7 @@ class Consuming:
             "close": client.close,
         }
 
-    # What comes, judged at once
+    # Polling, with an immediate check of the records
 
     def _poll(self) -> None:
         batch = self.client.poll(0.05)
@@ -169,7 +168,7 @@ class Consuming:
             self._got(rows(batch))
 
     def _iterate(self) -> None:
-        if not any(self._has_more(at) for at in self.client.assignment):
+        if not any(self._has_more(tp) for tp in self.client.assignment):
             return
         for batch in self.client:
             self._got(rows(batch))
@@ -184,31 +183,31 @@ class Consuming:
         return records
 
     def _record(self) -> None:
-        if not any(self._has_more(at) for at in self.client.assignment):
+        if not any(self._has_more(tp) for tp in self.client.assignment):
             return
         self._records = self.client.records() if self._records is None else self._records
         records, self._records = self._records, None  # one that was interrupted is over
         for record in itertools.islice(records, 3):
             self._got([(record.partition, record.offset)])
-            if not any(self._has_more(at) for at in self.client.assignment):
+            if not any(self._has_more(tp) for tp in self.client.assignment):
                 break
         self._records = records
 
-    def _got(self, found: list[tuple[int, int]]) -> None:
-        for partition, offset in found:
-            at = TopicPartition(TOPIC, partition)
-            assert offset in (self._next[at], self._least[at]), f"{at}: {offset} after {self._next[at]}"
-            self._next[at] = self._least[at] = offset + 1
-            self._most[at] = max(self._most[at], offset + 1)
+    def _got(self, records: list[tuple[int, int]]) -> None:
+        for partition, offset in records:
+            tp = TopicPartition(TOPIC, partition)
+            assert offset in (self._next[tp], self._least[tp]), f"{tp}: {offset} after {self._next[tp]}"
+            self._next[tp] = self._least[tp] = offset + 1
+            self._most[tp] = max(self._most[tp], offset + 1)
 
-    def _has_more(self, at: TopicPartition) -> bool:
-        return self._next[at] < EACH
+    def _has_more(self, tp: TopicPartition) -> bool:
+        return self._next[tp] < EACH
 
     def _seek(self, place: Any = 0) -> None:
-        for at in sorted(self.client.assignment):
-            self._least[at] = 0
-            self.client.seek(at, place)
-            self._next[at] = 0
+        for tp in sorted(self.client.assignment):
+            self._least[tp] = 0
+            self.client.seek(tp, place)
+            self._next[tp] = 0
 
     def _pause(self) -> None:
         some = sorted(self.client.assignment)[:1]
@@ -222,13 +221,13 @@ class Consuming:
         self.client.stop()
 
     def check(self) -> None:
-        told = committed(self._kafka)
-        assert all(told.get((at.topic, at.partition), 0) <= EACH for at in PLACES)
+        offsets = committed(self._kafka)
+        assert all(offsets.get((tp.topic, tp.partition), 0) <= EACH for tp in PLACES)
         if self.client._closed or self.client._stopped:
             self._begin_again()
         self.client.resume(*self.client.paused)  # the end of a pause may have been interrupted
         self._seek_if_done()
-        if self._least != self._next:  # a seek was interrupted: nobody knows whether it happened
+        if self._least != self._next:  # a seek was interrupted: it may or may not have happened
             self._seek()
         for _ in range(2000):
             self._poll()
@@ -236,9 +235,9 @@ class Consuming:
                 break
         assert self._next == PLACES, self._next
         self.client.commit()
-        told = committed(self._kafka)
-        told_of_mine = {at: told[at.topic, at.partition] for at in PLACES}
-        assert told_of_mine == PLACES, told_of_mine
+        offsets = committed(self._kafka)
+        committed_offsets = {tp: offsets[tp.topic, tp.partition] for tp in PLACES}
+        assert committed_offsets == PLACES, committed_offsets
 
     def _seek_if_done(self) -> None:
         if not any(map(self._has_more, PLACES)):
@@ -250,13 +249,13 @@ class Consuming:
             self.client.commit()
 
     def _begin_again(self) -> None:
-        """Another program goes on after what is committed, which is nothing that was not handed out."""
+        """Continue with a new consumer at the committed offsets, which must not exceed what was handed out."""
         self.client.close()
-        told = committed(self._kafka)
-        for at in PLACES:
-            offset = told.get((at.topic, at.partition), 0)
-            assert offset <= self._most[at], f"{at}: {offset} is committed, and was not handed out"
-            self._next[at] = self._least[at] = offset
+        offsets = committed(self._kafka)
+        for tp in PLACES:
+            offset = offsets.get((tp.topic, tp.partition), 0)
+            assert offset <= self._most[tp], f"{tp}: {offset} is committed, and was not handed out"
+            self._next[tp] = self._least[tp] = offset
         self.client = self._new()
 
     def close(self) -> None:
@@ -264,7 +263,7 @@ class Consuming:
 
 
 class Administering:
-    """Each answer is whole, and topics are as the last call left them."""
+    """An admin: each result is complete, and topics are as the last call left them."""
 
     def __init__(self, kafka: FakeKafka, chance: random.Random) -> None:
         self._kafka = kafka
@@ -278,7 +277,7 @@ class Administering:
     @property
     def calls(self) -> dict[str, Call]:
         client = self.client
-        at = TopicPartition(TOPIC, 0)
+        tp = TopicPartition(TOPIC, 0)
         return {
             "create_topic": self._create,
             "delete_topics": self._delete,
@@ -288,7 +287,7 @@ class Administering:
             "log_ranges": lambda: client.log_ranges(TOPIC),
             "settings": lambda: client.settings(TOPIC),
             "committed": lambda: client.groups.committed("other"),
-            "set_offsets": lambda: client.groups.set_offsets("other", {at: 3}),
+            "set_offsets": lambda: client.groups.set_offsets("other", {tp: 3}),
             "close": self._close,
         }
 
@@ -316,7 +315,7 @@ class Administering:
         self._delete()
         self.client.create_topic("new", partitions=1)
         self.client.delete_topics("new")
-        assert [one.name for one in self.client.describe_topics([TOPIC])] == [TOPIC]
+        assert [topic.name for topic in self.client.describe_topics([TOPIC])] == [TOPIC]
 
     def close(self) -> None:
         self.client.close()

@@ -1,5 +1,5 @@
-"""A fork in every state that a reader, a consumer and an admin can be in: the child is told, or drops what it has, and
-the parent goes on."""
+"""A fork in every state of a reader, a consumer and an admin: the child gets an error or drops what it has, and the
+parent continues."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from .test_interrupts import FOLDERS
 # Threads are running: that is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 NEEDS_NOTHING = {"position", "records", "iterate", "read on"}
-"""Calls that ask nobody, or only when there is something left."""
+"""Calls that send no request, or only if something is left to do."""
 Kind = Callable[[FakeKafka, random.Random], Subject]
 State = Callable[[Subject], Any]
 
@@ -41,23 +42,23 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def _in_child(subject: Subject, iterators: list[Iterator[object]]) -> dict[str, str]:
-    """What the child gets for each use; that it closes and drops everything harms nothing."""
+    """Return what the child gets for each use. It may also close and drop everything without harm."""
     uses: dict[str, Callable[[], object]] = {name: call for name, call in subject.calls.items() if name != "close"}
     # What was fetched before the fork may come first.
-    uses |= {f"iterator {number}": lambda one=one: list(one) for number, one in enumerate(iterators)}  # type: ignore[misc]
-    told: dict[str, str] = {}
+    uses |= {f"iterator {number}": partial(list, iterator) for number, iterator in enumerate(iterators)}
+    results: dict[str, str] = {}
     for name, use in uses.items():
         try:
             use()
-            told[name] = "nothing was raised"
+            results[name] = "nothing was raised"
         except BaseException as error:
-            told[name] = type(error).__name__
+            results[name] = type(error).__name__
     repr(subject.client)
     iterators.clear()
     subject.client.close()
     subject.client = None
     gc.collect()
-    return told
+    return results
 
 
 def _dropped(subject: Subject, iterators: list[Iterator[object]]) -> dict[str, str]:
@@ -144,9 +145,9 @@ def test_a_fork_in_every_state(kafka: FakeKafka, kind: Kind, state: State, way: 
             if child is _dropped and state in (closing, closed):
                 continue
             with state(subject) as iterators:
-                told = way(lambda work=child, made=iterators: work(subject, made))
+                results = way(lambda work=child, made=iterators: work(subject, made))
             if state not in (closing, closed):
-                wrong = {name: one for name, one in told.items() if one != UsedAfterFork.__name__}
+                wrong = {name: error for name, error in results.items() if error != UsedAfterFork.__name__}
                 assert wrong.keys() <= NEEDS_NOTHING, wrong
                 in_time(subject.check)
     finally:
@@ -172,8 +173,8 @@ def test_forks_in_the_middle_of_calls(kafka: FakeKafka, kind: Kind, forks: int) 
         in_time(subject.check)
     finally:
         in_time(subject.close)
-    for told in codes:
-        wrong = {name: one for name, one in told.items() if one != UsedAfterFork.__name__}
+    for results in codes:
+        wrong = {name: error for name, error in results.items() if error != UsedAfterFork.__name__}
         assert wrong.keys() <= NEEDS_NOTHING, wrong
 
 
@@ -184,10 +185,10 @@ def test_a_child_makes_its_own(kafka: FakeKafka, kind: Kind) -> None:
 
     def own() -> int:
         with new_consumer(kafka.bootstrap, group=f"own-{os.getpid()}", topics=TOPIC) as consumer:
-            found = len(read(consumer, RECORDS))
+            count = len(read(consumer, RECORDS))
         with Reader(kafka.bootstrap) as reader, Admin(kafka.bootstrap) as admin:
             assert TOPIC in admin.topic_names()
-            return found + reader.count(TOPIC)
+            return count + reader.count(TOPIC)
 
     try:
         with working(subject):

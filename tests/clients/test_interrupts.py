@@ -1,5 +1,5 @@
 """Every call of a reader, a consumer and an admin that waits, interrupted at random: by Ctrl-C, and by a handler that
-uses the client itself. It goes on working or is cleanly closed, nothing is passed over, and no thread is left."""
+uses the client itself. It keeps working or is closed cleanly, no record is skipped, and no thread is left."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .subjects import SUBJECTS, Call, Subject, stock
 FOLDERS = ("/ottla/admin/", "/ottla/consume/", "/ottla/fetch/", "/ottla/net/")
 OURS = ("ottla-", "consume-", "read-")
 ROUNDS = int(os.environ.get("OTTLA_INTERRUPTS", "0"))
-"""How many for each client and lever; none: a few."""
+"""The number of rounds for each client and way to interrupt; by default a few."""
 Lever = Callable[[Subject, Call, random.Random], None]
 
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A cluster that takes a moment to answer."""
+    """A cluster with slow responses."""
     with FakeKafka(brokers=2, auto_create=None) as cluster:
         stock(cluster)
         yield cluster
@@ -42,7 +42,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def _left(before: set[threading.Thread]) -> list[str]:
-    return [one.name for one in threading.enumerate() if one not in before and one.name.startswith(OURS)]
+    return [thread.name for thread in threading.enumerate() if thread not in before and thread.name.startswith(OURS)]
 
 
 # The levers

@@ -1,4 +1,4 @@
-"""A Maven repository on 127.0.0.1 that misbehaves as told, and a folder for clusters that must be empty at the end."""
+"""A Maven repository on 127.0.0.1 with faults on demand, and a folder for clusters that must be empty at the end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ottla.cluster.pinned import Jar
 
 @dataclass
 class Repository:
-    """What it serves by path, how the next answers for a path are spoilt, and how often each path was asked for."""
+    """What it serves by path, how the next responses for a path are damaged, and how often each path was requested."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     spoilt: dict[str, list[str]] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     delay: float = 0.0
     logins: list[str] = field(default_factory=list)
 
     def add(self, artifact: str, content: bytes, *spoilt: str) -> Jar:
-        """Serve one more jar, its first answers spoilt."""
+        """Serve one more jar; its first responses are damaged."""
         jar = Jar(f"org.example:{artifact}:1.0", hashlib.sha256(content).hexdigest(), len(content))
         self.files[f"/{jar.path}"] = content
         self.spoilt[f"/{jar.path}"] = list(spoilt)
@@ -55,7 +55,7 @@ def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
 def _handler(served: Repository) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            served.asked[self.path] += 1
+            served.requests[self.path] += 1
             if login := self.headers["Authorization"]:
                 served.logins.append(b64decode(login.removeprefix("Basic ")).decode())
             queue = served.spoilt.get(self.path, [])
@@ -83,7 +83,7 @@ def _handler(served: Repository) -> type[BaseHTTPRequestHandler]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for clusters. Whatever a test leaves in it is taken down, and no process of it may remain."""
+    """A folder for clusters. Everything that a test leaves in it is taken down, and no process of it may remain."""
     yield tmp_path
     for status in LocalCluster.all(tmp_path):
         LocalCluster(status.name, dir=tmp_path).down()
@@ -91,15 +91,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines of every process that has to do with clusters in this folder."""
-    found = []
+    """Return the command lines of all processes that belong to clusters in this folder."""
+    commands = []
     for process in psutil.process_iter():
         try:
             command = " ".join(process.cmdline())
             ours = process.name() in ("java", "sh") and str(folder) in command
             redis = process.name().startswith("redis-server") and process.cwd().startswith(str(folder))
             if ours or redis:
-                found.append(command)
+                commands.append(command)
         except psutil.Error:
             continue
-    return found
+    return commands

@@ -1,4 +1,4 @@
-"""The command line: what it prints, where it connects, how it ends."""
+"""The command line: what it prints, where it connects, how it exits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 
 from ottla import __version__
 from ottla.cli import cli
+from ottla.cli.cluster.view import JarProgress
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.views.cluster import JarProgress
 from ottla.cluster import LocalCluster
 from ottla.cluster.creation import ClusterRequest
 from ottla.cluster.state import ClusterFolder
@@ -71,7 +71,7 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
     result = _run("cluster", "status")
     assert result.exit_code == 1
-    assert result.stderr == "error: 'ottla cluster' needs the extra packages: pip install 'ottla[cluster]'\n"
+    assert result.stderr == "error: 'ottla cluster' needs extra packages: pip install 'ottla[cluster]'\n"
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_every_error_of_ottla_becomes_an_exit_code(
 def test_an_error_of_the_system_is_one_text_and_a_reader_that_left_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for number, said in ((errno.EACCES, "error: [Errno 13] Permission denied: 'x'\n"), (errno.EPIPE, "")):
+    for number, expected in ((errno.EACCES, "error: [Errno 13] Permission denied: 'x'\n"), (errno.EPIPE, "")):
         monkeypatch.setattr(LocalCluster, "all", _failing(OSError(number, os.strerror(number), "x")))
         result = _run("cluster", "list")
         assert result.exit_code == 1
-        assert result.stderr == said
+        assert result.stderr == expected
 
 
 def _failing(error: Exception) -> Callable[[object], None]:
@@ -132,23 +132,23 @@ def test_an_absent_cluster_is_shown_as_such() -> None:
     assert result.exit_code == 1
     assert json.loads(result.stdout)["condition"] == "absent"
     assert _run("cluster", "status").stdout == "cluster 'default' is absent\n'ottla cluster up' starts one\n"
-    assert _run("cluster", "list").stdout == "there is no cluster: 'ottla cluster up' starts one\n"
-    assert _run("cluster", "down").stdout == "there is no cluster 'default'\n"
-    assert _run("cluster", "down", "--all").stdout == "there is no cluster\n"
+    assert _run("cluster", "list").stdout == "no cluster: 'ottla cluster up' starts one\n"
+    assert _run("cluster", "down").stdout == "no cluster 'default'\n"
+    assert _run("cluster", "down", "--all").stdout == "no cluster\n"
 
 
-def test_a_download_is_told_in_lines_when_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_download_prints_lines_if_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with JarProgress() as progress:
         for done in range(0, 50_000_001, 1_000_000):
             progress(done, 50_000_000)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == "fetching Kafka's jars: 50 of 50 MB"
+    assert lines[-1] == "downloading Kafka's jars: 50 of 50 MB"
     assert len(lines) < 5
 
 
 def test_a_bootstrap_address_is_taken_from_the_option_then_the_environment() -> None:
-    given = CliRunner().invoke(where, ["--bootstrap", "a:1,b:2"], env={"OTTLA_BOOTSTRAP": "c:3"})
-    assert (given.stdout, given.stderr) == ("a:1,b:2\n", "")
+    explicit = CliRunner().invoke(where, ["--bootstrap", "a:1,b:2"], env={"OTTLA_BOOTSTRAP": "c:3"})
+    assert (explicit.stdout, explicit.stderr) == ("a:1,b:2\n", "")
     named = CliRunner().invoke(where, [], env={"OTTLA_BOOTSTRAP": "c:3"})
     assert (named.stdout, named.stderr) == ("c:3\n", "using OTTLA_BOOTSTRAP=c:3\n")
 
@@ -159,10 +159,10 @@ def test_a_wrong_bootstrap_address_is_refused() -> None:
     assert "'a:b' is not HOST:PORT" in result.stderr
 
 
-def test_without_any_broker_the_ways_to_get_one_are_told() -> None:
+def test_without_any_broker_the_error_says_how_to_get_one() -> None:
     result = CliRunner().invoke(where, [])
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: no brokers given: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")
+    assert result.stderr.startswith("error: no brokers: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")
     assert "ottla cluster up" in result.stderr
 
 
@@ -187,7 +187,7 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
     assert _run("cluster", "list", "--dir", directory).stdout.startswith("tests ")
     absent = _run("cluster", "status", "--dir", directory)
     assert absent.exit_code == 1
-    assert "there is 'tests' (running): --name says which is meant" in absent.stdout
+    assert "existing clusters: 'tests' (running); choose one with --name" in absent.stdout
     log = _run("cluster", "logs", "1", "--name", "tests", "--dir", directory, "--lines", "3").stdout
     assert len(log.splitlines()) == 3
 

@@ -1,4 +1,4 @@
-"""The commands as a user runs them, each in a process of its own; also when they are killed halfway."""
+"""The commands as a user runs them, each in its own process; also when they are killed halfway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ottla(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _interrupted(folder: Path, number: signal.Signals, when: Callable[[], bool]) -> int:
-    """Start a cluster with the command, send it a signal at some moment, and tell its exit code."""
+    """Start a cluster with the command, send it a signal at some moment, and return its exit code."""
     command = [*_OTTLA, "up", "--dir", str(folder), "--redis"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
         assert wait_until(when, timeout=60)
@@ -51,15 +51,15 @@ def test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one
     assert _interrupted(folder, signal.SIGKILL, broker_started) == -signal.SIGKILL
     status = _ottla(folder, "status")
     assert status.returncode == 1
-    assert "a start of it was cut short" in status.stdout
-    left = {process.pid for process in strays(folder / "default")}
-    assert left
+    assert "its start was interrupted" in status.stdout
+    leftovers = {process.pid for process in strays(folder / "default")}
+    assert leftovers
 
     up = _ottla(folder, "up", "--topic", "clicks:3", "--setting", "log.retention.hours=1")
     assert up.returncode == 0, up.stderr
     assert "cluster 'default' is running, Kafka 4.3.1" in up.stdout
-    assert "removing what a dead program left" in up.stderr
-    assert not left & {process.pid for process in strays(folder / "default")}
+    assert "removing the leftovers of a dead program" in up.stderr
+    assert not leftovers & {process.pid for process in strays(folder / "default")}
     assert "log.retention.hours=1\n" in (folder / "default" / "broker-1" / "server.properties").read_text()
     with Admin(LocalCluster(dir=folder).bootstrap) as admin:
         assert [len(topic.partitions) for topic in admin.describe_topics(["clicks"])] == [3]
@@ -70,7 +70,9 @@ def test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one
     assert LocalCluster(dir=folder).status().condition is Condition.RUNNING
 
     began = time.monotonic()
-    assert _ottla(folder, "down").stdout == "cluster 'default' is gone, and its data\n"
+    assert "pass --yes to confirm" in _ottla(folder, "down").stderr
+    assert _ottla(folder, "down", "--dry-run").stdout.startswith("would stop and delete 'default' (")
+    assert _ottla(folder, "down", "--yes").stdout == "cluster 'default' and its data are deleted\n"
     assert time.monotonic() - began < 15
     assert processes_of(folder) == []
     assert not (folder / "default").exists()

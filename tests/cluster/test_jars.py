@@ -1,4 +1,4 @@
-"""Fetching jars: broken downloads, a shared cache, processes that come at the same time."""
+"""Downloading jars: broken downloads, a shared cache, and processes that start at the same time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_broken_download_is_noticed_and_fetched_again(tmp_path: Path, reposito
     cache = JarCache(tmp_path, (jar,))
     cache.ensure(base_url=repository.url)
     assert _content(cache) == [b"x" * 300_000]
-    assert repository.asked[f"/{jar.path}"] == 2
+    assert repository.requests[f"/{jar.path}"] == 2
 
 
 def test_a_download_that_stays_wrong_names_file_url_and_both_sums(tmp_path: Path, repository: Repository) -> None:
@@ -74,32 +74,32 @@ def test_a_jar_that_is_not_there_is_not_asked_for_again(tmp_path: Path, reposito
     jar = Jar("org.example:absent:1.0", "0" * 64, 10)
     with pytest.raises(LocalClusterError, match="404"):
         JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
-    assert repository.asked[f"/{jar.path}"] == 1
+    assert repository.requests[f"/{jar.path}"] == 1
 
 
 def test_a_file_longer_than_the_pinned_size_is_refused(tmp_path: Path, repository: Repository) -> None:
     jar = repository.add("one", b"x" * 1000)
     short = Jar(jar.coordinates, jar.sha256, 10)
-    with pytest.raises(LocalClusterError, match="longer than the 10 bytes"):
+    with pytest.raises(LocalClusterError, match="longer than the pinned 10 bytes"):
         JarCache(tmp_path, (short,)).ensure(base_url=repository.url)
 
 
-def test_nobody_is_asked_when_the_cache_is_warm(tmp_path: Path, repository: Repository) -> None:
+def test_a_warm_cache_needs_no_request(tmp_path: Path, repository: Repository) -> None:
     cache = JarCache(tmp_path, (repository.add("one", b"abc"), repository.add("two", b"def")))
     cache.ensure(base_url=repository.url)
     cache.ensure(base_url=repository.url)
-    assert sum(repository.asked.values()) == 2
+    assert sum(repository.requests.values()) == 2
 
 
 def test_a_truncated_or_missing_jar_in_the_cache_is_fetched_again(tmp_path: Path, repository: Repository) -> None:
-    one, two, three = (repository.add(name, name.encode() * 100) for name in ("one", "two", "three"))
-    cache = JarCache(tmp_path, (one, two, three))
+    first, second, third = (repository.add(name, name.encode() * 100) for name in ("one", "two", "three"))
+    cache = JarCache(tmp_path, (first, second, third))
     cache.ensure(base_url=repository.url)
-    (tmp_path / one.file).write_bytes(b"one")
-    (tmp_path / two.file).unlink()
+    (tmp_path / first.file).write_bytes(b"one")
+    (tmp_path / second.file).unlink()
     cache.ensure(base_url=repository.url)
     assert _content(cache) == [b"one" * 100, b"two" * 100, b"three" * 100]
-    assert repository.asked == {f"/{one.path}": 2, f"/{two.path}": 2, f"/{three.path}": 1}
+    assert repository.requests == {f"/{first.path}": 2, f"/{second.path}": 2, f"/{third.path}": 1}
 
 
 def test_an_altered_jar_of_the_right_size_is_fetched_again(tmp_path: Path, repository: Repository) -> None:
@@ -130,21 +130,23 @@ def test_a_full_disk_is_reported_at_once_and_not_blamed_on_the_repository(
     for name, replacement in (("_Fetch._download", no_space), ("Path.replace", no_room)):
         with monkeypatch.context() as patch:
             patch.setattr(f"ottla.cluster.jars.{name}", replacement)
-            with pytest.raises(LocalClusterError, match=r"cannot be written .*No space left.*OTTLA_CACHE"):
+            with pytest.raises(
+                LocalClusterError, match=r"cannot write to the jar cache .*No space left.*another cache folder"
+            ):
                 JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
-    assert repository.asked[f"/{jar.path}"] <= 1
+    assert repository.requests[f"/{jar.path}"] <= 1
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_a_repository_that_is_away_is_mentioned_once_and_named_in_the_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wanted = tuple(Jar(f"org.example:jar{number}:1.0", "0" * 64, 10) for number in range(10))
+    jars = tuple(Jar(f"org.example:jar{number}:1.0", "0" * 64, 10) for number in range(10))
     with (
         caplog.at_level("INFO", logger="ottla.cluster"),
         pytest.raises(LocalClusterError, match=r"in 4 attempts: .*refused"),
     ):
-        JarCache(tmp_path, wanted).ensure(base_url="http://127.0.0.1:1")
+        JarCache(tmp_path, jars).ensure(base_url="http://127.0.0.1:1")
     assert sum("attempt" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -152,7 +154,7 @@ def test_a_new_pinned_list_is_checked_although_the_old_one_was_complete(tmp_path
     old, new = repository.add("one", b"abc"), repository.add("two", b"def")
     JarCache(tmp_path, (old,)).ensure(base_url=repository.url)
     JarCache(tmp_path, (old, new)).ensure(base_url=repository.url)
-    assert repository.asked[f"/{old.path}"] == 1
+    assert repository.requests[f"/{old.path}"] == 1
     assert (tmp_path / new.file).read_bytes() == b"def"
 
 
@@ -190,11 +192,11 @@ def test_of_two_processes_one_fetches_and_the_other_waits_and_says_so(tmp_path: 
         subprocess.Popen([sys.executable, "-c", _FETCH, *arguments], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=60)[0] for process in pair]
+    outputs = [process.communicate(timeout=60)[0] for process in pair]
     assert [process.returncode for process in pair] == [0, 0]
-    assert repository.asked[f"/{jar.path}"] == 1
-    assert all(text.splitlines()[-1] == "1000" for text in said)
-    assert sum("waiting for it" in text for text in said) == 1
+    assert repository.requests[f"/{jar.path}"] == 1
+    assert all(text.splitlines()[-1] == "1000" for text in outputs)
+    assert sum("waiting for it" in text for text in outputs) == 1
 
 
 def test_a_mirror_with_a_password_is_used_and_its_password_is_never_shown(

@@ -1,4 +1,4 @@
-"""Real brokers: started, killed, frozen, restarted, kept, orphaned; and nothing left of them afterwards."""
+"""Real brokers: started, killed, frozen, restarted, kept, orphaned; and nothing remains of them afterwards."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_an_unknown_broker_is_refused_with_the_known_ones(kafka: LocalCluster) -
 
 def test_a_second_object_finds_the_running_cluster_and_leaves_it_alone(kafka: LocalCluster) -> None:
     directory = Path(kafka.status().directory).parent
-    with LocalCluster("tests", dir=directory) as found:
-        assert found.bootstrap == kafka.bootstrap
+    with LocalCluster("tests", dir=directory) as same:
+        assert same.bootstrap == kafka.bootstrap
     assert LocalCluster.attach("tests", directory).bootstrap == kafka.bootstrap
     assert kafka.status().condition is Condition.RUNNING
     with pytest.raises(LocalClusterError, match="brokers: 3, not 5"):
@@ -117,8 +117,8 @@ def test_kafkas_own_tools_run_from_the_same_jars(kafka: LocalCluster) -> None:
     )
     segment = kafka.data(1) / "tools-0" / "00000000000000000000.log"
     assert wait_until(lambda: segment.stat().st_size > 0, timeout=10)
-    said = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", str(segment), "--print-data-log").decode()
-    assert "payload: hello" in said
+    dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", str(segment), "--print-data-log").decode()
+    assert "payload: hello" in dump
 
 
 def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: LocalCluster) -> None:
@@ -144,7 +144,7 @@ def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: Loca
         assert resumed.redis_url is not None
         with closing(open_store(resumed.redis_url, "etl")) as store:
             assert store.found(Charter()).max_attempts == 7
-    # The block did not make the data, so it did not remove it either.
+    # The block did not create the data, so it did not remove it.
     assert cluster.status().condition is Condition.STOPPED
     assert cluster.down() is True
     assert cluster.status().condition is Condition.ABSENT
@@ -174,19 +174,19 @@ def test_the_cluster_of_a_killed_program_is_removed(folder: Path) -> None:
 
 def test_a_broker_that_ends_while_starting_is_explained_by_its_log(folder: Path) -> None:
     cluster = LocalCluster("broken", settings={"metric.reporters": "no.such.Reporter"}, dir=folder)
-    with pytest.raises(LocalClusterError, match=r"(?s)broker 1 ended while starting.*no\.such\.Reporter"):
+    with pytest.raises(LocalClusterError, match=r"(?s)broker 1 ended during startup.*no\.such\.Reporter"):
         cluster.up()
     assert cluster.status().condition is Condition.ABSENT
     assert processes_of(folder) == []
 
 
-def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as somebody:
-        taken = somebody.getsockname()[1]
+def test_a_port_that_another_process_takes_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
         choose = lifecycle.fresh_nodes
 
-        def unlucky(count: int, **wanted: Any) -> tuple[NodeState, ...]:
-            first, *rest = choose(count, **wanted)
+        def unlucky(count: int, **arguments: Any) -> tuple[NodeState, ...]:
+            first, *rest = choose(count, **arguments)
             return (replace(first, ports=Ports(taken, first.ports.controller)), *rest)
 
         monkeypatch.setattr(lifecycle, "fresh_nodes", unlucky)
@@ -197,7 +197,7 @@ def test_a_port_that_somebody_else_takes_is_replaced(folder: Path, monkeypatch: 
             assert "Address already in use" in cluster.logs(1).read_text()
 
 
-def test_a_missing_java_is_said_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_an_error_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(LocalClusterError, match="no suitable Java found"):

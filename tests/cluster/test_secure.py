@@ -1,4 +1,4 @@
-"""A secure cluster: who gets in, and that nobody else does, through any of its ports."""
+"""A secure cluster: who gets in, and that no one else does, through any of its ports."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def topics(bootstrap: str | None, security: Security) -> list[str]:
 
 
 def ports(cluster: LocalCluster) -> list[int]:
-    """On which its brokers listen, as the system tells."""
+    """Return the ports on which its brokers listen, from the process table."""
     (broker,) = cluster.status().brokers
     listening = psutil.Process(broker.pid).net_connections("tcp")
-    return sorted({one.laddr.port for one in listening if one.status == psutil.CONN_LISTEN})
+    return sorted({connection.laddr.port for connection in listening if connection.status == psutil.CONN_LISTEN})
 
 
 def ask(port: int, security: Security) -> None:
-    """What brokers and controllers answer to all that have logged in."""
+    """Send a request that brokers and controllers answer after a login."""
     deadline = Deadline.after(10)
     with Connection.open(Address("127.0.0.1", port), security=security, client_id="t", deadline=deadline) as opened:
         question = messages.request_type(_DESCRIBE_CLUSTER, opened.version(_DESCRIBE_CLUSTER))
-        asked = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False, "endpoint_type": 1}
-        opened.request(messages.compose(question, asked), deadline=deadline)
+        fields = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False, "endpoint_type": 1}
+        opened.request(messages.compose(question, fields), deadline=deadline)
 
 
 def unsigned(user: str) -> str:
-    """What a broker without a validator would accept."""
+    """Make a token that a broker without a validator would accept."""
     now = int(time.time())
     parts = ({"alg": "none"}, {"sub": user, "iat": now, "exp": now + 60})
-    return ".".join(base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts) + "."
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"])
@@ -73,17 +73,17 @@ def test_a_client_certificate_lets_in(secure: LocalCluster) -> None:
 
 
 def test_no_port_lets_anybody_in_without_credentials(secure: LocalCluster) -> None:
-    found = ports(secure)
-    assert len(found) == 3, "SASL_SSL, SSL and that of the controllers"
+    open_ports = ports(secure)
+    assert len(open_ports) == 3, "SASL_SSL, SSL and that of the controllers"
     tls = secure.security("alice").tls
-    for port in found:
+    for port in open_ports:
         for security in (PLAINTEXT, Security(tls=tls)):
             with pytest.raises(NetworkError):
                 ask(port, security)
     internal = internal_security(secure._state(), secure._folder.certificates)
-    (controller,) = [one for node in secure._state().nodes for one in [node.ports.controller]]
-    assert controller in found
-    ask(controller, internal)  # so it is the missing login that is refused there
+    (controller,) = [port for node in secure._state().nodes for port in [node.ports.controller]]
+    assert controller in open_ports
+    ask(controller, internal)  # so the missing login is what is refused there
     with pytest.raises(LocalClusterError, match="no plaintext listener: use secure_bootstrap with security"):
         _ = secure.bootstrap
 
@@ -128,8 +128,8 @@ def test_a_command_without_an_address_says_what_to_give(secure: LocalCluster) ->
     status = secure.status()
     ended = run("topics", "list", env={"OTTLA_DIR": str(Path(status.directory).parent), "OTTLA_BOOTSTRAP": ""})
     assert ended.exit_code == 2
-    given = f"--bootstrap {status.secure_bootstrap} --ca-file {status.ca_file} --username alice"
-    assert given in " ".join(ended.stderr.split())
+    options = f"--bootstrap {status.secure_bootstrap} --ca-file {status.ca_file} --username alice"
+    assert options in " ".join(ended.stderr.split())
 
 
 def test_one_more_broker_joins(secure: LocalCluster) -> None:

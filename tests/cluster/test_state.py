@@ -1,4 +1,4 @@
-"""The state file, the process table, and what is said when they disagree."""
+"""The state file, the process table, and what is reported when they disagree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ottla.cluster.ports import PortTaken, free_ports
 from ottla.cluster.process import Life, ProcessId, end, life, send, spawn, wait_until
 from ottla.cluster.redis import find_redis, password, password_file, start_redis, wait_for_redis
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, RedisState, StateDamaged, folders
-from ottla.cluster.status import look
+from ottla.cluster.status import read_status
 from ottla.engines.fleet.store import open_store
 from ottla.engines.fleet.units import Charter
 from ottla.errors import LocalClusterError
@@ -64,11 +64,11 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     state = replace(_state(process=ProcessId(7, "then")), owner=ProcessId.own(), settings={"a": "b"})
     folder.save(state)
     assert folder.load() == state
-    assert [found.name for found in folders(tmp_path)] == ["c"]
+    assert [folder.name for folder in folders(tmp_path)] == ["c"]
 
 
 def test_a_cluster_that_was_never_there_is_absent(tmp_path: Path) -> None:
-    assert look(ClusterFolder(tmp_path, "c")).condition is Condition.ABSENT
+    assert read_status(ClusterFolder(tmp_path, "c")).condition is Condition.ABSENT
     assert LocalCluster("c", dir=tmp_path).down() is False
 
 
@@ -79,12 +79,12 @@ def test_a_damaged_state_file_is_named_and_down_removes_it(tmp_path: Path, text:
     (folder.path / "state.json").write_text(text, encoding="latin-1")
     with pytest.raises(StateDamaged, match=r"state\.json"):
         folder.load()
-    assert look(folder).condition is Condition.DAMAGED
+    assert read_status(folder).condition is Condition.DAMAGED
     with pytest.raises(StateDamaged, match="ottla cluster down"):  # and not: delete data that may be wanted
         LocalCluster("c", dir=tmp_path).up()
     assert (folder.path / "state.json").exists()
     assert LocalCluster("c", dir=tmp_path).down() is True
-    assert look(folder).condition is Condition.ABSENT
+    assert read_status(folder).condition is Condition.ABSENT
 
 
 @pytest.mark.parametrize("wrong", [{"nodes": []}, {"owner": {"pid": "x", "started": 1.0}}, {"owner": {"pid": 1}}])
@@ -93,15 +93,15 @@ def test_a_state_file_that_makes_no_sense_is_damaged(tmp_path: Path, wrong: dict
     folder.save(_state())
     file = folder.path / "state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
-    assert look(folder).condition is Condition.DAMAGED
+    assert read_status(folder).condition is Condition.DAMAGED
 
 
 def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: ProcessId) -> None:
     folder = ClusterFolder(tmp_path, "c")
     folder.save(_state(process=sleeper))
-    assert look(folder).condition is Condition.RUNNING
+    assert read_status(folder).condition is Condition.RUNNING
     end([sleeper], grace=0)
-    status = look(folder)
+    status = read_status(folder)
     assert status.condition is Condition.STALE
     assert "ottla cluster up --name c" in status.note
     assert not status.up
@@ -110,19 +110,19 @@ def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: Pro
 def test_a_start_that_was_cut_short_is_stale_and_one_under_way_is_not(tmp_path: Path, sleeper: ProcessId) -> None:
     folder = ClusterFolder(tmp_path, "c")
     folder.save(_state(Phase.STARTING, sleeper))
-    assert look(folder).condition is Condition.STALE
+    assert read_status(folder).condition is Condition.STALE
     with folder.locked(timeout=1):
-        assert look(folder).condition is Condition.STARTING
+        assert read_status(folder).condition is Condition.STARTING
 
 
 def test_a_cluster_whose_program_is_gone_is_orphaned(tmp_path: Path, sleeper: ProcessId) -> None:
-    gone = spawn([sys.executable, "-c", ""], log=tmp_path / "gone", environment=dict(os.environ))
-    assert wait_until(lambda: life(gone) is Life.DEAD, timeout=10)
+    dead = spawn([sys.executable, "-c", ""], log=tmp_path / "gone", environment=dict(os.environ))
+    assert wait_until(lambda: life(dead) is Life.DEAD, timeout=10)
     folder = ClusterFolder(tmp_path, "c")
-    folder.save(replace(_state(process=sleeper), owner=gone))
-    status = look(folder)
+    folder.save(replace(_state(process=sleeper), owner=dead))
+    status = read_status(folder)
     assert status.condition is Condition.ORPHANED
-    assert f"pid {gone.pid}" in status.note
+    assert f"pid {dead.pid}" in status.note
 
 
 def test_a_recycled_pid_is_never_hit(tmp_path: Path) -> None:
@@ -133,14 +133,14 @@ def test_a_recycled_pid_is_never_hit(tmp_path: Path) -> None:
     assert LocalCluster("c", dir=tmp_path).down() is True
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells the ticks since it booted")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux has the ticks since boot")
 def test_a_clock_that_is_set_changes_no_process(sleeper: ProcessId, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: 0.0)
     assert ProcessId.of(sleeper.pid) == sleeper
     assert life(sleeper) is Life.RUNNING
 
 
-def test_a_frozen_process_is_told_from_a_running_one(sleeper: ProcessId) -> None:
+def test_a_frozen_process_is_distinguished_from_a_running_one(sleeper: ProcessId) -> None:
     send(sleeper, signal.SIGSTOP)
     assert wait_until(lambda: life(sleeper) is Life.FROZEN, timeout=5)
     send(sleeper, signal.SIGCONT)
@@ -162,7 +162,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path
 
 
 def test_a_program_that_does_not_exist_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match="could not be started"):
+    with pytest.raises(LocalClusterError, match="could not start"):
         spawn([str(tmp_path / "nothing")], log=tmp_path / "log", environment={})
 
 
@@ -190,9 +190,7 @@ def test_two_commands_on_one_cluster_do_not_collide(tmp_path: Path) -> None:
     assert not folder.busy()
 
 
-def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ClusterFolder(tmp_path, "c")
     before = _state()
     folder.save(before)
@@ -210,7 +208,7 @@ def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half_file(
     assert folder.load() == before
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalClusterError, match="Not a directory"):
         LocalCluster("c", dir=tmp_path / "file" / "clusters").down()
@@ -223,7 +221,7 @@ def test_a_process_keeps_nothing_open_that_its_starter_got_from_a_shell(tmp_path
     try:
         os.close(writer)
         assert select.select([reader], [], [], 5)[0] == [reader]
-        assert os.read(reader, 1) == b""  # the end: nobody else holds the other side
+        assert os.read(reader, 1) == b""  # the end: no other process holds the other side
     finally:
         end([process], grace=0)
         os.close(reader)
@@ -237,7 +235,7 @@ def test_the_guard_sees_that_a_program_is_dead_before_its_parent_does(tmp_path: 
         folder.save(replace(_state(), owner=known))
         guard = start_guard(folder, known, environment=dict(os.environ))
         try:
-            owner.kill()  # and not waited for: it stays as a zombie, its pid taken
+            owner.kill()  # not waited for: it stays a zombie, and its pid stays taken
             assert wait_until(lambda: not folder.path.exists(), timeout=20)
         finally:
             end([guard], grace=0)
@@ -256,7 +254,7 @@ def test_another_redis_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None
         end([first], grace=0)
     third = start_redis(find_redis(environment), tmp_path / "second", port=port, environment=environment)
     end([third], grace=0)
-    with pytest.raises(LocalClusterError, match="ended while starting") as caught:  # an old log line is not blamed
+    with pytest.raises(LocalClusterError, match="ended during startup") as caught:  # an old log line is not blamed
         wait_for_redis(third, tmp_path / "second", port=port, timeout=10)
     assert not isinstance(caught.value, PortTaken)
 
@@ -264,14 +262,14 @@ def test_another_redis_on_the_port_is_not_taken_for_ours(tmp_path: Path) -> None
 def _said(port: int, *commands: str) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
-        heard = b""
-        while more := connection.recv(1 << 16):
-            heard += more
-        return heard
+        received = b""
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+        return received
 
 
 def _redis_on_a_free_port(folder: Path) -> tuple[ProcessId, int]:
-    """Other tests look for ports at the same time, so the port that was free may be taken a moment later."""
+    """Other tests take ports at the same time, so a free port may be taken a moment later."""
     environment = dict(os.environ)
     while True:
         (port,) = free_ports(1, random.Random())
@@ -284,7 +282,7 @@ def _redis_on_a_free_port(folder: Path) -> tuple[ProcessId, int]:
 
 
 def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
-    """They reach its port; its password they cannot read, neither in a file nor in the list of processes."""
+    """They reach its port, but cannot read its password, neither in a file nor in the process list."""
     environment, folder = dict(os.environ), tmp_path / "c" / 'a "redis"'
     before = os.umask(0)
     try:
@@ -296,9 +294,9 @@ def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
         assert len(secret) > 30
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {
-            one.name: one.stat().st_mode & 0o077
-            for one in folder.rglob("*")
-            if one.is_file() and secret.encode() in one.read_bytes()
+            path.name: path.stat().st_mode & 0o077
+            for path in folder.rglob("*")
+            if path.is_file() and secret.encode() in path.read_bytes()
         } == {
             "password": 0,
             "redis.conf": 0,
@@ -320,16 +318,16 @@ def test_no_other_account_can_use_the_redis(tmp_path: Path) -> None:
         end([again], grace=0)
 
 
-def test_the_password_is_not_told_to_another_process_that_has_the_port(tmp_path: Path) -> None:
+def test_the_password_is_not_sent_to_another_process_that_has_the_port(tmp_path: Path) -> None:
     environment = dict(os.environ)
-    with socket.create_server(("127.0.0.1", 0)) as somebody:
-        somebody.setblocking(False)
-        port = somebody.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        port = server.getsockname()[1]
         running = start_redis(find_redis(environment), tmp_path / "redis", port=port, environment=environment)
         with pytest.raises(PortTaken):
             wait_for_redis(running, tmp_path / "redis", port=port, timeout=10)
         with pytest.raises(BlockingIOError):
-            somebody.accept()
+            server.accept()
 
 
 def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +338,7 @@ def test_a_kept_cluster_moves_when_its_redis_lost_its_port(tmp_path: Path, monke
     monkeypatch.setattr(lifecycle, "start_nodes", lambda state, *_, **__: state)
     tools = lifecycle.Tools(Java(Path("java"), (), {}), Path("redis"))
     folder = ClusterFolder(tmp_path, "c")
-    moved = lifecycle.start_cluster(state, folder, tools=tools, deadline=Deadline.after(1), chance=random.Random(5))
+    moved = lifecycle.start_cluster(state, folder, tools=tools, deadline=Deadline.after(1), rng=random.Random(5))
     assert moved.redis is not None
     assert moved.redis.port != taken
 
@@ -351,7 +349,7 @@ def test_what_runs_on_in_a_deleted_folder_is_ended_by_the_next_up(
     redis, _ = _redis_on_a_free_port(tmp_path / "c" / "redis")
     try:
         shutil.rmtree(tmp_path / "c")
-        monkeypatch.setenv("PATH", str(tmp_path))  # no Java: this much is enough here
+        monkeypatch.setenv("PATH", str(tmp_path))  # no Java is enough here
         monkeypatch.delenv("JAVA_HOME", raising=False)
         with pytest.raises(LocalClusterError, match="Java"):
             LocalCluster("c", dir=tmp_path).up()
@@ -401,7 +399,7 @@ def test_files_with_passwords_are_for_their_user_alone(tmp_path: Path) -> None:
     state = ClusterRequest(brokers=1, secure=True, cache_dir=Path("cache")).new_state("c", random.Random(3))
     folder = ClusterFolder(tmp_path / "base", "c")
     folder.path.mkdir(parents=True)
-    folder.path.chmod(0o755)  # as an earlier version made it
+    folder.path.chmod(0o755)  # as an earlier version created it
     folder.node(1).mkdir()
     folder.properties(1).write_text("")
     before = os.umask(0)
@@ -443,5 +441,5 @@ def test_commands_exclude_one_another_although_lock_files_come_and_go(tmp_path: 
     (tmp_path / "count").write_text("0")
     command = [sys.executable, "-c", _COUNTING, str(tmp_path / "base"), "100"]
     running = [subprocess.Popen(command) for _ in range(3)]
-    assert [one.wait(60) for one in running] == [0, 0, 0]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "300"

@@ -64,8 +64,8 @@ def test_a_wrong_topic_says_what_is_wrong(text: str, reason: str) -> None:
 
 
 def _state(brokers: int, *, secure: bool = False, settings: dict[str, str] | None = None) -> ClusterState:
-    wanted = ClusterRequest(brokers=brokers, secure=secure, settings=settings or {}, cache_dir=Path("cache"))
-    return wanted.new_state("c", random.Random(1))
+    request = ClusterRequest(brokers=brokers, secure=secure, settings=settings or {}, cache_dir=Path("cache"))
+    return request.new_state("c", random.Random(1))
 
 
 def _properties(state: ClusterState, node_id: int) -> dict[str, str]:
@@ -95,14 +95,14 @@ def test_replication_follows_the_number_of_brokers(brokers: int, replicas: str, 
 
 
 def test_a_plain_cluster_has_no_secure_listener_and_a_secure_one_has_two() -> None:
-    wanted = _state(1, secure=True)
-    plain, secure = _properties(_state(1), 1), _properties(wanted, 1)
+    state = _state(1, secure=True)
+    plain, secure = _properties(_state(1), 1), _properties(state, 1)
     assert [part.split(":")[0] for part in plain["advertised.listeners"].split(",")] == ["PLAINTEXT"]
     assert [part.split(":")[0] for part in secure["advertised.listeners"].split(",")] == ["SASL_SSL", "SSL"]
     assert "CONTROLLER:SASL_SSL" in secure["listener.security.protocol.map"]
     assert secure["inter.broker.listener.name"] == "SASL_SSL"
     assert not [key for key in plain if "ssl.keystore" in key or "jaas" in key]
-    password = wanted.users["alice"]
+    password = state.users["alice"]
     assert f'user_alice="{password}"' in secure["listener.name.sasl_ssl.plain.sasl.jaas.config"]
     assert password != _state(1, secure=True).users["alice"], "every cluster has passwords of its own"
 
@@ -152,8 +152,8 @@ def test_a_token_says_who_and_until_when_and_is_signed(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     certificates.create()
     head, claims, signature = Tokens("alice", certificates).signed(now=1000.5, lifetime=60.0).split(".")
-    told = json.loads(base64.urlsafe_b64decode(claims + "=="))
-    assert {name: told[name] for name in ("sub", "iat", "exp")} == {"sub": "alice", "iat": 1000, "exp": 1060}
+    payload = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert {name: payload[name] for name in ("sub", "iat", "exp")} == {"sub": "alice", "iat": 1000, "exp": 1060}
     assert json.loads(base64.urlsafe_b64decode(head + "==")) == {"alg": "ES256", "kid": "ottla"}
     assert len(base64.urlsafe_b64decode(signature + "==")) == 64
 
@@ -212,7 +212,7 @@ def test_no_two_nodes_of_a_cluster_are_given_the_same_port() -> None:
         def choice(self, seq: Any) -> Any:
             return super().choice(seq[:300])
 
-    nodes = fresh_nodes(50, is_open=True, secure=True, chance=Forgetful(1))
+    nodes = fresh_nodes(50, is_open=True, secure=True, rng=Forgetful(1))
     ports = [port for node in nodes for port in node.ports.taken()]
     assert len(ports) == len(set(ports))
 
@@ -223,7 +223,7 @@ def test_a_missing_or_old_java_is_one_sentence_that_says_what_to_install(tmp_pat
     old = _java(tmp_path / "old", "11.0.2")
     with pytest.raises(LocalClusterError, match=f"{old} is Java 11"):
         find_java({"PATH": str(old.parent)})
-    with pytest.raises(LocalClusterError, match="not a Java that runs"):
+    with pytest.raises(LocalClusterError, match="not a working Java"):
         find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": os.devnull})
 
 

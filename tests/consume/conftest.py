@@ -1,4 +1,4 @@
-"""What the tests of the consumer share."""
+"""Fixtures shared by the tests of the consumer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .ways import SETTINGS
 
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
-    """Every thread of a consumer has an owner that ended it."""
+    """Check that every thread of a consumer was stopped."""
     yield
     eventually(lambda: not our_threads(), f"no thread is left of {our_threads()}")
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker that lets members hurry."""
+    """One broker with short minimum timeouts."""
     with LocalCluster("groups", brokers=1, dir=tmp_path_factory.mktemp("clusters"), settings=SETTINGS) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def group() -> str:
-    """A group that no other test uses."""
+    """A group name that no other test uses."""
     return f"group-{uuid.uuid4().hex[:8]}"

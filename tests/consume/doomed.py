@@ -1,4 +1,4 @@
-"""A program that joins a group, says so, and is killed."""
+"""A program that joins a group, prints a line, and waits to be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of groups whose program does nothing but hold what it should, and a ledger that no two hold the same."""
+"""Group members whose program only holds its partitions, and a ledger that checks that no two hold the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Partitions = frozenset[TopicPartition]
 
 
 class Ledger:
-    """Who holds what. Noted before a member says that it holds something, and until after it has let go."""
+    """Who holds what: recorded before a member reports a partition as held, and until after it released it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class Ledger:
 
 
 class Holder:
-    """The user's side of a membership: a thread that lets go and takes over, and writes down what it saw."""
+    """The program's side of a membership: a thread that releases and takes over partitions, and records what it saw."""
 
     def __init__(
         self, cluster: Cluster, group: str, topics: set[str], *, name: str, ledger: Ledger, options: GroupOptions
@@ -73,7 +73,7 @@ class Holder:
         self._thread.join(10)
 
     def leave(self, timeout: float = 5.0) -> float:
-        """Lets go of everything and leaves; tells how many seconds leaving took."""
+        """Release everything and leave; return the seconds that leaving took."""
         self.stop_holding()
         self._ledger.let_go(self.name, self.held)
         self.held = frozenset()
@@ -87,27 +87,27 @@ class Holder:
             self._woken.clear()
             if self.polls:
                 self.membership.polled()
-                self._act(self.membership.wanted())
+                self._act(self.membership.target())
 
-    def _act(self, wanted: TargetAssignment) -> None:
-        gone = self.held & wanted.lost
-        revoked = self.held - wanted.partitions - wanted.lost
-        new = wanted.partitions - self.held
-        if gone or revoked:
-            self.held -= gone | revoked
-            self.lost += [gone] if gone else []
+    def _act(self, target: TargetAssignment) -> None:
+        lost = self.held & target.lost
+        revoked = self.held - target.partitions - target.lost
+        new = target.partitions - self.held
+        if lost or revoked:
+            self.held -= lost | revoked
+            self.lost += [lost] if lost else []
             self.revoked += [revoked] if revoked else []
-            self._ledger.let_go(self.name, gone | revoked)
-            self.membership.holding(self.held)
+            self._ledger.let_go(self.name, lost | revoked)
+            self.membership.report_held(self.held)
         if new:
             self._ledger.take(self.name, new)
             self.held |= new
             self.taken.append(new)
-            self.membership.holding(self.held)
+            self.membership.report_held(self.held)
 
 
 class Stage:
-    """Makes holders that are taken down at the end, and waits for what they should come to hold."""
+    """Makes holders that leave at the end, and waits for what they should hold."""
 
     def __init__(self, bootstrap: str, stack: ExitStack) -> None:
         self.bootstrap = bootstrap
@@ -131,7 +131,7 @@ class Stage:
 
 
 class Holding(Protocol):
-    """Somebody who holds partitions, ours or not."""
+    """A member with partitions, ours or another client's."""
 
     name: str
     held: Partitions
@@ -139,15 +139,15 @@ class Holding(Protocol):
     def check(self) -> None: ...
 
 
-def settled(holders: Sequence[Holding], whole: Partitions, *, seconds: float = 20.0) -> None:
-    """Waits until the holders have everything between them, each his even share."""
+def settled(holders: Sequence[Holding], everything: Partitions, *, seconds: float = 20.0) -> None:
+    """Wait until the holders have all partitions between them, evenly."""
 
     def is_settled() -> bool:
         for holder in holders:
             holder.check()
         sizes = [len(holder.held) for holder in holders]
         together = frozenset[TopicPartition]().union(*(holder.held for holder in holders))
-        return together == whole and sum(sizes) == len(whole) and max(sizes) - min(sizes) <= 1
+        return together == everything and sum(sizes) == len(everything) and max(sizes) - min(sizes) <= 1
 
     eventually(is_settled, lambda: f"{ {h.name: sorted(map(str, h.held)) for h in holders} }", seconds=seconds)
 

@@ -1,4 +1,4 @@
-"""Programs that are interrupted and killed: `python -m tests.consume.programs NAME ...`, one function for each name."""
+"""Programs that are interrupted and killed: `python -m tests.consume.programs NAME ...`, one function per name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ways import WAYS
 
 
 def work(bootstrap: str, group: str, topic: str, way: str, path: str) -> None:
-    """Processes records, slowly, by writing down which they are, and commits often."""
+    """Process records slowly, writing down which they are, and commit often."""
     out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     options = GroupOptions(**WAYS[way])
     with ottla.Consumer(bootstrap, group=group, topics=topic, options=options, commit_every=0.05) as consumer:
@@ -25,14 +25,14 @@ def work(bootstrap: str, group: str, topic: str, way: str, path: str) -> None:
 
 
 def wait(bootstrap: str, group: str, topic: str) -> None:
-    """Reads what there is, says so, and waits for more in a loop that only Ctrl-C ends."""
+    """Read what there is, print it, and wait for more in a loop that only Ctrl-C ends."""
     with ottla.Consumer(bootstrap, group=group, topics=topic) as consumer:
         for batch in consumer:
             print(len(batch), flush=True)
 
 
 def transform(bootstrap: str, group: str, source: str, sink: str, tid: str, way: str) -> None:
-    """Reads, transforms and produces, each batch in one transaction with its offsets; says when one is committed."""
+    """Read, transform and produce, each batch in one transaction with its offsets; print after each commit."""
     options = GroupOptions(**WAYS[way])
     with (
         ottla.Producer(bootstrap, transactional_id=tid, transaction_timeout=10) as producer,

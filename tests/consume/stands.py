@@ -1,7 +1,7 @@
-"""Machines of both protocols on a stand with a clock of its own, and players for simulated groups of them.
+"""State machines of both protocols on a test stand with its own clock, and players for simulated groups of them.
 
-A machine and its holdings come in; a test sets the clock, sees each step and answers it. What both protocols say
-differently is with their tests.
+A machine and its ownership come in; a test sets the clock, sees each step and answers it. What differs between the
+protocols is in their own tests.
 """
 
 from __future__ import annotations
@@ -23,66 +23,66 @@ RETRIED = [ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_pr
 MachineT = TypeVar("MachineT", bound=Classic | Modern)
 
 
-def some(*indices: int) -> Partitions:
-    """Partitions of the one topic."""
+def t_partitions(*indices: int) -> Partitions:
+    """Return partitions of the topic `t`."""
     return frozenset(TopicPartition("t", index) for index in indices)
 
 
 class Stand(Generic[MachineT]):
-    """A machine, its holdings, and a clock."""
+    """A machine, its ownership, and a clock."""
 
-    def __init__(self, machine: MachineT, holdings: OwnedPartitions) -> None:
+    def __init__(self, machine: MachineT, ownership: OwnedPartitions) -> None:
         self.machine = machine
-        self.holdings = holdings
+        self.ownership = ownership
         self.now = 0.0
         self.polled = 0.0
         self.topics = TOPICS
 
     def step(self) -> Step:
-        """What the machine does now."""
+        """Return the machine's next step."""
         return self.machine.step(self.now, topics=self.topics, polled=self.polled)
 
     def ask(self) -> Ask:
-        """What it asks the coordinator now."""
+        """Return the request that it sends now."""
         step = self.step()
         assert isinstance(step, Ask), step
         return step
 
     def rest(self) -> float:
-        """Until when it has nothing to do."""
+        """Return until when it has nothing to do."""
         step = self.step()
         assert isinstance(step, Rest), step
         return step.until
 
     def act(self) -> None:
-        """What a consumer does at once."""
-        self.holdings.hold(self.holdings.look().partitions)
+        """Do what a prompt consumer does."""
+        self.ownership.hold(self.ownership.target().partitions)
 
 
 @dataclass
 class Player:
-    """A consumer that takes its time, in a simulated group."""
+    """A slow consumer in a simulated group."""
 
     name: str
-    holdings: OwnedPartitions
+    ownership: OwnedPartitions
     pace: float
-    """How often the consumer's thread has its turn: slow ones act on what they saw long ago."""
+    """How often the consumer's thread runs: slow ones act on what they saw long ago."""
     held: Partitions = frozenset()
     taking: Partitions | None = None
 
     def consume(self) -> None:
-        """Half of it at a time: it looks and lets go, or takes over what it saw before."""
+        """Do half of the work: look and release, or take over what it saw before."""
         if self.taking is not None:
             self.held |= self.taking
             self.taking = None
         else:
-            self.taking = self.holdings.look().partitions
+            self.taking = self.ownership.target().partitions
             self.held &= self.taking
-        self.holdings.hold(self.held)
+        self.ownership.hold(self.held)
 
 
 def check_nothing_is_held_twice(players: Iterable[Player]) -> None:
-    """Nobody has what another has."""
+    """Check that no two players hold the same partition."""
     owners: dict[TopicPartition, str] = {}
     for player in players:
         for partition in player.held:
@@ -91,6 +91,6 @@ def check_nothing_is_held_twice(players: Iterable[Player]) -> None:
 
 
 def are_even(players: Iterable[Player], count: int) -> bool:
-    """Whether so many partitions are held, by everybody about as many."""
+    """Return whether `count` partitions are held, evenly."""
     sizes = [len(player.held) for player in players]
     return sum(sizes) == count and max(sizes) - min(sizes) <= 1

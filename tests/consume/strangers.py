@@ -1,4 +1,4 @@
-"""Members of groups that are confluent-kafka's, beside ours and in the same ledger."""
+"""Group members of confluent-kafka, next to ours and in the same ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .members import Ledger, Partitions
 
 
 class Stranger:
-    """A confluent-kafka consumer on a thread that polls it and keeps account of what it holds."""
+    """A confluent-kafka consumer on a thread that polls it and records what it holds."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, *, name: str, ledger: Ledger, **settings: Any) -> None:
         self.name = name
@@ -21,9 +21,9 @@ class Stranger:
         self.errors: list[str] = []
         self._ledger = ledger
         self._stop = False
-        given = {key.replace("_", "."): value for key, value in settings.items()}
+        renamed = {key.replace("_", "."): value for key, value in settings.items()}
         basics = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
-        self._consumer = confluent_kafka.Consumer(basics | given)
+        self._consumer = confluent_kafka.Consumer(basics | renamed)
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
         self._thread = threading.Thread(target=self._run, name=f"stranger-{name}", daemon=True)
         self._thread.start()
@@ -49,6 +49,6 @@ class Stranger:
         self.held |= new
 
     def _revoked(self, _: Any, partitions: list[Any]) -> None:
-        gone = frozenset(TopicPartition(p.topic, p.partition) for p in partitions)
-        self.held -= gone
-        self._ledger.let_go(self.name, gone)
+        revoked = frozenset(TopicPartition(p.topic, p.partition) for p in partitions)
+        self.held -= revoked
+        self._ledger.let_go(self.name, revoked)

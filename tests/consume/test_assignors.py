@@ -1,4 +1,4 @@
-"""Who gets what: range, sticky and cooperative assignments, by tables and for any group; and what members write."""
+"""Range, sticky and cooperative assignments, from tables and for random groups; and the bytes that members send."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TOPICS = ["a", "b", "c"]
 relaxed = settings(deadline=None)  # the machine may be busy
 
 
-def at(text: str) -> frozenset[TopicPartition]:
-    """`"a0 a1 b2"` as partitions."""
+def parse(text: str) -> frozenset[TopicPartition]:
+    """Parse `"a0 a1 b2"` as partitions."""
     return frozenset(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
 def wants(topics: str, owned: str = "", generation: int = 1) -> MemberSubscription:
-    return MemberSubscription(frozenset(topics), at(owned), generation)
+    return MemberSubscription(frozenset(topics), parse(owned), generation)
 
 
 partitions = st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 7))
@@ -45,7 +45,7 @@ sizes = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 6))
 
 @st.composite
 def orderly(draw: st.DrawFn) -> tuple[Members, Counts]:
-    """A group in which nobody claims what another has."""
+    """Generate a group in which no two members claim the same partition."""
     members, counts = draw(groups), draw(sizes)
     owned: dict[str, set[TopicPartition]] = {name: set() for name in members}
     for partition in sorted({p for subscription in members.values() for p in subscription.owned}):
@@ -87,7 +87,7 @@ def test_range_gives_each_subscriber_a_run_and_none_two_more_than_another(member
 
 @relaxed
 @given(groups, sizes)
-def test_nobody_could_give_one_to_somebody_with_two_fewer(members: Members, counts: Counts) -> None:
+def test_no_member_could_give_one_to_another_with_two_fewer(members: Members, counts: Counts) -> None:
     shares = stickily(members, counts)
     for giver, taker in product(members, members):
         could = any(partition.topic in members[taker].topics for partition in shares[giver])
@@ -103,7 +103,7 @@ def test_no_assignment_is_more_even(members: Members, counts: Counts) -> None:
     loads = sorted(len(share) for share in stickily(members, counts).values())
     everything = sorted(existing(members, counts))
     takers = [[member for member in members if partition.topic in members[member].topics] for partition in everything]
-    best = min(sum(who.count(m) ** 2 for m in members) for who in product(*takers))
+    best = min(sum(owners.count(m) ** 2 for m in members) for owners in product(*takers))
     assert sum(load**2 for load in loads) == best
 
 
@@ -149,26 +149,26 @@ def test_cooperation_gives_everything_out_within_a_few_rounds(members: Members, 
         shares = cooperatively(members, counts)
         if shares == before:
             break
-    assert shares == before, "and then nothing moves any more"
+    assert shares == before, "after that nothing moves"
     check_complete(shares, members, counts)
 
 
 CLAIMS = [
     ("the newer generation", {"m": wants("a", "a0", 3), "n": wants("a", "a0", 2)}, {"m": "a0", "n": ""}),
-    ("nobody, if both are as new", {"m": wants("a", "a0", 3), "n": wants("a", "a0", 3)}, {"m": "", "n": ""}),
+    ("none, if both are as new", {"m": wants("a", "a0", 3), "n": wants("a", "a0", 3)}, {"m": "", "n": ""}),
 ]
 
 
 @pytest.mark.parametrize(("members", "expected"), [c[1:] for c in CLAIMS], ids=[c[0] for c in CLAIMS])
 def test_of_two_who_claim_a_partition_it_belongs_to(members: Members, expected: dict[str, str]) -> None:
-    assert cooperatively(members, {"a": 1}) == {member: set(at(text)) for member, text in expected.items()}
+    assert cooperatively(members, {"a": 1}) == {member: set(parse(text)) for member, text in expected.items()}
 
 
 def test_a_new_member_gets_what_the_others_must_give_up_only_when_they_have() -> None:
     before = {"m": wants("a", "a0 a1 a2 a3"), "n": wants("a")}
-    assert cooperatively(before, {"a": 4}) == {"m": set(at("a0 a1")), "n": set()}
+    assert cooperatively(before, {"a": 4}) == {"m": set(parse("a0 a1")), "n": set()}
     after = {"m": wants("a", "a0 a1", 2), "n": wants("a", "", 2)}
-    assert cooperatively(after, {"a": 4}) == {"m": set(at("a0 a1")), "n": set(at("a2 a3"))}
+    assert cooperatively(after, {"a": 4}) == {"m": set(parse("a0 a1")), "n": set(parse("a2 a3"))}
 
 
 def test_chains_of_members_are_used_to_even_out() -> None:
@@ -197,8 +197,8 @@ def test_an_assignor_that_was_not_offered_is_refused() -> None:
 @relaxed
 @given(subscriptions, st.none() | st.text(max_size=5))
 def test_a_subscription_is_read_as_it_was_written(subscription: MemberSubscription, rack: str | None) -> None:
-    said = MemberSubscription(subscription.topics, subscription.owned, subscription.generation, rack)
-    assert read_subscription(write_subscription(said)) == said
+    written = MemberSubscription(subscription.topics, subscription.owned, subscription.generation, rack)
+    assert read_subscription(write_subscription(written)) == written
 
 
 @relaxed

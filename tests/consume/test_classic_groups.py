@@ -1,4 +1,4 @@
-"""Whole groups of machines of the classic protocol against a simulated coordinator with a clock of its own."""
+"""Whole groups of classic state machines against a simulated coordinator with its own clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.consume.classic_requests import HEARTBEAT, JOIN, LEAVE
+from ottla.consume.classic_messages import HEARTBEAT, JOIN, LEAVE
 from ottla.consume.steps import Ask, Look
 from ottla.errors import ConnectionLost, ErrorCode
-from ottla.testing.fake.groups import Group, Joining, Member
+from ottla.testing.fake.groups import Group, JoinRequest, Member
 from ottla.testing.fake.log import Refused
 
 from .classic_stand import COOPERATIVE, ClassicStand, topic
@@ -22,19 +22,19 @@ from .stands import Player, are_even, check_nothing_is_held_twice
 
 @dataclass
 class ClassicPlayer(Player):
-    """One with a machine, and what it waits for."""
+    """A player with a machine, and what it waits for."""
 
     stand: ClassicStand = field(default_factory=ClassicStand)
     asking: Ask | None = None
     member: Member | None = None
     welcome: dict[str, Any] | None = None
-    """The answer to its JoinGroup, which is on its way."""
+    """The response to its JoinGroup, which is under way."""
     alive: bool = True
 
 
 @dataclass
 class World:
-    """Players, a coordinator, one topic; everything happens in the order that `chance` decides."""
+    """Players, a coordinator and one topic; `chance` decides the order of events."""
 
     chance: random.Random
     count: int
@@ -47,11 +47,11 @@ class World:
     def join(self) -> None:
         stand = ClassicStand(assignors=self.assignors, max_poll_interval=10_000.0)
         pace = self.chance.choice([0.4, 0.1, 0.02])
-        self.players.append(ClassicPlayer(f"p{len(self.players)}", stand.holdings, pace, stand=stand))
+        self.players.append(ClassicPlayer(f"p{len(self.players)}", stand.ownership, pace, stand=stand))
 
     def turn(self) -> None:
-        """One thing happens to somebody."""
-        # Without faults nobody is left waiting for as long as a session lasts.
+        """Let one thing happen to one player."""
+        # Without faults, no player waits for as long as a session.
         self.now += self.chance.choice([0.0, 0.01, 0.3 if self.faults else 0.03])
         self.group.tick(self.now)
         player = self.chance.choice([player for player in self.players if player.alive])
@@ -64,7 +64,7 @@ class World:
         else:
             self._reply(player)
         self._welcome_all()
-        if not self.faults:  # with them somebody may have lost what another has now
+        if not self.faults:  # With faults, a player may have lost what another has now.
             check_nothing_is_held_twice(self.players)
 
     def _drive(self, player: ClassicPlayer) -> None:
@@ -78,10 +78,10 @@ class World:
     def _deliver(self, player: ClassicPlayer, ask: Ask) -> None:
         if ask.api != JOIN or not ask.fields["member_id"]:
             return
-        offers = tuple((one["name"], one["metadata"]) for one in ask.fields["protocols"])
-        joining = Joining("c", ask.fields["member_id"], None, 10.0, 10_000.0, "consumer", offers)
+        offers = tuple((entry["name"], entry["metadata"]) for entry in ask.fields["protocols"])
+        request = JoinRequest("c", ask.fields["member_id"], None, 10.0, 10_000.0, "consumer", offers)
         try:
-            player.member = self.group.join(joining, self.now)
+            player.member = self.group.join(request, self.now)
         except Refused as refused:
             self._answer(player, refused.code, member_id="")
 
@@ -111,14 +111,14 @@ class World:
             self.group.heartbeat(member, self.now)
             self._answer(player, ErrorCode.none)
             return
-        self.group.sync(member, {one["member_id"]: one["assignment"] for one in fields["assignments"]}, self.now)
+        self.group.sync(member, {entry["member_id"]: entry["assignment"] for entry in fields["assignments"]}, self.now)
         share = self.group.synced(member, fields["generation_id"], self.now)
         if share is not None:
             self._answer(player, ErrorCode.none, assignment=share)
 
     def _decide_join(self, player: ClassicPlayer, fields: Any) -> None:
         if not fields["member_id"]:
-            self._answer(player, ErrorCode.member_id_required, member_id=self.group.promise_id("c"))
+            self._answer(player, ErrorCode.member_id_required, member_id=self.group.reserve_id("c"))
         elif player.welcome is not None:
             welcome, player.welcome = player.welcome, None
             self._answer(player, ErrorCode.none, **welcome)
@@ -126,7 +126,7 @@ class World:
             raise Refused(ErrorCode.unknown_member_id)
 
     def _welcome_all(self) -> None:
-        """A generation that is complete is announced to all who wait for it, even if it ends before they hear of it."""
+        """Announce a complete generation to all who wait for it, even if it ends before they get it."""
         for player in self.players:
             member = player.member
             if member is None or player.asking is None or player.welcome is not None:
@@ -172,10 +172,10 @@ def test_in_a_group_without_faults_no_partition_is_ever_held_twice(
         for _ in range(world.chance.randrange(600)):
             world.turn()
     world.settle()
-    gone = world.players.pop(0)
-    gone.held = frozenset()
-    if gone.stand.machine.member_id in world.group.members:
-        world.group.leave(gone.stand.machine.member_id, None, world.now)
+    leaver = world.players.pop(0)
+    leaver.held = frozenset()
+    if leaver.stand.machine.member_id in world.group.members:
+        world.group.leave(leaver.stand.machine.member_id, None, world.now)
     world.settle()
 
 
@@ -187,7 +187,7 @@ def test_a_group_with_faults_settles(seed: int, count: int, assignors: tuple[str
         world.join()
         for _ in range(world.chance.randrange(100)):
             world.turn()
-    world.players.pop(0).alive = False  # dies without a word
+    world.players.pop(0).alive = False  # dies without leaving
     for _ in range(200):
         world.turn()
     world.settle()

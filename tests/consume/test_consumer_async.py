@@ -1,4 +1,4 @@
-"""The consumer in asyncio: `async for`, and waits that are cancelled."""
+"""The consumer in asyncio: `async for`, and cancelled waits."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def kafka() -> Iterator[FakeKafka]:
 
 def test_records_come_in_an_async_for(kafka: FakeKafka) -> None:
     async def program(consumer: Consumer) -> list[int]:
-        found: list[int] = []
+        offsets_read: list[int] = []
         async for batch in consumer:
-            found += [offset for _, offset in rows(batch)]
-            if len(found) == RECORDS // 2 + 50:
+            offsets_read += [offset for _, offset in rows(batch)]
+            if len(offsets_read) == RECORDS // 2 + 50:
                 await asyncio.to_thread(consumer.commit)
-            if len(found) >= RECORDS:
+            if len(offsets_read) >= RECORDS:
                 break
-        return found
+        return offsets_read
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         assert asyncio.run(program(consumer)) == list(range(RECORDS))
@@ -47,21 +47,21 @@ def test_records_come_in_an_async_for(kafka: FakeKafka) -> None:
 
 
 def test_a_cancelled_wait_loses_nothing(kafka: FakeKafka) -> None:
-    """Waits of many lengths, cancelled anywhere; what they would have got comes with the next one."""
+    """Waits of many lengths, cancelled anywhere; the next one gets their records."""
 
     async def program(consumer: Consumer) -> None:
         cancelled = 0
         while cancelled < 100:
-            found: list[int] = []
-            while len(found) < RECORDS:
+            offsets_read: list[int] = []
+            while len(offsets_read) < RECORDS:
                 try:
                     batch = await asyncio.wait_for(anext(consumer), 0.0001 * (cancelled % 23))
                 except TimeoutError:
                     cancelled += 1
-                    assert committed(kafka).get(AT, 0) <= len(found)
+                    assert committed(kafka).get(AT, 0) <= len(offsets_read)
                     continue
-                found += [offset for _, offset in rows(batch)]
-            assert found == list(range(RECORDS))
+                offsets_read += [offset for _, offset in rows(batch)]
+            assert offsets_read == list(range(RECORDS))
             consumer.seek(AT, 0)
             consumer.commit()
 
@@ -70,7 +70,7 @@ def test_a_cancelled_wait_loses_nothing(kafka: FakeKafka) -> None:
 
 
 def test_what_a_cancelled_wait_got_is_not_committed(kafka: FakeKafka) -> None:
-    """Found: it counted as handed out when the block ended."""
+    """Regression: a cancelled batch counted as finished when the block ended."""
 
     async def program(consumer: Consumer) -> None:
         await anext(consumer)
@@ -82,7 +82,7 @@ def test_what_a_cancelled_wait_got_is_not_committed(kafka: FakeKafka) -> None:
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         asyncio.run(program(consumer))
-        eventually(lambda: consumer._awaiting._ahead is None or consumer._awaiting._ahead.done())
+        eventually(lambda: consumer._async_poll._future is None or consumer._async_poll._future.done())
         got = consumer.position(AT)
     assert committed(kafka) == {AT: got}
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
@@ -90,7 +90,7 @@ def test_what_a_cancelled_wait_got_is_not_committed(kafka: FakeKafka) -> None:
 
 
 def test_other_calls_take_their_turn_after_a_cancelled_wait(kafka: FakeKafka) -> None:
-    """Found: for a second, they were told that another thread was using the consumer."""
+    """Regression: for a second, other calls failed because "another thread" was using the consumer."""
 
     async def program(consumer: Consumer) -> None:
         for _ in range(3):
@@ -118,25 +118,25 @@ def test_a_seek_after_a_cancelled_wait_counts(kafka: FakeKafka) -> None:
         return [offsets([first])[0], offsets([await anext(consumer)])[0]]
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
-        found = asyncio.run(program(consumer))
-    assert found == [0, 300]
+        offsets_read = asyncio.run(program(consumer))
+    assert offsets_read == [0, 300]
 
 
 def test_programs_may_change_between_the_ways_of_reading(kafka: FakeKafka) -> None:
-    async def one(consumer: Consumer) -> list[int]:
+    async def next_batch(consumer: Consumer) -> list[int]:
         return offsets([await anext(consumer)])
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
-        found = asyncio.run(one(consumer))
-        found += [next(consumer.records()).offset]
-        found += asyncio.run(one(consumer))  # another loop
-        found += offsets([next(iter(consumer))])
-        found += [offset for _, offset in read(consumer, RECORDS - len(found))]
-    assert found == list(range(RECORDS))
+        offsets_read = asyncio.run(next_batch(consumer))
+        offsets_read += [next(consumer.records()).offset]
+        offsets_read += asyncio.run(next_batch(consumer))  # another loop
+        offsets_read += offsets([next(iter(consumer))])
+        offsets_read += [offset for _, offset in read(consumer, RECORDS - len(offsets_read))]
+    assert offsets_read == list(range(RECORDS))
 
 
-def test_an_error_is_told_once_and_the_program_may_go_on(kafka: FakeKafka) -> None:
-    """Found: the error of a poll came back for ever."""
+def test_an_error_is_raised_once_and_the_program_may_continue(kafka: FakeKafka) -> None:
+    """Regression: the error of a poll came back forever."""
 
     async def program(consumer: Consumer) -> None:
         with pytest.raises(CorruptBatch):
@@ -177,16 +177,16 @@ async def _next(consumer: Consumer) -> object:
 
 def test_two_tasks_share_without_getting_the_same(kafka: FakeKafka) -> None:
     async def program(consumer: Consumer) -> list[int]:
-        found: list[int] = []
+        offsets_read: list[int] = []
 
         async def iterate() -> None:
             async for batch in consumer:
-                found.extend(offset for _, offset in rows(batch))
-                if len(found) >= RECORDS:
+                offsets_read.extend(offset for _, offset in rows(batch))
+                if len(offsets_read) >= RECORDS:
                     consumer.stop()
 
         await asyncio.gather(iterate(), iterate())
-        return found
+        return offsets_read
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         assert asyncio.run(program(consumer)) == list(range(RECORDS))

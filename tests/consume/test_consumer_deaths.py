@@ -1,4 +1,4 @@
-"""A broker is killed under consumers: the one that coordinates their groups and leads some of their partitions."""
+"""A broker is killed under consumers: the coordinator of their groups, which also leads some of their partitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAYS = {
 
 @pytest.fixture
 def broken(kafka: LocalCluster) -> Iterator[LocalCluster]:
-    """The brokers of the run, mended when the test ends."""
+    """The brokers of the run, restored when the test ends."""
     try:
         yield kafka
     finally:
@@ -40,7 +40,7 @@ def broken(kafka: LocalCluster) -> Iterator[LocalCluster]:
 def groups_of_one_broker(client: Cluster) -> tuple[int, Iterator[str]]:
     """A broker, and names of groups that it coordinates.
 
-    After the deaths of other tests a broker may coordinate none until the controller moves leaders back, minutes later.
+    After the kills of other tests, a broker may coordinate none until the controller moves leaders back, minutes later.
     """
     names = (f"deaths-{uuid.uuid4().hex[:6]}" for _ in itertools.count())
     broker = client.coordinator(next(names), CoordinatorKind.GROUP).id
@@ -69,7 +69,7 @@ def test_the_death_of_a_coordinator_and_leader_is_survived_without_loss_or_repet
             crew.flows()
             crew.stop_source()
         total = sum(crew.sent for crew in crews.values())
-        ends = {at: log.stop for at, log in Admin(client).log_ranges(all_of(topic, PARTITIONS)).items()}
+        ends = {tp: log.stop for tp, log in Admin(client).log_ranges(all_of(topic, PARTITIONS)).items()}
         assert sum(ends.values()) == total  # each crew has a source, and reads what both sent
         for way, crew in crews.items():
             crew.until(lambda: crew.history.count >= total, f"everything is processed by {way}")  # noqa: B023
@@ -77,5 +77,5 @@ def test_the_death_of_a_coordinator_and_leader_is_survived_without_loss_or_repet
                 crew.dismiss(worker)
             assert crew.history.repeated == [], way
             assert crew.history.trouble == [], way
-            found = GroupAdmin(client).committed(crew.group)
-            assert {at: told.offset for at, told in found.items()} == ends, way
+            committed = GroupAdmin(client).committed(crew.group)
+            assert {tp: offset.offset for tp, offset in committed.items()} == ends, way

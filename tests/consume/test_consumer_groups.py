@@ -1,4 +1,4 @@
-"""Consumers on a real broker: members come, go, die and fall asleep while records flow, and none is missed."""
+"""Consumers on a real broker: members join, leave, die and stall while records flow, and none is missed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.produce.producer import Producer
 
-from .consuming import Told, joined, read, rows, take
+from .consuming import RecordingListener, joined, read, rows, take
 from .members import all_of, settled
 from .ways import COOPERATIVE, EAGER, MODERN, WAYS
 from .workers import Crew, Worker
@@ -42,8 +42,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def client(broker: LocalCluster) -> Iterator[Cluster]:
-    with Cluster(broker.bootstrap) as one:
-        yield one
+    with Cluster(broker.bootstrap) as resource:
+        yield resource
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def topic(client: Cluster) -> str:
 
 @pytest.fixture
 def crew(broker: LocalCluster, group: str, topic: str) -> Iterator[Crew]:
-    with Crew(broker.bootstrap, group, topic) as one:
-        yield one
+    with Crew(broker.bootstrap, group, topic) as resource:
+        yield resource
 
 
 def options(way: str, **more: Any) -> GroupOptions:
@@ -64,7 +64,7 @@ def options(way: str, **more: Any) -> GroupOptions:
 
 
 def fill(bootstrap: str, topic: str, each: int = 50, partitions: int = PARTITIONS) -> None:
-    """So many records into every partition."""
+    """Write `count` records into every partition."""
     with Producer(bootstrap) as producer:
         for partition in range(partitions):
             for number in range(each):
@@ -72,15 +72,15 @@ def fill(bootstrap: str, topic: str, each: int = 50, partitions: int = PARTITION
 
 
 def lag(client: Cluster, group: str) -> int:
-    """Of the group, over all partitions."""
-    return sum(one.lag or 0 for one in GroupAdmin(client).lag(group))
+    """Return the lag of the group over all partitions."""
+    return sum(partition_lag.lag or 0 for partition_lag in GroupAdmin(client).lag(group))
 
 
 def committed_ends(client: Cluster, group: str, topic: str) -> bool:
-    """Whether the group has committed the end of every partition."""
-    found = GroupAdmin(client).committed(group)
+    """Return whether the group has committed the end of every partition."""
+    committed = GroupAdmin(client).committed(group)
     ends = Admin(client).log_ranges(all_of(topic, PARTITIONS))
-    return {at: told.offset for at, told in found.items()} == {at: log.stop for at, log in ends.items()}
+    return {tp: offset.offset for tp, offset in committed.items()} == {tp: log.stop for tp, log in ends.items()}
 
 
 # Members that come and go
@@ -131,7 +131,7 @@ def test_a_group_shared_with_confluent_misses_nothing_and_repeats_nothing_of_our
     crew: Crew, client: Cluster, ours: dict[str, Any], theirs: dict[str, Any]
 ) -> None:
     s = crew.hire_foreigner("s", **theirs)
-    crew.until(lambda: s.seen, "the other one begins")
+    crew.until(lambda: s.seen, "the other one starts")
     a = crew.hire("a", options=GroupOptions(**ours))
     settled([a, s], all_of(crew.topic, PARTITIONS))
     crew.flows()
@@ -143,7 +143,7 @@ def test_a_group_shared_with_confluent_misses_nothing_and_repeats_nothing_of_our
     crew.dismiss(a)
     crew.ends()
     crew.dismiss(z)
-    # Under cooperative rebalances, librdkafka's commit on revocation is refused now and then, and not tried again.
+    # With cooperative rebalances, brokers sometimes refuse librdkafka's commit on revocation, and it does not retry.
     assert crew.history.repeated_after(["a"]) == []
     assert crew.history.trouble == []
     assert committed_ends(client, crew.group, crew.topic)
@@ -190,7 +190,7 @@ def test_a_member_that_stops_polling_is_replaced_and_comes_back(crew: Crew, clie
     a = Sleeper(crew, "a", options=options(way, max_poll_interval=1.0))
     crew.workers.append(a)
     crew.until(sleeping.is_set, "the first falls asleep")
-    crew.history.let_go("a", all_of(crew.topic, PARTITIONS))  # it is asleep, and will hear of it when it wakes
+    crew.history.let_go("a", all_of(crew.topic, PARTITIONS))  # it is asleep and learns it when it wakes
     b = crew.hire("b", options=options(way))
     settled([b], all_of(crew.topic, PARTITIONS))
     crew.flows()
@@ -207,22 +207,24 @@ def test_a_member_that_stops_polling_is_replaced_and_comes_back(crew: Crew, clie
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_heartbeats_go_on_while_a_program_works_for_longer_than_its_session(
+def test_heartbeats_continue_while_a_program_works_for_longer_than_its_session(
     broker: LocalCluster, group: str, topic: str, way: str
 ) -> None:
     fill(broker.bootstrap, topic, 5)
-    told = Told()
+    listener = RecordingListener()
     more = {} if way == "modern" else {"session_timeout": 0.6}  # 2 s by the broker's own setting
-    with Consumer(broker.bootstrap, group=group, topics=topic, options=options(way, **more), listener=told) as consumer:
+    with Consumer(
+        broker.bootstrap, group=group, topics=topic, options=options(way, **more), listener=listener
+    ) as consumer:
         take(consumer)
         time.sleep(2.5 if way == "modern" else 1.2)  # the program's work
         consumer.commit()
-        assert told.of("lost") == []
-        assert len(told.of("assigned")) == 1
+        assert listener.of("lost") == []
+        assert len(listener.of("assigned")) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_static_member_that_restarts_goes_on_where_it_was(crew: Crew, client: Cluster, way: str) -> None:
+def test_a_static_member_that_restarts_continues_where_it_was(crew: Crew, client: Cluster, way: str) -> None:
     a = crew.hire("a", options=options(way, instance_id="one"))
     b = crew.hire("b", options=options(way, instance_id="two"))
     settled([a, b], all_of(crew.topic, PARTITIONS))
@@ -247,18 +249,18 @@ def test_a_paused_partition_waits_and_the_others_flow(
     broker: LocalCluster, client: Cluster, group: str, topic: str
 ) -> None:
     fill(broker.bootstrap, topic, 50)
-    at = TopicPartition(topic, 2)
-    told = Told(assigned=lambda consumer, _: consumer.pause(at))
+    tp = TopicPartition(topic, 2)
+    listener = RecordingListener(assigned=lambda consumer, _: consumer.pause(tp))
     with Consumer(
-        broker.bootstrap, group=group, topics=topic, listener=told, options=options("modern"), commit_every=None
+        broker.bootstrap, group=group, topics=topic, listener=listener, options=options("modern"), commit_every=None
     ) as consumer:
-        found = read(consumer, 250)
-        assert {partition for partition, _ in found} == {0, 1, 3, 4, 5}
+        records = read(consumer, 250)
+        assert {partition for partition, _ in records} == {0, 1, 3, 4, 5}
         assert consumer.poll(0.3) is None
-        assert consumer.positions() == {one: 50 if one != at else 0 for one in all_of(topic, PARTITIONS)}
+        assert consumer.positions() == {each: 50 if each != tp else 0 for each in all_of(topic, PARTITIONS)}
         consumer.commit()
         assert lag(client, group) == 50
-        consumer.resume(at)
+        consumer.resume(tp)
         assert read(consumer, 50) == [(2, offset) for offset in range(50)]
         consumer.commit()
     assert lag(client, group) == 0
@@ -270,14 +272,14 @@ def test_a_program_goes_to_a_time(broker: LocalCluster, group: str, client: Clus
     with Producer(broker.bootstrap) as producer:
         for number in range(100):
             producer.send(topic, b"x", timestamp=1_700_000_000.0 + number)
-    at = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     half = datetime.fromtimestamp(1_700_000_050.0, UTC)
     with Consumer(broker.bootstrap, group=group, topics=topic, start=half, options=options("modern")) as consumer:
         assert rows(take(consumer))[0] == (0, 50)
-        consumer.seek(at, datetime.fromtimestamp(1_700_000_089.5, UTC))
+        consumer.seek(tp, datetime.fromtimestamp(1_700_000_089.5, UTC))
         assert rows(take(consumer))[0] == (0, 90)
-        consumer.seek(at, datetime.now(UTC))
-        assert consumer.position(at) == 100
+        consumer.seek(tp, datetime.now(UTC))
+        assert consumer.position(tp) == 100
 
 
 def test_a_topic_that_appears_is_taken_in_by_its_pattern(broker: LocalCluster, client: Cluster, group: str) -> None:
@@ -294,10 +296,10 @@ def test_a_topic_that_appears_is_taken_in_by_its_pattern(broker: LocalCluster, c
         assert sorted(read(consumer, 20)) == [(p, o) for p in range(2) for o in range(10)]
 
 
-def test_a_topic_created_anew_is_noticed_by_what_was_committed(
+def test_a_topic_created_again_is_noticed_by_what_was_committed(
     broker: LocalCluster, client: Cluster, group: str
 ) -> None:
-    """The offset committed in the old topic is beyond the end of the new one."""
+    """The offset committed for the old topic is beyond the end of the new one."""
     topic, admin = f"anew-{next(_numbers)}", Admin(client)
     admin.create_topic(topic, partitions=1, replicas=1)
     fill(broker.bootstrap, topic, 50, 1)
@@ -335,7 +337,7 @@ def test_ctrl_c_ends_the_iteration_at_once(broker: LocalCluster, client: Cluster
     assert shown.rstrip().endswith("KeyboardInterrupt")
     assert took < 5.0, "it takes the end of an interpreter on a busy machine, not a session"
     assert GroupAdmin(client).describe(group).members == ()
-    assert lag(client, group) in (0, 10)  # all but the batch that it was working on, if it had not come back by then
+    assert lag(client, group) in (0, 10)  # all but the batch in work, if it had not asked for more yet
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -343,7 +345,7 @@ def test_leaving_is_quick(broker: LocalCluster, group: str, topic: str, way: str
     with Consumer(broker.bootstrap, group=group, topics=topic, options=options(way)) as consumer:
         joined(consumer, PARTITIONS)
         began = time.monotonic()
-    assert time.monotonic() - began < 5.0, "no session is waited for"
+    assert time.monotonic() - began < 5.0, "it does not wait for a session"
 
 
 # Transactions
@@ -377,7 +379,7 @@ def test_consume_transform_produce_is_exactly_once_across_kills(
 def test_a_member_that_lost_its_partitions_cannot_commit_them_in_a_transaction(
     broker: LocalCluster, client: Cluster, group: str, topic: str
 ) -> None:
-    """Found: under the epoch after the loss, the broker took offsets of partitions that were others' by then."""
+    """Regression: in the epoch after the loss, the broker accepted offsets of partitions that others owned by then."""
     fill(broker.bootstrap, topic, 10)
     sink = f"{topic}-sink"
     Admin(client).create_topic(sink, partitions=1, replicas=1)

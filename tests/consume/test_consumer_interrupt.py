@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a poll: whatever it comes between, nothing is passed over, and nothing committed unseen."""
+"""Ctrl-C in the middle of a poll: wherever it comes, nothing is skipped, and nothing is committed unseen."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ LOOP_FILES = tuple(
         "fetch/fetcher",
         "fetch/leaders",
         "fetch/buffer",
-        "fetch/troubles",
+        "fetch/recovery",
         "net/wakeup",
         "net/connection",
-        "net/errands",
+        "net/background",
         "net/frames",
-        "net/line",
+        "net/pipeline",
         "net/links",
         "net/lookups",
         "net/loop",
         "net/outbox",
         "net/pending",
         "net/traffic",
-        "net/watch",
+        "net/refresh",
     )
 )
-"""A program that waits drives the loop itself."""
+"""A waiting program runs the loop on its own thread."""
 RECORDS = 400
 AT = TopicPartition("t", 0)
 
@@ -67,36 +67,36 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def test_an_interrupted_poll_passes_nothing_over_and_commits_nothing_unseen(kafka: FakeKafka) -> None:
-    """Every place at which Ctrl-C can come, one after the other; the program goes on each time."""
+    """Interrupt at every possible place, one after the other; the program continues each time."""
     interrupter = CtrlC(FILES)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=0.001) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
-        found, interruptions, place = list[int](), 0, 1
+        seen, interruptions, place = list[int](), 0, 1
         while True:
             batch, was_interrupted = interrupter.ends(lambda: consumer.poll(0.2), place)
-            assert committed(kafka).get(AT, 0) <= len(found)
+            assert committed(kafka).get(AT, 0) <= len(seen)
             if batch is not None:
                 offsets = [offset for _, offset in rows(batch)]
-                assert offsets == list(range(len(found), len(found) + len(offsets)))
-                found += offsets
+                assert offsets == list(range(len(seen), len(seen) + len(offsets)))
+                seen += offsets
             if not was_interrupted and place > interrupter.seen + 50:
                 break
             interruptions += was_interrupted
             place += 1
-            if len(found) == RECORDS:
+            if len(seen) == RECORDS:
                 consumer.seek(AT, 0)
                 consumer.commit()
-                found.clear()
+                seen.clear()
     assert interruptions > 100
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_turn_of_the_loop_that_was_interrupted_passes_nothing_over(kafka: FakeKafka, seed: int) -> None:
-    """Of the many places in the turns of a program that drives the loop, some; what is on its way then comes again."""
+    """Interrupt at some of the many places in a program that runs the loop; what was under way comes again."""
     chance = random.Random(seed)
     interrupter = CtrlC(LOOP_FILES)
-    found, interruptions, most = list[int](), 0, 1
+    seen, interruptions, most = list[int](), 0, 1
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
@@ -106,13 +106,13 @@ def test_a_turn_of_the_loop_that_was_interrupted_passes_nothing_over(kafka: Fake
             most = max(most, min(interrupter.seen * 2, 4000))
             if batch is not None:
                 offsets = [offset for _, offset in rows(batch)]
-                assert offsets == list(range(len(found), len(found) + len(offsets)))
-                found += offsets
-            if len(found) == RECORDS:
+                assert offsets == list(range(len(seen), len(seen) + len(offsets)))
+                seen += offsets
+            if len(seen) == RECORDS:
                 consumer.seek(AT, 0)
-                found.clear()
-        found += [offset for _, offset in read(consumer, RECORDS - len(found))]
-    assert found == list(range(RECORDS))
+                seen.clear()
+        seen += [offset for _, offset in read(consumer, RECORDS - len(seen))]
+    assert seen == list(range(RECORDS))
 
 
 def test_an_interrupted_iteration_of_records_passes_nothing_over(kafka: FakeKafka) -> None:
@@ -120,44 +120,44 @@ def test_an_interrupted_iteration_of_records_passes_nothing_over(kafka: FakeKafk
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
         joined(consumer, 1)
         consumer.seek(AT, 0)
-        found = 0
+        count = 0
         records = consumer.records()
         for place in range(1, 600):
             record, was_interrupted = interrupter.ends(lambda: next(records), place)  # noqa: B023
             if was_interrupted:
                 records = consumer.records()
             else:
-                assert record.offset == found
-                found += 1
-            assert consumer.position(AT) == found
-            if found == RECORDS:
+                assert record.offset == count
+                count += 1
+            assert consumer.position(AT) == count
+            if count == RECORDS:
                 break
-    assert found > 100
+    assert count > 100
 
 
 class Alarm(Exception):
-    """What a program raises in a signal handler of its own."""
+    """What a program raises in its own signal handler."""
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, Alarm])
 def test_real_signals_at_any_time_lose_nothing(kafka: FakeKafka, kind: type[BaseException]) -> None:
-    """A timer interrupts polls at random; the handler raises only inside of our files, as a program's own code cannot
-    tell whether it got what was being returned to it, and other libraries do not expect it everywhere."""
+    """A timer interrupts polls at random. The handler raises only inside our files: the program's own code cannot tell
+    whether it received what was being returned, and other libraries do not expect it everywhere."""
 
     def alarm(_: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code.co_filename.endswith((*FILES, *LOOP_FILES)):
             raise kind
 
     before = signal.signal(signal.SIGALRM, alarm)
-    found, interruptions = list[int](), 0
+    seen, interruptions = list[int](), 0
     try:
         with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=0.001) as consumer:
             joined(consumer, 1)
             while interruptions < 30:
                 consumer.seek(AT, 0)
-                found.clear()
+                seen.clear()
                 signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.011)
-                while len(found) < RECORDS:
+                while len(seen) < RECORDS:
                     try:
                         batch = consumer.poll(0.2)
                     except kind:
@@ -167,9 +167,9 @@ def test_real_signals_at_any_time_lose_nothing(kafka: FakeKafka, kind: type[Base
                         signal.setitimer(signal.ITIMER_REAL, 0)
                         raise
                     if batch is not None:
-                        found += [offset for _, offset in rows(batch)]
+                        seen += [offset for _, offset in rows(batch)]
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                assert found == list(range(RECORDS))
+                assert seen == list(range(RECORDS))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -195,7 +195,7 @@ def test_a_signal_handler_that_polls_in_the_middle_of_a_poll_gets_an_error(kafka
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert "waits for records already" in str(errors[0])
+    assert "already waiting for records" in str(errors[0])
 
 
 def test_after_an_interruption_a_block_commits_only_what_was_done(kafka: FakeKafka) -> None:
@@ -213,7 +213,7 @@ def test_after_an_interruption_a_block_commits_only_what_was_done(kafka: FakeKaf
 
 
 def test_places_being_found_out_survive_an_interruption(kafka: FakeKafka) -> None:
-    """An interrupt while partitions come in: they are read all the same."""
+    """An interrupt while partitions are assigned: they are read nevertheless."""
     interrupter = CtrlC(FILES)
     for place in range(1, 200, 41):
         with new_consumer(kafka.bootstrap, f"g-{place}", topics="t") as consumer:

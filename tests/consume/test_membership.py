@@ -1,4 +1,4 @@
-"""Membership over a fake broker that misbehaves as told: what is survived, what is told, how it ends."""
+"""Membership over a fake broker with faults: what it survives, what it raises, how it ends."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def seen(fake: FakeKafka, api: str) -> list[RequestSeen]:
 
 
 SURVIVED: list[tuple[str, Callable[[FakeKafka], object]]] = [
-    ("a cut heartbeat", lambda fake: fake.cut("Heartbeat")),
-    ("a cut answer to a join", lambda fake: fake.cut("JoinGroup", when=When.AFTER_HANDLING)),
-    ("a cut answer to a sync", lambda fake: fake.cut("SyncGroup", when=When.AFTER_HANDLING)),
-    ("half an answer to a join", lambda fake: fake.half_response("JoinGroup")),
-    ("a coordinator that loads", lambda fake: fake.fail("JoinGroup", ErrorCode.coordinator_load_in_progress, times=2)),
-    ("a coordinator that is not there", lambda fake: fake.fail("FindCoordinator", ErrorCode.coordinator_not_available)),
+    ("a closed connection at a heartbeat", lambda fake: fake.cut("Heartbeat")),
+    ("a lost response to a join", lambda fake: fake.cut("JoinGroup", when=When.AFTER_HANDLING)),
+    ("a lost response to a sync", lambda fake: fake.cut("SyncGroup", when=When.AFTER_HANDLING)),
+    ("half a response to a join", lambda fake: fake.half_response("JoinGroup")),
+    ("a loading coordinator", lambda fake: fake.fail("JoinGroup", ErrorCode.coordinator_load_in_progress, times=2)),
+    ("no coordinator", lambda fake: fake.fail("FindCoordinator", ErrorCode.coordinator_not_available)),
     ("a coordinator that moved", lambda fake: fake.fail("SyncGroup", ErrorCode.not_coordinator)),
-    ("metadata that cannot be had", lambda fake: fake.cut("Metadata", times=2)),
-    ("a member that is not known", lambda fake: fake.fail("JoinGroup", ErrorCode.unknown_member_id, times=2)),
-    ("a generation that is over", lambda fake: fake.fail("SyncGroup", ErrorCode.illegal_generation)),
+    ("no metadata", lambda fake: fake.cut("Metadata", times=2)),
+    ("an unknown member", lambda fake: fake.fail("JoinGroup", ErrorCode.unknown_member_id, times=2)),
+    ("an old generation", lambda fake: fake.fail("SyncGroup", ErrorCode.illegal_generation)),
 ]
 
 
@@ -96,7 +96,7 @@ def test_a_coordinator_that_dies_is_replaced_and_nothing_is_given_up(fake: FakeK
     beats = len(seen(fake, "Heartbeat"))
     coordinator = seen(fake, "JoinGroup")[-1].broker
     fake.down(coordinator)
-    eventually(lambda: any(one.broker != coordinator for one in seen(fake, "Heartbeat")[beats:]))
+    eventually(lambda: any(request.broker != coordinator for request in seen(fake, "Heartbeat")[beats:]))
     assert (a.held, a.lost, a.revoked) == (WHOLE, [], [])
 
 
@@ -119,16 +119,16 @@ FATAL = [
 
 
 @pytest.mark.parametrize("code", FATAL)
-def test_what_ends_the_membership_is_told_with_advice(fake: FakeKafka, stage: Stage, code: ErrorCode) -> None:
+def test_what_ends_the_membership_is_raised_with_advice(fake: FakeKafka, stage: Stage, code: ErrorCode) -> None:
     woken = threading.Event()
     fake.fail("JoinGroup", code, times=None)
     membership = Membership(stage.cluster(), "g", options=GroupOptions(**QUICK), changed=woken.set)
     membership.subscribe(frozenset({"t"}))
     membership.start()
     assert woken.wait(10)
-    with pytest.raises(BrokerError, match=f"joining group g: {code.name.upper()}") as told:
+    with pytest.raises(BrokerError, match=f"joining group g: {code.name.upper()}") as caught:
         membership.check()
-    assert "hint:" in str(told.value)
+    assert "hint:" in str(caught.value)
     membership.leave(5.0)
 
 
@@ -173,7 +173,7 @@ def test_without_topics_nothing_is_asked(fake: FakeKafka, stage: Stage) -> None:
     assert seen(fake, "JoinGroup") == []
 
 
-def test_a_consumer_that_cannot_be_told_ends_the_membership(stage: Stage) -> None:
+def test_a_consumer_that_cannot_be_notified_ends_the_membership(stage: Stage) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
@@ -186,7 +186,7 @@ def test_a_consumer_that_cannot_be_told_ends_the_membership(stage: Stage) -> Non
     membership.leave(5.0)
 
 
-def test_wrong_credentials_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_raised(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     client = stage.cluster()
 
     def refused(*_: object, **__: object) -> None:
@@ -199,7 +199,7 @@ def test_wrong_credentials_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatc
         a.membership.check()
 
 
-def test_heartbeats_go_on_while_the_program_works(fake: FakeKafka, stage: Stage) -> None:
+def test_heartbeats_continue_while_the_program_works(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", **QUICK)
     settled([a], WHOLE)
     a.polls = False
@@ -208,7 +208,7 @@ def test_heartbeats_go_on_while_the_program_works(fake: FakeKafka, stage: Stage)
     assert a.membership.member.generation == 1
 
 
-def test_a_thousand_polls_ask_nobody(fake: FakeKafka, stage: Stage) -> None:
+def test_a_thousand_polls_send_no_request(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", heartbeat_interval=60.0, session_timeout=300.0)
     settled([a], WHOLE)
     before = len(fake.requests)
@@ -228,7 +228,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"session_timeout": 0}, r"session_timeout=...\) must be seconds from 0.001 to 2,000,000, got 0"),
     ({"max_poll_interval": "5m"}, r"max_poll_interval=...\) must be seconds .* got '5m'"),
     ({"heartbeat_interval": 45.0}, r"heartbeat_interval must be shorter than session_timeout .* got 45 and 45 s"),
-    ({"instance_id": ""}, r"instance_id=...\) must be a text that is not empty, or None, got ''"),
+    ({"instance_id": ""}, r"instance_id=...\) must be a non-empty string or None, got ''"),
 ]
 
 
@@ -239,11 +239,11 @@ def test_a_wrong_option_is_refused_with_what_is_accepted(options: dict[str, Any]
 
 
 def test_a_group_without_a_name_is_refused(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="not empty"):
+    with pytest.raises(ConfigError, match="must not be empty"):
         Membership(stage.cluster(), "", options=GroupOptions(), changed=lambda: None)
 
 
-# -- the choice of the protocol
+# -- choosing the protocol
 
 
 def chosen(protocol: Protocol = Protocol.AUTO) -> ChosenProtocol:
@@ -253,7 +253,7 @@ def chosen(protocol: Protocol = Protocol.AUTO) -> ChosenProtocol:
         "g",
         MemberSettings(
             options=options,
-            holdings=OwnedPartitions(),
+            ownership=OwnedPartitions(),
             member_id="me",
             waits=lambda failures: retry.wait(failures, 0.0),
             seconds=5.0,
@@ -262,7 +262,7 @@ def chosen(protocol: Protocol = Protocol.AUTO) -> ChosenProtocol:
     )
 
 
-def asked(machine: ChosenProtocol, now: float = 0.0) -> Ask:
+def next_request(machine: ChosenProtocol, now: float = 0.0) -> Ask:
     step = machine.step(now, topics=frozenset({"t"}), polled=0.0)
     assert isinstance(step, Ask)
     return step
@@ -286,42 +286,42 @@ CHOICES = [
 def test_auto_follows_what_the_group_is(answer: SimpleNamespace, expected: Protocol) -> None:
     machine = chosen()
     assert machine.protocol is None
-    machine.answered(asked(machine), answer, 0.0)
+    machine.answered(next_request(machine), answer, 0.0)
     assert machine.protocol is expected
 
 
 def test_auto_asks_again_when_the_coordinator_is_in_trouble() -> None:
     machine = chosen()
-    machine.answered(asked(machine), described(code=ErrorCode.not_coordinator), 0.0)
+    machine.answered(next_request(machine), described(code=ErrorCode.not_coordinator), 0.0)
     assert isinstance(machine.step(0.0, topics=frozenset({"t"}), polled=0.0), Rest)
-    machine.answered(asked(machine, 1.0), described("Stable"), 1.0)
+    machine.answered(next_request(machine, 1.0), described("Stable"), 1.0)
     assert machine.protocol is Protocol.CLASSIC
 
 
 @pytest.mark.parametrize("code", [ErrorCode.unsupported_version, ErrorCode.group_id_not_found])
 def test_auto_takes_the_classic_door_when_the_new_one_is_closed(code: ErrorCode) -> None:
     machine = chosen()
-    machine.answered(asked(machine), described("Empty"), 0.0)
-    machine.answered(asked(machine), SimpleNamespace(error_code=code, error_message=None), 0.0)
+    machine.answered(next_request(machine), described("Empty"), 0.0)
+    machine.answered(next_request(machine), SimpleNamespace(error_code=code, error_message=None), 0.0)
     assert machine.protocol is Protocol.CLASSIC
 
 
 def test_auto_takes_the_classic_door_on_an_old_broker() -> None:
     machine = chosen()
-    machine.answered(asked(machine), described("Empty"), 0.0)
-    heartbeat = asked(machine)
+    machine.answered(next_request(machine), described("Empty"), 0.0)
+    heartbeat = next_request(machine)
     assert heartbeat.lowest == 1
     machine.failed(heartbeat, UnsupportedFormat("too old"), 0.0)
     assert machine.protocol is Protocol.CLASSIC
 
 
-def test_who_insists_on_the_new_protocol_is_told_that_it_is_not_there() -> None:
+def test_a_required_protocol_that_is_missing_is_an_error() -> None:
     machine = chosen(Protocol.CONSUMER)
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
-        machine.answered(asked(machine), SimpleNamespace(error_code=ErrorCode.group_id_not_found), 0.0)
+        machine.answered(next_request(machine), SimpleNamespace(error_code=ErrorCode.group_id_not_found), 0.0)
 
 
-def test_a_broker_too_old_for_the_protocol_that_was_asked_for_is_told(fake: FakeKafka, stage: Stage) -> None:
+def test_a_broker_too_old_for_the_required_protocol_is_an_error(fake: FakeKafka, stage: Stage) -> None:
     a = stage.join("g", "t", name="a", protocol=Protocol.CONSUMER)
     eventually(lambda: a.membership._error is not None)
     with pytest.raises(UnsupportedFormat, match="ConsumerGroupHeartbeat"):

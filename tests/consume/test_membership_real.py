@@ -1,4 +1,4 @@
-"""Membership on a real broker: both protocols, members that come, go, die and return, and groups shared with others."""
+"""Membership on a real broker: both protocols; members that join, leave, die and return; groups shared with others."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def stranger(broker: LocalCluster, stage: Stage, group: str, topic: str) -> Iter
     with ExitStack() as stack:
 
         def create(name: str, **settings: Any) -> Stranger:
-            made = Stranger(broker.bootstrap, group, topic, name=name, ledger=stage.ledger, **settings)
-            stack.callback(made.leave)
-            return made
+            stranger = Stranger(broker.bootstrap, group, topic, name=name, ledger=stage.ledger, **settings)
+            stack.callback(stranger.leave)
+            return stranger
 
         yield create
 
@@ -117,9 +117,9 @@ def test_leaving_takes_less_than_a_second(stage: Stage, group: str, topic: str, 
 def test_leaving_is_quick_while_the_coordinator_lets_a_member_wait(stage: Stage, group: str, topic: str) -> None:
     slow = stage.join(group, topic, name="slow", **EAGER)
     settled([slow], all_of(topic, PARTITIONS))
-    slow.polls = False  # it does not let go, so that the others wait
+    slow.polls = False  # it does not release anything, so the others wait
     b = stage.join(group, topic, name="b", **EAGER)
-    eventually(lambda: b.membership._talk._asking is not None and b.membership._talk._asking[1].patient)
+    eventually(lambda: b.membership._coordinator._request is not None and b.membership._coordinator._request[1].patient)
     assert b.leave() < 1.0
     slow.polls = True
     settled([slow], all_of(topic, PARTITIONS))
@@ -177,14 +177,14 @@ def test_a_static_member_of_the_new_protocol_waits_for_the_session_of_a_dead_one
     whole = all_of(topic, PARTITIONS)
     a = stage.join(group, topic, name="a", **MODERN, instance_id="one")
     settled([a], whole)
-    a.membership._machine.farewell = lambda: None  # type: ignore[method-assign]  # dies without a word
+    a.membership._machine.farewell = lambda: None  # type: ignore[method-assign]  # dies without leaving
     a.leave()
     b = stage.join(group, topic, name="b", **MODERN, instance_id="one")
     settled([b], whole)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_that_stops_polling_loses_its_place_until_it_polls_again(
+def test_a_program_that_stops_polling_loses_its_membership_until_it_polls_again(
     stage: Stage, group: str, topic: str, way: str
 ) -> None:
     whole = all_of(topic, PARTITIONS)
@@ -192,7 +192,7 @@ def test_a_program_that_stops_polling_loses_its_place_until_it_polls_again(
     settled([a], whole)
     b = stage.join(group, topic, name="b", **WAYS[way])
     settled([a, b], whole)
-    known = len(a.lost)  # where a machine stands still for a second, it has lost its place before
+    known = len(a.lost)  # on a machine that stalls for a second, it has lost its membership before
     a.polls = False
     eventually(lambda: b.held == whole)
     assert a.membership.member.generation == -1
@@ -227,7 +227,7 @@ def test_the_topics_may_change(stage: Stage, group: str, topic: str, admin: Admi
     settled([a], all_of(other, 2))
 
 
-def test_a_topic_that_is_created_anew_is_let_go_of_and_taken_again(
+def test_a_topic_that_is_created_again_is_released_and_taken_over(
     stage: Stage, group: str, topic: str, admin: Admin
 ) -> None:
     a = stage.join(group, topic, name="a", **MODERN)
@@ -336,7 +336,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("options", "code"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS])
-def test_what_the_broker_refuses_is_told(
+def test_what_the_broker_refuses_is_raised(
     stage: Stage, group: str, topic: str, options: dict[str, Any], code: ErrorCode
 ) -> None:
     a = stage.join(group, topic, name="a", **options)
@@ -347,7 +347,7 @@ def test_what_the_broker_refuses_is_told(
     assert "hint:" in str(refused.value)
 
 
-def test_a_group_that_has_another_assignor_is_told(stage: Stage, group: str, topic: str) -> None:
+def test_a_group_with_another_assignor_is_an_error(stage: Stage, group: str, topic: str) -> None:
     a = stage.join(group, topic, name="a", **(EAGER | {"assignors": ("range",)}))
     settled([a], all_of(topic, PARTITIONS))
     b = stage.join(group, topic, name="b", **COOPERATIVE)
@@ -381,10 +381,10 @@ def test_the_coordinator_is_killed_and_every_group_goes_on(brokers_to_break: Loc
 
 
 def coordinated_by(client: Cluster, broker: int, count: int) -> list[tuple[str, str]]:
-    """Names of groups that this broker coordinates, one for each way."""
-    found: list[str] = []
-    while len(found) < count:
+    """Return names of groups that this broker coordinates, one for each protocol."""
+    names: list[str] = []
+    while len(names) < count:
         name = f"group-{uuid.uuid4().hex[:8]}"
         if client.coordinator(name, CoordinatorKind.GROUP).id == broker:
-            found.append(name)
-    return list(zip(WAYS, found, strict=True))
+            names.append(name)
+    return list(zip(WAYS, names, strict=True))

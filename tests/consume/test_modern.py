@@ -1,5 +1,5 @@
-"""The state machine of KIP-848: what its heartbeats say, what it makes of each answer, and whole groups of machines
-against a simulated coordinator with a clock of its own."""
+"""The KIP-848 state machine: what its heartbeats say, how it handles each response, and whole groups of machines
+against a simulated coordinator with its own clock."""
 
 from __future__ import annotations
 
@@ -23,43 +23,48 @@ from ottla.errors import BrokerError, ConnectionLost, ErrorCode, UnsupportedForm
 from ottla.model import TopicPartition
 from ottla.net import Refresh, Topic
 
-from .stands import RETRIED, TOPICS, Player, Stand, are_even, check_nothing_is_held_twice, some
+from .stands import RETRIED, TOPICS, Player, Stand, are_even, check_nothing_is_held_twice, t_partitions
 
 T, U = UUID(int=1), UUID(int=2)
 
 
 class ModernStand(Stand[Modern]):
-    """A stand, and what a coordinator of KIP-848 answers."""
+    """A stand, with the responses of a KIP-848 coordinator."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **overrides: Any) -> None:
         basics: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 10.0, "max_poll_interval": 30.0}
-        holdings = OwnedPartitions()
+        ownership = OwnedPartitions()
         machine = Modern(
             "g",
-            options=GroupOptions(**(basics | given)),
-            holdings=holdings,
+            options=GroupOptions(**(basics | overrides)),
+            ownership=ownership,
             member_id="me",
             waits=lambda _: 1.0,
             seconds=3.0,
         )
-        super().__init__(machine, holdings)
+        super().__init__(machine, ownership)
 
     def answer(
-        self, ask: Ask, code: ErrorCode = ErrorCode.none, *, epoch: int = 1, given: dict[UUID, list[int]] | None = None
+        self,
+        ask: Ask,
+        code: ErrorCode = ErrorCode.none,
+        *,
+        epoch: int = 1,
+        assigned: dict[UUID, list[int]] | None = None,
     ) -> None:
-        listed = [SimpleNamespace(topic_id=key, partitions=value) for key, value in (given or {}).items()]
+        listed = [SimpleNamespace(topic_id=key, partitions=value) for key, value in (assigned or {}).items()]
         response = SimpleNamespace(
             error_code=code,
             error_message=None,
             member_epoch=epoch,
             heartbeat_interval=timedelta(seconds=4),
-            assignment=None if given is None else SimpleNamespace(topic_partitions=listed),
+            assignment=None if assigned is None else SimpleNamespace(topic_partitions=listed),
         )
         self.machine.answered(ask, response, self.now)
 
     def become(self, *indices: int) -> None:
-        """A member that has joined and taken over its share."""
-        self.answer(self.ask(), given={T: list(indices)})
+        """Join and take over an assignment."""
+        self.answer(self.ask(), assigned={T: list(indices)})
         assert isinstance(self.step(), Look)
         self.machine.learned([Topic("t", T)], self.now)
         self.act()
@@ -104,7 +109,7 @@ def test_the_broker_sets_the_interval(stand: ModernStand) -> None:
 
 
 def test_a_new_member_without_partitions_asks_again_soon_but_not_for_ever(stand: ModernStand) -> None:
-    stand.answer(stand.ask(), given={})
+    stand.answer(stand.ask(), assigned={})
     waits = []
     for _ in range(12):
         waits.append(stand.rest() - stand.now)
@@ -117,55 +122,55 @@ def test_a_new_member_without_partitions_asks_again_soon_but_not_for_ever(stand:
 def test_a_member_that_had_to_give_everything_away_keeps_the_brokers_interval(stand: ModernStand) -> None:
     stand.become(0)
     stand.now = 4.0
-    stand.answer(stand.ask(), given={})
+    stand.answer(stand.ask(), assigned={})
     stand.act()
     stand.answer(stand.ask())
     assert stand.rest() == 8.0
 
 
 def test_what_is_given_is_offered_by_name_and_confirmed(stand: ModernStand) -> None:
-    stand.answer(stand.ask(), given={T: [0, 1]})
+    stand.answer(stand.ask(), assigned={T: [0, 1]})
     look = stand.step()
     assert look == Look(TOPICS, Refresh.IF_STALE)
     stand.machine.learned([Topic("t", T)], stand.now)
-    assert stand.holdings.look().partitions == some(0, 1)
+    assert stand.ownership.target().partitions == t_partitions(0, 1)
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0, 1]}]
 
 
 def test_a_topic_that_is_not_known_yet_is_left_out_and_looked_for(stand: ModernStand) -> None:
-    stand.answer(stand.ask(), given={T: [0], U: [3]})
+    stand.answer(stand.ask(), assigned={T: [0], U: [3]})
     stand.step()
     stand.machine.learned([Topic("t", T)], stand.now)
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == t_partitions(0)
     stand.answer(stand.ask())
     assert stand.rest() == 1.0
     stand.now = 1.0
     assert stand.step() == Look(TOPICS, Refresh.NOW)
     stand.machine.learned([Topic("u", U)], stand.now)
-    assert stand.holdings.look().partitions == some(0) | {TopicPartition("u", 3)}
+    assert stand.ownership.target().partitions == t_partitions(0) | {TopicPartition("u", 3)}
 
 
 def test_what_is_taken_away_is_reported_as_gone_only_when_it_is(stand: ModernStand) -> None:
     stand.become(0, 1)
     stand.now = 4.0
-    stand.answer(stand.ask(), given={T: [0]})
+    stand.answer(stand.ask(), assigned={T: [0]})
     assert stand.rest() == 8.0
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == t_partitions(0)
     assert stand.rest() == 8.0
-    stand.holdings.hold(some(0))
+    stand.ownership.hold(t_partitions(0))
     assert stand.ask().fields["topic_partitions"] == [{"topic_id": T, "partitions": [0]}]
 
 
-def test_a_topic_that_was_created_anew_is_let_go_of_first(stand: ModernStand) -> None:
+def test_a_topic_that_was_created_again_is_released_first(stand: ModernStand) -> None:
     stand.become(0)
     stand.now = 4.0
-    stand.answer(stand.ask(), given={U: [0]})
+    stand.answer(stand.ask(), assigned={U: [0]})
     stand.step()
     stand.machine.learned([Topic("t", U)], stand.now)
-    assert stand.holdings.look().partitions == frozenset()
-    stand.holdings.hold(frozenset())
+    assert stand.ownership.target().partitions == frozenset()
+    stand.ownership.hold(frozenset())
     stand.step()
-    assert stand.holdings.look().partitions == some(0)
+    assert stand.ownership.target().partitions == t_partitions(0)
     assert stand.machine._owned() == {(U, 0)}
 
 
@@ -176,7 +181,7 @@ def test_a_member_that_was_fenced_has_lost_everything_and_joins_again(stand: Mod
     stand.become(0)
     stand.now = 4.0
     stand.answer(stand.ask(), code)
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == t_partitions(0)
     assert stand.machine.generation == -1
     stand.now = 5.0
     ask = stand.ask()
@@ -195,8 +200,8 @@ def test_after_trouble_it_says_everything_again_and_nothing_is_lost(stand: Moder
     ask = stand.ask()
     assert (ask.fields["member_epoch"], ask.fields["subscribed_topic_names"]) == (1, ["t"])
     assert ask.fields["topic_partitions"] == [{"topic_id": T, "partitions": [0]}]
-    stand.answer(ask, given={T: [0]})
-    assert stand.holdings.look().partitions == some(0)
+    stand.answer(ask, assigned={T: [0]})
+    assert stand.ownership.target().partitions == t_partitions(0)
 
 
 def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: ModernStand) -> None:
@@ -207,7 +212,7 @@ def test_a_session_that_is_over_by_its_own_clock_has_lost_everything(stand: Mode
             stand.machine.failed(step, ConnectionLost("here:1", "gone"), stand.now)
         stand.now += 0.5
     stand.step()
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == t_partitions(0)
 
 
 FATAL = [
@@ -259,19 +264,19 @@ def test_a_program_that_stays_away_leaves_and_returns(stand: ModernStand) -> Non
     stand.now = 30.0
     ask = stand.ask()
     assert ask.fields["member_epoch"] == -1
-    assert stand.holdings.look().lost == some(0)
+    assert stand.ownership.target().lost == t_partitions(0)
     stand.answer(ask, epoch=-1)
     assert (stand.rest(), stand.machine.generation) == (inf, -1)
     stand.polled = 31.0
     assert stand.ask().fields["member_epoch"] == 0
 
 
-def test_without_topics_it_lets_go_and_then_leaves(stand: ModernStand) -> None:
+def test_without_topics_it_releases_everything_and_then_leaves(stand: ModernStand) -> None:
     stand.become(0)
     stand.topics = frozenset()
     assert stand.rest() == 4.0
-    assert stand.holdings.look().partitions == frozenset()
-    stand.holdings.hold(frozenset())
+    assert stand.ownership.target().partitions == frozenset()
+    stand.ownership.hold(frozenset())
     assert stand.ask().fields["member_epoch"] == -1
 
 
@@ -280,7 +285,7 @@ def test_without_topics_it_lets_go_and_then_leaves(stand: ModernStand) -> None:
 
 @dataclass
 class Registered:
-    """What the simulated coordinator knows of a member."""
+    """What the simulated coordinator knows about a member."""
 
     epoch: int
     assigned: frozenset[int] = frozenset()
@@ -290,7 +295,7 @@ class Registered:
 
 @dataclass
 class Coordinator:
-    """The broker's side of KIP-848 for one topic: a target, and members who are brought there step by step."""
+    """The broker's side of KIP-848 for one topic: a target, to which it moves the members step by step."""
 
     count: int
     epoch: int = 0
@@ -307,7 +312,7 @@ class Coordinator:
         if member not in self.members:
             return ErrorCode.unknown_member_id, 0, None
         listed = fields["topic_partitions"]
-        owned = None if listed is None else {index for one in listed for index in one["partitions"]}
+        owned = None if listed is None else {index for topic in listed for index in topic["partitions"]}
         me = self.members[member]
         self._bring_on(me, self.target(member), owned)
         is_full = "rebalance_timeout" in fields
@@ -321,14 +326,14 @@ class Coordinator:
         if me.leaving and (owned is None or owned & me.leaving):
             return
         me.leaving = frozenset()
-        taken = {index for one in self.members.values() if one is not me for index in one.assigned | one.leaving}
+        taken = {index for m in self.members.values() if m is not me for index in m.assigned | m.leaving}
         me.assigned |= target - taken
         me.epoch = self.epoch
 
 
 @dataclass
 class ModernPlayer(Player):
-    """One with a machine, and the answer that is on its way to it."""
+    """A player with a machine, and the response that is under way to it."""
 
     stand: ModernStand = field(default_factory=ModernStand)
     reply: tuple[Ask, tuple[ErrorCode, int, frozenset[int] | None]] | None = None
@@ -336,7 +341,7 @@ class ModernPlayer(Player):
 
 @dataclass
 class World:
-    """Players and a coordinator; everything happens in the order that `chance` decides."""
+    """Players and a coordinator; `chance` decides the order of events."""
 
     chance: random.Random
     coordinator: Coordinator
@@ -347,7 +352,7 @@ class World:
     def join(self) -> None:
         stand = ModernStand(max_poll_interval=10_000.0, session_timeout=10_000.0)
         stand.machine.member_id = name = f"p{len(self.players)}"
-        self.players.append(ModernPlayer(name, stand.holdings, self.chance.choice([0.4, 0.1, 0.02]), stand=stand))
+        self.players.append(ModernPlayer(name, stand.ownership, self.chance.choice([0.4, 0.1, 0.02]), stand=stand))
 
     def turn(self) -> None:
         self.now += self.chance.choice([0.0, 0.01, 0.1])
@@ -373,12 +378,12 @@ class World:
 
     def _reply(self, player: ModernPlayer) -> None:
         assert player.reply is not None
-        (ask, (code, epoch, given)), player.reply = player.reply, None
+        (ask, (code, epoch, assigned)), player.reply = player.reply, None
         if self.faults and self.chance.random() < 0.1:
             player.stand.machine.failed(ask, ConnectionLost("here:1", "gone"), self.now)
             return
-        listed = None if given is None else {T: sorted(given)} if given else {}
-        player.stand.answer(ask, code, epoch=epoch, given=listed)
+        listed = None if assigned is None else {T: sorted(assigned)} if assigned else {}
+        player.stand.answer(ask, code, epoch=epoch, assigned=listed)
 
     def settle(self) -> None:
         for _ in range(20_000):
@@ -397,7 +402,7 @@ def test_no_partition_is_ever_held_twice_whatever_is_lost_on_the_way(seed: int, 
         for _ in range(world.chance.randrange(300)):
             world.turn()
     world.settle()
-    gone = world.players.pop(0)
-    world.coordinator.members.pop(gone.name, None)
+    leaver = world.players.pop(0)
+    world.coordinator.members.pop(leaver.name, None)
     world.coordinator.epoch += 1
     world.settle()

@@ -1,4 +1,4 @@
-"""The ways to be a member of a group, in a hurry, and the settings of a broker that allows such haste."""
+"""The protocols of a group member with short timeouts, and the settings of a broker that allows them."""
 
 from __future__ import annotations
 

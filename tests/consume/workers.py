@@ -1,4 +1,4 @@
-"""Programs that process records as members of a group, on threads of the test; a ledger of who processed what."""
+"""Programs that process records as group members, on threads of the test, and a ledger of who processed what."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .members import Ledger, Partitions
 
 
 class History(Ledger):
-    """Who holds what, and what was processed by whom."""
+    """Who holds what, and who processed what."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class History(Ledger):
         self._writing = threading.Lock()
 
     def process(self, worker: str, held: Partitions, topic: str, records: Iterable[tuple[int, int]]) -> None:
-        """Records of a partition that its worker must hold."""
+        """Record that a worker processed records of a partition, which it must hold."""
         with self._writing:
             for partition, offset in records:
                 if TopicPartition(topic, partition) not in held:
@@ -36,7 +36,7 @@ class History(Ledger):
 
     @property
     def count(self) -> int:
-        """Of different records."""
+        """The number of distinct records."""
         return len(self.done)
 
     @property
@@ -50,7 +50,7 @@ class History(Ledger):
 
 
 class Worker(Listener):
-    """Processes until it is told to leave; `crew` has the ledger."""
+    """Processes records until it is told to leave; `crew` has the ledger."""
 
     def __init__(self, crew: Crew, name: str, **options: Any) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Worker(Listener):
         self.thread.start()
 
     def leave(self) -> None:
-        """Ends the iteration; the block closes the consumer."""
+        """End the iteration; the block closes the consumer."""
         self.consumer.stop()
         self.thread.join(20)
         assert not self.thread.is_alive()
@@ -76,7 +76,7 @@ class Worker(Listener):
             raise self.error
 
     def work(self, records: list[tuple[int, int]]) -> None:
-        """What the program does with records."""
+        """Process records, as the program does."""
         self._crew.history.process(self.name, self.held, self._crew.topic, records)
         self.seen += len(records)
 
@@ -110,9 +110,9 @@ class Foreigner:
         self.seen = 0
         self._crew = crew
         self._stop = False
-        given = {key.replace("_", "."): value for key, value in settings.items()}
+        renamed = {key.replace("_", "."): value for key, value in settings.items()}
         basics = {"bootstrap.servers": crew.bootstrap, "group.id": crew.group, "auto.offset.reset": "earliest"}
-        self._consumer = confluent_kafka.Consumer(basics | given)
+        self._consumer = confluent_kafka.Consumer(basics | renamed)
         self._consumer.subscribe([crew.topic], on_assign=self._assigned, on_revoke=self._revoked)
         self.thread = threading.Thread(target=self._run, name=f"foreigner-{name}", daemon=True)
         self.thread.start()
@@ -128,8 +128,8 @@ class Foreigner:
         while not self._stop:
             message = self._consumer.poll(0.05)
             if message is not None and message.error() is None:
-                at = (message.partition() or 0, message.offset() or 0)
-                self._crew.history.process(self.name, self.held, self._crew.topic, [at])
+                row = (message.partition() or 0, message.offset() or 0)
+                self._crew.history.process(self.name, self.held, self._crew.topic, [row])
                 self.seen += 1
         self._consumer.close()
 
@@ -139,13 +139,13 @@ class Foreigner:
         self.held |= new
 
     def _revoked(self, _: Any, partitions: list[Any]) -> None:
-        gone = frozenset(TopicPartition(p.topic, p.partition) for p in partitions)
-        self.held -= gone
-        self._crew.history.let_go(self.name, gone)
+        revoked = frozenset(TopicPartition(p.topic, p.partition) for p in partitions)
+        self.held -= revoked
+        self._crew.history.let_go(self.name, revoked)
 
 
 class Crew:
-    """The workers of one group, and a source of records that flow while they come and go."""
+    """The workers of one group, and a source of records while they come and go."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self.bootstrap, self.group, self.topic = bootstrap, group, topic
@@ -179,7 +179,7 @@ class Crew:
         worker.leave()
 
     def flows(self, records: int = 100) -> None:
-        """Waits until so many more are processed."""
+        """Wait until `records` more are processed."""
         goal = self.history.count + records
         self.until(lambda: self.history.count >= goal, f"{records} more records")
 
@@ -192,18 +192,18 @@ class Crew:
         eventually(met, what)
 
     def ends(self) -> None:
-        """No more records come, and all are processed."""
+        """Stop the source and wait until everything is processed."""
         self.stop_source()
         self.until(lambda: self.history.count >= self.sent, "everything processed")
         assert self.history.count == self.sent
 
     def stop_source(self) -> None:
-        """No more records come."""
+        """Stop the source."""
         self._stop.set()
         self._source.join(20)
 
     def _produce(self) -> None:
         with Producer(self.bootstrap, client_id="source") as producer:
-            while not self._stop.wait(0.02):  # about 500 records a second, which leaves the cores to those who read
+            while not self._stop.wait(0.02):  # about 500 records a second, which leaves the cores to the readers
                 producer.send_many(self.topic, [b"%d" % number for number in range(self.sent, self.sent + 10)])
                 self.sent += 10

@@ -27,7 +27,7 @@ def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) ->
     shares = [int(share) for share in re.findall(r"member \d: .* (\d+) partitions", done.stdout)]
     assert sum(shares) == 6
     assert all(shares), "both members had some"
-    assert "how to go on" in done.stdout
+    assert "what to try next" in done.stdout
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
     assert not list(tmp_path.iterdir())
 

@@ -21,25 +21,25 @@ def threads() -> list[str]:
 
 
 def test_every_range_is_done_once() -> None:
-    assert sorted(local.run(lambda one: one, RANGES, workers=3)) == RANGES
+    assert sorted(local.run(lambda unit: unit, RANGES, workers=3)) == RANGES
     assert list(local.run(len, [])) == []
     assert threads() == []
 
 
 def test_as_many_run_at_a_time_as_there_are_workers() -> None:
     together = threading.Barrier(4, timeout=30)
-    done = local.run(lambda one: together.wait() >= 0, RANGES[:4], workers=4)
+    done = local.run(lambda unit: together.wait() >= 0, RANGES[:4], workers=4)
     assert list(done) == [True] * 4
 
 
 def test_the_first_error_stops_the_rest_and_names_its_range() -> None:
     begun: list[OffsetRange] = []
 
-    def job(one: OffsetRange) -> int:
-        begun.append(one)
-        if one.start == 20:
+    def job(unit: OffsetRange) -> int:
+        begun.append(unit)
+        if unit.start == 20:
             raise InputError("wrong")
-        return one.start
+        return unit.start
 
     with pytest.raises(InputError, match="wrong") as failed:
         list(local.run(job, RANGES, workers=1))
@@ -49,7 +49,7 @@ def test_the_first_error_stops_the_rest_and_names_its_range() -> None:
 
 
 class Patient:
-    """A job that waits until it is told to stop."""
+    """A job that waits until the engine stops it."""
 
     def __init__(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self.is_stopped = is_stopped
@@ -63,12 +63,12 @@ class Patient:
     def undo(self, result: int) -> None:
         self.undone.append(result)
 
-    def __call__(self, one: OffsetRange) -> int:
-        if one.start < 20:
-            return one.start
+    def __call__(self, unit: OffsetRange) -> int:
+        if unit.start < 20:
+            return unit.start
         self.begun.set()
         eventually(self.is_stopped, "the engine to stop")
-        return one.start
+        return unit.start
 
 
 def test_leaving_early_stops_what_is_under_way_and_undoes_what_nobody_took() -> None:

@@ -1,6 +1,6 @@
-"""What operators and accidents do to a cluster, beyond what `LocalCluster` does: leaders are moved.
+"""What operators and accidents do to a cluster, beyond what `LocalCluster` does: leaders move.
 
-A cluster comes in; each function returns when what it did can be seen.
+A cluster comes in; each function returns when its effect is visible.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _ALTER_REASSIGNMENTS = 45
 
 def leaders(cluster: Cluster, topic: str) -> dict[int, int]:
     """The leader of each partition."""
-    found = cluster.metadata([topic], deadline=Deadline.after(30)).topics[topic]
-    return {partition.index: partition.leader for partition in found.partitions}
+    metadata = cluster.metadata([topic], deadline=Deadline.after(30)).topics[topic]
+    return {partition.index: partition.leader for partition in metadata.partitions}
 
 
 def rotate_leaders(cluster: Cluster, topic: str) -> int:
-    """Moves every partition's leader to its next replica, by reassignment and election; how many moved."""
+    """Move every partition's leader to its next replica, by reassignment and election. Returns how many moved."""
     before = leaders(cluster, topic)
-    found = cluster.metadata([topic], deadline=Deadline.after(30)).topics[topic]
-    replicas = {p.index: (*p.replicas[1:], p.replicas[0]) for p in found.partitions}
+    metadata = cluster.metadata([topic], deadline=Deadline.after(30)).topics[topic]
+    replicas = {p.index: (*p.replicas[1:], p.replicas[0]) for p in metadata.partitions}
     _ask(cluster, _ALTER_REASSIGNMENTS, {"topics": [_reassigned(topic, replicas)]}, "reassigning")
     _ask(cluster, _ELECT_LEADERS, {"election_type": 0, "topic_partitions": None}, "electing")
-    wanted = {index: order[0] for index, order in replicas.items()}
-    eventually(lambda: leaders(cluster, topic) == wanted, f"leaders of {topic} at {wanted}")
-    return sum(before[index] != leader for index, leader in wanted.items())
+    expected = {index: order[0] for index, order in replicas.items()}
+    eventually(lambda: leaders(cluster, topic) == expected, f"leaders of {topic} at {expected}")
+    return sum(before[index] != leader for index, leader in expected.items())
 
 
 def _reassigned(topic: str, replicas: dict[int, tuple[int, ...]]) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def _reassigned(topic: str, replicas: dict[int, tuple[int, ...]]) -> dict[str, A
 
 def _ask(cluster: Cluster, api: int, fields: dict[str, Any], what: str) -> None:
     def build(version_of: VersionOf) -> messages.Message:
-        given = fields | {"timeout": timedelta(seconds=10)}
-        message: messages.Message = messages.compose(messages.request_type(api, version_of(api)), given)
+        all_fields = fields | {"timeout": timedelta(seconds=10)}
+        message: messages.Message = messages.compose(messages.request_type(api, version_of(api)), all_fields)
         return message
 
     def check(response: Any) -> None:
@@ -57,7 +57,7 @@ def _ask(cluster: Cluster, api: int, fields: dict[str, Any], what: str) -> None:
 
 
 def elect_anybody(cluster: Cluster, topic: str) -> None:
-    """Lets any replica that is alive lead, also one that has not got all records."""
+    """Let any live replica become leader, even one that does not have all records."""
     _ask(
         cluster, _ELECT_LEADERS, {"election_type": 1, "topic_partitions": [{"topic": topic, "partitions": (0,)}]}, topic
     )

@@ -17,14 +17,14 @@ NewTopic = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
-    """Ours, connected to the brokers of the run."""
+    """Our client, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> NewTopic:
-    """Creates a topic and tells its name."""
+    """Creates a topic and returns its name."""
 
     def create(partitions: int = 6, replicas: int = 3) -> str:
         name = f"faults-{uuid.uuid4().hex[:8]}"
@@ -36,7 +36,7 @@ def new_topic(cluster: Cluster) -> NewTopic:
 
 @pytest.fixture
 def broken(kafka: LocalCluster) -> Iterator[LocalCluster]:
-    """The brokers of the run, for a test that breaks them; they are mended when it ends."""
+    """The brokers of the run, for a test that breaks them. They are repaired when it ends."""
     try:
         yield kafka
     finally:

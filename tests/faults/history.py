@@ -1,7 +1,7 @@
-"""What was sent and what became of it, compared with what a reader that is not ours finds in the log afterwards.
+"""Compares what was sent and reported with what a reader of another client finds in the log afterwards.
 
-In come the outcomes that a producer told its callers, and the records of every partition from beginning to end; out
-goes a verdict that names each way in which the two contradict one another. A fault never excuses a finding.
+The outcomes that a producer reported to its callers come in, and the records of every partition from beginning to end.
+A verdict goes out that names every contradiction between the two. A fault never excuses a contradiction.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _EXAMPLES = 5
 
 
 class State(IntEnum):
-    """What the caller was told."""
+    """The outcome that the caller was given."""
 
     OPEN = 0
     ACKED = 1
     FAILED = 2
-    """It is not in the log."""
+    """The record is not in the log."""
     UNKNOWN = 3
     """It failed and may be in the log."""
 
 
 class Kind(StrEnum):
-    """Contradictions between what was told and what is there."""
+    """Contradictions between the outcomes and the log."""
 
     LOST = "acknowledged and not in the log"
     MISACKED = "acknowledged for another place than it is at"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
 
 class Tag(NamedTuple):
-    """What a record's value says of it; `counter` counts all records of its writer."""
+    """What a record's value says about it. `counter` counts all records of its writer."""
 
     writer: int
     key: int
@@ -56,12 +56,12 @@ class Tag(NamedTuple):
         return None if self.key == UNKEYED else b"key-%d" % self.key
 
     def value_bytes(self, padding: int = 0) -> bytes:
-        """The record's value, with so many bytes behind it."""
+        """The record's value, followed by this many bytes of padding."""
         return b"%d|%d|%d|" % self + b"." * padding
 
     @classmethod
     def of(cls, value: bytes | None) -> Tag | None:
-        """The tag in a value; None when there is none."""
+        """The tag in a value; None if there is none."""
         try:
             writer, key, counter, padding = (value or b"").split(b"|")
             return None if padding.strip(b".") else cls(int(writer), int(key), int(counter))
@@ -69,7 +69,7 @@ class Tag(NamedTuple):
             return None
 
 
-class Found(NamedTuple):
+class LogRecord(NamedTuple):
     """A record in the log."""
 
     partition: int
@@ -79,7 +79,7 @@ class Found(NamedTuple):
 
 
 class History:
-    """Everything that one thread sent, compactly: a quarter of an hour has a million records."""
+    """Everything that one thread sent, in compact form: a quarter of an hour has a million records."""
 
     def __init__(self, writer: int) -> None:
         self.writer = writer
@@ -94,11 +94,11 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that is taken by the history itself."""
+        """The memory that the history itself takes."""
         return len(self) * (1 + 1 + 2 + 8)
 
     def sending(self, key: int) -> Tag:
-        """The next record."""
+        """Add the next record."""
         tag = Tag(self.writer, key, len(self))
         self._states.append(State.OPEN)
         self._keys.append(key)
@@ -107,25 +107,25 @@ class History:
         return tag
 
     def acknowledged(self, counter: int, *, partition: int, offset: int) -> None:
-        """The caller was told where it is."""
+        """Record that the caller got this place."""
         self._tell(counter, State.ACKED)
         self._partitions[counter] = partition
         self._offsets[counter] = offset
 
     def failed(self, counter: int, *, maybe_written: bool) -> None:
-        """The caller was told that it was not delivered."""
+        """Record that the caller got an error."""
         self._tell(counter, State.UNKNOWN if maybe_written else State.FAILED)
 
     def state(self, counter: int) -> State:
-        """What was told of a record."""
+        """The outcome of a record."""
         return State(self._states[counter])
 
     def place(self, counter: int) -> tuple[int, int]:
-        """The partition and offset that were told."""
+        """The partition and offset that the caller got."""
         return self._partitions[counter], self._offsets[counter]
 
     def tag(self, counter: int) -> Tag:
-        """Of a record that was sent."""
+        """The tag of a record that was sent."""
         return Tag(self.writer, self._keys[counter], counter)
 
     def acked_since(self, counter: int) -> int:
@@ -143,7 +143,7 @@ class History:
 
 
 class Verdict:
-    """What a check found. Clean when nothing contradicts."""
+    """The result of a check. Clean if nothing contradicts."""
 
     def __init__(self) -> None:
         self.found: Counter[Kind] = Counter()
@@ -153,68 +153,71 @@ class Verdict:
         self.arrived = 0
         """Records of unknown outcome that are in the log: allowed, and worth knowing."""
 
-    def find(self, kind: Kind, what: str) -> None:
-        """One more contradiction."""
+    def find(self, kind: Kind, example: str) -> None:
+        """Add a contradiction."""
         self.found[kind] += 1
         if len(self.examples[kind]) < _EXAMPLES:
-            self.examples[kind].append(what)
+            self.examples[kind].append(example)
 
     @property
     def clean(self) -> bool:
-        """Whether all that was told is true."""
+        """Whether all outcomes are true."""
         return not self.found
 
     def __str__(self) -> str:
-        told = ", ".join(f"{self.told[state]:,} {state.name.lower()}" for state in State if self.told[state])
-        lines = [f"{self.read:,} records read; told: {told or 'nothing'}; {self.arrived:,} of unknown outcome arrived"]
+        outcomes = ", ".join(f"{self.told[state]:,} {state.name.lower()}" for state in State if self.told[state])
+        summary = f"{self.read:,} records read; outcomes: {outcomes or 'none'}"
+        lines = [f"{summary}; {self.arrived:,} of unknown outcome arrived"]
         for kind, count in self.found.items():
             lines.append(f"{count:,} x {kind.name}: {kind}: {'; '.join(self.examples[kind])}")
         return "\n  ".join(lines)
 
 
-def check(histories: Sequence[History], log: Iterable[Found]) -> Verdict:
-    """Compares. The log comes partition by partition or mixed, ascending within each."""
+def check(histories: Sequence[History], log: Iterable[LogRecord]) -> Verdict:
+    """Compare. The log comes partition by partition or mixed, ascending within each partition."""
     verdict = Verdict()
-    of = {history.writer: history for history in histories}
+    history_of = {history.writer: history for history in histories}
     seen = {history.writer: bytearray(len(history)) for history in histories}
-    right = {history.writer: bytearray(len(history)) for history in histories}
-    last: dict[tuple[int, int], int] = {}
-    homes: dict[int, int] = {}
-    for found in log:
+    is_at_place = {history.writer: bytearray(len(history)) for history in histories}
+    last_counter: dict[tuple[int, int], int] = {}
+    partition_of_key: dict[int, int] = {}
+    for record in log:
         verdict.read += 1
-        tag = _sent_tag(of, found)
+        tag = _sent_tag(history_of, record)
         if tag is None:
-            verdict.find(Kind.PHANTOM, f"{found}")
+            verdict.find(Kind.PHANTOM, f"{record}")
             continue
-        _check_order(verdict, last, homes, tag, found)
-        history, times = of[tag.writer], seen[tag.writer]
+        _check_order(verdict, last_counter, partition_of_key, tag, record)
+        history, times = history_of[tag.writer], seen[tag.writer]
         times[tag.counter] = min(255, times[tag.counter] + 1)
         if times[tag.counter] > 1:
-            verdict.find(Kind.DUPLICATE, f"{tag} also at {found.partition}@{found.offset}")
-        if history.place(tag.counter) == (found.partition, found.offset):
-            right[tag.writer][tag.counter] = 1
+            verdict.find(Kind.DUPLICATE, f"{tag} also at {record.partition}@{record.offset}")
+        if history.place(tag.counter) == (record.partition, record.offset):
+            is_at_place[tag.writer][tag.counter] = 1
     for history in histories:
-        for counter, (there, placed) in enumerate(zip(seen[history.writer], right[history.writer], strict=True)):
-            _check_outcome(verdict, history, counter, there=bool(there), right=bool(placed))
+        for counter, (present, at_place) in enumerate(
+            zip(seen[history.writer], is_at_place[history.writer], strict=True)
+        ):
+            _check_outcome(verdict, history, counter, there=bool(present), right=bool(at_place))
     return verdict
 
 
-def _sent_tag(of: dict[int, History], found: Found) -> Tag | None:
-    tag = Tag.of(found.value)
-    if tag is None or tag.writer not in of or not 0 <= tag.counter < len(of[tag.writer]):
+def _sent_tag(history_of: dict[int, History], record: LogRecord) -> Tag | None:
+    tag = Tag.of(record.value)
+    if tag is None or tag.writer not in history_of or not 0 <= tag.counter < len(history_of[tag.writer]):
         return None
-    return tag if of[tag.writer].tag(tag.counter) == tag and tag.key_bytes() == found.key else None
+    return tag if history_of[tag.writer].tag(tag.counter) == tag and tag.key_bytes() == record.key else None
 
 
 def _check_order(
-    verdict: Verdict, last: dict[tuple[int, int], int], homes: dict[int, int], tag: Tag, found: Found
+    verdict: Verdict, last: dict[tuple[int, int], int], homes: dict[int, int], tag: Tag, record: LogRecord
 ) -> None:
-    before = last.get((tag.writer, found.partition), -1)
+    before = last.get((tag.writer, record.partition), -1)
     if tag.counter < before:
-        verdict.find(Kind.REORDERED, f"{tag} at {found.partition}@{found.offset}, behind its {before}")
-    last[tag.writer, found.partition] = max(before, tag.counter)
-    if tag.key != UNKEYED and homes.setdefault(tag.key, found.partition) != found.partition:
-        verdict.find(Kind.SCATTERED, f"{tag} in {found.partition}, others in {homes[tag.key]}")
+        verdict.find(Kind.REORDERED, f"{tag} at {record.partition}@{record.offset}, behind its {before}")
+    last[tag.writer, record.partition] = max(before, tag.counter)
+    if tag.key != UNKEYED and homes.setdefault(tag.key, record.partition) != record.partition:
+        verdict.find(Kind.SCATTERED, f"{tag} in {record.partition}, others in {homes[tag.key]}")
 
 
 def _check_outcome(verdict: Verdict, history: History, counter: int, *, there: bool, right: bool) -> None:
@@ -234,25 +237,25 @@ def _check_outcome(verdict: Verdict, history: History, counter: int, *, there: b
         verdict.find(kind, f"{history.tag(counter)}, told {partition}@{offset}")
 
 
-def read_log(bootstrap: str, topic: str, *, partitions: int, seconds: float = 60.0) -> Iterator[Found]:
-    """Every record of every partition, by a fresh confluent-kafka consumer that assigns them itself."""
+def read_log(bootstrap: str, topic: str, *, partitions: int, seconds: float = 60.0) -> Iterator[LogRecord]:
+    """Yield every record of every partition, read by a new confluent-kafka consumer."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, "check.crcs": True}
     )
     deadline = time.monotonic() + seconds
     with closing(consumer):
-        places = [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
-        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=seconds)[1] for place in places}
-        left = {number for number, end in ends.items() if end > 0}
-        consumer.assign([place for place in places if place.partition in left])
-        while left:
+        tps = [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
+        ends = {tp.partition: consumer.get_watermark_offsets(tp, timeout=seconds)[1] for tp in tps}
+        unread = {number for number, end in ends.items() if end > 0}
+        consumer.assign([tp for tp in tps if tp.partition in unread])
+        while unread:
             for message in consumer.consume(10_000, 0.5):
                 assert message.error() is None, message.error()
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None
                 assert offset is not None
                 if offset < ends[partition]:
-                    yield Found(partition, offset, message.key(), message.value())
+                    yield LogRecord(partition, offset, message.key(), message.value())
                 if offset >= ends[partition] - 1:
-                    left.discard(partition)
-            assert time.monotonic() < deadline, f"the partitions {left} of {topic} were not read in {seconds} s"
+                    unread.discard(partition)
+            assert time.monotonic() < deadline, f"the partitions {unread} of {topic} were not read in {seconds} s"

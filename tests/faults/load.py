@@ -1,6 +1,6 @@
-"""Threads that go on producing through everything, and note what they were told of each record.
+"""Threads that keep producing through everything, and note the outcome of each record.
 
-A producer and a topic come in; histories come out, complete once `settle` has returned. It sends keyed and unkeyed
+A producer and a topic come in; histories go out, complete once `settle` has returned. It sends keyed and unkeyed
 records, one by one and as lists, and knows nothing of the faults.
 """
 
@@ -54,17 +54,17 @@ class Load:
 
     @property
     def stopping(self) -> bool:
-        """Whether the threads shall end."""
+        """Whether the threads should end."""
         return self._stop.is_set()
 
     @property
     def histories(self) -> Sequence[History]:
-        """One of each thread."""
+        """The history of each thread."""
         return [writer.history for writer in self._writers]
 
     @property
     def sent(self) -> int:
-        """Records so far."""
+        """The number of records sent so far."""
         return sum(len(history) for history in self.histories)
 
     def told(self, state: State) -> int:
@@ -72,7 +72,7 @@ class Load:
         return sum(history.told[state] for history in self.histories)
 
     def mark(self) -> list[int]:
-        """Now, as a place in each history."""
+        """The current position in each history."""
         return [len(history) for history in self.histories]
 
     def acked_since(self, mark: Sequence[int]) -> int:
@@ -80,7 +80,7 @@ class Load:
         return sum(history.acked_since(counter) for history, counter in zip(self.histories, mark, strict=True))
 
     def wait_for(self, records: int, *, since: Sequence[int] | None = None, seconds: float = 30.0) -> int:
-        """Waits until so many records that are sent from now on, or since the mark, are acknowledged."""
+        """Wait until this many records sent from now on, or since the mark, are acknowledged."""
         mark = self.mark() if since is None else since
         deadline = time.monotonic() + seconds
         while (acked := self.acked_since(mark)) < records:
@@ -94,27 +94,27 @@ class Load:
         return acked
 
     def wait_for_outcomes(self, mark: Sequence[int], *, seconds: float) -> float:
-        """Waits until every record that was sent before the mark has its outcome; how long that took."""
-        began = time.monotonic()
-        while not all(h.all_told_before(counter) for h, counter in zip(self.histories, mark, strict=True)):
-            assert time.monotonic() - began < seconds, f"records had no outcome after {seconds} s: {self.producer!r}"
+        """Wait until every record sent before the mark has its outcome. Returns how long that took."""
+        started = time.monotonic()
+        while not all(history.all_told_before(counter) for history, counter in zip(self.histories, mark, strict=True)):
+            assert time.monotonic() - started < seconds, f"records had no outcome after {seconds} s: {self.producer!r}"
             time.sleep(0.02)
-        return time.monotonic() - began
+        return time.monotonic() - started
 
     def settle(self, seconds: float = 60.0) -> None:
-        """Stops sending and waits until every record has its outcome."""
+        """Stop sending and wait until every record has its outcome."""
         self._join()
         try:
             self.producer.flush(seconds)
         except NotDelivered:
-            pass  # the histories have it from each delivery
+            pass  # the histories get the outcome from each delivery
         for writer in self._writers:
             if writer.error is not None:
                 raise writer.error
-            writer.look()
+            writer.note_outcomes()
 
     def check(self, bootstrap: str, *, partitions: int) -> Verdict:
-        """What another client finds, compared with what was told."""
+        """Compare what another client finds with the outcomes."""
         return check(self.histories, read_log(bootstrap, self.topic, partitions=partitions))
 
     def _join(self) -> None:
@@ -144,8 +144,8 @@ class _Writer:
         self._chance = random.Random(number)
         self._waiting: dict[int, Delivery | BulkDelivery] = {}
 
-    def look(self) -> None:
-        """Notes the outcomes that have come."""
+    def note_outcomes(self) -> None:
+        """Note the outcomes that have arrived."""
         for counter in [counter for counter, delivery in self._waiting.items() if delivery.done]:
             self._note(counter, self._waiting.pop(counter))
 
@@ -157,7 +157,7 @@ class _Writer:
                     self._send()
                 time.sleep(self._pace.pause)
                 if time.monotonic() > looked_at + _LOOK_SECONDS + len(self._waiting) * 1e-5:
-                    self.look()
+                    self.note_outcomes()
                     looked_at = time.monotonic()
         except BaseException as error:
             self.error = error
@@ -183,9 +183,9 @@ class _Writer:
         except OttlaError:
             self.history.failed(counter, maybe_written=False)
         else:
-            at: OffsetRange | None = None if isinstance(delivery, Delivery) else result.ranges[0]  # type: ignore[union-attr]
-            if at is None:
+            offsets: OffsetRange | None = None if isinstance(delivery, Delivery) else result.ranges[0]  # type: ignore[union-attr]
+            if offsets is None:
                 self.history.acknowledged(counter, partition=result.partition, offset=result.offset)  # type: ignore[union-attr]
             else:
-                assert len(at) == 1
-                self.history.acknowledged(counter, partition=at.partition, offset=at.start)
+                assert len(offsets) == 1
+                self.history.acknowledged(counter, partition=offsets.partition, offset=offsets.start)

@@ -1,8 +1,8 @@
-"""A TCP proxy in front of each broker, whose faults a test changes while it runs.
+"""A TCP proxy in front of each broker. A test changes its faults while it runs.
 
 Clients connect to `Proxies.bootstrap` and stay behind the proxies: the ports in the brokers' answers are replaced,
-which keeps the length of each answer. It reads whole frames, so that a fault can meet the answers to one API only, and
-never changes a record.
+which keeps the length of each answer. It reads whole frames, so that a fault can affect the answers to one API only,
+and never changes a record.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True)
 class Faults:
-    """What happens to the answers of a broker; change the fields at any time."""
+    """What happens to the answers of a broker. Change the fields at any time."""
 
     cut: float = 0.0
-    """The chance that the connection is reset instead of an answer to `api` being complete: the broker has written,
-    nobody hears of it, or half of it."""
+    """The chance that the connection is reset before an answer to `api` is complete: the broker has written, but the
+    client does not learn of it."""
     api: int = PRODUCE
     """Whose answers are cut."""
     passes: int | None = 0
-    """So many bytes of such an answer come through; None for a random part of it."""
+    """How many bytes of such an answer come through; None for a random part of it."""
     hole: bool = False
-    """Answers are swallowed, the connection stays up."""
+    """Answers are swallowed; the connection stays up."""
     delay: float = 0.0
     """Seconds by which each answer is late."""
     drip: float = 0.0
-    """Bytes a second; 0 for no limit."""
+    """Bytes per second; 0 for no limit."""
 
     def heal(self) -> None:
-        """No faults."""
+        """Remove all faults."""
         self.cut, self.passes, self.hole, self.delay, self.drip = 0.0, 0, False, 0.0, 0.0
 
 
 class Proxy:
-    """In front of one broker."""
+    """The proxy of one broker."""
 
     def __init__(self, broker_port: int, *, seed: int) -> None:
         self.faults = Faults()
         self.cuts = 0
         """Answers that were cut off."""
         self.swallowed = 0
-        """Answers that fell into the hole."""
+        """Answers that were swallowed."""
         self.dripped = 0
-        """Answers that came in drips."""
+        """Answers that came byte by byte."""
         self.ports: dict[bytes, bytes] = {}
-        """Addresses in answers, and what clients shall see instead."""
+        """Addresses in answers, and what clients see instead."""
         self.chance = random.Random(seed)
         self._broker_port = broker_port
         self._listener = socket.create_server((_HOST, 0), backlog=64)
@@ -69,18 +69,18 @@ class Proxy:
         self._thread = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
 
     def start(self) -> None:
-        """Lets clients in."""
+        """Start accepting clients."""
         self._thread.start()
 
     def reset(self) -> None:
-        """Ends every connection with RST."""
+        """Close every connection with RST."""
         with self._lock:
             relays = list(self._relays)
         for relay in relays:
             relay.reset()
 
     def close(self) -> None:
-        """Ends everything."""
+        """Close everything."""
         self._closing = True
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
@@ -89,8 +89,8 @@ class Proxy:
         for relay in list(self._relays):
             relay.join()
 
-    def left(self, relay: _Relay) -> None:
-        """The connection is over."""
+    def remove(self, relay: _Relay) -> None:
+        """Remove a connection that has ended."""
         with self._lock:
             self._relays.discard(relay)
 
@@ -119,23 +119,23 @@ class _Relay:
         self._proxy = proxy
         self._client = client
         self._broker = broker
-        self._asked: deque[int] = deque()
-        """The APIs of the requests that have no answer yet: answers come in the order of the requests."""
+        self._open_requests: deque[int] = deque()
+        """The APIs of unanswered requests: answers come in the order of the requests."""
         self._ended = threading.Event()
-        self._outward = threading.Thread(target=self._run, args=(self._requests,), daemon=True)
-        self._homeward = threading.Thread(target=self._run, args=(self._answers,), daemon=True)
+        self._to_broker = threading.Thread(target=self._run, args=(self._requests,), daemon=True)
+        self._to_client = threading.Thread(target=self._run, args=(self._answers,), daemon=True)
         for end in (client, broker):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def start(self) -> None:
-        """Begins to pass on."""
-        self._homeward.start()
-        self._outward.start()  # last: it waits for the other one in the end
+        """Start forwarding."""
+        self._to_client.start()
+        self._to_broker.start()  # last: it waits for the other one at the end
 
     def reset(self) -> None:
-        """Ends both halves with RST; the threads see it and end."""
-        # Of the client only the reading half, or it would see an orderly end before the RST; towards the broker both,
-        # since a frozen one may keep a thread in `sendall`.
+        """Close both halves with RST. The threads notice and end."""
+        # Of the client's connection only the reading half, or the client would see an orderly end before the RST. Of
+        # the broker's both, since a frozen broker may keep a thread in `sendall`.
         for end, halves in ((self._client, socket.SHUT_RD), (self._broker, socket.SHUT_RDWR)):
             try:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -145,9 +145,9 @@ class _Relay:
         self._ended.set()
 
     def join(self) -> None:
-        """Waits for the threads."""
-        self._outward.join(10)
-        self._homeward.join(10)
+        """Wait for the threads."""
+        self._to_broker.join(10)
+        self._to_client.join(10)
 
     def _run(self, direction: object) -> None:
         assert callable(direction)
@@ -156,27 +156,27 @@ class _Relay:
         except OSError:
             pass
         self.reset()
-        if threading.current_thread() is self._outward:
-            self._homeward.join()
+        if threading.current_thread() is self._to_broker:
+            self._to_client.join()
             self._client.close()
             self._broker.close()
-            self._proxy.left(self)
+            self._proxy.remove(self)
 
     def _requests(self) -> None:
         while (frame := _frame(self._client)) is not None:
-            self._asked.append(int.from_bytes(frame[4:6], "big"))
+            self._open_requests.append(int.from_bytes(frame[4:6], "big"))
             self._broker.sendall(frame)
 
     def _answers(self) -> None:
         while (frame := _frame(self._broker)) is not None:
-            api = self._asked.popleft()
+            api = self._open_requests.popleft()
             for address, shown in self._proxy.ports.items():
                 frame = frame.replace(address, shown)
             if not self._deliver(frame, api):
                 return
 
     def _deliver(self, frame: bytes, api: int) -> bool:
-        """Passes an answer on, as far as the faults allow; whether the connection goes on."""
+        """Forward an answer, as far as the faults allow. Returns whether the connection stays open."""
         proxy, faults = self._proxy, self._proxy.faults
         if faults.delay:
             self._ended.wait(faults.delay)
@@ -203,7 +203,7 @@ class _Relay:
 
 
 class Proxies:
-    """One in front of each broker of a bootstrap list; a context manager."""
+    """One proxy in front of each broker of a bootstrap list; a context manager."""
 
     def __init__(self, bootstrap: str, *, seed: int = 0) -> None:
         ports = [int(address.rpartition(":")[2]) for address in bootstrap.split(",")]
@@ -234,12 +234,12 @@ class Proxies:
         return sum(proxy.cuts for proxy in self.proxies)
 
     def heal(self) -> None:
-        """No faults anywhere."""
+        """Remove all faults everywhere."""
         for proxy in self.proxies:
             proxy.faults.heal()
 
     def wait_for_cuts(self, count: int, *, seconds: float = 60.0) -> None:
-        """Waits until so many answers were cut off."""
+        """Wait until this many answers were cut off."""
         deadline = time.monotonic() + seconds
         while self.cuts < count:
             assert time.monotonic() < deadline, f"only {self.cuts} of {count} answers were cut in {seconds} s"
@@ -247,12 +247,12 @@ class Proxies:
 
 
 def _address(port: int) -> bytes:
-    """As it is in answers: the end of the host's string, then 4 bytes."""
+    """An address as it is in answers: the end of the host's string, then 4 bytes."""
     return _HOST.encode() + port.to_bytes(4, "big")
 
 
 def _frame(end: socket.socket) -> bytes | None:
-    """The next frame with its size, or None when the connection ends."""
+    """The next frame with its size, or None if the connection ends."""
     size = _exactly(end, 4)
     body = None if size is None else _exactly(end, int.from_bytes(size, "big"))
     return None if size is None or body is None else size + body

@@ -1,8 +1,8 @@
 """Ten minutes of random faults: `python -m tests.faults.soak --minutes 10`.
 
-Threads produce through proxies to three real brokers, while brokers are killed and frozen, leaders moved and
-connections cut, swallowed, slowed down. At the end confluent-kafka reads everything. The exit code is 1 when what was
-told is not what is there, when producing did not go on after a fault, or when memory grew.
+Threads produce through proxies to three real brokers, while brokers are killed and frozen, leaders moved, and
+connections cut, swallowed and slowed down. At the end confluent-kafka reads everything. The exit code is 1 if the
+outcomes do not match the log, if producing did not recover after a fault, or if memory grew.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RECOVERY_SECONDS = 120.0
 
 
 class Breaker:
-    """All kinds of faults, by name; each ends after a while and leaves what `mend` and `heal` repair."""
+    """All kinds of faults, by name. Each ends after a while and leaves what `mend` and `heal` repair."""
 
     def __init__(self, kafka: LocalCluster, proxies: Proxies, cluster: Cluster, chance: random.Random) -> None:
         self._kafka = kafka
@@ -66,7 +66,7 @@ class Breaker:
         }
 
     def heal(self) -> None:
-        """Everything works again."""
+        """Make everything work again."""
         self._proxies.heal()
         mend(self._kafka)
 
@@ -83,7 +83,7 @@ class Breaker:
             rotate_leaders(self._cluster, TOPIC)
 
     def _spoil(self, faults: Faults) -> None:
-        """In front of some of the brokers."""
+        """Apply faults in front of some of the brokers."""
         for proxy in self._chance.sample(self._proxies.proxies, self._chance.randrange(1, 4)):
             proxy.faults.cut, proxy.faults.passes = faults.cut, faults.passes
             proxy.faults.hole, proxy.faults.delay, proxy.faults.drip = faults.hole, faults.delay, faults.drip
@@ -102,7 +102,7 @@ class Watch:
         self.faults: Counter[str] = Counter()
         self.now = "nothing"
         self.memory: list[tuple[float, int]] = []
-        """Seconds since the start and bytes, sampled when nothing is broken."""
+        """Seconds since the start and bytes, sampled while nothing is broken."""
         self.slowest: dict[str, float] = {}
         """Seconds from the end of a fault until everything sent before had its outcome, the longest of each kind."""
         self._load = load
@@ -127,24 +127,24 @@ class Watch:
         return time.monotonic() - self._began
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the time has passed."""
         return self.elapsed >= self._seconds
 
     def recovered(self, fault: str, seconds: float) -> None:
-        """So long after a fault nothing of the time before was open."""
+        """Record how long after a fault nothing from before was undecided."""
         self.slowest[fault] = max(seconds, self.slowest.get(fault, 0.0))
 
     def sample(self) -> None:
-        """Notes the memory of this process, without the history that grows with the run."""
+        """Sample the memory of this process, without the history that grows with the run."""
         kept = sum(history.size_bytes for history in self._load.histories)
         self.memory.append((self.elapsed, resident_bytes() - kept))
 
     def growth_bytes(self) -> int | None:
-        """From the second third of the run to the last one; None when there are too few samples."""
+        """Growth from the second third of the run to the last; None if there are too few samples."""
         thirds: list[list[int]] = [[], [], []]
-        for at, size in self.memory:
-            thirds[min(2, int(3 * at / self.elapsed))].append(size)
+        for seconds, size in self.memory:
+            thirds[min(2, int(3 * seconds / self.elapsed))].append(size)
         if not thirds[1] or not thirds[2]:
             return None
         return int(statistics.median(thirds[2]) - statistics.median(thirds[1]))
@@ -168,8 +168,8 @@ def resident_bytes() -> int:
 
 
 def run(breaker: Breaker, load: Load, *, watch: Watch, chance: random.Random) -> str | None:
-    """Breaks and mends until the time is over; what went wrong, or None."""
-    while not watch.over:
+    """Break and repair until the time is over. Returns what went wrong, or None."""
+    while not watch.is_over:
         watch.now = chance.choice(list(breaker.kinds))
         try:
             breaker.kinds[watch.now]()
@@ -189,24 +189,24 @@ def run(breaker: Breaker, load: Load, *, watch: Watch, chance: random.Random) ->
 
 
 def judge(verdict: Verdict, watch: Watch, stuck: str | None) -> list[str]:
-    """What is wrong with a run; nothing when it is empty."""
+    """What is wrong with a run; empty if nothing is."""
     growth = watch.growth_bytes()
     print(f"faults: {dict(watch.faults)}")
     print("slowest recovery: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.slowest.items()))
     print(f"memory: {'too few samples' if growth is None else f'{growth / 1e6:+.1f} MB'} from second to last third")
     print(f"log: {verdict}", flush=True)
-    wrong = [] if verdict.clean else ["the log contradicts what was told"]
+    problems = [] if verdict.clean else ["the log contradicts the outcomes"]
     if stuck is not None:
-        wrong.append(stuck)
+        problems.append(stuck)
     if growth is not None and growth > GROWTH_BYTES:
-        wrong.append(f"memory grew by {growth / 1e6:.1f} MB")
+        problems.append(f"memory grew by {growth / 1e6:.1f} MB")
     if not watch.faults or not verdict.told[State.ACKED]:
-        wrong.append("nothing was proven: no fault happened, or nothing was acknowledged")
-    return wrong
+        problems.append("nothing was proved: no fault happened, or nothing was acknowledged")
+    return problems
 
 
 def soak(*, minutes: float, seed: int, writers: int, delivery_timeout: float) -> list[str]:
-    """The whole run; what is wrong."""
+    """The whole run. Returns what is wrong."""
     chance = random.Random(seed)
     codec = chance.choice(("none", "lz4", "zstd"))
     print(f"seed {seed}, {minutes:g} minutes, {writers} threads, compression {codec}", flush=True)
@@ -236,14 +236,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="the same faults in the same order")
     parser.add_argument("--writers", type=int, default=4)
     parser.add_argument("--delivery-timeout", type=float, default=300.0, help="seconds; a short one has records fail")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        seed = random.randrange(1 << 32) if given.seed is None else given.seed
-        wrong = soak(minutes=given.minutes, seed=seed, writers=given.writers, delivery_timeout=given.delivery_timeout)
+        seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
+        problems = soak(
+            minutes=arguments.minutes, seed=seed, writers=arguments.writers, delivery_timeout=arguments.delivery_timeout
+        )
     except OttlaError as error:
-        wrong = [f"the run broke off: {error}"]
-    print("\n".join(f"FAILED: {one}" for one in wrong) or "PASSED")
-    return 1 if wrong else 0
+        problems = [f"the run ended early: {error}"]
+    print("\n".join(f"FAILED: {problem}" for problem in problems) or "PASSED")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Three real brokers that are killed, frozen and robbed of their leaderships while threads produce.
+"""Three real brokers that are killed, frozen and lose their leaderships while threads produce.
 
-Replication 3, min.insync.replicas 2, acks=all. After each fault confluent-kafka reads every partition: all that was
-acknowledged is there once, at the offset that was told, and in order.
+Replication 3, min.insync.replicas 2, acks=all. After each fault confluent-kafka reads every partition: everything that
+was acknowledged is there once, at the reported offset, and in order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BROKERS = (1, 2, 3)
 
 @contextmanager
 def producing(kafka: LocalCluster, topic: str, *, timeouts: Timeouts | None = None) -> Iterator[Load]:
-    """Threads produce inside the block; after it everything was acknowledged, and is in the log as it was told."""
+    """Threads produce inside the block. After it everything is acknowledged, and in the log as reported."""
     with Producer(kafka.bootstrap, timeouts=timeouts, delivery_timeout=120) as producer:
         with Load(producer, topic) as load:
             load.wait_for(200)
@@ -98,7 +98,7 @@ def test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline(
 
 
 def _send_late(producer: Producer, topic: str) -> tuple[list[float], list[NotDelivered | None]]:
-    """A hundred records to nobody: how long each took to fail, and why."""
+    """A hundred records without a broker: how long each took to fail, and why."""
     ended: dict[int, float] = {}
     sent: list[tuple[float, Delivery]] = []
 
@@ -127,7 +127,7 @@ def test_leaders_are_moved_by_reassignment_and_election(
         assert moved >= 2 * PARTITIONS
 
 
-def test_a_broker_is_frozen_past_the_request_timeout_and_goes_on(
+def test_a_broker_is_frozen_past_the_request_timeout_and_resumes(
     broken: LocalCluster, cluster: Cluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(PARTITIONS)
@@ -135,11 +135,11 @@ def test_a_broker_is_frozen_past_the_request_timeout_and_goes_on(
         victim = leaders(cluster, topic)[0]
         broken.freeze(victim)
         frozen = load.mark()
-        began = time.monotonic()
-        # Everything sent meanwhile, also what was on its way to the frozen one: its requests ran out of time.
+        started = time.monotonic()
+        # Everything sent meanwhile, including what was in flight to the frozen one: its requests timed out.
         load.wait_for(1000, since=frozen)
         wait_until_leaderless(cluster, topic, victim)
-        eventually(lambda: time.monotonic() - began > 4, "longer than the request timeout")
+        eventually(lambda: time.monotonic() - started > 4, "longer than the request timeout")
         broken.thaw(victim)
 
 
@@ -157,10 +157,10 @@ def test_unkeyed_records_pass_over_partitions_whose_broker_is_down(
         broken.kill(victim)
         eventually(lambda: any(isinstance(event, ConnectionDown) for event in seen), "the producer knows")
         keyed = [producer.send(topic, b"%d" % number, key=_key_for(producer, topic, 1)) for number in range(10)]
-        began = time.monotonic()
-        while time.monotonic() - began < 6:  # before and after the cluster itself knows
-            where = [producer.send(topic, b"during") for _ in range(20)]
-            assert {delivery.result(20).partition for delivery in where} == {0, 2}
+        started = time.monotonic()
+        while time.monotonic() - started < 6:  # before and after the cluster itself knows
+            deliveries = [producer.send(topic, b"during") for _ in range(20)]
+            assert {delivery.result(20).partition for delivery in deliveries} == {0, 2}
         assert not any(delivery.done for delivery in keyed)
         broken.restart(victim)
         arrived = [delivery.result(30) for delivery in keyed]
@@ -174,7 +174,7 @@ def _key_for(producer: Producer, topic: str, partition: int) -> bytes:
     return next(key for key in keys if producer.partition_for(topic, key) == partition)
 
 
-def test_memory_is_bounded_and_the_caller_hears_who_holds_things_up(broken: LocalCluster, new_topic: NewTopic) -> None:
+def test_memory_is_bounded_and_the_caller_gets_the_reason(broken: LocalCluster, new_topic: NewTopic) -> None:
     topic = new_topic(PARTITIONS)
     buffering = Buffering(bytes=8 << 20, wait=2)
     timeouts = Timeouts(connect=2, request=60)

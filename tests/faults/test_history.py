@@ -1,4 +1,4 @@
-"""The checker itself: it finds every kind of fault that is planted in a made-up history, and nothing where none is."""
+"""The checker itself: it finds every kind of fault planted in a made-up history, and nothing where there is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from .history import UNKEYED, Found, History, Kind, Tag, Verdict, check
+from .history import UNKEYED, History, Kind, LogRecord, Tag, Verdict, check
 
 
 @dataclass
@@ -14,21 +14,21 @@ class Story:
     """A history and a log, made up record by record."""
 
     history: History = field(default_factory=lambda: History(0))
-    log: list[Found] = field(default_factory=list)
+    log: list[LogRecord] = field(default_factory=list)
 
     def sent(self, key: int = UNKEYED) -> Tag:
         return self.history.sending(key)
 
     def acked(self, key: int = UNKEYED, partition: int = 0) -> Tag:
-        """Sent, written and acknowledged, as it should be."""
+        """Sent, written and acknowledged correctly."""
         tag = self.sent(key)
         offset = self.written(tag, partition)
         self.history.acknowledged(tag.counter, partition=partition, offset=offset)
         return tag
 
     def written(self, tag: Tag, partition: int = 0) -> int:
-        offset = sum(found.partition == partition for found in self.log)
-        self.log.append(Found(partition, offset, tag.key_bytes(), tag.value_bytes(padding=7)))
+        offset = sum(record.partition == partition for record in self.log)
+        self.log.append(LogRecord(partition, offset, tag.key_bytes(), tag.value_bytes(padding=7)))
         return offset
 
     def verdict(self) -> Verdict:
@@ -90,18 +90,18 @@ def test_records_of_a_thread_that_are_turned_round_are_reordered(story: Story) -
     assert story.verdict().found == {Kind.REORDERED: 1}
 
 
-def test_a_record_that_nobody_sent_is_a_phantom(story: Story) -> None:
+def test_a_record_that_was_never_sent_is_a_phantom(story: Story) -> None:
     story.written(Tag(0, UNKEYED, 1000))
     story.written(Tag(7, UNKEYED, 0))
-    story.log.append(Found(0, 50, None, b"rubbish"))
-    story.log.append(Found(0, 51, None, None))
+    story.log.append(LogRecord(0, 50, None, b"rubbish"))
+    story.log.append(LogRecord(0, 51, None, None))
     assert story.verdict().found == {Kind.PHANTOM: 4}
 
 
 def test_a_record_with_another_key_or_a_damaged_value_is_a_phantom_and_lost(story: Story) -> None:
     for key, value in ((b"key-1", b"0|-1|4|"), (None, b"0|-1|5|..x")):
         tag = story.sent()
-        story.log.append(Found(0, 10 + tag.counter, key, value))
+        story.log.append(LogRecord(0, 10 + tag.counter, key, value))
         story.history.acknowledged(tag.counter, partition=0, offset=10 + tag.counter)
     assert story.verdict().found == {Kind.PHANTOM: 2, Kind.LOST: 2}
 

@@ -1,6 +1,6 @@
-"""Connections that are cut, swallowed, delayed and dripped on their way, in front of three real brokers.
+"""A producer behind proxies that cut, swallow, delay and drip its bytes, in front of three real brokers.
 
-The brokers are well all the time; only what is said between them and the producer suffers. Afterwards confluent-kafka
+The brokers are healthy all the time; only the network between them and the producer fails. Afterwards confluent-kafka
 reads the log without the proxies.
 """
 
@@ -39,7 +39,7 @@ def proxies(kafka: LocalCluster) -> Iterator[Proxies]:
 
 @contextmanager
 def producing(kafka: LocalCluster, proxies: Proxies, topic: str) -> Iterator[Load]:
-    """Threads produce through the proxies inside the block; after it the log has what was told."""
+    """Produce through the proxies inside the block. Afterwards, check that the log has what was acknowledged."""
     with Producer(proxies.bootstrap, timeouts=SHORT, retry=QUICK, delivery_timeout=120) as producer:
         with Load(producer, topic) as load:
             load.wait_for(200)

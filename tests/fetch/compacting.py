@@ -1,4 +1,4 @@
-"""Topics that a real broker has compacted, with holes where keys came again."""
+"""Topics that a real broker has compacted, with holes where keys were overwritten."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COMPACTION = {
     "max.compaction.lag.ms": "100",
     "delete.retention.ms": "100",
 }
-"""Settings of a topic that is compacted as soon as may be."""
+"""Settings of a topic that is compacted as soon as possible."""
 
 
 def compact(kafka: LocalCluster, at: TopicPartition, count: int, *, is_there: Callable[[], int]) -> None:
-    """Writes so many records, two thirds of them under seven keys, and waits until a third of all is gone.
+    """Write `count` records, two thirds of them under seven keys, and wait until a third of all is gone.
 
-    `is_there` says how many are left.
+    `is_there` returns how many are left.
     """
     clean_often(kafka)
     for first in range(0, count, 100):
@@ -45,7 +45,7 @@ def compact(kafka: LocalCluster, at: TopicPartition, count: int, *, is_there: Ca
 
 
 def clean_often(kafka: LocalCluster) -> None:
-    """Brokers look for logs to compact all the time."""
+    """Make the brokers look for logs to compact all the time."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     entry = confluent_admin.ConfigEntry(
         "log.cleaner.backoff.ms",

@@ -1,4 +1,4 @@
-"""Every test of the reader also proves that no thread of ours and no socket stayed."""
+"""Fixtures of the reader's tests. Every test also checks that no thread is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NewTopic = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Every thread that fetches has an owner that ended it."""
+    """Check that every fetching thread was stopped by its owner."""
     yield
     until = time.monotonic() + 30
     while threads_of_reading() and time.monotonic() < until:
@@ -31,20 +31,20 @@ def no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def sessions_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers are to remember what is fetched even of a few partitions, or hardly a test here would have a session."""
-    monkeypatch.setattr(session, "_FEWEST_COURSES", 2)
+    """Use fetch sessions even for a few partitions, or hardly any test here would have one."""
+    monkeypatch.setattr(session, "_MIN_CURSORS", 2)
 
 
 @pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
-    """Ours, connected to the brokers of the run."""
+    """A client of the shared brokers."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> NewTopic:
-    """Creates a topic and tells its name."""
+    """Return a function that creates a topic and returns its name."""
 
     def create(partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = 3) -> str:
         name = f"fetch-{uuid.uuid4().hex[:8]}"
@@ -56,7 +56,7 @@ def new_topic(cluster: Cluster) -> NewTopic:
 
 @pytest.fixture
 def broken(kafka: LocalCluster) -> Iterator[LocalCluster]:
-    """The brokers of the run, for a test that breaks them; they are mended when it ends."""
+    """The shared brokers, for a test that breaks them. They are repaired when it ends."""
     try:
         yield kafka
     finally:

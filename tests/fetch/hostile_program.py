@@ -1,4 +1,4 @@
-"""Reads hostile logs under a limit of memory, as a program of its own: `python -m tests.fetch.hostile_program`.
+"""Reads hostile logs under a memory limit, as a separate program: `python -m tests.fetch.hostile_program`.
 
 It prints one JSON line for each log and each way to read it: what came of it, and how long that took.
 """
@@ -26,9 +26,9 @@ from .logs import plain, plant
 from .watching import QUICK
 
 ALLOWED_BYTES = 192 << 20
-"""Beyond what importing everything takes."""
+"""Memory on top of what importing everything takes."""
 GOOD = 10
-"""Records that lie before the hostile batch."""
+"""The number of records before the hostile batch."""
 TIMES = Timeouts(connect=2.0, request=2.0, total=0.2)
 FETCHING = Fetching(memory_bytes=8 << 20, max_wait=0.1, max_batch_bytes=16 << 20)
 
@@ -41,27 +41,27 @@ WAYS: dict[str, Callable[[Reader, OffsetRange], Iterable[Any]]] = {
 
 
 def limit_memory() -> None:
-    """This much more data than now, or allocating fails."""
+    """Let allocations beyond `ALLOWED_BYTES` more than now fail."""
     status = Path("/proc/self/status").read_text()
     data = 1024 * int(status.split("VmData:")[1].split()[0])
     resource.setrlimit(resource.RLIMIT_DATA, (data + ALLOWED_BYTES, data + ALLOWED_BYTES))
 
 
 def outcome(reader: Reader, way: str, what: OffsetRange) -> dict[str, Any]:
-    """What came of one attempt."""
+    """Return the result of one attempt."""
     began, rows = time.monotonic(), 0
-    told: dict[str, Any] = {"topic": what.topic, "way": way}
+    outcome_fields: dict[str, Any] = {"topic": what.topic, "way": way}
     try:
         for item in WAYS[way](reader, what):
             if isinstance(item, int):
                 rows += item
             elif hasattr(item, "error"):
-                told |= {"error": type(item.error).__name__, "text": str(item.error), "offset": item.offset}
+                outcome_fields |= {"error": type(item.error).__name__, "text": str(item.error), "offset": item.offset}
             else:
                 rows += getattr(item, "num_rows", 0)
     except OttlaError as error:
-        told |= {"error": type(error).__name__, "text": str(error)}
-    return told | {"rows": rows, "seconds": time.monotonic() - began}
+        outcome_fields |= {"error": type(error).__name__, "text": str(error)}
+    return outcome_fields | {"rows": rows, "seconds": time.monotonic() - began}
 
 
 def main() -> int:
@@ -72,10 +72,10 @@ def main() -> int:
         Reader(kafka.bootstrap, retry=QUICK, timeouts=TIMES, fetching=FETCHING) as reader,
     ):
         for topic, data in topics.items():
-            at = TopicPartition(topic, 0)
-            plant(kafka, plain(0, GOOD), base=0, stop=GOOD, at=at)
+            tp = TopicPartition(topic, 0)
+            plant(kafka, plain(0, GOOD), base=0, stop=GOOD, at=tp)
             moved = GOOD.to_bytes(8, "big") + data[8:] if data[:8] == bytes(8) else data
-            plant(kafka, moved, base=GOOD, stop=GOOD + 1, at=at)
+            plant(kafka, moved, base=GOOD, stop=GOOD + 1, at=tp)
         list(reader.read(OffsetRange(next(iter(topics)), 0, 0, GOOD)))
         limit_memory()
         for topic in topics:

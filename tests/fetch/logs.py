@@ -1,6 +1,6 @@
-"""Logs made by hand: batches of any shape, answers that carry them, and what a model says should be read of them.
+"""Hand-made logs: batches of any shape, and fetch responses that carry them.
 
-Nothing here uses the product's encoder, so that logs can hold what it never writes: markers, holes, lies.
+Nothing here uses the product's encoder, so logs can hold what it never writes: markers, holes, lies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT = TopicPartition("t", 0)
 def plain(
     base: int, count: int = 1, *, deltas: Sequence[int] | None = None, last: int | None = None, **more: Any
 ) -> bytes:
-    """A batch of `count` records from offset `base` on; the value of each is its offset."""
+    """Return a batch of `count` records from offset `base` on. The value of each record is its offset."""
     where = list(deltas if deltas is not None else range(count))
     rows = [Row(b"k", b"%d" % (base + delta), (), NOW + delta) for delta in where]
     records = records_bytes(rows, where) if rows else b""
@@ -33,17 +33,17 @@ def plain(
 
 
 def of_transaction(base: int, count: int, producer: int) -> bytes:
-    """Records of an open transaction."""
+    """Return a batch of an open transaction."""
     return plain(base, count, flags=IS_TRANSACTIONAL, producer=(producer, 0, 0))
 
 
 def marker(base: int, producer: int, *, flags: int = IS_TRANSACTIONAL | IS_CONTROL) -> bytes:
-    """The end of a transaction, committed or not: the header does not say which."""
+    """Return the marker that ends a transaction. The header does not say whether it was committed."""
     return plain(base, 1, flags=flags, producer=(producer, 0, -1))
 
 
 def fetched(*batches: bytes, error: int = 0, aborted: Iterable[Aborted] = (), **more: Any) -> Fetched:
-    """The answer of a broker."""
+    """Return a broker's response for one partition."""
     given = {"high_watermark": 1000, "last_stable_offset": 1000, "log_start_offset": 0, **more}
     return Fetched(
         AT.topic,
@@ -61,30 +61,30 @@ def fetched(*batches: bytes, error: int = 0, aborted: Iterable[Aborted] = (), **
 
 
 def parted(epoch: int, end_offset: int) -> Fetched:
-    """The answer of a broker whose log has other records."""
+    """Return the response of a broker whose log has diverged."""
     return fetched(diverging=Diverging(epoch, end_offset))
 
 
 def took(cursor: Cursor, answer: Fetched, *, committed_only: bool = False, now: float = 0.0) -> Piece:
-    """What the cursor makes of the answer, which must have something."""
+    """Return the piece that the cursor takes from a response, which must have records."""
     piece = cursor.take(answer, ResponseMemory(len(answer.records)), now, committed_only=committed_only)
     assert isinstance(piece, Piece), piece
     return piece
 
 
 def offsets_in(piece: Piece) -> list[int]:
-    """The offsets of the records of a piece, as a reader gets them."""
+    """Return the offsets of a piece's records, as a reader gets them."""
     chunks = Decoder(("offset",)).decode(piece.batches, start=piece.start, stop=piece.stop)
     return [offset for chunk in chunks for offset in chunk.records.column("offset").to_pylist()]
 
 
 def parse(data: bytes) -> list[Batch]:
-    """Its batches."""
+    """Return the batches in the data."""
     return list(split(data))
 
 
 def plant(kafka: FakeKafka, data: bytes, *, base: int, stop: int, at: TopicPartition = AT) -> None:
-    """Puts bytes into a log of the fake as if they were the batch of the offsets `[base, stop)`."""
+    """Put bytes into a log of the fake as if they were the batch of the offsets `[base, stop)`."""
     newest = HEADER.unpack_from(data)[8] if len(data) >= HEADER_BYTES else NOW
     header = BatchHeader(base, 0, 0, 2, 0, Codec.NONE, stop - base - 1, NOW, newest, -1, -1, -1, stop - base)
     with kafka._dispatcher.changed:
@@ -97,7 +97,7 @@ def plant(kafka: FakeKafka, data: bytes, *, base: int, stop: int, at: TopicParti
 
 
 def fill(kafka: FakeKafka, count: int, *, each: int = 10, at: TopicPartition = AT) -> None:
-    """So many plain batches of `each` records, behind what is there."""
+    """Append `count` plain batches of `each` records."""
     with kafka._dispatcher.changed:
         end = kafka._partition(*at).log.end
     for number in range(count):
@@ -106,7 +106,7 @@ def fill(kafka: FakeKafka, count: int, *, each: int = 10, at: TopicPartition = A
 
 
 def cut_back(kafka: FakeKafka, offset: int, *, at: TopicPartition = AT) -> None:
-    """The log ends there from now on, as after a leader that had no more of it; whole batches are left."""
+    """Truncate the log to whole batches before `offset`, as an unclean leader election does."""
     with kafka._dispatcher.changed:
         log = kafka._partition(*at).log
         log.batches = [stored for stored in log.batches if stored.header.next_offset <= offset]

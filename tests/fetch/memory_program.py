@@ -1,4 +1,4 @@
-"""Reads a topic and tells how much memory that took: `python -m tests.fetch.memory_program BOOTSTRAP TOPIC`.
+"""Reads a topic and prints how much memory that took: `python -m tests.fetch.memory_program BOOTSTRAP TOPIC`.
 
 It prints one JSON line: bytes of this process before the read and at its peak, rows, bytes of values, seconds.
 """
@@ -16,7 +16,7 @@ from ottla.fetch.reader import Reader
 
 
 def memory(name: str) -> int:
-    """A line of this process's status, in bytes."""
+    """Return a figure of this process's status, in bytes."""
     return 1024 * int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
 
 
@@ -37,12 +37,12 @@ def main() -> int:
                 rows += records.num_rows
                 size += records.nbytes
         elif given.way == "batches":
-            rows = sum(one.batch.header.count for one in reader.batches(given.topic))
+            rows = sum(raw.batch.header.count for raw in reader.batches(given.topic))
         else:
             rows = reader.count(given.topic)
         seconds = time.monotonic() - began
-    told = {"before": before, "peak": memory("VmHWM"), "rows": rows, "bytes": size, "seconds": seconds}
-    print(json.dumps(told | {"limit": given.memory_bytes}))
+    figures = {"before": before, "peak": memory("VmHWM"), "rows": rows, "bytes": size, "seconds": seconds}
+    print(json.dumps(figures | {"limit": given.memory_bytes}))
     return 0
 
 

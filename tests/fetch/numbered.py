@@ -20,7 +20,7 @@ _AT_ONCE = 50_000
 
 
 def table_of(first: int, count: int, size: int) -> pa.Table:
-    """Records whose values begin with their numbers; the rest compresses somewhat."""
+    """Return records whose values start with their numbers. The rest is somewhat compressible."""
     rows = np.zeros((count, size), np.uint8)
     rows[:, 8:] = np.random.default_rng(first).integers(0, 60, (count, size - 8), np.uint8)
     rows[:, :8] = np.arange(first, first + count, dtype=_NUMBER).reshape(-1, 1).view(np.uint8)
@@ -29,7 +29,7 @@ def table_of(first: int, count: int, size: int) -> pa.Table:
 
 
 def write_numbered(bootstrap: str, topic: str, count: int, *, size: int = 1000, codec: str = "none") -> None:
-    """Writes them, all acknowledged by one broker."""
+    """Write numbered records, acknowledged by the leader alone."""
     batching = Batching(bytes=250_000, linger=0.02)
     with Producer(bootstrap, compression=codec, acks=1, idempotent=False, batching=batching) as producer:
         deliveries = [
@@ -41,7 +41,7 @@ def write_numbered(bootstrap: str, topic: str, count: int, *, size: int = 1000, 
 
 
 class Ledger:
-    """What was read of `count` numbered records."""
+    """Checks what was read of `count` numbered records."""
 
     def __init__(self, count: int) -> None:
         self._times: npt.NDArray[np.uint8] = np.zeros(count, np.uint8)
@@ -50,7 +50,7 @@ class Ledger:
         self.bytes = 0
 
     def add(self, records: pa.RecordBatch) -> None:
-        """The offsets must follow those that came before from the same partition."""
+        """Add a batch. Its offsets must follow those of the same partition before."""
         partition = records.column("partition")[0].as_py()
         offsets = records.column("offset").to_numpy()
         first = self._next.get(partition, 0)
@@ -67,12 +67,12 @@ class Ledger:
         self.bytes += int(ends[-1] - ends[0])
 
     def add_all(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """One after the other."""
+        """Add all batches."""
         for records in batches:
             self.add(records)
 
     def check(self) -> None:
-        """Every record once."""
+        """Check that every record came exactly once."""
         missing, twice = int((self._times == 0).sum()), int((self._times > 1).sum())
         assert (missing, twice) == (0, 0), f"{missing} records are missing, {twice} came more than once"
         assert self.rows == len(self._times)

@@ -48,7 +48,7 @@ TIMES = Timeouts(connect=3.0, request=5.0, total=120.0)
 
 
 class Breaker:
-    """Breaks something, waits a while and mends it, again and again, on a thread of its own."""
+    """Breaks something, waits a while and repairs it, again and again, on a thread of its own."""
 
     def __init__(self, kafka: LocalCluster, cluster: Cluster, proxies: Proxies, chance: random.Random) -> None:
         self.done: Counter[str] = Counter()
@@ -69,11 +69,11 @@ class Breaker:
         }
 
     def start(self) -> None:
-        """Begins."""
+        """Start the faults."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends, with everything mended."""
+        """Stop, with everything repaired."""
         self._stop.set()
         self._thread.join()
 
@@ -99,7 +99,7 @@ class Breaker:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reader in a process of its own tells."""
+    """The report of a reader in a separate process."""
 
     wrong: tuple[str, ...]
     gigabytes: float
@@ -108,14 +108,16 @@ class Outcome:
     peak_bytes: int
 
 
-def read_apart(bootstrap: str, count: int, least_seconds: float, wanted: Fingerprint, told: Queue[Outcome]) -> None:
-    """All of it, in at least so many seconds: a read that is over before anything breaks proves nothing."""
+def read_apart(
+    bootstrap: str, count: int, least_seconds: float, expected: Fingerprint, outcomes: Queue[Outcome]
+) -> None:
+    """Read everything in at least `least_seconds`: a read that ends before anything breaks proves nothing."""
     ledger, began = Ledger(count), time.monotonic()
     lost: list[str] = []
     retries: Counter[str] = Counter()
 
     def hear(event: Event) -> None:
-        # Events are not kept: their errors hold on to where they were raised.
+        # Events are not kept: their errors keep the frames alive in which they were raised.
         if isinstance(event, RangeLost):
             lost.append(str(event))
         if isinstance(event, FetchRetried):
@@ -127,13 +129,13 @@ def read_apart(bootstrap: str, count: int, least_seconds: float, wanted: Fingerp
         with Reader(bootstrap, timeouts=TIMES, fetching=fetching, events=[hear]) as reader:
             _read_slowly(reader, ledger, count, least_seconds)
             ledger.check()
-            found = reader.fingerprint(TOPIC)
-        if found != wanted:
-            wrong.append(f"the content is {found}, undisturbed it was {wanted}")
+            fingerprint = reader.fingerprint(TOPIC)
+        if fingerprint != expected:
+            wrong.append(f"the content is {fingerprint}, undisturbed it was {expected}")
     except (OttlaError, AssertionError) as error:
         wrong.append(f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - began
-    told.put(Outcome((*wrong, *lost), ledger.bytes / 1e9, seconds, retries.total(), memory("VmHWM")))
+    outcomes.put(Outcome((*wrong, *lost), ledger.bytes / 1e9, seconds, retries.total(), memory("VmHWM")))
 
 
 def _read_slowly(reader: Reader, ledger: Ledger, count: int, least_seconds: float) -> None:
@@ -149,7 +151,7 @@ def _read_slowly(reader: Reader, ledger: Ledger, count: int, least_seconds: floa
 
 
 def soak(*, gb: float, seed: int, least_seconds: float) -> list[str]:
-    """The whole run; what is wrong."""
+    """Do the whole run and return what is wrong."""
     chance = random.Random(seed)
     codec, size = chance.choice(("none", "lz4", "zstd")), chance.choice((100, 1000))
     count = int(gb * 1e9 / size)
@@ -165,14 +167,14 @@ def soak(*, gb: float, seed: int, least_seconds: float) -> list[str]:
         Admin(cluster).create_topic(TOPIC, partitions=PARTITIONS, replicas=3)
         write_numbered(kafka.bootstrap, TOPIC, count, size=size, codec=codec)
         eventually(lambda: sum(calm.offsets(TOPIC, "latest").values()) == count, "all brokers have all", seconds=300)
-        told: Queue[Outcome] = context.Queue()
-        given = (proxies.bootstrap, count, least_seconds, calm.fingerprint(TOPIC), told)
+        outcomes: Queue[Outcome] = context.Queue()
+        given = (proxies.bootstrap, count, least_seconds, calm.fingerprint(TOPIC), outcomes)
         process = context.Process(target=read_apart, args=given)
         breaker = Breaker(kafka, cluster, proxies, chance)
         process.start()
         breaker.start()
         try:
-            outcome = told.get(timeout=20 * least_seconds + 600)
+            outcome = outcomes.get(timeout=20 * least_seconds + 600)
         finally:
             breaker.stop()
             process.join(10)
@@ -180,7 +182,7 @@ def soak(*, gb: float, seed: int, least_seconds: float) -> list[str]:
 
 
 def judge(outcome: Outcome, breaker: Breaker, proxies: Proxies) -> list[str]:
-    """What is wrong with a run; nothing when it is empty."""
+    """Return what is wrong with a run, empty if nothing."""
     faults = breaker.done.total()
     print(f"read {outcome.gigabytes:.2f} GB in {outcome.seconds:.0f} s through {faults} faults: {dict(breaker.done)}")
     print(f"{outcome.retries} retries, {proxies.cuts} answers cut; memory: {outcome.peak_bytes / 1e6:.0f} MB at most,")
@@ -205,7 +207,7 @@ def main() -> int:
         wrong = soak(gb=given.gb, seed=seed, least_seconds=given.seconds)
     except (OttlaError, AssertionError) as error:
         wrong = [f"the run broke off: {type(error).__name__}: {error}"]
-    print("\n".join(f"FAILED: {one}" for one in wrong) or "PASSED")
+    print("\n".join(f"FAILED: {reason}" for reason in wrong) or "PASSED")
     return 1 if wrong else 0
 
 

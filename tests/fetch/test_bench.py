@@ -1,4 +1,4 @@
-"""The consumer benchmark runs with every peer on a real broker, checks its results and prints what it promises."""
+"""The consumer benchmark runs with every peer on a real broker, checks its results and prints all figures."""
 
 from __future__ import annotations
 

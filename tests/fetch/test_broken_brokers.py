@@ -1,4 +1,4 @@
-"""Real brokers that break while they are read: every record still comes exactly once, or the loss is told."""
+"""Real brokers that break during a read: every record still comes exactly once, or the loss is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ottla.net import Cluster
 
 from .conftest import NewTopic
 from .numbered import Ledger, write_numbered
-from .watching import Told, names, values
+from .watching import EventLog, names, values
 
 pytestmark = pytest.mark.broker
 confluent_admin: Any = confluent_kafka.admin  # its names are not exported as mypy sees it
@@ -50,7 +50,7 @@ def numbered(kafka: LocalCluster, new_topic: NewTopic) -> str:
 
 
 def read_through(reader: Reader, topic: str, disturb: Callable[[int], None]) -> None:
-    """Reads all of it; after each eighth something happens."""
+    """Read all of it. After each eighth, something happens."""
     ledger, step = Ledger(COUNT), 0
     for records in reader.read(topic):
         ledger.add(records)
@@ -116,7 +116,7 @@ def cut_topic(kafka: LocalCluster, new_topic: NewTopic) -> str:
 
 
 def delete_before(kafka: LocalCluster, topic: str, offset: int) -> None:
-    """The log begins there from now on."""
+    """Delete the records before an offset."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     wanted = [confluent_kafka.TopicPartition(topic, 0, offset)]
     for done in admin.delete_records(wanted).values():
@@ -125,9 +125,9 @@ def delete_before(kafka: LocalCluster, topic: str, offset: int) -> None:
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
 def test_a_start_that_is_cut_off_while_it_is_read_is_told(kafka: LocalCluster, cut_topic: str, policy: str) -> None:
-    told = Told()
+    events = EventLog()
     frugal = Fetching(memory_bytes=1 << 20, request_bytes=1 << 18)
-    with Reader(kafka.bootstrap, on_lost=policy, fetching=frugal, events=[told]) as reader:
+    with Reader(kafka.bootstrap, on_lost=policy, fetching=frugal, events=[events]) as reader:
         reading = names(reader.read(cut_topic, 0, 40_000))
         offsets = [next(reading).offset]
         delete_before(kafka, cut_topic, 30_000)
@@ -137,7 +137,7 @@ def test_a_start_that_is_cut_off_while_it_is_read_is_told(kafka: LocalCluster, c
                 offsets.append(record.offset)  # noqa: PERF401 - up to the error
         except OffsetsLost as error:
             failed = error
-    lost = failed or told.of(RangeLost)[0]
+    lost = failed or events.of(RangeLost)[0]
     assert (lost.topic, lost.partition, lost.stop) == (cut_topic, 0, 30_000)
     assert (failed is not None) == (policy == "error")
     after = 40_000 if policy == "error" else 30_000
@@ -151,10 +151,10 @@ def test_another_topic_under_the_same_name_is_told(
 ) -> None:
     topic = new_topic(1)
     write(kafka, topic, [b"old %d" % number for number in range(10)])
-    told = Told()
+    events = EventLog()
     with (
         Reader(kafka.bootstrap) as strict,
-        Reader(kafka.bootstrap, on_lost="earliest", events=[told]) as lenient,
+        Reader(kafka.bootstrap, on_lost="earliest", events=[events]) as lenient,
     ):
         readings = [read_values(reader, topic) for reader in (strict, lenient)]
         for reading in readings:
@@ -167,29 +167,29 @@ def test_another_topic_under_the_same_name_is_told(
             next(readings[0])
         assert (caught.value.topic, caught.value.start, caught.value.resume) == (topic, 10, 0)
         assert [next(readings[1]) for _ in range(size)] == [b"new %d" % number for number in range(size)]
-        (event,) = told.of(RangeLost)
+        (event,) = events.of(RangeLost)
         assert (event.topic, event.start, event.resume) == (topic, 10, 0)
         readings[1].close()
 
 
 def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) -> None:
-    """Two replicas, one of them stopped; what only the other one has is lost with it, and written anew.
+    """Two replicas, one of them stopped. What only the other one has is lost with it, and written again.
 
-    Behind the cut one topic gets less than was read, and the other one more: there only the leader epoch tells it.
-    Whoever follows a topic goes back to the cut. So does a range of the second topic; that of the first one begins
-    behind the cut, and is over.
+    After the truncation one topic gets fewer records than were read, and the other one more: there only the leader
+    epoch shows it. A reader that follows a topic goes back to the truncation. So does a range of the second topic; that
+    of the first one starts behind it, and is over.
     """
     settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     topics = {f"turned-back-{size}-{time.monotonic_ns()}": size for size in (20, 300)}
     for topic in topics:
         Admin(cluster).create_topic(topic, settings=settings, assignments=[[1, 2]])
         write(broken, topic, [b"common %d" % number for number in range(50)], acks="all")
-    told, told_inside = Told(), Told()
+    events, events_inside = EventLog(), EventLog()
     patient = replace(TIMES, total=150.0)
     with (
         Reader(broken.bootstrap, timeouts=TIMES) as strict,
-        Reader(broken.bootstrap, timeouts=TIMES, on_lost="earliest", events=[told]) as lenient,
-        Reader(broken.bootstrap, timeouts=patient, on_lost="earliest", events=[told_inside]) as inside,
+        Reader(broken.bootstrap, timeouts=TIMES, on_lost="earliest", events=[events]) as lenient,
+        Reader(broken.bootstrap, timeouts=patient, on_lost="earliest", events=[events_inside]) as inside,
     ):
         broken.stop(2)
         eventually(lambda: all(leaders(cluster, topic) == {0: 1} for topic in topics), "broker 1 leads")
@@ -210,22 +210,24 @@ def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) 
             eventually(lambda name=topic: leaders(cluster, name) == {0: 2}, "broker 2 leads")  # type: ignore[misc]
             write(broken, topic, [b"anew %d" % number for number in range(size)])
         for topic, size in topics.items():
-            with pytest.raises(OffsetsLost, match=r"cut back to offset 50 .* unclean leader election") as caught:
+            with pytest.raises(OffsetsLost, match=r"truncated to offset 50 .* unclean leader election") as caught:
                 next(readings[topic][0])
             assert (caught.value.topic, caught.value.partition) == (topic, 0)
             assert (caught.value.start, caught.value.stop, caught.value.resume) == (50, 150, 50)
-            found = [next(readings[topic][1]) for _ in range(size)]
-            assert found == [b"anew %d" % number for number in range(size)]
-            (event,) = [event for event in told.of(RangeLost) if event.topic == topic]
+            values = [next(readings[topic][1]) for _ in range(size)]
+            assert values == [b"anew %d" % number for number in range(size)]
+            (event,) = [event for event in events.of(RangeLost) if event.topic == topic]
             assert (event.start, event.stop, event.resume) == (50, 150, 50)
             readings[topic][1].close()
             assert [record.offset for record in ranges[topic]] == ([] if size == 20 else list(range(50, 200)))
-            lost = [(one.start, one.stop, one.resume) for one in told_inside.of(RangeLost) if one.topic == topic]
+            lost = [
+                (event.start, event.stop, event.resume) for event in events_inside.of(RangeLost) if event.topic == topic
+            ]
             assert lost == ([(100, 150, 100), (100, 200, 200)] if size == 20 else [(50, 150, 50)])
 
 
 def read_values(reader: Reader, topic: str) -> Any:
-    """The values of the topic, for ever."""
+    """Yield the values of the topic, forever."""
 
     def each() -> Iterator[bytes | None]:
         for batch in reader.read(topic, 0, None, columns=["value"]):
@@ -235,7 +237,7 @@ def read_values(reader: Reader, topic: str) -> Any:
 
 
 def write(kafka: LocalCluster, topic: str, contents: list[bytes], *, acks: str = "1") -> None:
-    """Acknowledged by the leader alone, unless told otherwise."""
+    """Write values, acknowledged by the leader alone by default."""
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "acks": acks, "linger.ms": 50})
     for content in contents:
         producer.produce(topic, content, partition=0)

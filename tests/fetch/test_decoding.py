@@ -1,4 +1,4 @@
-"""Pieces that are decoded together come out as those that are decoded one by one."""
+"""Decoding pieces together gives the same result as decoding them one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RICH = [Row(None, b"v", (("h", b"1"), ("h", None))), Row(b"k", None, (), NOW + 5
 
 
 def rich(base: int, *, deltas: Sequence[int] = (0, 1, 2), codec: Codec = Codec.NONE, flags: int = 0) -> bytes:
-    """Nulls, headers and holes."""
+    """Return a batch with nulls, headers and holes."""
     records = records_bytes(RICH, deltas)
     return raw_batch(
         records, count=3, codec=codec, flags=flags, base_offset=base, base_time=NOW, last_delta=max(deltas)
@@ -31,12 +31,12 @@ def rich(base: int, *, deltas: Sequence[int] = (0, 1, 2), codec: Codec = Codec.N
 
 
 def pieces_of(*logs: bytes, start: int = 0, stop: int = 1 << 62, topic: str = "t") -> list[Piece]:
-    """What one answer has for as many partitions."""
+    """Return the pieces of one response with a log for each partition."""
     source = memoryview(b"".join(logs))
-    spans, at = [], 0
+    spans, position = [], 0
     for log in logs:
-        spans.append((at, at + len(log)))
-        at += len(log)
+        spans.append((position, position + len(log)))
+        position += len(log)
     memory = ResponseMemory(len(source))
     pieces = []
     for number, batches in enumerate(scan(source, spans)):
@@ -57,30 +57,30 @@ class Counting(Decoder):
 
 
 def together(pieces: Sequence[Piece], columns: Sequence[str] = COLUMNS, **settings: int) -> tuple[list[Decoded], int]:
-    """What comes of the pieces, and how many of them were decoded alone."""
+    """Decode the pieces, and return how many of them were decoded alone."""
     decoder = Counting(columns, **settings)  # type: ignore[arg-type]
     decoding = PieceDecoder(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
     return [decoded for piece in pieces for decoded in decoding.decode(piece)], decoder.single
 
 
-def _index(pieces: Sequence[Piece], wanted: Piece) -> int:
-    return next(number for number, piece in enumerate(pieces) if piece is wanted)
+def _index(pieces: Sequence[Piece], expected: Piece) -> int:
+    return next(number for number, piece in enumerate(pieces) if piece is expected)
 
 
 def alone(pieces: Sequence[Piece], columns: Sequence[str] = COLUMNS) -> list[Decoded]:
-    """The same one by one."""
+    """Decode the pieces one by one."""
     decoder = Decoder(columns)
     return [decoded for piece in pieces for decoded in decode(decoder, piece, events=Events())]
 
 
 def assert_same(pieces: Sequence[Piece], columns: Sequence[str] = COLUMNS, *, single: int = 0) -> None:
-    found, count = together(pieces, columns)
-    wanted = alone(pieces, columns)
-    assert [one.records for one in found] == [one.records for one in wanted]
-    assert [one[1:] for one in found] == [one[1:] for one in wanted]
+    decoded, count = together(pieces, columns)
+    expected = alone(pieces, columns)
+    assert [chunk.records for chunk in decoded] == [chunk.records for chunk in expected]
+    assert [chunk[1:] for chunk in decoded] == [chunk[1:] for chunk in expected]
     assert count == single
-    for one in found:
-        one.records.validate(full=True)
+    for chunk in decoded:
+        chunk.records.validate(full=True)
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, ("value",), ("partition", "offset"), ("key", "headers"), ()])
@@ -96,10 +96,10 @@ def test_compressed_batches_are_decoded_together(codec: Codec) -> None:
 
 def test_what_decompresses_to_more_than_a_chunk_is_decoded_in_several_calls() -> None:
     pieces = pieces_of(*(plain(0, 50, codec=Codec.ZSTD) for _ in range(20)))
-    found, single = together(pieces, chunk_bytes=3000)
-    assert [one.records for one in found] == [one.records for one in alone(pieces)]
+    decoded, single = together(pieces, chunk_bytes=3000)
+    assert [chunk.records for chunk in decoded] == [chunk.records for chunk in alone(pieces)]
     assert single == 0
-    memory = {one.records.column("value").buffers()[2].address for one in found}
+    memory = {chunk.records.column("value").buffers()[2].address for chunk in decoded}
     assert 1 < len(memory) < 20
 
 
@@ -114,8 +114,8 @@ def test_times_of_the_broker_are_decoded_together_but_not_with_others() -> None:
 
 def test_markers_of_transactions_are_left_out() -> None:
     pieces = pieces_of(of_transaction(0, 3, 7) + marker(3, 7), marker(0, 7), of_transaction(0, 2, 8))
-    found, single = together(pieces)
-    assert [one.records.column("offset").to_pylist() for one in found] == [[0, 1, 2], [0, 1]]
+    decoded, single = together(pieces)
+    assert [chunk.records.column("offset").to_pylist() for chunk in decoded] == [[0, 1, 2], [0, 1]]
     assert single == 0
 
 
@@ -130,34 +130,34 @@ def test_a_damaged_batch_is_told_of_its_own_partition_after_all_before_it() -> N
     pieces = pieces_of(plain(0, 2), plain(3, 1) + plain(4, 1) + bytes(damaged), plain(0, 4), plain(0, 1))
     decoder = Decoder()
     decoding = PieceDecoder(decoder, Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
-    assert [one.rows for one in decoding.decode(pieces[0])] == [2]
+    assert [chunk.rows for chunk in decoding.decode(pieces[0])] == [2]
     second = decoding.decode(pieces[1])
     assert next(second).records.column("offset").to_pylist() == [3, 4]
     with pytest.raises(CorruptBatch) as caught:
         next(second)
     assert (caught.value.topic, caught.value.partition, caught.value.base_offset) == ("t", 1, 5)
-    assert [[one.rows for one in decoding.decode(piece)] for piece in pieces[2:]] == [[4], [1]]
+    assert [[chunk.rows for chunk in decoding.decode(piece)] for piece in pieces[2:]] == [[4], [1]]
 
 
 def test_pieces_that_do_not_come_are_passed_over() -> None:
     pieces = pieces_of(*(plain(0, number + 1) for number in range(5)))
     decoding = PieceDecoder(Decoder(), Events(), lambda piece, most: pieces[_index(pieces, piece) + 1 :][:most])
-    rows = [one.rows for number in (0, 3, 4) for one in decoding.decode(pieces[number])]
+    rows = [chunk.rows for number in (0, 3, 4) for chunk in decoding.decode(pieces[number])]
     assert rows == [1, 4, 5]
     decoding.forget()
-    assert [one.rows for one in decoding.decode(pieces[1])] == [2]
+    assert [chunk.rows for chunk in decoding.decode(pieces[1])] == [2]
 
 
 def test_pieces_of_different_topics_are_not_joined() -> None:
     mixed = [pieces_of(plain(0, 2))[0], pieces_of(plain(0, 2), topic="u")[0]]
-    found, single = together(mixed)
-    assert [one.records.column("topic").to_pylist() for one in found] == [["t", "t"], ["u", "u"]]
+    decoded, single = together(mixed)
+    assert [chunk.records.column("topic").to_pylist() for chunk in decoded] == [["t", "t"], ["u", "u"]]
     assert single == 2
 
 
 def test_neighbours_share_memory_and_each_is_a_record_batch() -> None:
-    found, _ = together(pieces_of(plain(0, 2), plain(0, 2)))
-    one, other = (decoded.records for decoded in found)
-    assert isinstance(one, pa.RecordBatch)
-    assert one.column("value").buffers()[2].address == other.column("value").buffers()[2].address
-    assert pa.Table.from_batches([one, other]).num_rows == 4
+    decoded, _ = together(pieces_of(plain(0, 2), plain(0, 2)))
+    first, second = (chunk.records for chunk in decoded)
+    assert isinstance(first, pa.RecordBatch)
+    assert first.column("value").buffers()[2].address == second.column("value").buffers()[2].address
+    assert pa.Table.from_batches([first, second]).num_rows == 4

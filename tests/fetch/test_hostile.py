@@ -1,4 +1,4 @@
-"""Hostile batches with valid checksums, and brokers that lie: one error that says where, and never a loop."""
+"""Hostile batches with valid checksums, and lying brokers: one error with the offset, and never an endless loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HARMLESS = {"count-of-zero-with-records", "control", "headers-many", "headers-ma
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[dict[str, Any]]:
-    """Of every hostile batch, read in every way by a program whose memory is limited."""
+    """The outcome of reading every hostile batch in every way, by a program with limited memory."""
     program = [sys.executable, "-m", "tests.fetch.hostile_program"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -34,43 +34,43 @@ def outcomes() -> list[dict[str, Any]]:
 
 
 def _of(outcomes: list[dict[str, Any]], way: str) -> dict[str, dict[str, Any]]:
-    found = {one["topic"].removeprefix("h-"): one for one in outcomes if one["way"] == way}
-    assert len(found) > 60
-    return found
+    selected = {outcome["topic"].removeprefix("h-"): outcome for outcome in outcomes if outcome["way"] == way}
+    assert len(selected) > 60
+    return selected
 
 
 def test_every_hostile_batch_gets_one_error_that_names_topic_partition_and_offset(
     outcomes: list[dict[str, Any]],
 ) -> None:
-    for name, one in _of(outcomes, "read").items():
+    for name, outcome in _of(outcomes, "read").items():
         if name in HARMLESS:
-            assert "error" not in one, one
+            assert "error" not in outcome, outcome
             continue
-        assert f"h-{name}-0" in one["text"], one
-        assert "offset" in one["text"], one
-        assert one["error"] in {"CorruptBatch", "UnsupportedFormat", "DeadlineExceeded"}
+        assert f"h-{name}-0" in outcome["text"], outcome
+        assert "offset" in outcome["text"], outcome
+        assert outcome["error"] in {"CorruptBatch", "UnsupportedFormat", "DeadlineExceeded"}
 
 
 def test_what_lies_before_a_hostile_batch_is_read(outcomes: list[dict[str, Any]]) -> None:
-    assert {one["rows"] for one in _of(outcomes, "read").values()} == {GOOD, GOOD + 1}
+    assert {outcome["rows"] for outcome in _of(outcomes, "read").values()} == {GOOD, GOOD + 1}
 
 
 def test_a_fold_is_told_where_a_hostile_batch_is(outcomes: list[dict[str, Any]]) -> None:
-    for name, one in _of(outcomes, "fold").items():
-        if "error" in one and one["error"] == "CorruptBatch":
-            assert one["offset"] >= GOOD, (name, one)
-        assert one["rows"] >= GOOD
+    for name, outcome in _of(outcomes, "fold").items():
+        if "error" in outcome and outcome["error"] == "CorruptBatch":
+            assert outcome["offset"] >= GOOD, (name, outcome)
+        assert outcome["rows"] >= GOOD
 
 
 def test_counting_and_raw_batches_touch_no_record(outcomes: list[dict[str, Any]]) -> None:
     counted = _of(outcomes, "count")
-    assert all("error" not in one for name, one in counted.items() if name.startswith("bomb"))
-    assert all("error" not in one for name, one in _of(outcomes, "batches").items() if name.startswith("bomb"))
+    assert all("error" not in outcome for name, outcome in counted.items() if name.startswith("bomb"))
+    assert all("error" not in outcome for name, outcome in _of(outcomes, "batches").items() if name.startswith("bomb"))
 
 
 def test_no_hostile_batch_takes_long(outcomes: list[dict[str, Any]]) -> None:
-    # What it costs on a machine that is busy; a bomb that is inflated, or a loop that is believed, takes far longer.
-    assert max(one["seconds"] for one in outcomes) < 60
+    # Generous, for a busy machine: to inflate a bomb, or to believe a huge count, would take far longer.
+    assert max(outcome["seconds"] for outcome in outcomes) < 60
 
 
 # Brokers that lie about offsets
@@ -84,12 +84,12 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def reader(kafka: FakeKafka) -> Iterator[Reader]:
-    with Reader(kafka.bootstrap, retry=QUICK, timeouts=TIMES, fetching=Fetching(max_wait=0.05)) as one:
-        yield one
+    with Reader(kafka.bootstrap, retry=QUICK, timeouts=TIMES, fetching=Fetching(max_wait=0.05)) as reader:
+        yield reader
 
 
 def end_at(kafka: FakeKafka, offset: int) -> None:
-    """The log claims to end there."""
+    """Make the log claim that it ends at an offset."""
     with kafka._dispatcher.changed:
         kafka._partition("t", 0).log.end = offset
 
@@ -100,7 +100,7 @@ def test_a_broker_that_answers_with_what_lies_before_is_no_endless_loop(kafka: F
     for stop in (100, None):
         error = raised_by(lambda stop=stop: list(reader.read("t", 50, stop)), CorruptBatch, within=3)  # type: ignore[misc]
         assert "batch at offset 0 of t-0" in str(error)
-        assert "offset 50 was asked for" in str(error)
+        assert "offset 50 was requested" in str(error)
 
 
 def test_a_broker_that_has_nothing_for_offsets_it_claims_is_no_endless_loop(kafka: FakeKafka, reader: Reader) -> None:

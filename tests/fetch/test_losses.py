@@ -1,4 +1,4 @@
-"""What is lost and where it goes on, as tables; and ranges that are read while anything happens to their log."""
+"""Which offsets are lost and where reading continues, as tables; and ranges whose log changes while they are read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LENIENT = (EARLIEST, LATEST)
 LOG = LogExtent(1700, 9000)
 
 
-def told(loss: Loss | None) -> tuple[int, int, int] | None:
-    """Without the reason."""
+def offsets_of(loss: Loss | None) -> tuple[int, int, int] | None:
+    """Return the loss without its reason."""
     return None if loss is None else loss[:3]
 
 
-def at(position: int, start: int = 1600, stop: int = 2000) -> Cursor:
-    """A cursor that has come so far."""
+def cursor_at(position: int, start: int = 1600, stop: int = 2000) -> Cursor:
+    """Return a cursor at this position."""
     cursor = Cursor(AT, start, stop)
     cursor.move(position)
     return cursor
@@ -41,7 +41,7 @@ def at(position: int, start: int = 1600, stop: int = 2000) -> Cursor:
 
 @pytest.mark.parametrize("on_lost", LENIENT)
 @pytest.mark.parametrize(
-    ("position", "ends", "expected"),
+    ("position", "extent", "expected"),
     [
         (1650, LOG, (1650, 1700, 1700)),
         (1650, LogExtent(5000, 9000), (1650, 2000, 2000)),
@@ -53,14 +53,14 @@ def at(position: int, start: int = 1600, stop: int = 2000) -> Cursor:
     ],
 )
 def test_a_range_goes_on_with_what_there_is_of_it_and_is_over_where_there_is_nothing(
-    on_lost: OnLost, position: int, ends: LogExtent, expected: tuple[int, int, int] | None
+    on_lost: OnLost, position: int, extent: LogExtent, expected: tuple[int, int, int] | None
 ) -> None:
-    assert told(losses.outside(at(position), ends, on_lost)) == expected
+    assert offsets_of(losses.outside(cursor_at(position), extent, on_lost)) == expected
 
 
 @pytest.mark.parametrize("on_lost", LENIENT)
 @pytest.mark.parametrize(
-    ("ends", "expected"),
+    ("extent", "expected"),
     [
         (LogExtent(0, 10), (1650, 2000, 2000)),
         (LogExtent(0, 1800), (1650, 2000, 1650)),
@@ -69,9 +69,9 @@ def test_a_range_goes_on_with_what_there_is_of_it_and_is_over_where_there_is_not
     ],
 )
 def test_the_rest_of_a_range_is_lost_with_its_topic_and_goes_on_with_what_the_new_one_has(
-    on_lost: OnLost, ends: LogExtent, expected: tuple[int, int, int]
+    on_lost: OnLost, extent: LogExtent, expected: tuple[int, int, int]
 ) -> None:
-    assert told(losses.replaced(at(1650), ends, on_lost, "anew")) == expected
+    assert offsets_of(losses.replaced(cursor_at(1650), extent, on_lost, "anew")) == expected
 
 
 @pytest.mark.parametrize("on_lost", LENIENT)
@@ -79,19 +79,19 @@ def test_the_rest_of_a_range_is_lost_with_its_topic_and_goes_on_with_what_the_ne
 def test_a_range_is_read_again_from_where_its_records_changed_and_not_from_before_it(
     on_lost: OnLost, cut: int, expected: tuple[int, int, int]
 ) -> None:
-    assert told(losses.parted(at(1650), cut, on_lost)) == expected
+    assert offsets_of(losses.diverged(cursor_at(1650), cut, on_lost)) == expected
 
 
 def test_what_did_not_come_is_lost_where_the_log_ends() -> None:
-    assert told(losses.overdue(at(1650), LogExtent(0, 1650))) == (1650, 2000, 2000)
-    assert losses.overdue(at(1650), LogExtent(0, 1651)) is None, "it is there, and cannot be read yet"
+    assert offsets_of(losses.overdue(cursor_at(1650), LogExtent(0, 1650))) == (1650, 2000, 2000)
+    assert losses.overdue(cursor_at(1650), LogExtent(0, 1651)) is None, "it is there, and cannot be read yet"
 
 
 def test_an_error_tells_where_the_log_can_be_read_from() -> None:
-    assert told(losses.outside(at(1650), LOG, ERROR)) == (1650, 1700, 1700)
-    assert told(losses.outside(at(1650), LogExtent(0, 1500), ERROR)) == (1500, 1650, 0)
-    assert told(losses.replaced(at(1650), LogExtent(0, 10), ERROR, "anew")) == (1650, 1651, 0)
-    assert told(losses.parted(at(1650), 1000, ERROR)) == (1000, 1650, 1000)
+    assert offsets_of(losses.outside(cursor_at(1650), LOG, ERROR)) == (1650, 1700, 1700)
+    assert offsets_of(losses.outside(cursor_at(1650), LogExtent(0, 1500), ERROR)) == (1500, 1650, 0)
+    assert offsets_of(losses.replaced(cursor_at(1650), LogExtent(0, 10), ERROR, "anew")) == (1650, 1651, 0)
+    assert offsets_of(losses.diverged(cursor_at(1650), 1000, ERROR)) == (1000, 1650, 1000)
 
 
 # Following
@@ -99,18 +99,18 @@ def test_an_error_tells_where_the_log_can_be_read_from() -> None:
 
 @pytest.mark.parametrize(("on_lost", "before", "behind"), [(EARLIEST, 1700, 0), (LATEST, 9000, 1500)])
 def test_who_follows_a_log_goes_where_the_policy_says(on_lost: OnLost, before: int, behind: int) -> None:
-    cursor = at(1650, stop=END_OF_LOG)
-    assert told(losses.outside(cursor, LOG, on_lost)) == (1650, 1700, before)
-    assert told(losses.outside(cursor, LogExtent(0, 1500), on_lost)) == (1500, 1650, behind)
-    assert told(losses.replaced(cursor, LogExtent(0, 1500), on_lost, "anew")) == (1650, 1651, behind)
-    assert told(losses.parted(cursor, 1000, on_lost)) == (1000, 1650, 1000)
+    cursor = cursor_at(1650, stop=END_OF_LOG)
+    assert offsets_of(losses.outside(cursor, LOG, on_lost)) == (1650, 1700, before)
+    assert offsets_of(losses.outside(cursor, LogExtent(0, 1500), on_lost)) == (1500, 1650, behind)
+    assert offsets_of(losses.replaced(cursor, LogExtent(0, 1500), on_lost, "anew")) == (1650, 1651, behind)
+    assert offsets_of(losses.diverged(cursor, 1000, on_lost)) == (1000, 1650, 1000)
 
 
 # Anything
 
 
 class What(Enum):
-    """Happens to a log."""
+    """An event in the life of a log."""
 
     NOTHING = 0
     GROWS = 1
@@ -125,19 +125,19 @@ class Happening(NamedTuple):
 
 
 class Log:
-    """A partition as its leader has it, with the rules by which brokers answer."""
+    """A partition on its leader, with the rules by which brokers answer."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
         self.topic = 0
         self.epochs = [(0, first)]
-        """Each with the offset it began at."""
+        """Leader epochs with their first offsets."""
 
     @property
-    def ends(self) -> LogExtent:
+    def extent(self) -> LogExtent:
         return LogExtent(self.first, self.last)
 
-    def meet(self, happening: Happening) -> None:
+    def apply(self, happening: Happening) -> None:
         what, amount = happening
         if what is What.GROWS:
             self.last += amount
@@ -146,12 +146,12 @@ class Log:
         elif what is What.IS_CUT:
             self.last = max(self.first, self.last - amount)
             newest = self.epochs[-1][0]
-            self.epochs = [*(one for one in self.epochs if one[1] < self.last), (newest + 1, self.last)]
+            self.epochs = [*(entry for entry in self.epochs if entry[1] < self.last), (newest + 1, self.last)]
         elif what is What.IS_ANOTHER:
             self.first, self.last, self.topic, self.epochs = 0, amount, self.topic + 1, [(0, 0)]
 
     def answer(self, position: int, epoch: int) -> Fetched:
-        """Up to five records."""
+        """Return a response with up to five records."""
         known, end = self._end_of(epoch)
         if position >= self.first and epoch >= 0 and (known < epoch or end < position):
             return fetched(diverging=Diverging(known, end))
@@ -160,14 +160,14 @@ class Log:
         return fetched(*(self._record(offset) for offset in range(position, min(position + 5, self.last))))
 
     def _end_of(self, epoch: int) -> tuple[int, int]:
-        """As `LeaderEpochFileCache.endOffsetFor` says."""
-        newer = [start for one, start in self.epochs if one > epoch]
-        older = [one for one, _ in self.epochs if one <= epoch]
+        """Follow `LeaderEpochFileCache.endOffsetFor` of Kafka."""
+        newer = [start for other, start in self.epochs if other > epoch]
+        older = [other for other, _ in self.epochs if other <= epoch]
         return (older[-1] if older else epoch), (newer[0] if newer else self.last)
 
     def _record(self, offset: int) -> bytes:
         data = bytearray(plain(offset))
-        epoch = max(one for one, start in self.epochs if start <= offset)
+        epoch = max(number for number, start in self.epochs if start <= offset)
         data[12:16] = epoch.to_bytes(4, "big")
         return bytes(data)
 
@@ -179,29 +179,29 @@ class Read(NamedTuple):
 
 
 def read(cursor: Cursor, log: Log, happenings: list[Happening], on_lost: OnLost) -> Read:
-    """As the fetcher does it; before each answer the next thing happens. It must be over soon after the last one."""
+    """Read as the fetcher does. Before each response the next event happens; the read must end soon after the last."""
     offsets: list[int] = []
     lost: list[Loss] = []
     topic = log.topic
     for happening in [*happenings, *[Happening(What.NOTHING, 0)] * 100]:
         if cursor.is_over:
             break
-        log.meet(happening)
+        log.apply(happening)
         loss: Loss | None = None
         if log.topic != topic:
             topic = log.topic
-            loss = losses.replaced(cursor, log.ends, on_lost, "anew")
+            loss = losses.replaced(cursor, log.extent, on_lost, "anew")
         else:
             answer = log.answer(cursor.position, cursor.epoch)
             match cursor.take(answer, ResponseMemory(0), 0.0, committed_only=False):
                 case Piece() as piece:
                     offsets += offsets_in(piece)
                 case OutOfRange():
-                    loss = losses.outside(cursor, log.ends, on_lost)
+                    loss = losses.outside(cursor, log.extent, on_lost)
                 case Diverged(where):
-                    loss = losses.parted(cursor, where.end_offset, on_lost)
+                    loss = losses.diverged(cursor, where.end_offset, on_lost)
                 case _:
-                    loss = losses.overdue(cursor, log.ends)
+                    loss = losses.overdue(cursor, log.extent)
         if loss is not None:
             lost.append(loss)
             cursor.move(loss.resume)

@@ -1,4 +1,4 @@
-"""What reading a topic takes of memory, measured by the kernel in a process of its own."""
+"""The memory that reading a topic takes, measured by the kernel in a separate process."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .numbered import write_numbered
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 BESIDE_BYTES = 150_000_000
-"""Python, numpy, pyarrow and the rest take 89 MB, what is handed out and what allocators keep 12 to 22 MB."""
+"""Python, numpy, pyarrow and the rest take 89 MB; records that are handed out and free lists take 12 to 22 MB."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_kernels() -> None:
-    """A process that has to compile them takes 100 MB more."""
+    """Compile the kernels before: a process that has to compile them takes 100 MB more."""
     warm()
 
 
 def measured(bootstrap: str, topic: str, *options: str) -> dict[str, Any]:
-    """What the program tells."""
+    """Run the program and return its figures."""
     program = [sys.executable, "-m", "tests.fetch.memory_program", bootstrap, topic, *options]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 @pytest.mark.parametrize(("count", "size", "codec"), [(300_000, 1000, "none"), (2_000_000, 100, "zstd")])
@@ -42,9 +42,9 @@ def test_a_large_topic_is_read_in_bounded_memory(
     topic = new_topic(2, replicas=1)
     write_numbered(kafka.bootstrap, topic, count, size=size, codec=codec)
     for memory_bytes in (64 << 20, 8 << 20):
-        told = measured(kafka.bootstrap, topic, "--memory-bytes", str(memory_bytes))
-        assert told["rows"] == count
-        assert told["peak"] < memory_bytes + BESIDE_BYTES, told
+        figures = measured(kafka.bootstrap, topic, "--memory-bytes", str(memory_bytes))
+        assert figures["rows"] == count
+        assert figures["peak"] < memory_bytes + BESIDE_BYTES, figures
     counted = measured(kafka.bootstrap, topic, "--way", "count", "--memory-bytes", str(memory_bytes))
     assert counted["rows"] == count
-    assert counted["peak"] < told["peak"], "no record is decoded"
+    assert counted["peak"] < figures["peak"], "no record is decoded"

@@ -1,4 +1,4 @@
-"""What headers tell, against what decoding the same batches tells."""
+"""Profiles from headers against what decoding the same batches gives."""
 
 from __future__ import annotations
 
@@ -44,35 +44,43 @@ def test_records_are_counted_as_if_they_had_been_decoded(
         batches += parse(plain(offset, deltas=deltas, last=len(there) - 1, codec=codec if deltas else Codec.NONE))
         offset += len(there)
     stop = start + length
-    found = profiled(batches, start, stop)
-    assert found.records == sum(part.rows for part in Decoder(("offset",)).decode(batches, start=start, stop=stop))
+    profile = profiled(batches, start, stop)
+    assert profile.records == sum(part.rows for part in Decoder(("offset",)).decode(batches, start=start, stop=stop))
     within = [b.header for b in batches if b.header.next_offset > start and b.header.base_offset < stop]
-    assert found.batches == len(within)
-    assert found.bytes == sum(header.size_bytes for header in within)
-    assert sum(found.codecs.values()) == len(within)
+    assert profile.batches == len(within)
+    assert profile.bytes == sum(header.size_bytes for header in within)
+    assert sum(profile.codecs.values()) == len(within)
 
 
 def test_markers_are_counted_apart_from_records() -> None:
-    found = profiled(parse(of_transaction(0, 3, 7) + marker(3, 7) + plain(4, 2, producer=(8, 0, 0))), 0, 100)
-    assert (found.records, found.batches, found.transactional, found.control, found.producers) == (5, 3, 1, 1, 2)
-    assert found.codecs == {"none": 2}
+    profile = profiled(parse(of_transaction(0, 3, 7) + marker(3, 7) + plain(4, 2, producer=(8, 0, 0))), 0, 100)
+    assert (profile.records, profile.batches, profile.transactional, profile.control, profile.producers) == (
+        5,
+        3,
+        1,
+        1,
+        2,
+    )
+    assert profile.codecs == {"none": 2}
 
 
 def test_times_are_those_of_the_records() -> None:
-    found = profiled(parse(plain(0, 3, base_time=NOW, max_time=NOW + 2) + plain(3, 1, base_time=50, max_time=50)), 0, 9)
-    assert (found.first_timestamp, found.last_timestamp) == (50, NOW + 2)
+    profile = profiled(
+        parse(plain(0, 3, base_time=NOW, max_time=NOW + 2) + plain(3, 1, base_time=50, max_time=50)), 0, 9
+    )
+    assert (profile.first_timestamp, profile.last_timestamp) == (50, NOW + 2)
 
 
 def test_times_set_by_the_broker_are_those_that_readers_see() -> None:
     (batch,) = parse(plain(0, 3, flags=IS_LOG_APPEND, base_time=1, max_time=NOW))
-    found = profiled([batch], 0, 9)
+    profile = profiled([batch], 0, 9)
     (decoded,) = Decoder(("timestamp",)).decode([batch])
     assert [time.timestamp() * 1000 for time in decoded.records.column("timestamp").to_pylist()] == [NOW] * 3
-    assert (found.first_timestamp, found.last_timestamp) == (NOW, NOW)
+    assert (profile.first_timestamp, profile.last_timestamp) == (NOW, NOW)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (50, 60)])
 def test_a_range_without_records_has_no_times(start: int, stop: int) -> None:
-    found = profiled(parse(plain(0, 3)), start, stop)
-    assert (found.records, found.batches, found.bytes) == (0, 0, 0)
-    assert (found.first_timestamp, found.last_timestamp) == (None, None)
+    profile = profiled(parse(plain(0, 3)), start, stop)
+    assert (profile.records, profile.batches, profile.bytes) == (0, 0, 0)
+    assert (profile.first_timestamp, profile.last_timestamp) == (None, None)

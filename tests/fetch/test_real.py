@@ -1,4 +1,4 @@
-"""What others wrote to real brokers, read by the reader: every shape of record, batch, topic and transaction."""
+"""Reading what other clients wrote to real brokers: every shape of record, batch, topic and transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ottla.net import Cluster
 
 from .compacting import COMPACTION, compact
 from .conftest import NewTopic
-from .watching import Told, names, values
+from .watching import EventLog, names, values
 
 pytestmark = pytest.mark.broker
 SECONDS = 30.0
@@ -40,28 +40,28 @@ WRITERS = {"confluent-kafka": confluent_write, "aiokafka": aiokafka_write, "kafk
 
 @pytest.fixture(scope="module")
 def reader(kafka: LocalCluster) -> Iterable[Reader]:
-    with Reader(kafka.bootstrap) as one:
-        yield one
+    with Reader(kafka.bootstrap) as reader:
+        yield reader
 
 
 def sent(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
-    """The records as every client can say them."""
-    found = []
+    """Return the records in the form that all clients share."""
+    records = []
     for batch in batches:
         batch.validate(full=True)
         times = [time // 1000 for time in batch.column("timestamp").cast(pa.int64()).to_pylist()]
         keys, contents, headers = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
-        found += [
-            Sent(key, value, tuple((one["key"], one["value"]) for one in pairs or ()), at)
-            for key, value, pairs, at in zip(keys, contents, headers, times, strict=True)
+        records += [
+            Sent(key, value, tuple((header["key"], header["value"]) for header in pairs or ()), time)
+            for key, value, pairs, time in zip(keys, contents, headers, times, strict=True)
         ]
-    return found
+    return records
 
 
 def confluent_log(
     kafka: LocalCluster, topic: str, *, isolation: str = "read_uncommitted"
 ) -> list[tuple[int, bytes | None]]:
-    """Offset and value of each record of partition 0, as confluent-kafka reads them."""
+    """Return offset and value of each record of partition 0, as confluent-kafka reads them."""
     settings = {
         "bootstrap.servers": kafka.bootstrap,
         "group.id": "unused",
@@ -69,20 +69,20 @@ def confluent_log(
         "enable.partition.eof": True,
         "enable.auto.commit": False,
     }
-    found: list[tuple[int, bytes | None]] = []
+    records: list[tuple[int, bytes | None]] = []
     with closing(confluent_kafka.Consumer(settings)) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         while (message := consumer.poll(SECONDS)) is not None:
             error = message.error()
             if error is not None:
                 assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
-                return found
-            found.append((message.offset() or 0, message.value()))
+                return records
+            records.append((message.offset() or 0, message.value()))
     raise AssertionError(f"no end of {topic} in {SECONDS} s")
 
 
 def our_log(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, bytes | None]]:
-    """The same as the reader gives it."""
+    """Return the same as the reader reads it."""
     return [
         pair
         for batch in batches
@@ -141,7 +141,9 @@ def test_the_broker_sets_the_time_where_the_topic_says_so(
 ) -> None:
     topic = new_topic(settings={"message.timestamp.type": "LogAppendTime"})
     before = time.time() * 1000 - 5000
-    confluent_write(kafka.bootstrap, TopicPartition(topic, 0), "zstd", [one._replace(time=1000) for one in RECORDS])
+    confluent_write(
+        kafka.bootstrap, TopicPartition(topic, 0), "zstd", [record._replace(time=1000) for record in RECORDS]
+    )
     table = pa.Table.from_batches(reader.read(topic, columns=["timestamp", "timestampType"]))
     stamps = [stamp / 1000 for stamp in table["timestamp"].cast(pa.int64()).to_pylist()]
     assert set(table["timestampType"].to_pylist()) == {1}
@@ -175,16 +177,16 @@ def test_batches_larger_than_a_request_in_all_partitions_at_once(kafka: LocalClu
     assert producer.flush(SECONDS) == 0
     tiny = Fetching(memory_bytes=1 << 16, request_bytes=1 << 10, max_wait=0.1)
     with Reader(kafka.bootstrap, fetching=tiny) as reader:
-        found = sorted((value or b"")[:6] for value in values(reader.read(topic)))
-    assert found == [b"%06d" % number for number in range(600)]
+        records = sorted((value or b"")[:6] for value in values(reader.read(topic)))
+    assert records == [b"%06d" % number for number in range(600)]
 
 
 def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
     topic = new_topic(12)
     assert list(reader.read(topic)) == []
-    assert [(one.records, one.bytes) for one in reader.profile(topic)] == [(0, 0)] * 12
+    assert [(profile.records, profile.bytes) for profile in reader.profile(topic)] == [(0, 0)] * 12
     confluent_write(kafka.bootstrap, TopicPartition(topic, 7), "none", RECORDS[:3])
-    assert [one.partition for one in names(reader.read(topic))] == [7, 7, 7]
+    assert [record.partition for record in names(reader.read(topic))] == [7, 7, 7]
     assert set(reader.offsets(topic, "latest").values()) == {0, 3}
 
 
@@ -193,9 +195,9 @@ def test_empty_partitions_and_empty_topics(kafka: LocalCluster, new_topic: NewTo
 
 def test_a_compacted_topic_is_read_with_its_holes(kafka: LocalCluster, new_topic: NewTopic, reader: Reader) -> None:
     topic, count = new_topic(settings=COMPACTION, replicas=1), 1500
-    at = TopicPartition(topic, 0)
-    compact(kafka, at, count, is_there=lambda: reader.count(topic, 0, count))
-    end = reader.offsets(topic, "latest")[at]
+    tp = TopicPartition(topic, 0)
+    compact(kafka, tp, count, is_there=lambda: reader.count(topic, 0, count))
+    end = reader.offsets(topic, "latest")[tp]
     theirs = [pair for pair in confluent_log(kafka, topic) if pair[0] < end]
     ours = our_log(reader.read(topic, 0, end))
     assert [offset for offset, _ in ours] == sorted({offset for offset, _ in ours})
@@ -219,9 +221,9 @@ def test_partitions_that_are_added_while_a_topic_is_followed(
         Admin(cluster).add_partitions(topic, 3)
         for partition in (1, 2, 0):
             confluent_write(kafka.bootstrap, TopicPartition(topic, partition), "none", RECORDS[:5])
-        found = sorted(next(reading) for _ in range(15))
+        records = sorted(next(reading) for _ in range(15))
         reading.close()
-    assert found == [(0, n) for n in range(5, 10)] + [(p, n) for p in (1, 2) for n in range(5)]
+    assert records == [(0, n) for n in range(5, 10)] + [(p, n) for p in (1, 2) for n in range(5)]
 
 
 def test_the_same_over_tls_with_a_password(kafka: LocalCluster, new_topic: NewTopic) -> None:
@@ -305,7 +307,7 @@ def test_committed_and_aborted_transactions_of_interleaved_producers(
         assert our_log(committed.read(topic)) == theirs
         assert committed.count(topic) == len(theirs)
         assert committed.fingerprint(topic).count == len(theirs)
-        # From everywhere, also from the middle of a transaction that was aborted.
+        # From everywhere, including the middle of an aborted transaction.
         for start in range(0, stable, 3):
             assert our_log(committed.read(OffsetRange(topic, 0, start, stable))) == [
                 pair for pair in theirs if pair[0] >= start
@@ -345,12 +347,12 @@ def test_a_reader_of_committed_records_waits_for_an_open_transaction(kafka: Loca
 def test_records_of_an_open_transaction_are_not_lost_however_long_it_takes(
     kafka: LocalCluster, new_topic: NewTopic
 ) -> None:
-    topic, told = new_topic(), Told()
+    topic, events = new_topic(), EventLog()
     writers = Writers(kafka, topic, 1)
     writers.write(0, 5)
     impatient = Timeouts(total=1.0)
     with Reader(
-        kafka.bootstrap, isolation="read_committed", on_lost="earliest", timeouts=impatient, events=[told]
+        kafka.bootstrap, isolation="read_committed", on_lost="earliest", timeouts=impatient, events=[events]
     ) as reader:
         who = (
             r"a transaction of producer id \d+ \(transactional id '.+'\), open since 20.+, holds it up from offset 0 on"
@@ -362,7 +364,7 @@ def test_records_of_an_open_transaction_are_not_lost_however_long_it_takes(
             list(strict.read(OffsetRange(topic, 0, 0, 5)))
         writers.commit(0)
         assert [record.offset for record in names(reader.read(OffsetRange(topic, 0, 0, 5)))] == [0, 1, 2, 3, 4]
-    assert not told.of(RangeLost)
+    assert not events.of(RangeLost)
 
 
 def test_many_transactions_in_one_answer(kafka: LocalCluster, new_topic: NewTopic) -> None:

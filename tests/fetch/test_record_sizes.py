@@ -1,4 +1,4 @@
-"""How large records are, for planning: asked when there is something new to ask for, and not again and again."""
+"""Estimates of record sizes: brokers are asked when there is something new, and not again and again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 class Brokers:
-    """Tell of what they have, or nothing."""
+    """Brokers that report their log sizes, or refuse to."""
 
     def __init__(self) -> None:
         self.sizes: dict[TopicPartition, int] | None = {}
@@ -30,20 +30,22 @@ class Brokers:
         self.questions += 1
         if self.sizes is None:
             raise OttlaError("not for you")
-        return ReplicaSizes({at: (ReplicaSize(at, 1, size, 0, "/data"),) for at, size in self.sizes.items()})
+        return ReplicaSizes(
+            {partition: (ReplicaSize(partition, 1, size, 0, "/data"),) for partition, size in self.sizes.items()}
+        )
 
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
-    """All there are."""
-    found = Brokers()
-    monkeypatch.setattr(record_sizes, "Admin", found)
-    return found
+    """The brokers that the code under test asks."""
+    brokers = Brokers()
+    monkeypatch.setattr(record_sizes, "Admin", brokers)
+    return brokers
 
 
 @pytest.fixture
 def sizes() -> RecordSizes:
-    """A new one."""
+    """A new estimator."""
     return RecordSizes(Cluster("127.0.0.1:9"))
 
 

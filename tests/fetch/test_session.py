@@ -1,4 +1,4 @@
-"""Fetch sessions: whatever happens, a broker that follows the rules asks for exactly what the reader wants."""
+"""Fetch sessions: whatever happens, a broker that follows the rules returns exactly what the reader wants."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from ottla.model import TopicPartition
 from ottla.wire.fetch import NO_SESSION
 
 IDS = {name: uuid.uuid4() for name in "ab"}
-Told = tuple[int, int, int]
+CursorState = tuple[int, int, int]
 
 
 class Broker:
-    """What the rules of KIP-227 make of requests; a fetch by id knows topics by their ids."""
+    """A broker by the rules of KIP-227. From version 13 on it knows topics by their ids."""
 
     def __init__(self, version: int = 13) -> None:
         self.version = version
-        self.sessions: dict[int, tuple[int, dict[tuple[object, int], Told]]] = {}
+        self.sessions: dict[int, tuple[int, dict[tuple[object, int], CursorState]]] = {}
         self.number = 0
         self.grants = True
 
-    def ask(self, question: SessionRequest) -> tuple[int, int, dict[tuple[object, int], Told]]:
-        """The error, the id of the session, and what is fetched."""
-        (number, epoch), cursors, forgotten = question
-        told = wanted(cursors, self.version)
+    def ask(self, request: SessionRequest) -> tuple[int, int, dict[tuple[object, int], CursorState]]:
+        """Return the error, the id of the session, and what is fetched."""
+        (number, epoch), cursors, forgotten = request
+        states = states_of(cursors, self.version)
         if epoch <= 0:
             self.sessions.pop(number, None)
             if (number, epoch) == NO_SESSION or not self.grants:
-                return 0, 0, told
+                return 0, 0, states
             self.number += 1
-            self.sessions[self.number] = (1, told)
-            return 0, self.number, told
+            self.sessions[self.number] = (1, states)
+            return 0, self.number, states
         if number not in self.sessions:
             return ErrorCode.fetch_session_id_not_found, 0, {}
         expected, known = self.sessions[number]
         if epoch != expected:
             return ErrorCode.invalid_fetch_session_epoch, 0, {}
-        known.update(told)
-        for one in forgotten:
-            known.pop((one.topic_id if self.version >= 13 else one.topic, one.partition), None)
+        known.update(states)
+        for entry in forgotten:
+            known.pop((entry.topic_id if self.version >= 13 else entry.topic, entry.partition), None)
         self.sessions[number] = (expected + 1, known)
         return 0, number, known
 
 
 def cursors_of(count: int) -> list[Cursor]:
-    found = [Cursor(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
-    for cursor in found:
+    cursors = [Cursor(TopicPartition("ab"[i % 2], i), 0, topic_id=IDS["ab"[i % 2]]) for i in range(count)]
+    for cursor in cursors:
         cursor.leader = cursor.leader_epoch = 0
-    return found
+    return cursors
 
 
 def identity(cursor: Cursor, version: int) -> str | uuid.UUID:
     assert cursor.topic_id is not None
-    return cursor.topic_id if version >= 13 else cursor.at.topic
+    return cursor.topic_id if version >= 13 else cursor.tp.topic
 
 
-def wanted(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], Told]:
+def states_of(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], CursorState]:
     return {
-        (identity(cursor, version), cursor.at.partition): (cursor.position, cursor.epoch, cursor.leader_epoch)
+        (identity(cursor, version), cursor.tp.partition): (cursor.position, cursor.epoch, cursor.leader_epoch)
         for cursor in cursors
     }
 
@@ -72,15 +72,15 @@ def wanted(cursors: Iterable[Cursor], version: int) -> dict[tuple[object, int], 
 def test_only_what_changed_is_said() -> None:
     session, broker, cursors = Session(), Broker(), cursors_of(40)
     for _ in range(2):
-        question = session.question(list(cursors), version=13)
-        assert question.cursors == cursors
-        session.answered(broker.ask(question)[1])
-    assert session.question(list(cursors), version=13) == SessionRequest((1, 1), [], [])
+        request = session.request(list(cursors), version=13)
+        assert request.cursors == cursors
+        session.answered(broker.ask(request)[1])
+    assert session.request(list(cursors), version=13) == SessionRequest((1, 1), [], [])
     session.answered(1)
     cursors[7].position = 5
-    question = session.question(cursors[:-1], version=13)
-    assert question.cursors == [cursors[7]]
-    assert [(one.topic, one.partition, one.topic_id) for one in question.forgotten] == [("b", 39, IDS["b"])]
+    request = session.request(cursors[:-1], version=13)
+    assert request.cursors == [cursors[7]]
+    assert [(entry.topic, entry.partition, entry.topic_id) for entry in request.forgotten] == [("b", 39, IDS["b"])]
     assert session.number_of(IDS["b"], 7) == 7
     assert session.number_of(IDS["a"], 7) is None
     assert session.number_of(uuid.uuid4(), 7) is None
@@ -89,34 +89,34 @@ def test_only_what_changed_is_said() -> None:
 
 def test_a_single_request_and_few_partitions_need_no_session() -> None:
     session = Session()
-    assert session.question(cursors_of(100), version=13).session == NO_SESSION
+    assert session.request(cursors_of(100), version=13).session == NO_SESSION
     session.answered(0)
     few = Session()
     for _ in range(5):
-        assert few.question(cursors_of(1), version=13).session == NO_SESSION
+        assert few.request(cursors_of(1), version=13).session == NO_SESSION
         few.answered(0)
 
 
 @pytest.mark.parametrize("number", [7, -1])
 def test_a_session_that_was_not_asked_for_is_none(number: int) -> None:
     session, cursors = Session(), cursors_of(40)
-    assert session.question(cursors, version=13).session == NO_SESSION
+    assert session.request(cursors, version=13).session == NO_SESSION
     session.answered(number)
-    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
+    assert session.request(cursors, version=13) == SessionRequest((0, 0), cursors)
     session.answered(-1)
-    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
+    assert session.request(cursors, version=13) == SessionRequest((0, 0), cursors)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch])
 def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None:
     session, cursors = Session(), cursors_of(40)
-    session.question(cursors, version=13)
+    session.request(cursors, version=13)
     session.answered(0)
-    session.question(cursors, version=13)
+    session.request(cursors, version=13)
     session.answered(9)
-    session.question(cursors, version=13)
+    session.request(cursors, version=13)
     assert session.was_lost(error)
-    assert session.question(cursors, version=13) == SessionRequest((0, 0), cursors)
+    assert session.request(cursors, version=13) == SessionRequest((0, 0), cursors)
     assert not session.was_lost(error), "a question that tells all cannot be lost"
     assert not session.was_lost(ErrorCode.not_leader_or_follower)
 
@@ -124,9 +124,9 @@ def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None
 def test_another_version_begins_again() -> None:
     session, cursors = Session(), cursors_of(40)
     for number in (0, 9):
-        session.question(cursors, version=13)
+        session.request(cursors, version=13)
         session.answered(number)
-    assert session.question(cursors, version=12) == SessionRequest((9, 0), cursors)
+    assert session.request(cursors, version=12) == SessionRequest((9, 0), cursors)
     assert session.number_of("a", 0) == 0
 
 
@@ -148,25 +148,25 @@ def test_a_broker_asks_for_exactly_what_is_wanted(seed: int, version: int) -> No
             elif change == 3:  # the topic was created again
                 cursor.topic_id = uuid.uuid4()
             else:  # it was let go of, and taken again
-                again = Cursor(cursor.at, chance.randrange(3), topic_id=cursor.topic_id)
+                again = Cursor(cursor.tp, chance.randrange(3), topic_id=cursor.topic_id)
                 cursors[cursors.index(cursor)] = again
         broker.grants = chance.random() > 0.1
         if chance.random() < 0.05:
             broker.sessions.clear()
         ready = [cursor for cursor in cursors if chance.random() > 0.1]
-        question = session.question(ready, version=version)
+        request = session.request(ready, version=version)
         if chance.random() < 0.05:  # the connection is lost, before the broker hears of it or after
             if chance.random() < 0.5:
-                broker.ask(question)
+                broker.ask(request)
             session.reset()
             continue
-        error, number, asked = broker.ask(question)
+        error, number, asked = broker.ask(request)
         if error:
             assert session.was_lost(error)
             continue
         sessions += number > 0
-        assert asked == wanted(ready, version)
+        assert asked == states_of(ready, version)
         for position, cursor in enumerate(ready):
-            assert session.number_of(identity(cursor, version), cursor.at.partition) == position
+            assert session.number_of(identity(cursor, version), cursor.tp.partition) == position
         session.answered(number)
     assert sessions > 100

@@ -1,4 +1,4 @@
-"""A program and a thread that take turns at fetching, and interrupts: every piece comes once, in order, and soon."""
+"""A program and a thread that take turns at fetching, with interrupts: every piece comes once, in order, and soon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ottla.testing import FakeKafka
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 FETCHING = Fetching(memory_bytes=1 << 17, request_bytes=1 << 11, max_wait=0.05)
-MANNER = FetchPolicy(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
+POLICY = FetchPolicy(FETCHING, Isolation.READ_UNCOMMITTED, OnLost.ERROR, float("inf"))
 FILES = tuple(
     f"ottla/{name}.py"
     for name in (
@@ -38,14 +38,14 @@ FILES = tuple(
         "net/connection",
         "net/background",
         "net/frames",
-        "net/line",
+        "net/pipeline",
         "net/links",
         "net/lookups",
         "net/loop",
         "net/outbox",
         "net/pending",
         "net/traffic",
-        "net/watch",
+        "net/refresh",
     )
 )
 COMMON = ("write", "read", "read", "interrupt", "interrupt", "away")
@@ -59,7 +59,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture(autouse=True)
 def _restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads take the interpreter from one another between any two instructions; answers of 1 kB count as large."""
+    """Switch threads between any two instructions, and count responses of 1 kB as large."""
     monkeypatch.setattr(fetcher_module, "_BULK_BYTES", 1 << 10)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -73,9 +73,9 @@ class World:
     def __init__(self, kafka: FakeKafka, cluster: Cluster, seed: int) -> None:
         self.chance = random.Random(seed)
         self.kafka = kafka
-        self.fetcher = Fetcher(cluster, MANNER, lane=f"driven-{seed}", events=Events())
+        self.fetcher = Fetcher(cluster, POLICY, channel=f"driven-{seed}", events=Events())
         self.topic_id = cluster.topic("t").id
-        self.cursors = {at: Cursor(at, 0, topic_id=self.topic_id) for at in PARTITIONS}
+        self.cursors = {tp: Cursor(tp, 0, topic_id=self.topic_id) for tp in PARTITIONS}
         self.fetcher.add(self.cursors.values())
         self.interrupter = CtrlC(FILES)
         self.most = 1
@@ -84,9 +84,9 @@ class World:
         self.interruptions = 0
 
     def write(self) -> None:
-        at, batches = self.chance.choice(PARTITIONS), self.chance.choice([1, 1, 5, 40])
-        fill(self.kafka, batches, at=at)
-        self.written[at] += batches * 10
+        tp, batches = self.chance.choice(PARTITIONS), self.chance.choice([1, 1, 5, 40])
+        fill(self.kafka, batches, at=tp)
+        self.written[tp] += batches * 10
 
     def read(self, seconds: float, *, is_interrupted: bool = False) -> None:
         place = self.chance.randint(1, self.most) if is_interrupted else 0
@@ -97,14 +97,14 @@ class World:
         if item is None:
             return
         assert not isinstance(item, Failed), item
-        assert item.start == self.reached[item.cursor.at], "a piece was passed over, or comes again"
-        self.reached[item.cursor.at] = item.next_offset
+        assert item.start == self.reached[item.cursor.tp], "a piece was passed over, or comes again"
+        self.reached[item.cursor.tp] = item.next_offset
         self.fetcher.buffer.used_up(item)
 
-    def begin_again(self, at: TopicPartition) -> None:
-        self.fetcher.remove([self.cursors[at]])
-        self.cursors[at] = Cursor(at, self.reached[at], topic_id=self.topic_id)
-        self.fetcher.add([self.cursors[at]])
+    def begin_again(self, tp: TopicPartition) -> None:
+        self.fetcher.remove([self.cursors[tp]])
+        self.cursors[tp] = Cursor(tp, self.reached[tp], topic_id=self.topic_id)
+        self.fetcher.add([self.cursors[tp]])
 
     def step(self) -> None:
         match self.chance.choice([*COMMON, *COMMON, "move", "break", "again"]):
@@ -126,7 +126,7 @@ class World:
                 self.kafka.up(broker)
 
     def is_through(self) -> bool:
-        """Whether everything has come, after one more look."""
+        """Whether everything has come, after one more read."""
         self.read(0.2)
         return self.reached == self.written
 
@@ -142,9 +142,9 @@ def test_every_piece_comes_once_and_in_order_whatever_is_interrupted(kafka: Fake
                 steps += 1
                 world.step()
             eventually(world.is_through, lambda: f"{world.reached} of {world.written}")
-            # Nothing is left behind that would keep it from going on: neither memory nor a driver.
+            # Neither memory nor a driver is left behind that would keep it from continuing.
             world.write()
-            eventually(world.fetcher.buffer.has_news, "nobody fetches while the program is away")
+            eventually(world.fetcher.buffer.is_ready, "the background thread fetches while the program is away")
             eventually(world.is_through)
             reserved = len(list(world.fetcher._loop.links)) * FETCHING.request_bytes
             eventually(lambda: world.fetcher.buffer.used_bytes <= reserved, "memory was lost")

@@ -1,4 +1,4 @@
-"""What a test sees of a reader: its threads and sockets, what it read, and conditions to wait for."""
+"""Observes a reader in tests: its threads and sockets, what it read, and its events."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TIMES = Timeouts(connect=2.0, request=3.0, total=10.0)
 
 
 class Names(NamedTuple):
-    """Of a record: where it is."""
+    """The position of a record."""
 
     partition: int
     offset: int
 
 
 def threads_of_reading() -> list[str]:
-    """The threads that readers have started."""
+    """Return the names of the threads that readers have started."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(("ottla-read", "read-"))]
 
 
 def open_sockets() -> int:
-    """Of this process."""
+    """Return the number of open sockets of this process."""
     count = 0
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -43,44 +43,44 @@ def open_sockets() -> int:
 
 
 def new_reader(bootstrap: str, **options: Any) -> Reader:
-    """With short timeouts."""
+    """Return a reader with short timeouts."""
     given: dict[str, Any] = {"retry": QUICK, "timeouts": TIMES, **options}
     return Reader(bootstrap, **given)
 
 
 def names(batches: Iterable[pa.RecordBatch]) -> Generator[Names, None, None]:
-    """Where each record is, in the order of reading."""
+    """Yield the position of each record, in the order of reading."""
     for batch in batches:
         parts, offsets = batch.column("partition").to_pylist(), batch.column("offset").to_pylist()
         yield from map(Names, parts, offsets)
 
 
 def by_partition(batches: Iterable[pa.RecordBatch]) -> dict[int, list[int]]:
-    """The offsets of each partition, in the order of reading."""
-    found: dict[int, list[int]] = {}
+    """Return the offsets of each partition, in the order of reading."""
+    offsets: dict[int, list[int]] = {}
     for partition, offset in names(batches):
-        found.setdefault(partition, []).append(offset)
-    return found
+        offsets.setdefault(partition, []).append(offset)
+    return offsets
 
 
 def values(batches: Iterable[pa.RecordBatch]) -> list[bytes | None]:
-    """The values, in the order of reading."""
+    """Return the values, in the order of reading."""
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
-class Told(list[Event]):
-    """A sink that keeps what it hears."""
+class EventLog(list[Event]):
+    """A sink that keeps the events."""
 
     def __call__(self, event: Event) -> None:
         self.append(event)
 
     def of(self, kind: type[Event]) -> list[Any]:
-        """Those of one kind."""
+        """Return the events of one kind."""
         return [event for event in self if isinstance(event, kind)]
 
 
 def raised_by(call: Callable[[], object], kind: type[BaseException], *, within: float) -> BaseException:
-    """The error of the call, which must come in time."""
+    """Return the error of the call, which must come in time."""
     began = time.monotonic()
     with pytest.raises(kind) as caught:
         call()

@@ -16,7 +16,7 @@ import ottla
 from ottla._lazy import EXTRAS
 
 SOURCE = Path(ottla.__file__).parents[1]
-ROOMS = ("admin", "cluster", "events", "jobs", "net", "plan", "produce.spool", "spark", "testing")
+ROOMS = ("admin", "cluster", "events", "jobs", "lake", "net", "plan", "produce.spool", "spark", "testing")
 LAZY = ("ottla", *(f"ottla.{room}" for room in ROOMS))
 
 TWO_THREADS = """

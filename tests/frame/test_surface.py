@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import ottla
 from ottla import errors
 from ottla.cli import cli
+from ottla.cli.values.quantities import parse_size
 from ottla.engines.fleet.jobs import JOBS
 from ottla.errors import ErrorCode
 from ottla.fetch.options import Fetching, OnLost
@@ -72,7 +73,7 @@ def test_options_offer_what_the_library_has() -> None:
     assert [*_option("archive", "--format").type.choices] == [member.value for member in Format]
     assert event_time.ACCEPTED in _help("archive", "--event-time")
     assert _option("archive", "--max-folders").default == FileOptions().max_folders
-    assert _option("consume", "--max-batch-bytes").default == Fetching().max_batch_bytes
+    assert parse_size(_option("consume", "--max-batch-size").default) == Fetching().max_batch_bytes
     assert [*_option("consume", "--on-lost").type.choices] == [member.value for member in OnLost]
     assert [*_option("work", "run", "--on-lost").type.choices] == [member.value for member in OnLost]
     assert set(_option("archive", "--on-lost").type.choices) < {member.value for member in OnLost}

@@ -1,1 +1,1 @@
-"""The same records through a real broker: written by one client, read by another, equal in everything."""
+"""The same records through a real broker: written by one client, read by another, equal in every field."""

@@ -1,4 +1,4 @@
-"""Other people's clients behind two functions each: write records to a partition with a codec, read a partition."""
+"""Other clients behind two functions each: write records to a partition with a codec, read a partition."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Write = Callable[[str, TopicPartition, str, Sequence[Sent]], None]
 Read = Callable[[str, TopicPartition, int], list[Sent]]
 
 SECONDS = 30.0
-# A short life: no time for the second compiler. Text is UTF-8 whatever the locale says (Java 17 would ask it).
+# The tool runs only briefly, so skip the second compiler. Text is UTF-8 whatever the locale (Java 17 would use it).
 _OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
 
 
-def confluent_write(bootstrap: str, at: TopicPartition, codec: str, records: Sequence[Sent]) -> None:
+def confluent_write(bootstrap: str, tp: TopicPartition, codec: str, records: Sequence[Sent]) -> None:
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": codec, "linger.ms": 50}
     producer = confluent_kafka.Producer(settings)
     failures: list[Any] = []
     for r in records:
         producer.produce(
-            at.topic,
+            tp.topic,
             r.value,
             r.key,
-            partition=at.partition,
+            partition=tp.partition,
             timestamp=r.time,
             headers=list(r.headers),
             on_delivery=lambda error, _: failures.append(error) if error else None,
@@ -52,20 +52,20 @@ def confluent_write(bootstrap: str, at: TopicPartition, codec: str, records: Seq
     assert not failures
 
 
-def confluent_read(bootstrap: str, at: TopicPartition, count: int) -> list[Sent]:
+def confluent_read(bootstrap: str, tp: TopicPartition, count: int) -> list[Sent]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "check.crcs": True})
     with closing(consumer):
-        consumer.assign([confluent_kafka.TopicPartition(at.topic, at.partition, 0)])
-        found: list[Any] = []
-        while len(found) < count:
-            messages = consumer.consume(count - len(found), SECONDS)
-            assert messages, f"{len(found)} of {count} records arrived"
-            assert [m.error() for m in messages if m.error()] == []
-            found += messages
-    return [Sent(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in found]
+        consumer.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, 0)])
+        messages: list[Any] = []
+        while len(messages) < count:
+            more = consumer.consume(count - len(messages), SECONDS)
+            assert more, f"{len(messages)} of {count} records arrived"
+            assert [m.error() for m in more if m.error()] == []
+            messages += more
+    return [Sent(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in messages]
 
 
-def aiokafka_write(bootstrap: str, at: TopicPartition, codec: str, records: Sequence[Sent]) -> None:
+def aiokafka_write(bootstrap: str, tp: TopicPartition, codec: str, records: Sequence[Sent]) -> None:
     async def write() -> None:
         async with aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap,
@@ -75,7 +75,7 @@ def aiokafka_write(bootstrap: str, at: TopicPartition, codec: str, records: Sequ
         ) as producer:
             sent = [
                 await producer.send(
-                    at.topic, r.value, r.key, partition=at.partition, timestamp_ms=r.time, headers=list(r.headers)
+                    tp.topic, r.value, r.key, partition=tp.partition, timestamp_ms=r.time, headers=list(r.headers)
                 )
                 for r in records
             ]
@@ -84,42 +84,42 @@ def aiokafka_write(bootstrap: str, at: TopicPartition, codec: str, records: Sequ
     asyncio.run(write())
 
 
-def aiokafka_read(bootstrap: str, at: TopicPartition, count: int) -> list[Sent]:
+def aiokafka_read(bootstrap: str, tp: TopicPartition, count: int) -> list[Sent]:
     async def read() -> list[Sent]:
         async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True) as consumer:
-            there = aiokafka.TopicPartition(*at)
-            consumer.assign([there])
-            consumer.seek(there, 0)
-            found = [await asyncio.wait_for(consumer.getone(), SECONDS) for _ in range(count)]
-        return [Sent(m.key, m.value, tuple(m.headers), m.timestamp) for m in found]
+            client_tp = aiokafka.TopicPartition(*tp)
+            consumer.assign([client_tp])
+            consumer.seek(client_tp, 0)
+            messages = [await asyncio.wait_for(consumer.getone(), SECONDS) for _ in range(count)]
+        return [Sent(m.key, m.value, tuple(m.headers), m.timestamp) for m in messages]
 
     return asyncio.run(read())
 
 
-def kafka_python_write(bootstrap: str, at: TopicPartition, codec: str, records: Sequence[Sent]) -> None:
+def kafka_python_write(bootstrap: str, tp: TopicPartition, codec: str, records: Sequence[Sent]) -> None:
     compression = None if codec == "none" else codec
     producer = kafka_python.KafkaProducer(bootstrap_servers=bootstrap, compression_type=compression, linger_ms=50)
     with closing(producer):
         sent = [
             producer.send(
-                at.topic, r.value, r.key, partition=at.partition, timestamp_ms=r.time, headers=list(r.headers)
+                tp.topic, r.value, r.key, partition=tp.partition, timestamp_ms=r.time, headers=list(r.headers)
             )
             for r in records
         ]
-        for one in sent:
-            one.get(SECONDS)
+        for future in sent:
+            future.get(SECONDS)
 
 
-def kafka_python_read(bootstrap: str, at: TopicPartition, count: int) -> list[Sent]:
+def kafka_python_read(bootstrap: str, tp: TopicPartition, count: int) -> list[Sent]:
     consumer = kafka_python.KafkaConsumer(
         bootstrap_servers=bootstrap, consumer_timeout_ms=1000 * SECONDS, check_crcs=True
     )
     with closing(consumer):
-        there = kafka_python.TopicPartition(*at)
-        consumer.assign([there])
-        consumer.seek(there, 0)
-        found = [next(consumer) for _ in range(count)]
-    return [Sent(m.key, m.value, tuple(m.headers), m.timestamp) for m in found]
+        client_tp = kafka_python.TopicPartition(*tp)
+        consumer.assign([client_tp])
+        consumer.seek(client_tp, 0)
+        messages = [next(consumer) for _ in range(count)]
+    return [Sent(m.key, m.value, tuple(m.headers), m.timestamp) for m in messages]
 
 
 CLIENTS: dict[str, tuple[Write, Read]] = {
@@ -132,7 +132,7 @@ CLIENTS: dict[str, tuple[Write, Read]] = {
 def _codecs_of(client: str) -> list[str]:
     if client != "kafka-python":
         return list(CODECS)
-    # It needs a package of its own for each of these two.
+    # It needs an extra package for each of these two.
     missing = {"snappy": not kafka_python_codecs.has_snappy(), "zstd": not kafka_python_codecs.has_zstd()}
     return [codec for codec in CODECS if not missing.get(codec)]
 
@@ -141,7 +141,7 @@ MATRIX = [(client, codec) for client in CLIENTS for codec in _codecs_of(client)]
 
 
 def java(main: str, *arguments: str) -> subprocess.Popen[str]:
-    """One of Kafka's own tools, started; its log goes to standard error."""
+    """Start one of Kafka's own tools; its log goes to standard error."""
     jars = ensure_jars(DEFAULT_VERSION, default_cache_dir())
     return subprocess.Popen(
         [str(find_java(os.environ)), *_OPTIONS, main, *arguments],
@@ -155,7 +155,7 @@ def java(main: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def output(tool: subprocess.Popen[str], text: str = "") -> str:
-    """Give the tool its input and wait for what it prints; it must succeed."""
+    """Give the tool its input and return what it prints; it must succeed."""
     try:
         printed, log = tool.communicate(text, timeout=120)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A client of ours for the shared brokers, and topics that no other test uses."""
+"""Our client for the shared brokers, and topics that no other test uses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MakeTopic = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
-    """Ours, connected to the brokers of the run."""
+    """Our client, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> MakeTopic:
-    """Creates a topic and tells its name; `settings` are those of the topic."""
+    """Return a function that creates a topic with these `settings` and returns its name."""
     admin = Admin(cluster)
 
     def create(partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""Writing and reading batch by batch with the wire and net rooms: what later rooms do, in the fewest lines."""
+"""Writes and reads batch by batch with the wire and net rooms: what later rooms do, in the fewest lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.errors import BrokerError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
-from ottla.produce.identity import Identified, new_producer_id
+from ottla.produce.identity import ProducerIdentity, new_producer_id
 from ottla.wire import fetch, produce
 from ottla.wire.batch import Batch, Codec, split
 from ottla.wire.columns import from_arrow
@@ -25,7 +25,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def encoded(records: Iterable[Sent], codec: str = "none", *, in_one_batch: int = 1000) -> list[NewBatch]:
-    """The records in batches of ours."""
+    """Return the records in our batches."""
     listed = list(records)
     columns = from_arrow(
         pa.array([record.value for record in listed], pa.binary()),
@@ -37,42 +37,42 @@ def encoded(records: Iterable[Sent], codec: str = "none", *, in_one_batch: int =
     return list(encode(columns, now_ms=0, codec=Codec[codec.upper()], limits=limits))
 
 
-def send(cluster: Cluster, at: TopicPartition, batch: NewBatch) -> produce.Produced:
-    """One batch to the leader of its partition, and what the broker says of it."""
+def send(cluster: Cluster, tp: TopicPartition, batch: NewBatch) -> produce.Produced:
+    """Send one batch to the leader of its partition and return the broker's response."""
     deadline = Deadline.after(SECONDS)
-    connection = cluster.connection(cluster.leader(*at, deadline=deadline), lane="produce", deadline=deadline)
+    connection = cluster.connection(cluster.leader(*tp, deadline=deadline), channel="produce", deadline=deadline)
     version = connection.version(produce.API_KEY, highest=produce.HIGHEST_VERSION)
-    body = produce.produce_request({at: batch.parts()}, acks=-1, timeout_ms=10_000)
+    body = produce.produce_request({tp: batch.parts()}, acks=-1, timeout_ms=10_000)
     pending = connection.submit(produce.API_KEY, version, body, deadline=deadline)
     (answer,) = produce.produce_response(pending.result())
     return answer
 
 
-def write(cluster: Cluster, at: TopicPartition, batches: Iterable[NewBatch]) -> list[int]:
-    """Batches one after another, and the offsets they got."""
+def write(cluster: Cluster, tp: TopicPartition, batches: Iterable[NewBatch]) -> list[int]:
+    """Send batches one after the other and return their offsets."""
     offsets = []
     for batch in batches:
-        answer = send(cluster, at, batch)
+        answer = send(cluster, tp, batch)
         if answer.error_code:
-            raise BrokerError(answer.error_code, f"producing to {at}", answer.message)
+            raise BrokerError(answer.error_code, f"producing to {tp}", answer.message)
         offsets.append(answer.base_offset)
     return offsets
 
 
-def fetched(cluster: Cluster, at: TopicPartition, start: int = 0, *, highest: int = 13) -> Iterator[Batch]:
-    """All batches of a partition from `start` to its end, as the broker stores them."""
+def fetched(cluster: Cluster, tp: TopicPartition, start: int = 0, *, highest: int = 13) -> Iterator[Batch]:
+    """Yield all batches of a partition from `start` to its end, as the broker stores them."""
     deadline = Deadline.after(SECONDS)
-    topic = cluster.topic(at.topic, deadline=deadline)
-    connection = cluster.connection(cluster.leader(*at, deadline=deadline), lane="fetch", deadline=deadline)
+    topic = cluster.topic(tp.topic, deadline=deadline)
+    connection = cluster.connection(cluster.leader(*tp, deadline=deadline), channel="fetch", deadline=deadline)
     version = connection.version(fetch.API_KEY, highest=highest)
     offset, end = start, start + 1
     while offset < end:
-        wanted = fetch.FetchPartition(at.topic, at.partition, offset, 1 << 20, topic_id=topic.id)
-        body = fetch.fetch_request([wanted], version=version, max_wait_ms=500, min_bytes=1, max_bytes=8 << 20)
+        partition = fetch.FetchPartition(tp.topic, tp.partition, offset, 1 << 20, topic_id=topic.id)
+        body = fetch.fetch_request([partition], version=version, max_wait_ms=500, min_bytes=1, max_bytes=8 << 20)
         pending = connection.submit(fetch.API_KEY, version, body, deadline=deadline)
         (answer,) = fetch.fetch_response(pending.result(), version=version).partitions
         if answer.error_code:
-            raise BrokerError(answer.error_code, f"fetching {at} from {offset}")
+            raise BrokerError(answer.error_code, f"fetching {tp} from {offset}")
         end = answer.high_watermark
         for batch in split(answer.records):
             offset = batch.header.next_offset
@@ -80,7 +80,7 @@ def fetched(cluster: Cluster, at: TopicPartition, start: int = 0, *, highest: in
 
 
 def read(batches: Iterable[Batch]) -> list[Sent]:
-    """Decoded by us, with checksums compared."""
+    """Decode with our decoder, with checksums verified."""
     chunks = [chunk.records for chunk in Decoder().decode(batches)]
     table = pa.Table.from_batches(chunks, SCHEMA)
     table.validate(full=True)
@@ -92,13 +92,13 @@ def read(batches: Iterable[Batch]) -> list[Sent]:
     ]
 
 
-def new_producer(cluster: Cluster) -> Identified:
-    """An identity for idempotent sending."""
-    return Identified(new_producer_id(cluster), 0)
+def new_producer(cluster: Cluster) -> ProducerIdentity:
+    """Return a producer id for idempotent sending."""
+    return ProducerIdentity(new_producer_id(cluster), 0)
 
 
-def stamped(batch: NewBatch, producer: Identified, sequence: int) -> NewBatch:
-    """The batch with an identity; its records are not touched."""
+def stamped(batch: NewBatch, producer: ProducerIdentity, sequence: int) -> NewBatch:
+    """Return the batch with a producer id and sequence; its records are not touched."""
     header = restamp(
         batch.header, producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=sequence
     )

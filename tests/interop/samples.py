@@ -1,4 +1,4 @@
-"""The records that travel: everything that clients are known to disagree about, and text for the console tools."""
+"""The records of these tests: everything that clients are known to disagree about, and text for the console tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TIME = 1_700_000_000_123
 
 
 class Sent(NamedTuple):
-    """A record as every client can say it; the time is in milliseconds."""
+    """A record that every client can represent; the time is in milliseconds."""
 
     key: bytes | None
     value: bytes | None

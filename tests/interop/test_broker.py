@@ -1,4 +1,4 @@
-"""How a real broker answers our batches: resends, its own clock, damage, and passing batches on."""
+"""How a real broker answers our batches: resends, its own clock, damage, and forwarding."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ pytestmark = pytest.mark.broker
 
 
 def test_a_batch_sent_again_gets_its_first_offset(cluster: Cluster, new_topic: MakeTopic) -> None:
-    at = TopicPartition(new_topic(), 0)
+    tp = TopicPartition(new_topic(), 0)
     producer = new_producer(cluster)
     batches = [stamped(batch, producer, 10 * i) for i, batch in enumerate(encoded(UNUSUAL[:50], in_one_batch=10))]
-    assert write(cluster, at, batches) == [0, 10, 20, 30, 40]
-    assert write(cluster, at, batches) == [0, 10, 20, 30, 40]
-    assert read(fetched(cluster, at)) == list(UNUSUAL[:50])
+    assert write(cluster, tp, batches) == [0, 10, 20, 30, 40]
+    assert write(cluster, tp, batches) == [0, 10, 20, 30, 40]
+    assert read(fetched(cluster, tp)) == list(UNUSUAL[:50])
 
 
 def test_a_gap_in_the_sequence_is_refused(cluster: Cluster, new_topic: MakeTopic) -> None:
-    at = TopicPartition(new_topic(), 0)
+    tp = TopicPartition(new_topic(), 0)
     producer = new_producer(cluster)
     (batch,) = encoded(UNUSUAL[:3])
-    assert write(cluster, at, [stamped(batch, producer, 0)]) == [0]
-    assert send(cluster, at, stamped(batch, producer, 4)).error_code == ErrorCode.out_of_order_sequence_number
-    assert write(cluster, at, [stamped(batch, producer, 3)]) == [3]
+    assert write(cluster, tp, [stamped(batch, producer, 0)]) == [0]
+    assert send(cluster, tp, stamped(batch, producer, 4)).error_code == ErrorCode.out_of_order_sequence_number
+    assert write(cluster, tp, [stamped(batch, producer, 3)]) == [3]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_batch_is_refused_also_after_restamping(cluster: Cluster, new_topic: MakeTopic, codec: str) -> None:
-    at = TopicPartition(new_topic(), 0)
+    tp = TopicPartition(new_topic(), 0)
     (batch,) = encoded(UNUSUAL[:3], codec)
     damaged = bytearray(batch.records)
     damaged[-1] ^= 1
     broken = NewBatch(batch.header, memoryview(damaged))
-    assert send(cluster, at, broken).error_code == ErrorCode.corrupt_message
-    assert send(cluster, at, stamped(broken, new_producer(cluster), 0)).error_code == ErrorCode.corrupt_message
+    assert send(cluster, tp, broken).error_code == ErrorCode.corrupt_message
+    assert send(cluster, tp, stamped(broken, new_producer(cluster), 0)).error_code == ErrorCode.corrupt_message
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_brokers_clock_is_read_where_the_topic_asks_for_it(
     cluster: Cluster, new_topic: MakeTopic, codec: str
 ) -> None:
-    at = TopicPartition(new_topic(settings={"message.timestamp.type": "LogAppendTime"}), 0)
+    tp = TopicPartition(new_topic(settings={"message.timestamp.type": "LogAppendTime"}), 0)
     before = time.time() * 1000
     (batch,) = encoded(UNUSUAL, codec)
-    answer = send(cluster, at, batch)
+    answer = send(cluster, tp, batch)
     assert answer.error_code == 0
     assert before - 1000 <= answer.append_time <= time.time() * 1000 + 1000
-    stored = list(fetched(cluster, at))
-    assert {one.header.timestamp_type for one in stored} == {TimestampType.LOG_APPEND}
+    stored = list(fetched(cluster, tp))
+    assert {batch.header.timestamp_type for batch in stored} == {TimestampType.LOG_APPEND}
     assert read(stored) == [record._replace(time=answer.append_time) for record in UNUSUAL]
 
 

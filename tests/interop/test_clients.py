@@ -1,4 +1,4 @@
-"""Every codec, both directions: what other Python clients write we read, and what we write they read."""
+"""Every codec, both directions: we read what other Python clients write, and they read what we write."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def written_by_us(cluster: Cluster, new_topic: MakeTopic) -> str:
 @pytest.mark.parametrize(("client", "codec"), MATRIX)
 def test_other_clients_read_what_we_wrote(kafka: LocalCluster, written_by_us: str, client: str, codec: str) -> None:
     _, client_reads = CLIENTS[client]
-    at = TopicPartition(written_by_us, CODECS.index(codec))
-    assert client_reads(kafka.bootstrap, at, len(UNUSUAL)) == list(UNUSUAL)
+    tp = TopicPartition(written_by_us, CODECS.index(codec))
+    assert client_reads(kafka.bootstrap, tp, len(UNUSUAL)) == list(UNUSUAL)
 
 
 @pytest.mark.parametrize("version", [12, 13])
 @pytest.mark.parametrize("codec", CODECS)
 def test_we_read_what_we_wrote(cluster: Cluster, written_by_us: str, codec: str, version: int) -> None:
-    at = TopicPartition(written_by_us, CODECS.index(codec))
-    batches = list(fetched(cluster, at, highest=version))
+    tp = TopicPartition(written_by_us, CODECS.index(codec))
+    batches = list(fetched(cluster, tp, highest=version))
     assert {batch.header.codec for batch in batches} == {Codec[codec.upper()]}
     assert read(batches) == list(UNUSUAL)
 
 
 def test_we_read_from_the_middle(cluster: Cluster, written_by_us: str) -> None:
-    at = TopicPartition(written_by_us, 0)
-    batches = list(fetched(cluster, at, 250))
+    tp = TopicPartition(written_by_us, 0)
+    batches = list(fetched(cluster, tp, 250))
     assert batches[0].header.base_offset == 200
     assert read(batches) == list(UNUSUAL[200:])
 
@@ -55,14 +55,14 @@ def test_we_read_what_other_clients_wrote(
     kafka: LocalCluster, cluster: Cluster, written_by_others: dict[str, str], client: str, codec: str
 ) -> None:
     client_writes, _ = CLIENTS[client]
-    at = TopicPartition(written_by_others[client], CODECS.index(codec))
-    client_writes(kafka.bootstrap, at, codec, RECORDS)
-    batches = list(fetched(cluster, at))
+    tp = TopicPartition(written_by_others[client], CODECS.index(codec))
+    client_writes(kafka.bootstrap, tp, codec, RECORDS)
+    batches = list(fetched(cluster, tp))
     assert Codec[codec.upper()] in {batch.header.codec for batch in batches}
     assert read(batches) == list(RECORDS)
 
 
 @pytest.fixture(scope="module")
 def written_by_others(new_topic: MakeTopic) -> dict[str, str]:
-    """A topic for each client, with a partition for each codec, still empty."""
+    """A topic for each client, with an empty partition for each codec."""
     return {client: new_topic(partitions=len(CODECS)) for client in CLIENTS}

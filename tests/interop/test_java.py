@@ -1,4 +1,4 @@
-"""What Kafka's own tools make of our batches, on the wire and on disk, and we of theirs."""
+"""What Kafka's own tools make of our batches, on the wire and on disk, and what we make of theirs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NULL = "<null>"
 
 
 def _line(record: Sent) -> str:
-    """As the console producer reads it, and the console consumer prints it."""
+    """Format a record as the console producer reads it and the console consumer prints it."""
     headers = ",".join(f"{key}:{(value or b'').decode()}" for key, value in record.headers)
     texts = (NULL if part is None else part.decode() for part in (record.key, record.value))
     return "\t".join((headers, *texts))
@@ -39,13 +39,13 @@ def batches() -> dict[str, list[NewBatch]]:
 
 @pytest.fixture(scope="module")
 def written_by_us(cluster: Cluster, new_topic: MakeTopic, batches: dict[str, list[NewBatch]]) -> str:
-    """A topic with a partition for each codec, written as an idempotent producer does."""
+    """A topic with a partition for each codec, written as by an idempotent producer."""
     topic = new_topic(partitions=len(CODECS))
     producer = new_producer(cluster)
     for partition, codec in enumerate(CODECS):
-        at = TopicPartition(topic, partition)
+        tp = TopicPartition(topic, partition)
         own = [stamped(batch, producer, 40 * i) for i, batch in enumerate(batches[codec])]
-        assert write(cluster, at, own) == [0, 40, 80]
+        assert write(cluster, tp, own) == [0, 40, 80]
     return topic
 
 
@@ -70,7 +70,7 @@ def test_the_console_consumer_reads_every_codec_of_ours(kafka: LocalCluster, wri
 
 @pytest.fixture(scope="module")
 def dumped(kafka: LocalCluster, cluster: Cluster, written_by_us: str) -> dict[str, list[dict[str, Any]]]:
-    """What the dump tool says of each codec's log file: a dictionary for each batch, its records inside."""
+    """What the dump tool prints about each codec's log file: a dictionary per batch, with its records."""
     files = {}
     for partition, codec in enumerate(CODECS):
         leader = cluster.leader(written_by_us, partition).id
@@ -84,13 +84,13 @@ def dumped(kafka: LocalCluster, cluster: Cluster, written_by_us: str) -> dict[st
 
 
 def _parse(text: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    batches: list[dict[str, Any]] = []
     for line in text.splitlines():
         if line.startswith("baseOffset: "):
-            found.append({**_fields(line), "records": []})
+            batches.append({**_fields(line), "records": []})
         elif line.startswith("| offset: "):
-            found[-1]["records"].append(line)
-    return found
+            batches[-1]["records"].append(line)
+    return batches
 
 
 def _fields(line: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ def test_the_checksum_on_disk_is_the_one_we_sent(
 
 @pytest.fixture(scope="module")
 def written_by_java(kafka: LocalCluster, new_topic: MakeTopic) -> dict[str, str]:
-    """A topic for each codec, written by the console producer; the five run side by side."""
+    """A topic for each codec, written by the console producer; the five run in parallel."""
     properties = {"parse.key": "true", "parse.headers": "true", "null.marker": NULL}
     topics = {codec: new_topic() for codec in CODECS}
     tools = [
@@ -162,7 +162,7 @@ def written_by_java(kafka: LocalCluster, new_topic: MakeTopic) -> dict[str, str]
 def test_we_read_what_the_console_producer_wrote(cluster: Cluster, written_by_java: dict[str, str], codec: str) -> None:
     batches = list(fetched(cluster, TopicPartition(written_by_java[codec], 0)))
     assert {batch.header.codec for batch in batches} == {Codec[codec.upper()]}
-    found = read(batches)
-    assert [record._replace(time=0) for record in found] == [record._replace(time=0) for record in TEXTS]
+    records = read(batches)
+    assert [record._replace(time=0) for record in records] == [record._replace(time=0) for record in TEXTS]
     first, last = batches[0].header.base_timestamp, max(batch.header.max_timestamp for batch in batches)
-    assert all(first <= record.time <= last for record in found)
+    assert all(first <= record.time <= last for record in records)

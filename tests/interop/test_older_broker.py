@@ -62,7 +62,7 @@ def test_producer_reader_and_a_classic_group_work_together(older: LocalCluster) 
             assert batch is not None
             got += batch.column("value").to_pylist()
         consumer.commit()
-        assert sum(told.offset for told in consumer.committed().values()) == len(values)
+        assert sum(committed.offset for committed in consumer.committed().values()) == len(values)
         membership = consumer._subscription.membership
         assert membership is not None
         assert membership.protocol is Protocol.CLASSIC

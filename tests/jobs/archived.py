@@ -21,7 +21,7 @@ BEGIN = 1_767_225_600
 
 
 def rows(first: int, count: int, *, partitions: int = 3) -> pa.Table:
-    """Records of which each has a value of its own, but for tombstones; nulls, empty ones, headers; times at random."""
+    """Records with unique values, except for tombstones: with nulls, empty keys, headers and scattered times."""
     numbers = range(first, first + count)
     return pa.table(
         {
@@ -47,40 +47,45 @@ def _headers(number: int) -> list[tuple[str, bytes | None]] | None:
 def archive(
     bootstrap: str, topic: str, path: Path, *options: str, steps: Iterable[pa.Table], partitions: int = 3
 ) -> None:
-    """Creates the topic and archives it after each step."""
+    """Create the topic and archive it after each step."""
     with Admin(bootstrap) as admin:
         admin.create_topic(topic, partitions=partitions, settings={"retention.ms": "-1"})
     for table in steps:
-        with Producer(bootstrap) as producer:
-            producer.send_table(topic, table)
+        fill(bootstrap, topic, table)
         done = run("archive", topic, "--to", str(path), "--bootstrap", bootstrap, *options)
         assert done.exit_code == 0, done.output
 
 
+def fill(bootstrap: str, topic: str, table: pa.Table) -> None:
+    """Write the records to the topic."""
+    with Producer(bootstrap) as producer:
+        producer.send_table(topic, table)
+
+
 def create(bootstrap: str, topic: str, *, partitions: int = 3) -> str:
-    """A target."""
+    """Create a topic that keeps its records, and return its name."""
     with Admin(bootstrap) as admin:
         admin.create_topic(topic, partitions=partitions, settings={"retention.ms": "-1"})
     return topic
 
 
 def settle(bootstrap: str, topic: str) -> None:
-    """Returns when no transaction is open in the topic: one that was committed is visible a moment later."""
-    with Reader(bootstrap, isolation="read_committed") as visible, Reader(bootstrap) as there:
+    """Wait until no transaction is open in the topic: a committed one becomes visible a moment later."""
+    with Reader(bootstrap, isolation="read_committed") as visible, Reader(bootstrap) as everything:
         eventually(
-            lambda: visible.offsets(topic, "latest") == there.offsets(topic, "latest"), f"readers of {topic} wait"
+            lambda: visible.offsets(topic, "latest") == everything.offsets(topic, "latest"), f"readers of {topic} wait"
         )
 
 
 def committed(bootstrap: str, topic: str) -> Fingerprint:
-    """Of what read-committed readers see."""
+    """Return the fingerprint of what read-committed readers see."""
     settle(bootstrap, topic)
     with Reader(bootstrap, isolation="read_committed") as reader:
         return reader.fingerprint(topic)
 
 
 def contents(bootstrap: str, topic: str, partition: int) -> list[dict[str, Any]]:
-    """What read-committed readers see of a partition, in order."""
+    """Return the records that read-committed readers see in a partition, in order."""
     settle(bootstrap, topic)
     with Reader(bootstrap, isolation="read_committed") as reader:
         columns = ("key", "value", "headers", "timestamp")

@@ -53,8 +53,8 @@ def kill_and_finish(
 def check(bootstrap: str, source: str, target: str, *, partitions: int = 3) -> int:
     """Every record once and in order for our reader, and for confluent-kafka; returns how many."""
     for partition in range(partitions):
-        found, expected = (archived.contents(bootstrap, topic, partition) for topic in (target, source))
-        assert found == expected, f"partition {partition} has {len(found)} records, expected {len(expected)}"
+        replayed, expected = (archived.contents(bootstrap, topic, partition) for topic in (target, source))
+        assert replayed == expected, f"partition {partition} has {len(replayed)} records, expected {len(expected)}"
     with Log(bootstrap) as log:
         values = log.committed(target)
         assert values == log.committed(source)
@@ -63,13 +63,13 @@ def check(bootstrap: str, source: str, target: str, *, partitions: int = 3) -> i
 
 
 def _noted(path: Path) -> int:
-    found = 0
+    total = 0
     for folder in (path / "_ottla" / "replays").glob("*"):
         for file in folder.glob("[!.]*.json"):
             topic, _, partition = file.stem.rpartition(":")
             note = Notes(str(folder)).read(TopicPartition(topic, int(partition)))
-            found += 0 if note is None else note.position
-    return found
+            total += 0 if note is None else note.position
+    return total
 
 
 def main() -> None:

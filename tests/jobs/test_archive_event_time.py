@@ -25,14 +25,14 @@ def _continued(begin: bytes) -> st.SearchStrategy[bytes]:
 
 
 def values(*content: object) -> pa.RecordBatch:
-    raw = [one if isinstance(one, bytes) or one is None else json.dumps(one).encode() for one in content]
+    raw = [value if isinstance(value, bytes) or value is None else json.dumps(value).encode() for value in content]
     return pa.record_batch({"value": pa.array(raw, pa.binary())})
 
 
 def times(text: str, records: pa.RecordBatch) -> list[int]:
-    found = event_time.parse(text).reader()(records)
-    assert found.dtype == np.int64
-    return [int(one) for one in found]
+    times = event_time.parse(text).reader()(records)
+    assert times.dtype == np.int64
+    return [int(time) for time in times]
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_no_value_stops_an_archive(payloads: list[bytes]) -> None:
         st.lists(st.tuples(st.binary(max_size=3), st.none() | st.binary() | st.text().map(str.encode))), max_size=4
     )
 )
-def test_no_header_stops_an_archive(found: list[list[tuple[bytes, bytes | None]]]) -> None:
-    names = pa.array([name for headers in found for name, _ in headers], pa.binary()).view(pa.string())
-    contents = pa.array([value for headers in found for _, value in headers], pa.binary())
+def test_no_header_stops_an_archive(headers_of_records: list[list[tuple[bytes, bytes | None]]]) -> None:
+    names = pa.array([name for headers in headers_of_records for name, _ in headers], pa.binary()).view(pa.string())
+    contents = pa.array([value for headers in headers_of_records for _, value in headers], pa.binary())
     kind = SCHEMA.field("headers").type
     pairs = pa.StructArray.from_arrays([names, contents], fields=list(kind.value_type))
-    ends = np.cumsum([0, *map(len, found)])
+    ends = np.cumsum([0, *map(len, headers_of_records)])
     records = pa.record_batch({"headers": pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs)})
-    assert len(times("header:a", records)) == len(found)
+    assert len(times("header:a", records)) == len(headers_of_records)
 
 
 @given(st.text() | st.integers() | st.floats())

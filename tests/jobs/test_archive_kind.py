@@ -55,8 +55,8 @@ def test_a_node_makes_the_job_with_brokers_and_credentials_of_its_own(brokers: B
     ("change", "error", "text"),
     [
         ({"path": "/"}, NotALake, "no archive"),
-        ({"path": "lake"}, InputError, "not named from the root on"),
-        ({"run": "../../x"}, InputError, "is not the number of one"),
+        ({"path": "lake"}, InputError, "is not an absolute path"),
+        ({"run": "../../x"}, InputError, "is not the id of a run"),
         ({"cluster": "another"}, InputError, "is about cluster another"),
         ({"options": {"file_bytes": -1}}, ValueError, "file_bytes"),
         ({"isolation": "some"}, ValueError, "isolation"),
@@ -109,9 +109,9 @@ def test_no_password_comes_into_the_store(brokers: Brokers, tmp_path: Path) -> N
     with closing(store), closing(sqlite3.connect(tmp_path / "fleet.db")):
         # The one who asks works himself, without SASL, which the fake broker lacks; what travels is the other's.
         kind = _Travelling(ArchiveKind(brokers), replace(asked, brokers=secret))
-        found = list(jobs.run(asked, [OffsetRange("clicks", 0, 0, 2)], kind=kind, store=store))
-        assert [one.receipt.count for one in found] == [2]
-        written = b"".join(one.read_bytes() for one in tmp_path.glob("fleet.db*"))
+        results = list(jobs.run(asked, [OffsetRange("clicks", 0, 0, 2)], kind=kind, store=store))
+        assert [result.receipt.count for result in results] == [2]
+        written = b"".join(file.read_bytes() for file in tmp_path.glob("fleet.db*"))
     assert asked.run.encode() in written, "it is what the job was put into"
     assert _PASSWORD.encode() not in written
 
@@ -121,9 +121,9 @@ class _Travelling:
 
     name = "archive"
 
-    def __init__(self, kind: ArchiveKind, told: ArchiveRange) -> None:
-        self._kind, self._told = kind, told
+    def __init__(self, kind: ArchiveKind, job: ArchiveRange) -> None:
+        self._kind, self._job = kind, job
         self.job, self.result, self.result_row = kind.job, kind.result, kind.result_row
 
     def job_row(self, job: ArchiveRange, /) -> Any:
-        return self._kind.job_row(self._told)
+        return self._kind.job_row(self._job)

@@ -35,10 +35,10 @@ def test_names_of_headers_that_are_no_utf8_verify_and_replay(fake_kafka: FakeKaf
     settings = LakeSettings(partition_by=("topic", "date"), event_time="header:good")
     assert archive("odd", tmp_path / "lake", brokers=fake_kafka.bootstrap, layout=settings).records == 4
     lake = Lake.open(tmp_path / "lake")
-    assert [str(one) for one in verify_files(lake, Checked(), deep=True)] == []
+    assert [str(finding) for finding in verify_files(lake, Checked(), deep=True)] == []
     with Reader(fake_kafka.bootstrap) as reader:
         assert list(verify_brokers(lake, reader, Checked())) == []
     source = open_source(str(lake.path))
-    (lineage,) = source.lineages
-    found = [fingerprint(batch) for batch in records(lineage, start=0, selection=Selection())]
-    assert sum(found, Fingerprint()) == source.receipts[0].fingerprint, "what a replay compares at its end"
+    (partition,) = source.partitions
+    fingerprints = [fingerprint(batch) for batch in records(partition, start=0, selection=Selection())]
+    assert sum(fingerprints, Fingerprint()) == source.receipts[0].fingerprint, "what a replay compares at its end"

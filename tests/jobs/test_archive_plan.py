@@ -6,7 +6,7 @@ import pytest
 
 from ottla.errors import InputError, OffsetsLost
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited
+from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to
 from ottla.jobs.archiving import ArchiveRequest
 from ottla.model import OffsetRange, TopicPartition
 
@@ -25,9 +25,9 @@ def test_what_is_not_archived_is_due_and_new_partitions_begin_with_their_logs() 
 def test_what_retention_took_is_an_error_or_a_gap() -> None:
     with pytest.raises(OffsetsLost, match=r"clicks-0: offsets \[4, 10\) are lost"):
         due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.ERROR)
-    found = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
-    assert [gap.range for gap in found.gaps] == [OffsetRange("clicks", 0, 4, 10)]
-    assert found.ranges == (OffsetRange("clicks", 0, 10, 100),)
+    round_ = due({ONE: 4, TWO: 50}, LOGS, on_lost=OnLost.EARLIEST)
+    assert [gap.range for gap in round_.gaps] == [OffsetRange("clicks", 0, 4, 10)]
+    assert round_.ranges == (OffsetRange("clicks", 0, 10, 100),)
     with pytest.raises(InputError, match="use 'earliest'"):
         ArchiveRequest(topics=("clicks",), on_lost=OnLost.LATEST)
 
@@ -36,6 +36,14 @@ def test_a_log_that_ends_before_what_is_archived_is_another_one() -> None:
     check({ONE: 100}, LOGS)
     with pytest.raises(InputError, match="clicks-0 ends at offset 100, but is archived up to 101"):
         check({ONE: 101}, LOGS)
+
+
+def test_logs_are_cut_where_the_archive_is_to_end_but_not_before_what_it_has() -> None:
+    first, second, third = (TopicPartition("clicks", number) for number in range(3))
+    logs = Logs(begins={first: 10, second: 0, third: 0}, ends={first: 100, second: 100, third: 100}, topics={})
+    cut = up_to({second: 70}, logs, {first: 5, second: 50, third: 60})
+    assert cut.ends == {first: 10, second: 70, third: 60}
+    assert up_to({}, logs, {first: 500, second: 100}).ends == logs.ends
 
 
 def test_a_round_has_about_as_much_as_it_should() -> None:
@@ -55,7 +63,7 @@ def test_large_ranges_are_cut_and_small_ones_are_not() -> None:
     assert len(cutting.tasks(Round((OffsetRange("clicks", 0, 0, 400_000),)), 0.01)) == 4
 
 
-def test_a_topic_of_which_something_is_known_does_not_begin_anew() -> None:
+def test_a_topic_that_the_archive_knows_does_not_start_over() -> None:
     other = TopicPartition("users", 0)
     starts = {ONE: 5, TWO: 6, other: 7}
     assert beginnings({ONE: 3}, starts, ("clicks", "users")) == {other: 7}

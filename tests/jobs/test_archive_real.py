@@ -55,7 +55,7 @@ class Stand:
         with Producer(self.kafka.bootstrap) as producer:
             producer.send_table(self.topic, rows(first, count))
 
-    def archiving(self, **wanted: object) -> Archiving:
+    def archiving(self, **request: object) -> Archiving:
         job = ArchiveRange(
             brokers=Brokers(bootstrap=self.kafka.bootstrap),
             path=str(self.lake.path),
@@ -65,18 +65,18 @@ class Stand:
         return Archiving(
             self.lake,
             job,
-            ArchiveRequest(topics=(self.topic,), **wanted),  # type: ignore[arg-type]
+            ArchiveRequest(topics=(self.topic,), **request),  # type: ignore[arg-type]
             engine=lambda job, ranges: local.run(job, ranges, workers=2),
             cutting=Cutting(file_bytes=1 << 16, workers=2),
         )
 
-    def archive(self, **wanted: object) -> int:
-        return sum(receipt.count for entry in self.archiving(**wanted).until_now() for receipt in entry.receipts)
+    def archive(self, **request: object) -> int:
+        return sum(receipt.count for entry in self.archiving(**request).until_now() for receipt in entry.receipts)
 
     def findings(self) -> list[str]:
         with Reader(self.kafka.bootstrap, isolation="read_committed") as reader:
-            found = [*verify_files(self.lake, Checked(), deep=True), *verify_brokers(self.lake, reader, Checked())]
-        return [str(one) for one in found]
+            findings = [*verify_files(self.lake, Checked(), deep=True), *verify_brokers(self.lake, reader, Checked())]
+        return [str(finding) for finding in findings]
 
     def rows(self) -> pa.Table:
         table = ds.dataset(self.lake.path, format="parquet", partitioning="hive").to_table(columns=SCHEMA.names)
@@ -102,10 +102,10 @@ def rows(first: int, count: int) -> pa.Table:
     )
 
 
-@pytest.fixture(params=list(Format), ids=lambda one: one.value)
+@pytest.fixture(params=list(Format), ids=lambda form: form.value)
 def form(request: pytest.FixtureRequest) -> Format:
-    found: Format = request.param
-    return found
+    form: Format = request.param
+    return form
 
 
 def test_an_archive_equals_the_log_and_goes_on_where_it_was(kafka: LocalCluster, tmp_path: Path, form: Format) -> None:
@@ -136,7 +136,7 @@ def test_receipts_say_what_was_moved(kafka: LocalCluster, tmp_path: Path) -> Non
             assert receipt.seconds > 0
             assert receipt.host
     table = rows(0, 300)
-    content = sum(len(one or b"") for name in ("key", "value") for one in table[name].to_pylist())
+    content = sum(len(value or b"") for name in ("key", "value") for value in table[name].to_pylist())
     headers = sum(len(h["key"]) + len(h["value"]) for hs in table["headers"].to_pylist() for h in hs or ())
     assert sum(receipt.size_bytes for receipt in entry.receipts) == content + headers
 
@@ -168,7 +168,7 @@ def test_a_partition_that_was_added_is_archived_from_its_beginning(kafka: LocalC
         admin.add_partitions(stand.topic, total=5)
     stand.produce(300, 500)
     assert stand.archive(start="latest") == 500
-    assert len({at.partition for at in stand.lake.positions()}) == 5
+    assert len({tp.partition for tp in stand.lake.positions()}) == 5
 
 
 def test_where_to_begin_is_decided_once(kafka: LocalCluster, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_what_retention_took_is_an_error_or_a_gap_that_is_named(kafka: LocalClus
     stand.produce(0, 900)
     assert stand.archive() == 900
     stand.produce(900, 900)
-    ends = [confluent_kafka.TopicPartition(*at, offset + 10) for at, offset in stand.lake.positions().items()]
+    ends = [confluent_kafka.TopicPartition(*tp, offset + 10) for tp, offset in stand.lake.positions().items()]
     client = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for deleted in client.delete_records(ends).values():
         deleted.result(30)
@@ -216,10 +216,10 @@ def test_a_topic_that_was_created_again_is_refused(kafka: LocalCluster, tmp_path
 def test_two_archivers_of_one_topic_leave_one_copy(kafka: LocalCluster, tmp_path: Path) -> None:
     stand = Stand(kafka, "arch-two", tmp_path / "a")
     stand.produce(0, 20_000)
-    one, other = stand.archiving().until_now(), stand.archiving().until_now()
-    first = next(other)
+    slower, faster = stand.archiving().until_now(), stand.archiving().until_now()
+    first = next(faster)
     total = sum(receipt.count for receipt in first.receipts)
-    for entries in (one, other):
+    for entries in (slower, faster):
         total += sum(receipt.count for entry in entries for receipt in entry.receipts)
     assert total == 20_000
     assert stand.rows().equals(stand.log())
@@ -237,7 +237,7 @@ def test_an_archiver_that_was_overtaken_throws_its_work_away_and_goes_on(kafka: 
         slow._engine = real
         assert stand.archive() == 3000
         stand.produce(3000, 100)
-        return (one for one in done)
+        return (result for result in done)
 
     slow._engine = overtaken  # type: ignore[assignment]
     assert list(slow.until_now()) == []
@@ -275,7 +275,7 @@ def test_lag_tools_see_how_far_the_archive_is(kafka: LocalCluster, tmp_path: Pat
     stand.archive(group="arch-group-watched")
     with Admin(kafka.bootstrap) as admin:
         committed = admin.groups.committed("arch-group-watched")
-    assert {at: one.offset for at, one in committed.items()} == stand.lake.positions()
+    assert {tp: position.offset for tp, position in committed.items()} == stand.lake.positions()
 
 
 def test_lag_tools_are_told_nothing_of_a_topic_that_is_gone(kafka: LocalCluster, tmp_path: Path) -> None:
@@ -283,14 +283,14 @@ def test_lag_tools_are_told_nothing_of_a_topic_that_is_gone(kafka: LocalCluster,
     stand = Stand(kafka, "arch-group-gone", tmp_path / "a")
     other = Stand(kafka, "arch-group-stays", tmp_path / "b")
     stand.produce(0, 400)
-    wanted = ArchiveRequest(topics=(stand.topic, other.topic), group="arch-group-gone")
-    stand.archive(group=wanted.group)
+    request = ArchiveRequest(topics=(stand.topic, other.topic), group="arch-group-gone")
+    stand.archive(group=request.group)
     with Admin(kafka.bootstrap) as admin, Cluster(kafka.bootstrap) as cluster:
         admin.delete_topics([stand.topic])
-        report(stand.lake, cluster, wanted)
+        report(stand.lake, cluster, request)
         admin.create_topic(stand.topic, partitions=3)
-        report(stand.lake, cluster, wanted)
-        assert stand.topic not in {at.topic for at in admin.groups.committed("arch-group-gone")}
+        report(stand.lake, cluster, request)
+        assert stand.topic not in {tp.topic for tp in admin.groups.committed("arch-group-gone")}
 
 
 def test_a_job_that_is_asked_to_stop_does_so_and_leaves_nothing(kafka: LocalCluster, tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ from ottla.testing import FakeKafka
 
 
 class Stand:
-    """An archiver of some topics, and what it has told."""
+    """An archiver of some topics, with the events that it emitted."""
 
     def __init__(self, bootstrap: str, path: Path, *topics: str, total: float = 60.0) -> None:
         self.bootstrap = bootstrap
         self.topics = topics
         self.lake = Lake.create(path, LakeSettings())
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.brokers = Brokers(bootstrap=bootstrap, timeouts=Timeouts(total=total))
 
     def send(self, *topics: str, count: int = 10) -> None:
@@ -55,18 +55,18 @@ class Stand:
             ArchiveRequest(topics=self.topics, group=group),
             engine=engine,  # type: ignore[arg-type]
             cutting=Cutting(file_bytes=1 << 20, workers=2),
-            events=[self.told.append],
+            events=[self.events.append],
         )
 
     def count(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        rows: dict[str, int] = {}
         for path in self.lake.path.glob("topic=*/*/*.parquet"):  # not a dataset: that also lists what is staged
             topic = path.parts[-3].removeprefix("topic=")
-            found[topic] = found.get(topic, 0) + pq.read_metadata(path).num_rows
-        return found
+            rows[topic] = rows.get(topic, 0) + pq.read_metadata(path).num_rows
+        return rows
 
     def heard(self, kind: type[Event]) -> list[Event]:
-        return [one for one in self.told if isinstance(one, kind)]
+        return [event for event in self.events if isinstance(event, kind)]
 
     @contextmanager
     def following(self) -> Iterator[Callable[[], bool]]:
@@ -116,7 +116,7 @@ def test_following_outlives_an_outage_however_long(fake_kafka: FakeKafka, tmp_pa
         eventually(lambda: stand.count() == {"a": 20}, seconds=60)
         eventually(lambda: stand.heard(ArchiveResumed), seconds=60)
     held = stand.heard(ArchiveHeldUp)
-    assert all("no broker" in one.reason or "did not succeed" in one.reason for one in held)  # type: ignore[attr-defined]
+    assert all("no broker" in event.reason or "did not succeed" in event.reason for event in held)  # type: ignore[attr-defined]
     assert list(verify_files(stand.lake, Checked(), deep=True)) == []
 
 
@@ -136,7 +136,7 @@ def test_a_topic_that_cannot_be_read_does_not_stop_the_others(fake_kafka: FakeKa
     is_broken = True
 
     def engine(job: Callable[[OffsetRange], Archived], ranges: list[OffsetRange]) -> Iterator[Archived]:
-        if is_broken and any(one.topic == "b" for one in ranges):
+        if is_broken and any(span.topic == "b" for span in ranges):
             raise CorruptBatch("damaged", base_offset=3, position=0, topic="b", partition=0)
         return local.run(job, ranges)
 
@@ -144,7 +144,7 @@ def test_a_topic_that_cannot_be_read_does_not_stop_the_others(fake_kafka: FakeKa
         list(stand.archiving(engine).until_now())
     assert set(failed.value.troubles) == {"b"}
     assert stand.count() == {"a": 10, "c": 10}
-    assert [one.topic for one in stand.heard(TopicSuspended)] == ["b"]  # type: ignore[attr-defined]
+    assert [event.topic for event in stand.heard(TopicSuspended)] == ["b"]  # type: ignore[attr-defined]
     assert stand.lake.staged() == []
     is_broken = False
     list(stand.archiving(engine).until_now())
@@ -172,9 +172,9 @@ def test_topics_that_are_deleted_and_created_again_do_not_stop_the_others(kafka:
     assert stand.count() == {names[0]: 121, names[1]: 10, names[2]: 120}
     with Reader(kafka.bootstrap) as reader:
         checked = Checked()
-        found = list(verify_brokers(stand.lake, reader, checked))
-    assert [(one.where, one.is_wrong) for one in found] == [(f"topic {names[1]}", False)]
-    assert "created again" in found[0].what
+        findings = list(verify_brokers(stand.lake, reader, checked))
+    assert [(finding.where, finding.is_wrong) for finding in findings] == [(f"topic {names[1]}", False)]
+    assert "created again" in findings[0].what
     assert checked.records == sum(stand.count().values()) - 10
 
 
@@ -205,7 +205,7 @@ def test_a_topic_that_cannot_be_read_is_told_once_and_again_when_it_can(fake_kaf
     tried: list[OffsetRange] = []
 
     def engine(job: Callable[[OffsetRange], Archived], ranges: list[OffsetRange]) -> Iterator[Archived]:
-        mine = [one for one in ranges if one.topic == "b"]
+        mine = [span for span in ranges if span.topic == "b"]
         tried.extend(mine)
         if mine and len(tried) <= 4:
             raise CorruptBatch("damaged", base_offset=3, position=0, topic="b", partition=0)
@@ -220,7 +220,7 @@ def test_a_topic_that_cannot_be_read_is_told_once_and_again_when_it_can(fake_kaf
         stand.send("a", count=1)
         next(entries)
     entries.close()
-    kinds = [type(one) for one in stand.told]
+    kinds = [type(event) for event in stand.events]
     assert kinds == [TopicSuspended, TopicResumed]
     assert stand.count()["b"] == 10
 
@@ -253,8 +253,8 @@ def test_the_group_is_told_of_the_topics_that_were_archived_and_of_no_others(
         stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", "b", "c")
         stand.send("a", "b", "c")
         list(stand.archiving(group="g").until_now())
-        told = admin.groups.committed("g")
-        assert {at.topic: one.offset for at, one in told.items()} == {"a": 10, "b": 10, "c": 10}
+        committed = admin.groups.committed("g")
+        assert {tp.topic: position.offset for tp, position in committed.items()} == {"a": 10, "b": 10, "c": 10}
         admin.delete_topics("b")
         if again:
             admin.create_topic("b", partitions=1)
@@ -262,6 +262,6 @@ def test_the_group_is_told_of_the_topics_that_were_archived_and_of_no_others(
         stand.send("a", "c")
         with pytest.raises(ArchiveIncomplete):
             list(stand.archiving(group="g").until_now())
-        told = admin.groups.committed("g")
-        assert {at.topic: one.offset for at, one in told.items()} == {"a": 20, "c": 20}
+        committed = admin.groups.committed("g")
+        assert {tp.topic: position.offset for tp, position in committed.items()} == {"a": 20, "c": 20}
     assert stand.count() == {"a": 20, "b": 10, "c": 20}

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import BrokerError, LakeError
+from ottla.errors import BrokerError, ConfigError, LakeError
 from ottla.fetch.reader import Reader
 from ottla.jobs import archive
 from ottla.lake.lake import Lake
@@ -46,15 +46,30 @@ def test_a_second_call_goes_on_where_the_first_one_stopped(filled: str, tmp_path
     assert second.records == 500
     assert archive(TOPIC, tmp_path / "lake", brokers=filled).records == 0
     assert _rows(tmp_path / "lake") == first.records + 500
-    receipts = [one for entry in Lake.open(tmp_path / "lake").ledger.entries() for one in entry.receipts]
+    receipts = [receipt for entry in Lake.open(tmp_path / "lake").ledger.entries() for receipt in entry.receipts]
     with Reader(filled) as reader:
-        assert sum((one.fingerprint for one in receipts), Fingerprint()) == reader.fingerprint(TOPIC)
+        assert sum((receipt.fingerprint for receipt in receipts), Fingerprint()) == reader.fingerprint(TOPIC)
 
 
 def test_another_layout_than_the_archive_has_is_refused(filled: str, tmp_path: Path) -> None:
     archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("topic",)))
     with pytest.raises(LakeError, match="--partition-by topic, not date"):
         archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("date",)))
+
+
+def test_plain_arguments_are_a_layout_and_an_existing_archive_keeps_what_is_left_out(
+    filled: str, tmp_path: Path
+) -> None:
+    archive(TOPIC, tmp_path / "lake", brokers=filled, partition_by="topic,date", event_time="json:ts", engine="local")
+    settings = Lake.open(tmp_path / "lake").settings
+    assert settings == LakeSettings(partition_by=("topic", "date"), event_time="json:ts")
+    assert archive(TOPIC, tmp_path / "lake", brokers=filled, partition_by=["topic", "date"]).records == 0
+    with pytest.raises(LakeError, match="delta"):
+        archive(TOPIC, tmp_path / "lake", brokers=filled, format="delta")
+    with pytest.raises(ConfigError, match="mutually exclusive"):
+        archive(TOPIC, tmp_path / "lake", brokers=filled, format="parquet", layout=settings)
+    with pytest.raises(ConfigError, match="accepted are 'local', 'spark'"):
+        archive(TOPIC, tmp_path / "lake", brokers=filled, engine="fleet")
 
 
 @pytest.mark.usefixtures("hasty_about_unknown_topics")

@@ -1,4 +1,4 @@
-"""Replays on real brokers: what comes back is what was archived, once, whatever is killed and whoever else is at it."""
+"""Replays on real brokers: what comes back is what was archived, once, whatever is killed or runs at the same time."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def place(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Plac
     return Place(kafka.bootstrap, path, topic)
 
 
-def run(planned: Plan, *, reins: ReplayControl | None = None, **job: Any) -> list[Replayed]:
-    work = replace(planned.job(reins or ReplayControl()), **job)
-    return sorted(local.run(work, planned.ranges, workers=3), key=lambda one: one.range)
+def run(planned: Plan, *, control: ReplayControl | None = None, **job: Any) -> list[Replayed]:
+    work = replace(planned.job(control or ReplayControl()), **job)
+    return sorted(local.run(work, planned.ranges, workers=3), key=lambda partition: partition.range)
 
 
 def test_everything_comes_back_as_it_was(place: Place) -> None:
@@ -68,13 +68,13 @@ def test_everything_comes_back_as_it_was(place: Place) -> None:
     planned = place.plan(target)
     done = run(planned, chunk_records=1000)
     assert check(place.bootstrap, place.topic, target) == 12_000
-    assert {one.range.topic_partition: one.whole for one in done} == planned.expected()
-    for one in done:
-        assert one.is_finished
-        edges = [(receipt.range.start, receipt.range.stop) for receipt in one.receipts]
+    assert {partition.range.topic_partition: partition.whole for partition in done} == planned.expected()
+    for partition in done:
+        assert partition.is_finished
+        edges = [(receipt.range.start, receipt.range.stop) for receipt in partition.receipts]
         assert len(edges) >= 4
         assert [start for start, _ in edges[1:]] == [stop for _, stop in edges[:-1]]
-        assert all(receipt.count <= 1000 for receipt in one.receipts)
+        assert all(receipt.count <= 1000 for receipt in partition.receipts)
 
 
 def test_a_finished_replay_has_nothing_left_and_another_name_writes_again(place: Place) -> None:
@@ -105,29 +105,29 @@ def test_only_what_is_selected_comes_and_the_rest_is_passed_over(place: Place) -
     selection = Selection(where=parse("header.site = 'oslo' and offset < 1000"))
     planned = place.plan(target, selection)
     done = run(planned)
-    assert all(one.is_finished for one in done)
+    assert all(partition.is_finished for partition in done)
     expected = [
         row
         for partition in range(3)
         for row in archived.contents(place.bootstrap, place.topic, partition)[:1000]
-        if ("site", b"oslo") in [(one["key"], one["value"]) for one in row["headers"] or ()]
+        if ("site", b"oslo") in [(header["key"], header["value"]) for header in row["headers"] or ()]
     ]
-    found = [row for partition in range(3) for row in archived.contents(place.bootstrap, target, partition)]
-    assert found == expected
+    replayed = [row for partition in range(3) for row in archived.contents(place.bootstrap, target, partition)]
+    assert replayed == expected
     assert place.plan(target, selection).ranges == []
 
 
 def test_a_replay_that_was_stopped_goes_on_and_proves_the_whole(place: Place) -> None:
     target = place.target()
-    reins = ReplayControl()
+    control = ReplayControl()
     planned = place.plan(target)
-    job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 3000)
+    job = replace(planned.job(control), chunk_records=500).until(lambda: control.records >= 3000)
     first = list(local.run(job, planned.ranges, workers=2))
-    assert 3000 <= sum(one.fingerprint.count for one in first) < 12_000
+    assert 3000 <= sum(partition.fingerprint.count for partition in first) < 12_000
     second = place.plan(target)
     done = run(second)
-    assert {one.range.topic_partition: one.whole for one in done} | {
-        one.range.topic_partition: one.whole for one in first if one.is_finished
+    assert {partition.range.topic_partition: partition.whole for partition in done} | {
+        partition.range.topic_partition: partition.whole for partition in first if partition.is_finished
     } == second.expected()
     check(place.bootstrap, place.topic, target)
 
@@ -135,27 +135,27 @@ def test_a_replay_that_was_stopped_goes_on_and_proves_the_whole(place: Place) ->
 def test_a_chunk_that_was_committed_and_not_noted_is_counted(place: Place) -> None:
     target = place.target()
     planned = place.plan(target)
-    at = TopicPartition(place.topic, 1)
-    reins = ReplayControl()
-    job = replace(planned.job(reins), chunk_records=500).until(lambda: reins.records >= 1000)
-    begun = job(planned.lineages[at].range)
+    tp = TopicPartition(place.topic, 1)
+    control = ReplayControl()
+    job = replace(planned.job(control), chunk_records=500).until(lambda: control.records >= 1000)
+    begun = job(planned.partitions[tp].range)
     assert begun.position == 1000
-    planned.notes.write(at, Note(500, begun.receipts[0].fingerprint, time.time()))
-    done = {one.range.topic_partition: one.whole for one in run(place.plan(target))}
+    planned.notes.write(tp, Note(500, begun.receipts[0].fingerprint, time.time()))
+    done = {partition.range.topic_partition: partition.whole for partition in run(place.plan(target))}
     assert done == planned.expected()
 
 
 def test_positions_that_brokers_forgot_are_not_taken_for_a_beginning(place: Place) -> None:
     target = place.target()
     planned = place.plan(target)
-    at = TopicPartition(place.topic, 0)
-    stop = planned.lineages[at].range.stop
+    tp = TopicPartition(place.topic, 0)
+    stop = planned.partitions[tp].range.stop
     long_ago = time.time() - 8 * 86_400
-    planned.notes.write(at, Note(123, Fingerprint(), long_ago))
+    planned.notes.write(tp, Note(123, Fingerprint(), long_ago))
     with pytest.raises(LakeError, match=r"forgotten how far the replay of replay-source-0 .* offset 123 at least"):
         place.plan(target)
-    planned.notes.write(at, Note(stop, Fingerprint(), long_ago))
-    assert [one.partition for one in place.plan(target).ranges] == [1, 2]
+    planned.notes.write(tp, Note(stop, Fingerprint(), long_ago))
+    assert [span.partition for span in place.plan(target).ranges] == [1, 2]
 
 
 def test_another_selection_under_the_same_name_is_refused(place: Place) -> None:
@@ -168,14 +168,14 @@ def test_another_selection_under_the_same_name_is_refused(place: Place) -> None:
     place.plan(target, Selection(where=parse("offset < 6")), name="mine")
 
 
-def test_of_two_at_once_one_is_told_and_nothing_is_doubled(place: Place) -> None:
+def test_of_two_runs_at_once_one_is_fenced_and_nothing_is_duplicated(place: Place) -> None:
     target = place.target()
     slow = ReplayControl(Rate(4000))
     failed: list[OttlaError] = []
 
     def first() -> None:
         try:
-            run(place.plan(target), reins=slow)
+            run(place.plan(target), control=slow)
         except OttlaError as error:
             failed.append(error)
 
@@ -200,19 +200,19 @@ def test_kills_leave_every_record_once(place: Place, kills: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [Rate(8000), Rate(200_000, Unit.BYTES)])
-def test_a_rate_is_kept_over_all_lineages(place: Place, rate: Rate) -> None:
+def test_a_rate_is_kept_over_all_partitions(place: Place, rate: Rate) -> None:
     target = place.target()
-    reins = ReplayControl(rate)
+    control = ReplayControl(rate)
     began = time.monotonic()
-    done = run(place.plan(target), reins=reins)
+    done = run(place.plan(target), control=control)
     seconds = time.monotonic() - began
-    amount = reins.records if rate.unit is Unit.RECORDS else reins.size_bytes
+    amount = control.records if rate.unit is Unit.RECORDS else control.size_bytes
     # The first chunk goes at once; the last ones have their time behind them.
     assert seconds >= amount / rate.amount - 0.75
-    assert sum(one.fingerprint.count for one in done) == 12_000
+    assert sum(partition.fingerprint.count for partition in done) == 12_000
 
 
-def test_too_few_partitions_and_unknown_topics_are_told_before_anything_is_written(place: Place) -> None:
+def test_too_few_partitions_and_unknown_topics_are_refused_before_anything_is_written(place: Place) -> None:
     small = place.target(partitions=2)
     with pytest.raises(InputError, match=f"topic {small} has 2 partitions and the archive records of replay-source-2"):
         place.plan(small)
@@ -220,7 +220,7 @@ def test_too_few_partitions_and_unknown_topics_are_told_before_anything_is_writt
         place.plan("no-such-topic")
 
 
-def test_a_target_that_cannot_keep_what_comes_is_told(place: Place, kafka: LocalCluster) -> None:
+def test_a_target_that_will_not_keep_the_records_is_a_caution(place: Place, kafka: LocalCluster) -> None:
     from ottla.admin import Admin
 
     name = f"replay-{uuid.uuid4().hex[:8]}"
@@ -228,17 +228,17 @@ def test_a_target_that_cannot_keep_what_comes_is_told(place: Place, kafka: Local
         admin.create_topic(
             name, partitions=3, settings={"message.timestamp.type": "LogAppendTime", "retention.ms": "86400000"}
         )
-    told = place.plan(name).cautions
-    assert "replace the timestamps" in told[0]
-    assert "keeps records for 1.0 days and there are some from 2026-01-01" in told[1]
+    cautions = place.plan(name).cautions
+    assert "replace the timestamps" in cautions[0]
+    assert "keeps records for 1.0 days and the archive has some from 2026-01-01" in cautions[1]
 
 
 def test_a_job_can_be_sent_to_another_process(place: Place) -> None:
     target = place.target()
     planned = place.plan(target)
     job = pickle.loads(pickle.dumps(planned.job(ReplayControl(Rate(1e9)))))
-    done = [pickle.loads(pickle.dumps(job(one))) for one in planned.ranges]
-    assert {one.range.topic_partition: one.whole for one in done} == planned.expected()
+    done = [pickle.loads(pickle.dumps(job(span))) for span in planned.ranges]
+    assert {partition.range.topic_partition: partition.whole for partition in done} == planned.expected()
     assert check(place.bootstrap, place.topic, target) == 12_000
 
 
@@ -251,7 +251,7 @@ def table(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Plac
     return Place(kafka.bootstrap, path, topic)
 
 
-def test_a_delta_table_comes_back_until_somebody_deletes_in_it(table: Place) -> None:
+def test_a_delta_table_comes_back_until_records_in_it_are_deleted(table: Place) -> None:
     import deltalake
 
     target = table.target()
@@ -271,5 +271,5 @@ def test_a_plain_folder_comes_back_too(place: Place, tmp_path: Path) -> None:
     target = place.target()
     done = run(replace(place, path=tmp_path / "plain").plan(target))
     assert check(place.bootstrap, place.topic, target) == 12_000
-    assert all(one.is_finished for one in done)
+    assert all(partition.is_finished for partition in done)
     assert sorted(os.listdir(tmp_path / "plain")) == sorted(f"part-{number}.parquet" for number in range(3))

@@ -48,12 +48,12 @@ def write(folder: Path, **files: pa.Table) -> Path:
 
 
 def offsets_of(
-    source: Source, at: tuple[str, int] = ("clicks", 0), *, start: int = 0, selection: Selection | None = None
+    source: Source, tp: tuple[str, int] = ("clicks", 0), *, start: int = 0, selection: Selection | None = None
 ) -> list[int]:
     selection = selection or Selection()
-    lineage = next(one for one in source.selected(selection) if one.at == at)
-    found = records(lineage, start=start, selection=selection)
-    return [offset for batch in found for offset in batch.column("offset").to_pylist()]
+    partition = next(partition for partition in source.selected(selection) if partition.topic_partition == tp)
+    batches = records(partition, start=start, selection=selection)
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
 def test_files_that_interleave_come_in_the_order_of_offsets(tmp_path: Path) -> None:
@@ -69,7 +69,9 @@ def test_files_that_interleave_come_in_the_order_of_offsets(tmp_path: Path) -> N
 def test_files_with_several_partitions_and_no_order_are_sorted_out(tmp_path: Path) -> None:
     mixed = pa.concat_tables([table([3, 1, 2]), table([7, 5], partition=1), table([0], topic="users")])
     source = open_source(str(write(tmp_path, mixed=mixed)))
-    assert [(one.at, one.range.start, one.range.stop) for one in source.lineages] == [
+    assert [
+        (partition.topic_partition, partition.range.start, partition.range.stop) for partition in source.partitions
+    ] == [
         (TopicPartition("clicks", 0), 1, 4),
         (TopicPartition("clicks", 1), 5, 8),
         (TopicPartition("users", 0), 0, 1),
@@ -145,7 +147,7 @@ def _no_archive(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (_no_archive, "there is no such folder"),
         (_empty, "neither an archive of Ottla nor a folder of Parquet files"),
@@ -153,9 +155,9 @@ def _no_archive(path: Path) -> None:
         (_other_columns, "no column key, topic, partition, offset, timestamp"),
     ],
 )
-def test_what_is_no_archive_is_told(tmp_path: Path, make: Any, told: str) -> None:
+def test_what_is_no_archive_is_told(tmp_path: Path, make: Any, message: str) -> None:
     make(tmp_path / "there")
-    with pytest.raises(NotALake, match=told):
+    with pytest.raises(NotALake, match=message):
         open_source(str(tmp_path / "there"))
 
 

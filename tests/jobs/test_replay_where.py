@@ -62,7 +62,7 @@ def test_what_passes(text: str, offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "at its end: a column was expected"),
         ("key", "at its end: a comparison was expected after key"),
@@ -82,10 +82,10 @@ def test_what_passes(text: str, offsets: list[int]) -> None:
         ("__import__('os').system('true')", "is not understood at"),
     ],
 )
-def test_what_is_no_condition_is_told(text: str, told: str) -> None:
+def test_what_is_no_condition_is_told(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "accepted are comparisons" in str(caught.value)
 
 
@@ -96,18 +96,18 @@ _Odd = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 
 
 @given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary(), _NAMED), min_size=1, max_size=5))
-def test_no_record_stops_a_condition(found: list[_Odd]) -> None:
-    pairs = [pair for _, _, headers in found for pair in headers]
+def test_no_record_stops_a_condition(rows: list[_Odd]) -> None:
+    pairs = [pair for _, _, headers in rows for pair in headers]
     kind = SCHEMA.field("headers").type
     names = pa.array([name for name, _ in pairs], pa.binary()).view(pa.string())
     entries = pa.StructArray.from_arrays(
         [names, pa.array([value for _, value in pairs], pa.binary())], fields=list(kind.value_type)
     )
-    ends = pa.array(np.cumsum([0, *(len(headers) for _, _, headers in found)]), pa.int32())
+    ends = pa.array(np.cumsum([0, *(len(headers) for _, _, headers in rows)]), pa.int32())
     records = pa.record_batch(
         {
-            "key": pa.array([key for key, _, _ in found], pa.binary()),
-            "value": pa.array([value for _, value, _ in found], pa.binary()),
+            "key": pa.array([key for key, _, _ in rows], pa.binary()),
+            "value": pa.array([value for _, value, _ in rows], pa.binary()),
             "headers": pa.ListArray.from_arrays(ends, entries),
         }
     )
@@ -120,4 +120,4 @@ def test_no_record_stops_a_condition(found: list[_Odd]) -> None:
         "not header.a in ('x')",
         "key is null or value >= ''",
     ):
-        assert len(parse(text).mask(records)) == len(found)
+        assert len(parse(text).mask(records)) == len(rows)

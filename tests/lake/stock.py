@@ -23,19 +23,19 @@ BY = WrittenBy(engine="test", host="here")
 SMALL = FileOptions(file_bytes=1 << 16, row_group_bytes=1 << 16)
 
 
-def records(one: OffsetRange, times: Callable[[np.ndarray], np.ndarray] | None = None) -> pa.RecordBatch:
+def records(span: OffsetRange, times: Callable[[np.ndarray], np.ndarray] | None = None) -> pa.RecordBatch:
     """One for each offset: a key for every seventh, a header for every third, a null value for every fifth."""
-    offsets = np.arange(one.start, one.stop)
+    offsets = np.arange(span.start, span.stop)
     moments = NOON + offsets * 1_000_000 if times is None else times(offsets)
     return pa.record_batch(
         [
             pa.array([None if n % 7 else f"key-{n}".encode() for n in offsets], pa.binary()),
-            pa.array([None if n % 5 == 4 else f"value {n} of {one.topic}".encode() for n in offsets], pa.binary()),
-            pa.array([one.topic] * len(one), pa.string()),
-            pa.array([one.partition] * len(one), pa.int32()),
+            pa.array([None if n % 5 == 4 else f"value {n} of {span.topic}".encode() for n in offsets], pa.binary()),
+            pa.array([span.topic] * len(span), pa.string()),
+            pa.array([span.partition] * len(span), pa.int32()),
             pa.array(offsets, pa.int64()),
             pa.array(moments, pa.int64()).view(pa.timestamp("us", tz="UTC")),
-            pa.array([0] * len(one), pa.int32()),
+            pa.array([0] * len(span), pa.int32()),
             pa.array(
                 [[{"key": "n", "value": str(n).encode()}] if n % 3 == 0 else None for n in offsets], SCHEMA.types[7]
             ),
@@ -46,23 +46,23 @@ def records(one: OffsetRange, times: Callable[[np.ndarray], np.ndarray] | None =
 
 def stage(
     lake: Lake,
-    one: OffsetRange,
+    span: OffsetRange,
     *,
     times: Callable[[np.ndarray], np.ndarray] | None = None,
     options: FileOptions = SMALL,
     run: str = "run",
 ) -> Archived:
     """What a task does with the range."""
-    there = records(one, times)
-    with RangeFiles(lake.path, lake.settings, one, options=options, run=run) as files:
-        if there.num_rows:
-            files.add(there, _times(lake.settings, there))
-        staged = files.close(fingerprint(there))
-    moments = there.column("timestamp").view(pa.int64()).to_numpy() / 1e6
+    batch = records(span, times)
+    with RangeFiles(lake.path, lake.settings, span, options=options, run=run) as files:
+        if batch.num_rows:
+            files.add(batch, _times(lake.settings, batch))
+        staged = files.close(fingerprint(batch))
+    moments = batch.column("timestamp").view(pa.int64()).to_numpy() / 1e6
     receipt = Receipt(
-        range=one,
-        fingerprint=fingerprint(there),
-        size_bytes=there.nbytes,
+        range=span,
+        fingerprint=fingerprint(batch),
+        size_bytes=batch.nbytes,
         first_time=float(moments.min()) if len(moments) else None,
         last_time=float(moments.max()) if len(moments) else None,
         host="here",
@@ -72,13 +72,13 @@ def stage(
     return Archived(receipt, staged, files.untimed)
 
 
-def _times(settings: LakeSettings, there: pa.RecordBatch) -> Times | None:
-    return event_time.parse(settings.event_time).reader()(there) if settings.needs_time else None
+def _times(settings: LakeSettings, batch: pa.RecordBatch) -> Times | None:
+    return event_time.parse(settings.event_time).reader()(batch) if settings.needs_time else None
 
 
 def archive(lake: Lake, *ranges: OffsetRange) -> None:
     """An entry with these ranges."""
-    lake.append([stage(lake, one) for one in ranges], by=BY)
+    lake.append([stage(lake, span) for span in ranges], by=BY)
 
 
 def create(path: Path, **settings: object) -> Lake:

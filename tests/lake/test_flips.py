@@ -33,9 +33,9 @@ def small(path: Path, **settings: object) -> Lake:
     return lake
 
 
-def found(lake: Path) -> list[str]:
+def wrong(lake: Path) -> list[str]:
     try:
-        return [str(one) for one in verify_files(Lake.open(lake), Checked(), deep=True) if one.is_wrong]
+        return [str(finding) for finding in verify_files(Lake.open(lake), Checked(), deep=True) if finding.is_wrong]
     except LakeError as error:
         return [str(error)]
 
@@ -64,10 +64,10 @@ def _hunt(lake: Lake, files: list[Path], bits: int, *, step: int = 1) -> None:
     missed = []
     for path in files:
         for place, bit in flips(path, bits, step=step):
-            if not found(lake.path):
+            if not wrong(lake.path):
                 missed.append((str(path.relative_to(lake.path)), place, bit))
     assert missed == []
-    assert found(lake.path) == []
+    assert wrong(lake.path) == []
 
 
 def _files(lake: Lake) -> list[Path]:
@@ -107,10 +107,10 @@ def test_a_flip_in_a_delta_log_is_found_if_readers_would_see_something_else(
         if layout.DELTA_LOG not in path.parts:
             continue
         for place, bit in flips(path, 1, step=step):
-            if not found(lake.path) and _rows(lake.path) != expected:
+            if not wrong(lake.path) and _rows(lake.path) != expected:
                 missed.append((path.name, place, bit))
     assert missed == []
-    assert found(lake.path) == []
+    assert wrong(lake.path) == []
 
 
 def test_damage_that_ends_a_process_ends_no_verification(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_damage_that_ends_a_process_ends_no_verification(tmp_path: Path) -> None
             for look in (lambda: inspector.footer(str(path)), lambda: inspector.content([str(path)])):
                 with suppress(Unreadable):
                     look()
-    assert found(lake.path)
+    assert wrong(lake.path)
 
 
 def test_a_process_that_dies_is_told_and_another_one_answers(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_a_replay_reads_no_damaged_file(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(LakeError, match="not those that were written"):
-        list(records(source.lineages[0], start=0, selection=Selection()))
+        list(records(source.partitions[0], start=0, selection=Selection()))

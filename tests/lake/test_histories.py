@@ -1,7 +1,7 @@
 """Random histories of an archive, judged by what was in the topic: kills at any touch of the disk, two archivers,
 entries that are lost, copies that are restored, compaction, files deleted by hand.
 
-Whatever happens, readers see every archived record once, or those that run the archive are told what is wrong.
+Whatever happens, readers see every archived record once, or the archiver gets an error that says what is wrong.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class History:
 
     def archive(self) -> None:
         lake = self._open()
-        done = [stock.stage(lake, one) for one in self._next(lake)]
+        done = [stock.stage(lake, span) for span in self._next(lake)]
         self._killed(lambda: lake.append(done, by=stock.BY), self.dice.choice([0, 0, *range(1, 16)]))
 
     def two_at_once(self) -> None:
-        one, other = self._open(), Lake.open(self.lake.path)
-        mine = [stock.stage(one, span) for span in self._next(one)]
+        first, other = self._open(), Lake.open(self.lake.path)
+        mine = [stock.stage(first, span) for span in self._next(first)]
         theirs = [stock.stage(other, span) for span in self._next(other)]
-        one.append(mine, by=stock.BY)
+        first.append(mine, by=stock.BY)
         try:
             other.append(theirs, by=stock.BY)
         except LakeConflict:
@@ -110,12 +110,12 @@ class History:
         shutil.copytree(target, self.lake.path / what)
         if not what:  # other copies than those of that time are of another past
             self.deleted = deleted
-            self._kept = [one for one in self._kept if int(one[1].name) <= int(target.name)]
+            self._kept = [copy for copy in self._kept if int(copy[1].name) <= int(target.name)]
         self._forget(entries)
 
     def _forget(self, last: int) -> None:
         """A ledger that has more entries than these belongs to files that are not there any more."""
-        self._kept = [one for one in self._kept if not one[0] or one[3] <= last]
+        self._kept = [copy for copy in self._kept if not copy[0] or copy[3] <= last]
 
     def maintain(self) -> None:
         if self.lake.settings.format is Format.PARQUET or not self.lake.ledger.listed():
@@ -126,7 +126,7 @@ class History:
         if self.dice.random() < 0.5:
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
             self.is_vacuumed = True
-            self._kept = [one for one in self._kept if not one[0]]  # without these files, half a copy is none
+            self._kept = [copy for copy in self._kept if not copy[0]]  # without these files, half a copy is none
 
     def delete_file(self) -> None:
         if self.lake.settings.format is Format.DELTA:
@@ -148,13 +148,13 @@ class History:
         rows = self._rows()
         assert rows["offset"].to_pylist() == expected, "\n".join(self.log)
         content = stock.records(OffsetRange(*AT, 0, position))
-        wanted = content.take(pa.array(expected, pa.int64()))
-        same = rows.select(["key", "value", "headers"]).cast(wanted.select(["key", "value", "headers"]).schema)
-        assert fingerprint(same) == fingerprint(wanted), self.log
+        archived = content.take(pa.array(expected, pa.int64()))
+        same = rows.select(["key", "value", "headers"]).cast(archived.select(["key", "value", "headers"]).schema)
+        assert fingerprint(same) == fingerprint(archived), self.log
         if deep:
-            found = [str(one) for one in verify_files(lake, Checked(), deep=True) if one.is_wrong]
-            assert all("deleted or moved since" in text for text in found), (found, self.log)
-            assert bool(found) <= bool(self.deleted), self.log
+            findings = [str(finding) for finding in verify_files(lake, Checked(), deep=True) if finding.is_wrong]
+            assert all("deleted or moved since" in text for text in findings), (findings, self.log)
+            assert bool(findings) <= bool(self.deleted), self.log
 
     def _open(self) -> Lake:
         """As the next run does it: what is in the way is set aside."""
@@ -193,16 +193,16 @@ class History:
 
     def _rows(self) -> pa.Table:
         if self.lake.settings.format is Format.DELTA and (self.lake.path / layout.DELTA_LOG).exists():
-            found = pa.table(deltalake.DeltaTable(self.lake.path).to_pyarrow_table())
+            table = pa.table(deltalake.DeltaTable(self.lake.path).to_pyarrow_table())
         else:
             tables = [pq.read_table(path, partitioning=None) for path in _data(self.lake.path)]
             schema = self.lake.settings.file_schema
-            found = pa.concat_tables([schema.empty_table(), *(one.cast(schema) for one in tables)])
-        return found.sort_by("offset")
+            table = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in tables)])
+        return table.sort_by("offset")
 
     def _offsets(self, path: Path) -> list[int]:
-        found: list[int] = pq.read_table(path, columns=["offset"], partitioning=None)["offset"].to_pylist()
-        return found
+        offsets: list[int] = pq.read_table(path, columns=["offset"], partitioning=None)["offset"].to_pylist()
+        return offsets
 
 
 def _data(root: Path) -> list[Path]:
@@ -228,7 +228,7 @@ def play(path: Path, form: Format, seed: int, monkeypatch: pytest.MonkeyPatch, *
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("form", list(Format), ids=lambda one: one.value)
+@pytest.mark.parametrize("form", list(Format), ids=lambda form: form.value)
 def test_readers_see_what_was_in_the_topic_once(
     tmp_path: Path, form: Format, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +236,7 @@ def test_readers_see_what_was_in_the_topic_once(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", list(Format), ids=lambda one: one.value)
+@pytest.mark.parametrize("form", list(Format), ids=lambda form: form.value)
 def test_a_long_history_changes_nothing_about_that(
     tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def span(start: int, stop: int, partition: int = 0) -> OffsetRange:
     return OffsetRange("clicks", partition, start, stop)
 
 
-@pytest.fixture(params=list(Format), ids=lambda one: one.value)
+@pytest.fixture(params=list(Format), ids=lambda form: form.value)
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     return stock.create(tmp_path, format=request.param)
 
@@ -37,8 +37,8 @@ def offsets(lake: Lake, partition: int = 0) -> list[int]:
     """What a reader finds who knows nothing of Ottla."""
     if not lake.ledger.numbers():
         return []
-    found = ds.dataset(lake.path, format="parquet", partitioning="hive").to_table(columns=["partition", "offset"])
-    rows = zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True)
+    table = ds.dataset(lake.path, format="parquet", partitioning="hive").to_table(columns=["partition", "offset"])
+    rows = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
     return sorted(offset for where, offset in rows if where == partition)
 
 
@@ -62,7 +62,7 @@ def test_an_entry_says_the_same_after_its_way_through_the_file(lake: Lake) -> No
 
 
 def test_files_come_in_the_order_of_offsets_whatever_the_order_of_tasks(lake: Lake) -> None:
-    done = [stock.stage(lake, one) for one in (span(20, 30), span(0, 10), span(10, 20))]
+    done = [stock.stage(lake, part) for part in (span(20, 30), span(0, 10), span(10, 20))]
     lake.append(done, by=stock.BY)
     assert [file.range for file in lake.files()] == [span(0, 10), span(10, 20), span(20, 30)]
     assert lake.files(["other"]) == []
@@ -167,9 +167,9 @@ def test_killed_at_any_step_of_the_commit_a_restart_finishes_or_knows_nothing(
 ) -> None:
     stock.archive(lake, span(0, 10))
     doom = Doom(lake, monkeypatch)
-    at = 10
+    position = 10
     for number in range(1, 30):
-        done = [stock.stage(lake, span(at, at + 5)), stock.stage(lake, span(at + 5, at + 10))]
+        done = [stock.stage(lake, span(position, position + 5)), stock.stage(lake, span(position + 5, position + 10))]
         doom.left = number
         try:
             Lake.open(lake.path).append(done, by=stock.BY)
@@ -179,9 +179,9 @@ def test_killed_at_any_step_of_the_commit_a_restart_finishes_or_knows_nothing(
         again = Lake.open(lake.path)
         again.recover()
         recorded = again.positions()[CLICKS]
-        assert recorded in (at, at + 10)
-        at = recorded
-        assert offsets(again) == list(range(at))
+        assert recorded in (position, position + 10)
+        position = recorded
+        assert offsets(again) == list(range(position))
         assert findings(again) == []
         if not is_killed:
             break
@@ -257,9 +257,9 @@ def _as_before_marks(lake: Lake) -> None:
         row = msgspec.json.decode(file.read_bytes())
         for name in ("checksum", "stored"):
             row.pop(name, None)
-        for one in row["files"]:
-            one.pop("sha256", None)
-            one.pop("footer_sha256", None)
+        for file in row["files"]:
+            file.pop("sha256", None)
+            file.pop("footer_sha256", None)
         file.write_bytes(msgspec.json.encode(row))
 
 
@@ -330,7 +330,7 @@ def test_other_settings_than_the_archive_has_are_refused(tmp_path: Path) -> None
     ):
         with pytest.raises(LakeError, match=said):
             Lake.create(tmp_path / "archive", settings)
-    with pytest.raises(ConfigError, match="divided by colour"):
+    with pytest.raises(ConfigError, match="partitioned by colour"):
         LakeSettings(partition_by=("colour",))
     with pytest.raises(ConfigError, match="twice"):
         LakeSettings(partition_by=("date", "date"))

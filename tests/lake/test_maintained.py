@@ -26,7 +26,7 @@ def span(start: int, stop: int) -> OffsetRange:
     return OffsetRange("clicks", 0, start, stop)
 
 
-@pytest.fixture(params=list(Format), ids=lambda one: one.value)
+@pytest.fixture(params=list(Format), ids=lambda form: form.value)
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     return _filled(stock.create(tmp_path, format=request.param))
 
@@ -42,17 +42,17 @@ def _filled(lake: Lake) -> Lake:
     return lake
 
 
-def told(lake: Lake, *, deep: bool = True, wrong: bool = True) -> list[str]:
-    return [str(one) for one in verify_files(lake, Checked(), deep=deep) if one.is_wrong is wrong]
+def findings(lake: Lake, *, deep: bool = True, wrong: bool = True) -> list[str]:
+    return [str(finding) for finding in verify_files(lake, Checked(), deep=deep) if finding.is_wrong is wrong]
 
 
 def rows(lake: Lake) -> list[int]:
     """What readers of the format see."""
     if lake.settings.format is Format.DELTA:
-        found = pa.table(deltalake.DeltaTable(lake.path).to_pyarrow_table(columns=["offset"]))
+        table = pa.table(deltalake.DeltaTable(lake.path).to_pyarrow_table(columns=["offset"]))
     else:
-        found = pa.concat_tables(pa.parquet.read_table(path, columns=["offset"]) for path in _data(lake.path))
-    return sorted(found["offset"].to_pylist())
+        table = pa.concat_tables(pa.parquet.read_table(path, columns=["offset"]) for path in _data(lake.path))
+    return sorted(table["offset"].to_pylist())
 
 
 def _data(root: Path) -> list[Path]:
@@ -60,9 +60,9 @@ def _data(root: Path) -> list[Path]:
 
 
 def maintain(lake: Lake) -> None:
-    found = deltalake.DeltaTable(lake.path)
-    found.optimize.compact()
-    found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    delta = deltalake.DeltaTable(lake.path)
+    delta.optimize.compact()
+    delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
 def test_an_archive_goes_on_after_optimize_and_vacuum_and_verifies(table: Lake) -> None:
@@ -71,12 +71,12 @@ def test_an_archive_goes_on_after_optimize_and_vacuum_and_verifies(table: Lake) 
     for number in (40, 50):
         stock.archive(Lake.open(table.path), span(number, number + 10))
         assert rows(table) == list(range(number + 10))
-    assert told(table) == []
-    assert told(table, deep=False) == []
-    assert "4 ranges are in files that another tool has rewritten" in told(table, deep=False, wrong=False)[0]
+    assert findings(table) == []
+    assert findings(table, deep=False) == []
+    assert "4 ranges are in files that another tool has rewritten" in findings(table, deep=False, wrong=False)[0]
     maintain(table)
     maintain(table)
-    assert told(table) == []
+    assert findings(table) == []
 
 
 def test_ranges_that_were_rewritten_in_part_are_put_together(tmp_path: Path) -> None:
@@ -87,21 +87,21 @@ def test_ranges_that_were_rewritten_in_part_are_put_together(tmp_path: Path) -> 
         )
         lake.append([done], by=stock.BY)
     deltalake.DeltaTable(lake.path).optimize.compact(partition_filters=[("hour", "=", "12")])
-    assert told(lake) == []
+    assert findings(lake) == []
     maintain(lake)
-    assert told(lake) == []
+    assert findings(lake) == []
 
 
 def test_records_that_were_deleted_from_the_table_or_changed_there_are_told(table: Lake) -> None:
-    found = deltalake.DeltaTable(table.path)
-    found.delete("offset = 17")
-    assert told(table) == ["clicks-0[10, 20): 1 of its 10 records were deleted since"]
-    found.update(updates={"value": "key"}, predicate="offset = 7")
-    assert [text for text in told(table) if text.startswith("clicks-0[0, 10): the Delta table has 10:")]
+    delta = deltalake.DeltaTable(table.path)
+    delta.delete("offset = 17")
+    assert findings(table) == ["clicks-0[10, 20): 1 of its 10 records were deleted since"]
+    delta.update(updates={"value": "key"}, predicate="offset = 7")
+    assert [text for text in findings(table) if text.startswith("clicks-0[0, 10): the Delta table has 10:")]
     extra = stock.records(span(100, 101)).select([0, 1, 3, 4, 5, 6, 7, 2])
     more = pa.Table.from_batches([extra]).append_column("date", pa.array([None], pa.date32()))
     deltalake.write_deltalake(table.path, more, mode="append")
-    assert any("has 1 records that no entry of the ledger has" in text for text in told(table))
+    assert any("has 1 records that no entry of the ledger has" in text for text in findings(table))
     with pytest.raises(LakeDamaged, match="deleted or rewritten"):
         open_source(str(table.path))
 
@@ -111,7 +111,7 @@ def test_a_path_of_the_delta_log_that_leads_elsewhere_is_not_read(table: Lake, t
     live = next(iter(delta.live_files(table.path)))
     (table.path / live).rename(tmp_path / "elsewhere.parquet")
     (table.path / live).symlink_to(tmp_path / "elsewhere.parquet")
-    assert any("leads out of it through a link" in text for text in told(table))
+    assert any("leads out of it through a link" in text for text in findings(table))
 
 
 def test_an_old_day_that_was_deleted_by_hand_stops_nothing_and_is_told(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_old_day_that_was_deleted_by_hand_stops_nothing_and_is_told(tmp_path:
     assert again.recover() is not None
     stock.archive(again, span(40, 50))
     assert rows(lake) == list(range(40, 50))
-    assert ["has been deleted or moved since" in text for text in told(lake)] == [True] * 4
+    assert ["has been deleted or moved since" in text for text in findings(lake)] == [True] * 4
 
 
 def _backup(lake: Lake, tmp_path: Path, *names: str) -> None:
@@ -160,10 +160,10 @@ def test_a_ledger_that_lost_its_newest_entry_is_noticed_before_anything_is_writt
     repaired = Lake.open(lake.path)
     assert repair.look(repaired).is_none
     assert rows(repaired) == list(range(last))
-    assert told(repaired) == []
+    assert findings(repaired) == []
     stock.archive(repaired, span(last, 70))
     assert rows(repaired) == list(range(70))
-    assert told(repaired) == []
+    assert findings(repaired) == []
 
 
 def test_an_archiver_at_work_notices_that_the_ledger_went_back(lake: Lake) -> None:
@@ -177,17 +177,17 @@ def test_a_delta_log_that_went_back_gets_the_entries_again(table: Lake, tmp_path
     stock.archive(table, span(40, 50))
     stock.archive(table, span(50, 60))
     _restore(table, tmp_path, layout.DELTA_LOG)
-    assert len(told(table)) == 2
+    assert len(findings(table)) == 2
     stock.archive(Lake.open(table.path), span(60, 70))
     assert rows(table) == list(range(70))
-    assert told(table) == []
+    assert findings(table) == []
 
 
 def test_a_delta_log_that_is_gone_is_written_again(table: Lake) -> None:
     shutil.rmtree(table.path / layout.DELTA_LOG)
     Lake.open(table.path).recover()
     assert rows(table) == list(range(40))
-    assert told(table) == []
+    assert findings(table) == []
 
 
 def test_a_whole_archive_that_was_restored_goes_on(lake: Lake, tmp_path: Path) -> None:
@@ -197,4 +197,4 @@ def test_a_whole_archive_that_was_restored_goes_on(lake: Lake, tmp_path: Path) -
     shutil.copytree(tmp_path / "copy", lake.path)
     stock.archive(Lake.open(lake.path), span(40, 60))
     assert rows(lake) == list(range(60))
-    assert told(lake) == []
+    assert findings(lake) == []

@@ -42,11 +42,11 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def untouched(victim: Path) -> bool:
-    return [(one.name, one.read_bytes()) for one in victim.iterdir()] == [("precious.parquet", b"precious")]
+    return [(file.name, file.read_bytes()) for file in victim.iterdir()] == [("precious.parquet", b"precious")]
 
 
 def forge(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
-    """An entry that somebody else has written, without a checksum as earlier versions did."""
+    """A forged entry, without a checksum, as in earlier versions."""
     done = stock.stage(lake, CLICKS)
     lake.append([done], by=stock.BY)
     file = lake.ledger.path / f"{1:020d}.json"
@@ -109,10 +109,10 @@ def test_a_file_that_is_a_link_to_elsewhere_is_neither_verified_nor_replayed(lak
     source = open_source(str(lake.path))
     file.unlink()
     file.symlink_to(other)
-    found = [str(one) for one in verify_files(lake, Checked(), deep=True)]
-    assert "leads out of it through a link" in found[0]
+    findings = [str(finding) for finding in verify_files(lake, Checked(), deep=True)]
+    assert "leads out of it through a link" in findings[0]
     with pytest.raises(LakeDamaged, match="leads out"):
-        list(records(source.lineages[0], start=0, selection=Selection()))
+        list(records(source.partitions[0], start=0, selection=Selection()))
     with pytest.raises(LakeDamaged, match="leads out"):
         open_source(str(lake.path))
 

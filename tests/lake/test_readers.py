@@ -42,14 +42,14 @@ def hours(offsets: Any) -> Any:
 @pytest.fixture(scope="module", params=[("topic", "date", "hour"), ("topic", "partition"), ()], ids="-".join)
 def lake(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Lake:
     lake = stock.create(tmp_path_factory.mktemp("readers"), format=Format.DELTA, partition_by=request.param)
-    done = [stock.stage(lake, one, times=hours) for one in (CLICKS, OTHER)]
+    done = [stock.stage(lake, span, times=hours) for span in (CLICKS, OTHER)]
     lake.append(done, by=stock.BY)
-    stock.stage(lake, OffsetRange("clicks", 0, 30, 40))  # somebody is at work
+    stock.stage(lake, OffsetRange("clicks", 0, 30, 40))  # an archiver is running
     return lake
 
 
 def expected() -> pa.Table:
-    return pa.Table.from_batches([stock.records(one, hours) for one in (OTHER, CLICKS)])
+    return pa.Table.from_batches([stock.records(span, hours) for span in (OTHER, CLICKS)])
 
 
 def with_pyarrow(path: Path) -> pa.Table:
@@ -80,9 +80,9 @@ def duckdb(query: str) -> pa.Table:
 
 _DUCKDB = """
 import sys, duckdb, pyarrow as pa
-found = duckdb.sql(sys.argv[1]).to_arrow_table()
-with pa.ipc.new_stream(sys.stdout.buffer, found.schema) as out:
-    out.write_table(found)
+table = duckdb.sql(sys.argv[1]).to_arrow_table()
+with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as out:
+    out.write_table(table)
 """
 
 
@@ -92,15 +92,15 @@ def with_delta(path: Path) -> pa.Table:
 
 @pytest.mark.parametrize("read", [with_pyarrow, with_read_table, with_pandas, with_polars, with_duckdb, with_delta])
 def test_every_reader_sees_the_same_records(lake: Lake, read: Callable[[Path], pa.Table]) -> None:
-    found = read(lake.path)
-    assert set(found.column_names) == {*SCHEMA.names, *lake.settings.partition_by}
-    rows = found.select(SCHEMA.names).cast(SCHEMA, safe=False) if read is not with_polars else _from_polars(found)
+    table = read(lake.path)
+    assert set(table.column_names) == {*SCHEMA.names, *lake.settings.partition_by}
+    rows = table.select(SCHEMA.names).cast(SCHEMA, safe=False) if read is not with_polars else _from_polars(table)
     assert rows.sort_by([("topic", "ascending"), ("offset", "ascending")]).equals(expected())
 
 
-def _from_polars(found: pa.Table) -> pa.Table:
+def _from_polars(table: pa.Table) -> pa.Table:
     columns = [
-        found[name].cast(SCHEMA.field(name).type) if name != "headers" else _plain_lists(found[name])
+        table[name].cast(SCHEMA.field(name).type) if name != "headers" else _plain_lists(table[name])
         for name in SCHEMA.names
     ]
     return pa.table(columns, schema=SCHEMA)
@@ -114,8 +114,8 @@ def test_folders_are_the_columns_date_and_hour(lake: Lake) -> None:
     if "hour" not in lake.settings.partition_by:
         return
     clicks = f"read_parquet('{lake.path}/topic=clicks/**/*.parquet', hive_partitioning=true)"
-    found = duckdb(f"select date, hour, count(*) as count from {clicks} group by all order by all")
-    text = [(str(row["date"]), row["hour"], row["count"]) for row in found.to_pylist()]
+    table = duckdb(f"select date, hour, count(*) as count from {clicks} group by all order by all")
+    text = [(str(row["date"]), row["hour"], row["count"]) for row in table.to_pylist()]
     assert ("2026-01-01", 23, 5) in [(date, int(hour), count) for date, hour, count in text if hour is not None]
     assert sum(count for _, _, count in text) == len(CLICKS)
 
@@ -131,10 +131,10 @@ def test_records_without_a_time_are_in_the_folder_for_that(lake: Lake) -> None:
 
 def test_pandas_as_it_is_reads_an_archive_with_records_without_a_time(lake: Lake) -> None:
     """Its categories cannot have nulls in some files and dates in others."""
-    found = pd.read_parquet(lake.path)
-    assert sorted(found["offset"]) == sorted([*range(30), *range(100, 160)])
+    frame = pd.read_parquet(lake.path)
+    assert sorted(frame["offset"]) == sorted([*range(30), *range(100, 160)])
     if "hour" in lake.settings.partition_by:
-        assert sorted(found[found["date"] == "1970-01-01"]["offset"]) == [0, 10, 20, *range(100, 160, 10)]
+        assert sorted(frame[frame["date"] == "1970-01-01"]["offset"]) == [0, 10, 20, *range(100, 160, 10)]
 
 
 def test_an_archive_of_an_earlier_version_keeps_its_folders(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_an_archive_of_an_earlier_version_keeps_its_folders(tmp_path: Path) -> N
     again.append([stock.stage(again, CLICKS, times=hours)], by=stock.BY)
     assert {file.values["date"] for file in again.files()} == {None, "2026-01-01", "2026-01-02"}
     assert (lake.path / "topic=clicks/date=__HIVE_DEFAULT_PARTITION__").is_dir()
-    found = with_polars(lake.path).sort_by("offset")
-    assert found["offset"].to_pylist() == list(range(30))
+    table = with_polars(lake.path).sort_by("offset")
+    assert table["offset"].to_pylist() == list(range(30))
 
 
 def test_footers_have_statistics_and_say_which_range_it_is(lake: Lake) -> None:
@@ -155,8 +155,8 @@ def test_footers_have_statistics_and_say_which_range_it_is(lake: Lake) -> None:
     footer = pq.read_metadata(lake.locate(file))
     assert footer.metadata[RANGE_KEY.encode()] == b"clicks-0[0, 30)"
     assert footer.metadata[FINGERPRINT_KEY.encode()].decode() == str(fingerprint(stock.records(CLICKS)))
-    at = footer.schema.to_arrow_schema().get_field_index("offset")
-    statistics = footer.row_group(0).column(at).statistics
+    index = footer.schema.to_arrow_schema().get_field_index("offset")
+    statistics = footer.row_group(0).column(index).statistics
     assert (statistics.min, statistics.max) == (file.first_offset, file.last_offset)
 
 

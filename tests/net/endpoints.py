@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 @dataclass
 class Endpoint:
-    """What it answers next, and what it was asked."""
+    """The next response, and the requests so far."""
 
     url: str = ""
     status: int = 200
@@ -24,16 +24,16 @@ class Endpoint:
 
 @contextlib.contextmanager
 def token_endpoint() -> Iterator[Endpoint]:
-    """On 127.0.0.1; with a proxy in the environment, set `no_proxy`."""
-    found = Endpoint()
+    """Run an endpoint on 127.0.0.1. If the environment has a proxy, set `no_proxy`."""
+    endpoint = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            found.asked.append((dict(self.headers), parse_qs(body)))
-            content = found.answer if isinstance(found.answer, bytes) else json.dumps(found.answer).encode()
-            self.send_response(found.status)
-            for name, value in found.headers.items():
+            endpoint.asked.append((dict(self.headers), parse_qs(body)))
+            content = endpoint.answer if isinstance(endpoint.answer, bytes) else json.dumps(endpoint.answer).encode()
+            self.send_response(endpoint.status)
+            for name, value in endpoint.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -43,11 +43,11 @@ def token_endpoint() -> Iterator[Endpoint]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_address[1]}/token"
+    endpoint.url = f"http://127.0.0.1:{server.server_address[1]}/token"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield found
+        yield endpoint
     finally:
         server.shutdown()
         thread.join()

@@ -36,7 +36,7 @@ class Peer:
         return data
 
     def request(self) -> tuple[int, int, int]:
-        """API key, version and correlation id of the next request."""
+        """Return API key, version and correlation id of the next request."""
         frame = self.read(struct.unpack(">i", self.read(4))[0])
         return struct.unpack_from(">hhi", frame)
 
@@ -52,7 +52,7 @@ class Peer:
         self.send(response(asked, fields))
 
     def introduce(self) -> None:
-        """Answers ApiVersions like a broker that knows Metadata 0 to 12."""
+        """Answer ApiVersions like a broker that supports Metadata 0 to 12."""
         asked = self.request()
         assert asked[0] == API_VERSIONS
         self.answer(asked, api_versions())
@@ -75,7 +75,7 @@ def api_versions(**ranges: tuple[int, int]) -> dict[str, Any]:
 
 
 def response(asked: tuple[int, int, int], fields: dict[str, Any]) -> bytes:
-    """A whole frame that answers `asked`."""
+    """Return a complete response frame for the request `asked`."""
     api_key, version, correlation_id = asked
     entity_type = messages.response_type(api_key, version)
     flexible_header = api_key != API_VERSIONS and messages.is_flexible(api_key, version)
@@ -97,7 +97,7 @@ def metadata_fields(cluster_id: str = "c") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serving(*scripts: Script, tls: ssl.SSLContext | None = None) -> Iterator[Address]:
-    """Runs the first script on the first connection and so on; the last one on all that follow."""
+    """Run the first script on the first connection and so on, the last one on all that follow."""
     server = socket.create_server(("127.0.0.1", 0))
     open_sockets: list[socket.socket] = []
     threads: list[threading.Thread] = []

@@ -39,7 +39,7 @@ from ottla.net import (
     Refresh,
     VersionOf,
 )
-from ottla.net import attempts as effort_module
+from ottla.net import attempts as attempts_module
 from ottla.net.connection import Connection
 from ottla.net.pool import Pool
 from ottla.produce.producer import Producer
@@ -71,7 +71,7 @@ def closed_port() -> Address:
 
 
 def end_of(topic: str, partition: int) -> Any:
-    """Builds the question for the end of a partition."""
+    """Build the request for the end offset of a partition."""
 
     def build(version_of: VersionOf) -> messages.Message:
         row = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
@@ -115,9 +115,9 @@ def test_metadata_names_brokers_and_the_topics_asked_for(kafka: FakeKafka, clust
     assert set(cluster.metadata().brokers) == {1, 2, 3}
     assert cluster.metadata().topics == {}
     assert set(cluster.metadata(None).topics) == {"t"}
-    found = cluster.metadata(["t", "missing"])
-    assert len(found.topics["t"].partitions) == 6
-    assert found.topics["missing"].error is ErrorCode.unknown_topic_or_partition
+    metadata = cluster.metadata(["t", "missing"])
+    assert len(metadata.topics["t"].partitions) == 6
+    assert metadata.topics["missing"].error is ErrorCode.unknown_topic_or_partition
     assert kafka.topics == {"t": 6}
 
 
@@ -160,7 +160,7 @@ def test_threads_that_ask_the_same_share_one_look(kafka: FakeKafka, cluster: Clu
     kafka.delay("Metadata", 0.3)
     before = metadata_requests(kafka)
     with ThreadPoolExecutor(16) as pool:
-        assert {len(found.brokers) for found in pool.map(lambda _: cluster.metadata(["t"]), range(16))} == {3}
+        assert {len(metadata.brokers) for metadata in pool.map(lambda _: cluster.metadata(["t"]), range(16))} == {3}
     assert metadata_requests(kafka) - before <= 4
 
 
@@ -345,7 +345,7 @@ def test_the_caller_hears_of_every_failure_before_the_next_try(kafka: FakeKafka,
 
 
 def test_an_unknown_topic_is_an_error_after_a_short_patience(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort_module, "UNKNOWN_TOPIC_SECONDS", 0.1)
+    monkeypatch.setattr(attempts_module, "UNKNOWN_TOPIC_SECONDS", 0.1)
     with pytest.raises(BrokerError, match="topic missing: UNKNOWN_TOPIC_OR_PARTITION"):
         cluster.topic("missing")
     with pytest.raises(BrokerError, match=r"partition t-17: .* the topic has partitions 0 to 5"):
@@ -362,9 +362,9 @@ def test_a_topic_that_appears_in_time_is_found(kafka: FakeKafka, cluster: Cluste
 
 
 def test_coordinators_are_found_and_remembered(kafka: FakeKafka, cluster: Cluster) -> None:
-    found = cluster.coordinator("group", CoordinatorKind.GROUP)
-    assert found.id in (1, 2, 3)
-    assert cluster.coordinator("group", CoordinatorKind.GROUP) == found
+    coordinator = cluster.coordinator("group", CoordinatorKind.GROUP)
+    assert coordinator.id in (1, 2, 3)
+    assert cluster.coordinator("group", CoordinatorKind.GROUP) == coordinator
     assert sum(seen.api == "FindCoordinator" for seen in kafka.requests) == 1
     cluster.doubt(CoordinatorOf(CoordinatorKind.GROUP, "group"))
     cluster.coordinator("group", CoordinatorKind.GROUP)
@@ -381,7 +381,7 @@ def test_each_kind_of_target_finds_a_broker(kafka: FakeKafka, cluster: Cluster) 
 
     def ask(target: Any) -> int:
         cluster.call(target, lambda v: messages.compose(messages.request_type(18, v(18)), _names()), check=id, what="x")
-        seen = [one for one in kafka.requests if one.api == "ApiVersions"][-1]
+        seen = [request for request in kafka.requests if request.api == "ApiVersions"][-1]
         asked.append(seen.broker)
         return seen.broker
 
@@ -391,7 +391,7 @@ def test_each_kind_of_target_finds_a_broker(kafka: FakeKafka, cluster: Cluster) 
     assert ask(Controller()) == cluster.metadata().controller_id
     group = CoordinatorOf(CoordinatorKind.GROUP, "g")
     assert ask(group) == cluster.coordinator("g", CoordinatorKind.GROUP).id
-    with pytest.raises(DeadlineExceeded, match="broker 9: not among the brokers"):
+    with pytest.raises(DeadlineExceeded, match="broker 9: not in the cluster's list of brokers"):
         cluster.call(Node(9), end_of("t", 0), check=check_end, what="asking broker 9", deadline=Deadline.after(0.2))
 
 
@@ -403,7 +403,7 @@ def test_a_broker_has_one_connection_for_each_lane(kafka: FakeKafka, cluster: Cl
     leader = cluster.leader("t", 0)
     control = cluster.connection(leader)
     assert cluster.connection(leader) is control
-    fetching = cluster.connection(leader, lane="fetch")
+    fetching = cluster.connection(leader, channel="fetch")
     assert fetching is not control
     control.close()
     assert cluster.connection(leader) is not control
@@ -439,7 +439,7 @@ def _is_free(lock: threading.RLock) -> bool:
 
 
 def test_a_found_connection_does_not_wait_for_a_thread_that_is_connecting(kafka: FakeKafka) -> None:
-    """That thread may have minutes: the caller's own deadline would not count."""
+    """The connecting thread may have minutes left, so waiting for it would exceed the caller's deadline."""
     pool = Pool(security=PLAINTEXT, client_id="t")
     address = parse_address(kafka.bootstrap.split(",")[0])
     with serving(silence) as silent, ThreadPoolExecutor(1) as threads:

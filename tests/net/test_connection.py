@@ -63,7 +63,7 @@ def ask(connection: Connection, seconds: float = 5.0) -> Any:
 
 
 def broker(*then: Script) -> Script:
-    """Introduces itself, then runs the scripts."""
+    """Do the handshake, then run the scripts."""
 
     def script(peer: Peer) -> None:
         peer.introduce()
@@ -74,7 +74,7 @@ def broker(*then: Script) -> Script:
 
 
 def answers(peer: Peer) -> None:
-    """Answers every Metadata request with its correlation id as the cluster id."""
+    """Answer every Metadata request with its correlation id as the cluster id."""
     while True:
         asked = peer.request()
         peer.answer(asked, metadata_fields(str(asked[2])))
@@ -104,9 +104,7 @@ def test_a_version_that_only_one_side_speaks_is_named() -> None:
         silence(peer)
 
     with serving(only_old) as address, connect(address) as connection:
-        with pytest.raises(
-            UnsupportedFormat, match=r"Metadata is needed .* from 0 to \d+, .* offers versions 99 to 100"
-        ):
+        with pytest.raises(UnsupportedFormat, match=r"needs Metadata .* from 0 to \d+, .* offers versions 99 to 100"):
             connection.version(METADATA)
         with pytest.raises(UnsupportedFormat, match=r"ListOffsets .* does not offer it"):
             connection.version(2)
@@ -188,7 +186,7 @@ def test_a_large_answer_arrives_whole() -> None:
 
 
 def test_sending_while_the_broker_waits_for_us_to_read_does_not_deadlock() -> None:
-    """A broker handles one request at a time: it takes no more before its last answer is read."""
+    """A broker handles one request at a time: it reads no more before its last response is taken."""
     size = 8_000_000
 
     def one_at_a_time(peer: Peer) -> None:
@@ -305,7 +303,7 @@ def test_a_late_answer_meets_nobody() -> None:
 
 
 def hang_up(peer: Peer) -> None:
-    """Ends the stream in order; just closing would be a reset if a request were still unread."""
+    """End the stream in order. Closing alone would send a reset if a request is still unread."""
     peer.sock.shutdown(socket.SHUT_WR)
     silence(peer)
 
@@ -353,12 +351,12 @@ def negative(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (half, "in the middle of an answer"),
-        (wrong_id, "correlation id 2 came where 1 .Metadata v12. was due"),
+        (half, "in the middle of a response"),
+        (wrong_id, "correlation id 2, but 1 .Metadata v12. is due"),
         (cut, CLOSED),
         (reset, "reset|closed by the broker"),
-        (huge, "claims 2147483647 bytes"),
-        (negative, "claims -1 bytes"),
+        (huge, "claims a size of 2147483647 bytes"),
+        (negative, "claims a size of -1 bytes"),
     ],
 )
 def test_a_broken_answer_ends_the_connection_with_its_reason(script: Script, reason: str) -> None:
@@ -377,7 +375,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
         assert ask(connection).cluster_id == "c"
         assert connection.pump(Deadline.after(1)) == 0
         assert connection.closed
-        with pytest.raises(ConnectionLost, match="answer to no question"):
+        with pytest.raises(ConnectionLost, match="no request is outstanding"):
             ask(connection)
 
 
@@ -425,7 +423,7 @@ def tls_alert(peer: Peer) -> None:
     [
         (no_words, ConnectFailed, r"accepted, but ApiVersions v\d was not answered within 0\.4 s"),
         (dripping_introduction, ConnectFailed, "accepted, but ApiVersions"),
-        (http, ConnectFailed, "the port answers HTTP, it is not a Kafka broker$"),
+        (http, ConnectFailed, "the port speaks HTTP, it is not a Kafka broker$"),
         (random_bytes, ConnectFailed, "ApiVersionsResponse"),
         (cut, ConnectFailed, r"closed by the broker .* does the port speak TLS\?"),
         (tls_alert, SecurityMismatch, r"the port speaks TLS: set Security\(tls="),
@@ -452,11 +450,11 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = (socket.AF_INET, server.getsockname())
     with serving(broker(answers)) as address:
-        found = [closed, (socket.AF_INET, tuple(address))]
-        monkeypatch.setattr(transport, "_look_up", lambda _: found)
+        addresses = [closed, (socket.AF_INET, tuple(address))]
+        monkeypatch.setattr(transport, "_look_up", lambda _: addresses)
         with connect(Address("localhost", address.port)) as connection:
             assert ask(connection).cluster_id == "1"
-        found[1] = closed
+        addresses[1] = closed
         with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1: connection refused; 127\.0\.0\.1: connection refused"):
             connect(Address("localhost", address.port))
 
@@ -510,7 +508,7 @@ def test_a_closed_connection_leaves_no_descriptor_behind() -> None:
 
 
 def in_a_child(action: Callable[[], None]) -> int:
-    """Runs `action` after fork(); the child's exit code."""
+    """Run `action` in a forked child and return its exit code."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -551,31 +549,31 @@ def test_an_interrupt_in_the_middle_of_receiving_ends_the_connection(monkeypatch
 
 @_INTERRUPTED_SOCKETS
 def test_a_thread_beside_one_that_is_interrupted_anywhere_does_not_wait_in_vain() -> None:
-    """Another thread's request ends at once, answered or with the connection lost; not when its time is over."""
+    """Another thread's request ends at once, answered or with a lost connection, and not only at its deadline."""
     work = CtrlC(["ottla/net/pipeline.py", "ottla/net/traffic.py", "ottla/net/pending.py"])
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
-        at, ended = 0, True
+        step, ended = 0, True
         while ended:
-            at += 1
+            step += 1
             with connect(address) as connection:
-                _, ended = work.ends(partial(ask, connection), at)
+                _, ended = work.ends(partial(ask, connection), step)
                 with suppress(ConnectionLost):
                     threads.submit(ask, connection, 30.0).result(5.0)
-    assert at > 50
+    assert step > 50
 
 
 @_INTERRUPTED_SOCKETS
 def test_an_interrupt_anywhere_in_connecting_leaves_the_place_to_others() -> None:
     work = CtrlC(["ottla/net/pool.py"])
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
-        at, ended = 0, True
+        step, ended = 0, True
         while ended:
-            at += 1
+            step += 1
             pool = Pool(security=PLAINTEXT, client_id="test")
-            _, ended = work.ends(partial(pool.get, "broker", address, deadline=Deadline.after(5)), at)
+            _, ended = work.ends(partial(pool.get, "broker", address, deadline=Deadline.after(5)), step)
             threads.submit(pool.get, "broker", address, deadline=Deadline.after(2)).result()
             pool.close()
-    assert at > 10
+    assert step > 10
 
 
 def _in_a_thread(threads: ThreadPoolExecutor, work: Callable[[], object]) -> None:
@@ -584,25 +582,25 @@ def _in_a_thread(threads: ThreadPoolExecutor, work: Callable[[], object]) -> Non
 
 def test_a_signal_handler_that_waits_for_a_thread_which_connects_waits_not_in_vain() -> None:
     with serving(broker(answers)) as address, ThreadPoolExecutor(1) as threads:
-        at, was_there = 0, True
+        step, was_there = 0, True
         while was_there:
-            at += 1
+            step += 1
             pool = Pool(security=PLAINTEXT, client_id="test")
             elsewhere = partial(pool.get, "another key", address, deadline=Deadline.after(30))
             handler = Interrupter(partial(_in_a_thread, threads, elsewhere), "ottla/net/pool.py")
-            was_there = handler.during(partial(pool.get, "broker", address, deadline=Deadline.after(30)), at)
+            was_there = handler.during(partial(pool.get, "broker", address, deadline=Deadline.after(30)), step)
             pool.close()
-    assert at > 10
+    assert step > 10
 
 
 def test_a_request_that_is_queued_while_a_signal_handler_ends_the_line_ends_as_well() -> None:
     with serving(broker(answers)) as address:
-        at, was_there = 0, True
+        step, was_there = 0, True
         while was_there:
-            at += 1
+            step += 1
             with connect(address) as connection:
                 files = [f"ottla/net/{name}.py" for name in ("traffic", "pending", "outbox")]
-                handler = Interrupter(partial(connection._line.traffic.lose, "by a handler"), *files)
+                handler = Interrupter(partial(connection._pipeline.traffic.lose, "by a handler"), *files)
                 with suppress(ConnectionLost):
-                    was_there = handler.during(partial(ask, connection), at)
-    assert at > 20
+                    was_there = handler.during(partial(ask, connection), step)
+    assert step > 20

@@ -1,4 +1,4 @@
-"""Secrets on their way out: a warning where they would be readable, and none of them in a message."""
+"""Secrets on the network: a warning if they are readable on the way, and never one in a message."""
 
 from __future__ import annotations
 

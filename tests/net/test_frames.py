@@ -1,4 +1,4 @@
-"""Frames are cut out of a stream however the network cuts it."""
+"""Frames come out of a stream whole, however the network splits it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ottla.net.frames import HANDSHAKE_FRAME_BYTES, Buffers, Frames, TlsAnswered
 
 
 def feed(frames: Frames, data: bytes, *, at_most: int = 1 << 30) -> list[bytes]:
-    """Receives `data` in pieces of `at_most` bytes or as much as there is space for."""
-    found: list[bytes] = []
+    """Receive `data` in pieces of `at_most` bytes, or of the available space."""
+    complete: list[bytes] = []
     while data:
         space = frames.space()
         assert len(space) > 0
         count = min(len(space), len(data), at_most)
         space[:count] = data[:count]
-        found += [bytes(frame) for frame in frames.received(count)]
+        complete += [bytes(frame) for frame in frames.received(count)]
         data = data[count:]
-    return found
+    return complete
 
 
 def framed(payload: bytes) -> bytes:
@@ -53,14 +53,14 @@ def test_a_frame_beyond_what_is_trusted_grows_as_it_arrives() -> None:
     payload = bytes(range(256)) * 300_000  # 77 MB
     frames = Frames()
     stream = memoryview(struct.pack(">i", len(payload)) + payload)
-    found: list[memoryview] = []
+    complete: list[memoryview] = []
     while stream:
         space = frames.space()
         count = min(len(space), len(stream), 1 << 24)
         space[:count] = stream[:count]
-        found += frames.received(count)
+        complete += frames.received(count)
         stream = stream[count:]
-    [frame] = found
+    [frame] = complete
     assert frame == payload
 
 
@@ -92,7 +92,7 @@ def _receive(frames: Frames, data: bytes) -> memoryview:
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 3, HANDSHAKE_FRAME_BYTES + 1, 2**31 - 1])
 def test_a_size_that_no_broker_sends_is_refused(size: int) -> None:
     frames = Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES)
-    with pytest.raises(WireError, match=f"claims {size} bytes"):
+    with pytest.raises(WireError, match=f"claims a size of {size} bytes"):
         feed(frames, struct.pack(">i", size))
 
 
@@ -104,7 +104,7 @@ def test_http_and_tls_are_recognised() -> None:
 
 
 def large(frames: Frames, byte: int, size: int = 3_000_000) -> memoryview:
-    """Receives one frame of so many equal bytes."""
+    """Receive one frame of equal bytes."""
     stream = memoryview(framed(bytes([byte]) * size))
     while True:
         space = frames.space()
@@ -140,7 +140,7 @@ def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
     ],
 )
 def test_whoever_looks_at_memory_however_keeps_it(look: Callable[[memoryview], object]) -> None:
-    """Found: who looks was guessed from a count of the interpreter, which the next Python counts in another way."""
+    """A bug: reuse depended on CPython's reference counts, which the next version counts differently."""
     frames = Frames()
     frames.buffers = Buffers(64_000_000)
     held = look(large(frames, 1))

@@ -1,4 +1,4 @@
-"""SASL as it is spoken on the wire, and sessions that end."""
+"""The SASL handshake on the wire, and sessions that expire."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_brokers_own_words_are_in_a_refusal() -> None:
 def test_a_broker_that_cannot_prove_itself_is_not_trusted() -> None:
     security = Security(sasl=Scram("me", "secret", "SCRAM-SHA-256"))
     impostor = sasl_broker({}, {"auth_bytes": b"r=x,s=c2FsdA==,i=4096"})
-    assert "SCRAM-SHA-256: the broker's SCRAM nonce does not continue ours" in refusal(impostor, security)
+    assert "SCRAM-SHA-256: the broker's SCRAM nonce does not extend ours" in refusal(impostor, security)
 
 
 def test_hostile_bytes_in_an_authentication_are_an_error() -> None:
@@ -76,7 +76,7 @@ def test_hostile_bytes_in_an_authentication_are_an_error() -> None:
         peer.send(frame(peer.request()[2], b"\0\0\x7f\xff\xff\xff"))
         peer.wait_until_closed()
 
-    with serving(hostile) as address, pytest.raises(ConnectFailed, match="unreadable answer"):
+    with serving(hostile) as address, pytest.raises(ConnectFailed, match="unreadable response"):
         connect(address)
 
 

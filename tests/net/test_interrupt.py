@@ -1,4 +1,4 @@
-"""Closing a client does not wait for connections that are just being opened."""
+"""Closing a client does not wait for connections that are being opened."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def is_opening(cluster: Cluster) -> bool:
 
 
 def close_ends(cluster: Cluster, *calls: Callable[[], object]) -> None:
-    """Closing ends all the calls, each in a thread of its own, long before their time is over."""
+    """Closing ends all the calls, each in a thread of its own, long before their deadlines."""
     with ThreadPoolExecutor(len(calls)) as threads:
         waiting = [threads.submit(call) for call in calls]
         assert wait_until(lambda: is_opening(cluster), timeout=5)
@@ -114,7 +114,7 @@ def test_an_interrupted_connection_leaves_no_descriptor_behind(stage: str) -> No
         before = len(os.listdir("/dev/fd"))
         cluster = Cluster([address], security=security)
         close_ends(cluster, lambda: cluster.connection(Broker(1, *address)))
-        # The server has one more for a connection that it accepted and has not ended yet.
+        # The server has one more socket, for a connection that it accepted and has not closed yet.
         assert wait_until(lambda: len(os.listdir("/dev/fd")) <= before, timeout=5)
 
 

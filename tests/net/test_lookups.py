@@ -1,4 +1,4 @@
-"""Lookups of metadata beside a loop: each has one result, and addresses at which nobody answers are told."""
+"""Background metadata lookups: each has one result, and addresses that do not answer are reported as events."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 class Stand:
-    """Lookups without a loop: `result` does what one would."""
+    """Lookups without a loop: `result` does the work of the loop."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self._background = BackgroundTasks(wake=lambda: None, name="lookups")
-        self._lookups = Lookups(cluster, background=self._background, events=Events(self.told.append))
+        self._lookups = Lookups(cluster, background=self._background, events=Events(self.events.append))
 
     def result(self, topic: str = "t", *, create: bool = False) -> LookupResult:
         self._lookups.run(Lookup(frozenset([topic]), create, 0.3, 0.0))
-        found: list[LookupResult] = []
+        results: list[LookupResult] = []
 
         def is_there() -> bool:
             self._background.collect()
-            found.extend(self._lookups.done())
-            return bool(found)
+            results.extend(self._lookups.done())
+            return bool(results)
 
         eventually(is_there)
-        (looked,) = found
+        (looked,) = results
         return looked
 
 
@@ -73,12 +73,12 @@ def test_an_address_where_nobody_answers_is_told_once_and_how_long_it_was_away(k
         for _ in range(2):
             looked = stand.result()
             assert isinstance(looked.error, NoBrokerReachable)
-        down = [event for event in stand.told if isinstance(event, ConnectionDown)]
+        down = [event for event in stand.events if isinstance(event, ConnectionDown)]
         assert {(event.broker_id, event.address) for event in down} == {(None, str(address)), (None, str(dead))}
         assert len(down) == 2
         kafka.all_up()
         eventually(lambda: stand.result().error is None)
-        back = [event for event in stand.told if isinstance(event, TimeDown)]
+        back = [event for event in stand.events if isinstance(event, TimeDown)]
         assert {event.address for event in back} == {str(address), str(dead)}
         assert all(event.seconds > 0 for event in back)
 
@@ -89,4 +89,4 @@ def test_brokers_that_are_known_are_left_to_their_links(kafka: FakeKafka) -> Non
         assert stand.result().error is None
         kafka.all_down()
         assert isinstance(stand.result().error, NoBrokerReachable)
-        assert stand.told == []
+        assert stand.events == []

@@ -1,4 +1,4 @@
-"""The loop: requests come back as answers, each once; commands, time, errors of the actor, and the end."""
+"""The loop: each request has exactly one answer; commands, timers, errors of the actor, and the end."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def question() -> list[bytes]:
 
 
 class Asking:
-    """Asks broker 1 for what it was told to, and keeps what comes back."""
+    """An actor that sends queued requests to broker 1 and keeps the answers."""
 
     def __init__(self, cluster: Cluster, *, seconds: float = 5.0) -> None:
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.loop: Loop[Any] = Loop(
-            cluster, lane="asking", name="ottla-asking", most_requests=5, events=Events(self.told.append)
+            cluster, channel="asking", name="ottla-asking", most_requests=5, events=Events(self.events.append)
         )
         self.seconds = seconds
-        self.wanted: list[Any] = []
+        self.queued: list[Any] = []
         self.answers: list[Answer[Any]] = []
         self.turns = 0
         self.began = self.ended = self.recovered = 0
@@ -72,12 +72,12 @@ class Asking:
         self.change()
         self.answers += self.loop.answers()
         link = self.loop.links.get(1)
-        if link is None or (self.wanted and not link.is_up):
+        if link is None or (self.queued and not link.is_up):
             if link is not None:
                 self.loop.links.connect(link, now)
             return self.loop.links.next_at(now)
-        while self.wanted and link.has_room:
-            self.loop.request(self.wanted.pop(0), link, API_VERSIONS, VERSION, question(), seconds=self.seconds)
+        while self.queued and link.has_room:
+            self.loop.request(self.queued.pop(0), link, API_VERSIONS, VERSION, question(), seconds=self.seconds)
         return self.until
 
     def recover(self) -> None:
@@ -88,7 +88,7 @@ class Asking:
         self.error = error
 
     def ask(self, *requests: Any) -> None:
-        self.loop.call(lambda: self.wanted.extend(requests))
+        self.loop.call(lambda: self.queued.extend(requests))
 
     def got(self) -> list[Any]:
         return [answer.request for answer in list(self.answers)]
@@ -107,7 +107,7 @@ def test_requests_come_back_as_answers_in_order(asking: Asking) -> None:
     eventually(lambda: len(asking.answers) == 50)
     assert asking.got() == list(range(50))
     assert all(answer.error is None and len(answer.body) for answer in asking.answers)
-    assert [type(event) for event in asking.told] == [ConnectionUp]
+    assert [type(event) for event in asking.events] == [ConnectionUp]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -128,7 +128,7 @@ def test_each_request_has_one_answer_whatever_becomes_of_the_connection(
         kafka.down(1)
         eventually(lambda: len(asking.answers) == 4)
         assert all(isinstance(answer.error, ConnectionLost) for answer in asking.answers[1:])
-    eventually(lambda: any(isinstance(event, ConnectionDown) for event in asking.told))
+    eventually(lambda: any(isinstance(event, ConnectionDown) for event in asking.events))
     kafka.up(1)
     asking.ask("last")
     eventually(lambda: "last" in asking.got())
@@ -204,7 +204,7 @@ def test_an_error_of_the_actor_ends_the_loop_and_is_told(asking: Asking, caplog:
     asking.change = fail
     asking.loop.start(asking)
     eventually(lambda: asking.loop.has_stopped)
-    assert str(asking.error) == "ottla-asking stopped: RuntimeError: a bug"
+    assert str(asking.error) == "ottla-asking crashed: RuntimeError: a bug"
     assert "a bug" in caplog.text
     caplog.clear()
 
@@ -228,7 +228,7 @@ def test_stop_from_within_returns_at_once(asking: Asking) -> None:
 
 
 class Driven(Asking):
-    """Notes which thread takes its turns, and does something in the middle of them."""
+    """Records which thread takes its turns, and runs a hook in the middle of each turn."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -268,7 +268,7 @@ def test_a_program_that_waits_drives_and_the_other_thread_keeps_away(driven: Dri
     driven.drive(lambda: driven.got() == ["first"])
     for number in range(200):
         driven.ask(number)
-        driven.drive(lambda wanted=number: wanted in driven.got())  # type: ignore[misc]
+        driven.drive(lambda queued=number: queued in driven.got())  # type: ignore[misc]
     others = len(driven.drivers) - driven.mine()
     assert driven.got() == ["first", *range(200)]
     assert driven.mine() >= 400

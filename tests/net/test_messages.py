@@ -1,4 +1,4 @@
-"""Control messages: what kio wrote is read back, what is written here kio reads, and bytes that lie do no harm."""
+"""Control messages: we read what kio writes, kio reads what we write, and hostile bytes do no harm."""
 
 from __future__ import annotations
 

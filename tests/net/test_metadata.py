@@ -1,4 +1,4 @@
-"""What is known of a cluster after each answer."""
+"""Merging metadata responses, and the cache of them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ topics = st.builds(
     st.sampled_from(IDS),
     st.lists(partitions, max_size=3),
 )
-looks = st.lists(topics, max_size=3).map(lambda found: Metadata("c", 1, topics=named(found)))
+looks = st.lists(topics, max_size=3).map(lambda metadata: Metadata("c", 1, topics=named(metadata)))
 
 
-def named(found: list[Topic]) -> Mapping[str, Topic]:
-    return MappingProxyType({topic.name: topic for topic in found})
+def named(metadata: list[Topic]) -> Mapping[str, Topic]:
+    return MappingProxyType({topic.name: topic for topic in metadata})
 
 
 @settings(deadline=None)
@@ -99,11 +99,11 @@ def test_every_version_of_the_answer_is_understood(version: int) -> None:
             ],
         },
     )
-    found = from_response(response)
-    assert found.brokers == {7: Broker(7, "h", 9)}
-    assert [p.index for p in found.topics["t"].partitions] == [0, 1]
-    assert found.topics["t"].partitions[0].leader_epoch == (3 if version >= 7 else -1)
-    assert found.topics["t"].id == (IDS[0] if version >= 10 else None)
+    metadata = from_response(response)
+    assert metadata.brokers == {7: Broker(7, "h", 9)}
+    assert [p.index for p in metadata.topics["t"].partitions] == [0, 1]
+    assert metadata.topics["t"].partitions[0].leader_epoch == (3 if version >= 7 else -1)
+    assert metadata.topics["t"].id == (IDS[0] if version >= 10 else None)
 
 
 def _row(index: int) -> dict[str, object]:

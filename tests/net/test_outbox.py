@@ -1,4 +1,4 @@
-"""The queue of frames that are still to be sent: every byte leaves once, in order, however little is taken."""
+"""The send queue: every byte leaves once and in order, however little the socket takes."""
 
 from __future__ import annotations
 

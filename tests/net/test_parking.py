@@ -1,4 +1,4 @@
-"""The hand-over between a program that drives a loop and the thread in the background, as histories without threads."""
+"""The hand-over between a program that drives a loop and the background thread, as histories without threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ottla.net.parking import Next, Parking
 
 Visit = tuple[int, int, bool]
-"""How long the program drives, how long it is away then, and whether it asks to be relieved."""
+"""How long the program drives, how long it is away afterwards, and whether it hands over."""
 GRACE = 2000
 DURATIONS = st.integers(0, 20 * GRACE)
 MOMENT = 2
@@ -23,31 +23,33 @@ class History:
     def __init__(self, visits: list[Visit]) -> None:
         self.now = MOMENT  # the first visit has begun, which is why the thread parks
         self._times: list[tuple[int, int, bool]] = []
-        at = 0
+        start = 0
         for staying, away, is_calling in visits:
-            self._times.append((at, at + staying + MOMENT, is_calling))
-            at += staying + MOMENT + away + MOMENT
+            self._times.append((start, start + staying + MOMENT, is_calling))
+            start += staying + MOMENT + away + MOMENT
 
     def visits(self) -> int:
         return sum(begin <= self.now for begin, _, _ in self._times)
 
     def leaves_at(self) -> int | None:
-        """Of the visit that is going on."""
+        """The current visit."""
         return next((end for begin, end, _ in self._times if begin <= self.now < end), None)
 
     def away_since(self) -> int:
         return max(end for _, end, _ in self._times if end <= self.now)
 
-    def is_called(self) -> bool:
+    def is_handed_over(self) -> bool:
         begun = [is_calling and end <= self.now for begin, end, is_calling in self._times if begin <= self.now]
         return begun[-1]
 
     def parked(self) -> Iterator[tuple[int, Next]]:
-        """What the thread does, until it drives."""
+        """The steps of the thread until it drives."""
         parking = Parking()
         while True:
             leaves_at = self.leaves_at()
-            step = parking.look(is_visited=leaves_at is not None, visits=self.visits(), is_called=self.is_called())
+            step = parking.look(
+                is_visited=leaves_at is not None, visits=self.visits(), is_handed_over=self.is_handed_over()
+            )
             yield self.now, step
             if step is Next.DRIVE:
                 return
@@ -65,9 +67,9 @@ def test_it_steps_in_when_the_program_is_away_and_never_while_it_is_there(visits
     steps = list(history.parked())
     assert history.leaves_at() is None, "it stepped in beside a program that drives"
     away = history.now - history.away_since()
-    assert history.is_called() or away >= GRACE
+    assert history.is_handed_over() or away >= GRACE
     assert away <= 2 * GRACE + MOMENT, "there was work, and nobody did it"
-    # A program that waits for long costs at most two looks for each visit.
+    # A program that stays for long costs at most two looks per visit.
     naps = sum(step is Next.NAP for _, step in steps)
     assert naps <= 2 * history.visits() + (history.now // GRACE if history.visits() > 1 else 2)
 

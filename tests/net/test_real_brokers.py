@@ -31,7 +31,7 @@ def brokers_seen(bootstrap: str | None, security: Security, seconds: float = 20)
 
 
 def refusal(bootstrap: str | None, security: Security, seconds: float = 20) -> Exception:
-    """The error, which must come well before the deadline."""
+    """Return the error, which must come well before the deadline."""
     started = time.monotonic()
     with pytest.raises((NetworkError, NoBrokerReachable)) as caught:
         brokers_seen(bootstrap, security, seconds)
@@ -158,18 +158,18 @@ def test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move(brokers_
             finally:
                 stop.set()
                 brokers_to_break.restart(victim)
-            for one in asking:
-                one.result(30)
+            for pending in asking:
+                pending.result(30)
         assert max(answered) > killed_at
         admin.delete_topics("net-kill")
 
 
 def _await_new_leader(cluster: Cluster, topic: str, partition: int, old: int) -> None:
     deadline = Deadline.after(30)
-    effort = cluster.effort("waiting for a new leader", deadline)
+    attempts = cluster.attempts("waiting for a new leader", deadline)
     while cluster.leader(topic, partition, deadline=deadline).id == old:
         cluster.doubt(LeaderOf(topic, partition))
-        effort.failed(NetworkError(f"broker {old}", "still the leader"))
+        attempts.failed(NetworkError(f"broker {old}", "still the leader"))
 
 
 @pytest.mark.broker

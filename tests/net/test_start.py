@@ -1,4 +1,4 @@
-"""Requests that are started without waiting, against brokers that read late, slowly, partly or never."""
+"""Requests started without blocking, against brokers that read late, slowly, partly or never."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ca() -> trustme.CA:
 
 @pytest.fixture(params=["plaintext", "TLS"])
 def opened(request: pytest.FixtureRequest, ca: trustme.CA, tmp_path: Path) -> Iterator[Open]:
-    """Opens a connection to a broker that runs a script, without and with TLS."""
+    """Open a connection to a broker that runs a script, with and without TLS."""
     serve, open_one = _secure(ca, tmp_path) if request.param == "TLS" else (None, connect)
     servers, connections, gates = [], [], []
 
@@ -75,7 +75,7 @@ def start(connection: Connection, body: bytes, seconds: float = 20.0) -> Pending
 
 
 def read_frame(peer: Peer) -> tuple[int, bytearray]:
-    """Correlation id and all the bytes of the next request."""
+    """Return the correlation id and all bytes of the next request."""
     data = bytearray(struct.unpack(">i", peer.read(4))[0])
     space = memoryview(data)
     while space:
@@ -87,7 +87,7 @@ def read_frame(peer: Peer) -> tuple[int, bytearray]:
 
 
 def digests(peer: Peer) -> None:
-    """Answers every request with the hash of its body, which begins with the word BODY."""
+    """Answer every request with the hash of its body, which starts with the word BODY."""
     while True:
         correlation_id, data = read_frame(peer)
         peer.send(frame(correlation_id, hashlib.sha256(data[-_body_size(data) :]).digest(), tagged=True))
@@ -170,7 +170,7 @@ def test_a_socket_that_takes_little_at_a_time_sends_everything(opened: Open) -> 
     chance = random.Random(2)
     bodies = [make_body(chance, chance.choice([1, 5000, 70_000, 400_000])) for _ in range(40)]
     connection = opened(digests)
-    connection._line._transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection._pipeline._transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     pendings = [start(connection, body) for body in bodies]
     assert connection.unsent_bytes
     serve_until(connection, lambda: all(pending.done for pending in pendings))
@@ -232,7 +232,7 @@ def test_threads_that_start_and_threads_that_submit_do_not_mix_up_their_frames(o
         server = pool.submit(serves)
         assert list(pool.map(many, range(6))) == [30] * 6
         finished.set()
-        # The loop may be waiting for events: a last answer wakes it.
+        # The loop may be waiting for events: a last response wakes it.
         start(connection, b"BODY")
         server.result(20)
 
@@ -365,7 +365,7 @@ def test_an_interrupt_in_the_middle_of_sending_ends_the_connection(monkeypatch: 
         def interrupted(views: list[memoryview]) -> int:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(connection._line._transport, "send", interrupted)
+        monkeypatch.setattr(connection._pipeline._transport, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             start(connection, b"second")
         assert connection.closed

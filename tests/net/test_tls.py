@@ -1,4 +1,4 @@
-"""TLS with certificates of our own making: what is accepted, what is refused, and what is said about it."""
+"""TLS with our own certificates: which ones are accepted or refused, and the error texts."""
 
 from __future__ import annotations
 
@@ -162,11 +162,11 @@ def test_large_frames_pass_both_ways_at_once(ca: trustme.CA, ca_file: Path) -> N
 
 
 def test_pump_leaves_nothing_behind_in_the_tls_layer(ca: trustme.CA, ca_file: Path) -> None:
-    """Several answers in one TLS record make the socket readable once."""
+    """Several responses in one TLS record make the socket readable only once."""
 
     def bundles(peer: Peer) -> None:
         asked = [peer.request() for _ in range(5)]
-        peer.send(b"".join(response(one, metadata_fields("x" * 20_000)) for one in asked))
+        peer.send(b"".join(response(request, metadata_fields("x" * 20_000)) for request in asked))
         silence(peer)
 
     context = server_side(ca, "127.0.0.1")

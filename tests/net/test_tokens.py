@@ -1,4 +1,4 @@
-"""Tokens from a file and from a token endpoint: what is asked, what is kept, and what never shows."""
+"""Tokens from a file and from a token endpoint: requests, reuse, and secrets that never show."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SECRET = "s3cret/ž"
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with token_endpoint() as found:
-        yield found
+    with token_endpoint() as endpoint:
+        yield endpoint
 
 
 def credentials(endpoint: Endpoint, **more: str) -> ClientCredentials:
@@ -58,7 +58,7 @@ def test_a_token_without_a_lifetime_is_not_kept(endpoint: Endpoint) -> None:
         (200, b"<html>", "gave no token"),
         (200, {"token": "abc"}, "its answer has no access_token"),
         (200, ["abc"], "its answer has no access_token"),
-        (302, {}, "it sends on to http://***@evil/?token=***, which is not followed"),
+        (302, {}, "it redirects to http://***@evil/?token=***, which is not followed"),
     ],
 )
 def test_what_goes_wrong_is_said_without_the_secret(endpoint: Endpoint, status: int, answer: object, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Waiting and counting that no interrupt can break: Ctrl-C at every instruction, handlers in the middle, threads."""
+"""Waiting and counting that no interrupt can break: Ctrl-C at every instruction, signal handlers, threads."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def _ctrl_c() -> None:
 
 
 def _everywhere(work: Callable[[], None], interruption: Callable[[], None]) -> Iterator[int]:
-    """Does the work again and again, interrupted at its first, second, third instruction and so on."""
-    for at in range(1, 1000):
+    """Repeat the work, interrupted at its first, second, third instruction and so on."""
+    for step in range(1, 1000):
         reached = True
         with contextlib.suppress(KeyboardInterrupt):
-            reached = interrupted(work, at, interruption, files=FILES)
-        yield at
+            reached = interrupted(work, step, interruption, files=FILES)
+        yield step
         if not reached:
-            assert at > 10, "it was interrupted in many places"
+            assert step > 10, "it was interrupted in many places"
             return
     raise AssertionError("it has no end")
 
 
 def test_ctrl_c_anywhere_in_a_wait_breaks_neither_the_flag_nor_those_who_wait_beside() -> None:
-    """Found: an interrupt inside Event.wait left its lock in a state in which set() raised, on the sender's thread."""
+    """A bug: an interrupt inside Event.wait left its lock in a state in which set() raised, on the sender's thread."""
     flags = [Flag()]
     for _ in _everywhere(lambda: void(flags[-1].wait(0.001)), _ctrl_c):
         _assert_works(flags[-1])
@@ -64,7 +64,7 @@ def test_a_flag_may_be_set_at_any_instruction_of_the_wait() -> None:
     flags = [Flag()]
     for _ in _everywhere(lambda: flags.append(Flag()) if flags[-1].wait(SOON) else None, lambda: flags[-1].set()):
         if not flags[-1]._waiters:
-            flags[-1].set()  # for the last round, in which nobody does
+            flags[-1].set()  # for the last round, in which no other thread does
     assert all(flag.is_set() for flag in flags)
 
 
@@ -106,8 +106,8 @@ def test_all_who_wait_are_woken() -> None:
 def test_an_addition_in_the_middle_of_an_addition_counts_and_so_does_the_one_around_it() -> None:
     total = Total()
     expected = 0
-    for at in range(1, 200):
-        reached = interrupted(lambda: void(total.add(1)), at, lambda: void(total.add(1000)), files=FILES)
+    for step in range(1, 200):
+        reached = interrupted(lambda: void(total.add(1)), step, lambda: void(total.add(1000)), files=FILES)
         expected += 1001 if reached else 1
         assert total.value == expected
         if not reached:
@@ -146,4 +146,4 @@ def test_sums_are_right_with_many_threads() -> None:
 
 
 def void(_: object) -> None:
-    """For what is done and not looked at."""
+    """Run something and ignore its result."""

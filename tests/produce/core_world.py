@@ -1,8 +1,8 @@
-"""The core of a producer in a world that goes wrong: simulated brokers, network, metadata, disk and coordinator.
+"""The core of a producer in a faulty world: simulated brokers, network, metadata, disk and coordinator.
 
-Effects of the core are carried out here, late, in another order than they came, or not at all, as a history says; the
-brokers judge numbers as Kafka does (`lane_world.SimulatedBroker`). `check_promises` says whether a record was lost,
-doubled, reordered, told wrongly or forgotten.
+The core's effects are carried out here late, out of order, or not at all, as a history decides. The brokers check
+sequence numbers like Kafka does (`lane_world.SimulatedBroker`). `check_promises` finds out whether a record was lost,
+duplicated, reordered, reported wrongly or forgotten.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ Row = tuple[int, int]
 """A record: the number of its handover, and its row in it."""
 DELIVERY_SECONDS = 30.0
 MOST_RECORDS = 4
-"""In a batch, until a broker finds that too large."""
+"""In a batch, until a broker rejects that as too large."""
 GHOST = "ghost"
-"""A topic that does not exist, at first."""
+"""A topic that does not exist at first."""
 REFUSED = OttlaError("the coordinator refused")
 
 
 class Sending(NamedTuple):
-    """A batch in a request, as it was when it was sent."""
+    """A batch in a request, in its state when it was sent."""
 
-    at: TopicPartition
+    tp: TopicPartition
     batch: Outgoing
     identity: Identity
     rows: tuple[Row, ...]
 
 
 @dataclass
-class Line:
-    """The connection to one broker: requests on their way, and answers."""
+class Connection:
+    """The connection to one broker: requests in flight, and answers."""
 
     requests: deque[tuple[Send, list[Sending]]] = field(default_factory=deque)
     answers: deque[tuple[Send, dict[TopicPartition, Produced]]] = field(default_factory=deque)
@@ -75,7 +75,7 @@ class Line:
 
 @dataclass
 class Disk:
-    """A spool, as far as the core knows one."""
+    """A spool, as the core sees it."""
 
     refuses: bool = False
     damaged: set[Outgoing] = field(default_factory=set)
@@ -83,7 +83,7 @@ class Disk:
     tickets: Any = field(default_factory=lambda: numbers(1))
 
 
-class _Beside:
+class _SleepingLoop:
     """What a caller finds of the loop while it sleeps: links to brokers, and a way to send on them."""
 
     def __init__(self, world: World) -> None:
@@ -91,23 +91,23 @@ class _Beside:
         self.links = self
         self.wakeup = self
         self.is_interrupted = False
-        """The caller does not get to send what it has claimed."""
+        """Whether the caller is interrupted before it sends what it has claimed."""
         self.wakes: Offer | None = None
-        """The loop takes this offer back while a caller looks at it."""
+        """An offer that the loop takes back while a caller looks at it."""
 
-    def find(self, broker: int) -> _Beside | None:
+    def find(self, broker: int) -> _SleepingLoop | None:
         if self.wakes is not None:
             assert self.wakes.claim(None)
-        line = self.world.lines.get(broker)
+        connection = self.world.connections.get(broker)
         self.broker = self.world.brokers.get(broker)
-        return None if line is None or len(line.sends) >= 5 else self
+        return None if connection is None or len(connection.sends) >= 5 else self
 
     has_room = True
     unsent_bytes = 0
     is_encrypted = False
 
     @property
-    def connection(self) -> _Beside:
+    def connection(self) -> _SleepingLoop:
         return self
 
     def version(self, *_: object, **__: object) -> int:
@@ -138,8 +138,8 @@ class World:
         self.now = 0.0
         self.gate = Gate() if transactional else None
         retry = Retry(initial=0.05, maximum=1.0)
-        watch = MetadataRefresh(retry, self.chance, longest=10.0, refresh_seconds=300.0)
-        self.core = Core(watch, retry=retry, chance=self.chance, spooling=spooling, gate=self.gate)
+        refresh = MetadataRefresh(retry, self.chance, longest=10.0, refresh_seconds=300.0)
+        self.core = Core(refresh, retry=retry, chance=self.chance, spooling=spooling, gate=self.gate)
         self.failures = Failures(events=Events())
         self.disk = Disk() if spooling else None
         self.brokers = {number: Broker(number, f"b{number}", 9092) for number in (1, 2)}
@@ -149,13 +149,13 @@ class World:
         for topic in self.partitions:
             self._create(topic)
         self.most_records = MOST_RECORDS
-        """In one batch, before brokers find it too large."""
-        self.lines: dict[int, Line | None] = dict.fromkeys(self.brokers)
+        """In one batch, before brokers reject it as too large."""
+        self.connections: dict[int, Connection | None] = dict.fromkeys(self.brokers)
         self.late: list[deque[list[Sending]]] = []
         self.connecting: set[int] = set()
         self.lookups: list[Lookup] = []
         self.waiting: list[Identify | ReadTail | Join] = []
-        """What takes long."""
+        """Background work of the sender."""
         self.joined: set[TopicPartition] = set()
         self.transaction = 0
         self._ids = numbers(7)
@@ -163,54 +163,54 @@ class World:
         self.shipments: dict[int, Shipment] = {}
         self.numbers: dict[Shipment, int] = {}
         self.opened: dict[int, float] = {}
-        self.asked: dict[Row, int | None] = {}
+        self.explicit_partitions: dict[Row, int | None] = {}
         self._rows: dict[Outgoing, tuple[Row, ...]] = {}
         self.reports: Counter[str] = Counter()
         self.sent: Counter[Row] = Counter()
-        self._beside = _Beside(self)
-        beside: Any = self._beside
-        self._way = FastPath(self.core, beside, beside, request_seconds=1.0)
-        self.expressed = 0
+        self._sleeping_loop = _SleepingLoop(self)
+        sleeping_loop: Any = self._sleeping_loop
+        self._fast_path = FastPath(self.core, sleeping_loop, sleeping_loop, request_seconds=1.0)
+        self.sent_by_callers = 0
         if transactional:
             self.begin_transaction()
 
     def _create(self, topic: str) -> None:
         for partition in range(self.partitions[topic]):
-            at = TopicPartition(topic, partition)
-            self.leaders[at] = self.chance.choice(list(self.brokers))
-            self.logs[at] = SimulatedBroker()
+            tp = TopicPartition(topic, partition)
+            self.leaders[tp] = self.chance.choice(list(self.brokers))
+            self.logs[tp] = SimulatedBroker()
 
     # The program
 
-    def express(self, topic: str, *, key: bytes | None, is_interrupted: bool, wakes_in_between: bool) -> None:
-        """A caller sends a record himself, if he can; an interrupt, or the loop, may come in the middle of it."""
-        self._way.offer = offer = Offer()
-        self._beside.is_interrupted = is_interrupted
-        self._beside.wakes = offer if wakes_in_between else None
+    def send_by_caller(self, topic: str, *, key: bytes | None, is_interrupted: bool, wakes_in_between: bool) -> None:
+        """A caller sends a record itself if it can. An interrupt, or the loop, may come in the middle of it."""
+        self._fast_path.offer = offer = Offer()
+        self._sleeping_loop.is_interrupted = is_interrupted
+        self._sleeping_loop.wakes = offer if wakes_in_between else None
         delivery = None
         try:
-            delivery = self._way.send(topic, b"value", key)
+            delivery = self._fast_path.send(topic, b"value", key)
         except KeyboardInterrupt:
             pass
-        assert delivery is None or not wakes_in_between, "the loop is awake, and does as if nothing was sent"
-        express = offer.claims[0] if offer.claims else None
-        self._way.offer = None
-        if express is None:
+        assert delivery is None or not wakes_in_between, "the loop is awake and acts as if nothing was sent"
+        record = offer.claims[0] if offer.claims else None
+        self._fast_path.offer = None
+        if record is None:
             assert delivery is None
             return
-        self.expressed += 1
+        self.sent_by_callers += 1
         # The loop wakes up.
-        self.core.sent_by_caller(express.send, self.now)
+        self.core.sent_by_caller(record.send, self.now)
         self.carry_out()
-        if not express.is_started:
-            self.core.lost(express.send, ConnectionLost(Address("b", 1), "interrupted"), self.now)
+        if not record.is_started:
+            self.core.lost(record.send, ConnectionLost(Address("b", 1), "interrupted"), self.now)
             self.carry_out()
 
     def name(self, shipment: Shipment) -> None:
-        """A record that its caller sends himself gets its number, as handovers do."""
+        """Number a record that its caller sends itself, like handovers."""
         number = next(self._handovers)
         self.shipments[number], self.numbers[shipment], self.opened[number] = shipment, number, self.now
-        self.asked[number, 0] = None
+        self.explicit_partitions[number, 0] = None
 
     def hand_over(self, topic: str, count: int, *, key: bytes | None = None, partition: int | None = None) -> None:
         number = next(self._handovers)
@@ -224,7 +224,7 @@ class World:
         self.opened[number] = self.now
         self.numbers[shipment] = number
         for row in range(count):
-            self.asked[number, row] = partition
+            self.explicit_partitions[number, row] = partition
         self.core.topics.handed_over(handover, self.now)
         self.carry_out()
 
@@ -237,7 +237,7 @@ class World:
             self.carry_out()
 
     def hurry(self) -> None:
-        self.core.topics.hurry(self.now)
+        self.core.topics.send_now(self.now)
         self.carry_out()
 
     def fail_all(self) -> None:
@@ -245,18 +245,18 @@ class World:
         self.carry_out()
 
     def begin_transaction(self) -> None:
-        """The one before it is over: everything of it has its outcome, and nothing is under way."""
+        """End the previous transaction: everything in it has its outcome, and nothing is in flight."""
         assert self.gate is not None
         self.gate.sending = False
         self.fail_all()
-        if self.core.flying or self.gate.joining:
+        if self.core.in_flight or self.gate.joining:
             return
-        self.late.clear()  # the coordinator has ended the one before: what comes late of it is refused
+        self.late.clear()  # the coordinator has ended the previous one: its late requests are refused
         self.transaction += 1
-        who = PreparedTransaction("tx", next(self._ids), 0)
-        self.core.start_over(who.producer_id, who.epoch)
+        identity = PreparedTransaction("tx", next(self._ids), 0)
+        self.core.start_over(identity.producer_id, identity.epoch)
         self.joined.clear()
-        self.gate.begin(self.transaction, who)
+        self.gate.begin(self.transaction, identity)
 
     # Time
 
@@ -274,7 +274,7 @@ class World:
         while self.core.dispatch(self.now):
             self.carry_out()
         self.carry_out()
-        self.core.topics.look(self.now)
+        self.core.topics.request_metadata(self.now)
         self.carry_out()
 
     def drop(self, size_bytes: int) -> None:
@@ -288,9 +288,9 @@ class World:
         self.carry_out()
 
     def keep(self) -> None:
-        """What waits for long goes to disk."""
+        """Write to disk what has waited for long."""
         assert self.disk is not None
-        for lane, batches in self.core.to_be_kept(older_than=self.now - 1.0, now=self.now):
+        for lane, batches in self.core.overdue_lanes(older_than=self.now - 1.0, now=self.now):
             for batch in batches:
                 if not self._stored(lane, batch):
                     break
@@ -307,7 +307,7 @@ class World:
             case Send():
                 self.send(effect)
             case Connect(broker):
-                if self.lines[broker] is None:
+                if self.connections[broker] is None:
                     self.connecting.add(broker)
             case Lookup():
                 self.lookups.append(effect)
@@ -338,29 +338,29 @@ class World:
                 pass
 
     def send(self, send: Send) -> None:
-        line = self.lines[send.broker]
+        connection = self.connections[send.broker]
         sendings = []
-        for at, (_, _, batch) in send.carried.items():
+        for tp, (_, _, batch) in send.carried.items():
             header = batch.header
             assert header is not None
             assert batch.records is not None
             identity = Identity(header.producer_id, header.producer_epoch, header.base_sequence)
             assert identity == batch.identity
-            assert not batch.decided, "nothing is sent that has its outcome"
+            assert not batch.decided, "a batch with an outcome is not sent"
             if self.disk is not None:
                 assert self.disk.identities.get(batch) == identity, "it is on disk under the number it is sent with"
             if self.gate is not None:
                 assert self.gate.sending, "nothing leaves while no transaction is open"
-                assert at in self.joined, f"the coordinator does not know {at}"
+                assert tp in self.joined, f"the coordinator does not know {tp}"
                 assert header.is_transactional
             rows = self._rows_of(batch)
             self.sent.update(rows)
-            sendings.append(Sending(at, batch, identity, rows))
-        if line is None:
+            sendings.append(Sending(tp, batch, identity, rows))
+        if connection is None:
             self.core.lost(send, ConnectionLost(Address("b", 1), "it has just ended"), self.now)
         else:
-            assert len(line.sends) < 5
-            line.requests.append((send, sendings))
+            assert len(connection.sends) < 5
+            connection.requests.append((send, sendings))
 
     def _stored(self, lane: Lane, batch: Outgoing) -> bool:
         assert self.disk is not None
@@ -378,13 +378,13 @@ class World:
         return True
 
     def _rows_of(self, batch: Outgoing) -> tuple[Row, ...]:
-        found = self._rows.get(batch)
-        if found is None:
+        rows = self._rows.get(batch)
+        if rows is None:
             if batch.parent is not None:
                 whole, first = batch.parent
-                found = self._rows_of(whole)[first : first + batch.count]
+                rows = self._rows_of(whole)[first : first + batch.count]
             else:
-                found = tuple(
+                rows = tuple(
                     (self.numbers[shipment], int(row))
                     for shipment in dict.fromkeys(share.shipment for share in batch.shipments)
                     for placement in shipment.placements
@@ -392,17 +392,17 @@ class World:
                     for row in placement.rows
                 )
             if batch.sealed or batch.decided:
-                self._rows[batch] = found
-        return found
+                self._rows[batch] = rows
+        return rows
 
     # The network and the brokers
 
     def up(self) -> list[int]:
-        return [broker for broker, line in self.lines.items() if line is not None]
+        return [broker for broker, connection in self.connections.items() if connection is not None]
 
     def connect(self, broker: int) -> None:
         self.connecting.discard(broker)
-        self.lines[broker] = Line()
+        self.connections[broker] = Connection()
         self.core.link_changed(broker, is_up=True, away_since=None, error=None)
         self.carry_out()
 
@@ -413,69 +413,69 @@ class World:
         self.carry_out()
 
     def lose(self, broker: int, kept: int) -> None:
-        """The connection ends: answers are lost, some of its requests may still be worked on, later."""
-        line, self.lines[broker] = self.lines[broker], None
-        assert line is not None
-        self.late.append(deque([sendings for _, sendings in line.requests][:kept]))
+        """The connection ends: answers are lost, and some of its requests may still be processed later."""
+        connection, self.connections[broker] = self.connections[broker], None
+        assert connection is not None
+        self.late.append(deque([sendings for _, sendings in connection.requests][:kept]))
         error = ConnectionLost(self.brokers[broker].address, "lost")
-        for send in line.sends:
+        for send in connection.sends:
             self.core.lost(send, error, self.now)
             self.carry_out()
         self.core.link_changed(broker, is_up=False, away_since=self.now, error=error)
         self.carry_out()
 
     def idle_out(self, broker: int) -> None:
-        """The broker closes a connection that nobody uses."""
-        line = self.lines[broker]
-        if line is not None and not line.sends:
-            self.lines[broker] = None
+        """The broker closes an idle connection."""
+        connection = self.connections[broker]
+        if connection is not None and not connection.sends:
+            self.connections[broker] = None
             self.core.link_changed(broker, is_up=False, away_since=None, error=None)
             self.carry_out()
 
     def process(self, broker: int, error: int = OK) -> None:
-        """The broker works on the next request, and answers each batch with `error` if it is one."""
-        line = self.lines[broker]
-        assert line is not None
-        send, sendings = line.requests.popleft()
+        """The broker processes the next request, and answers each batch with `error` unless that is OK."""
+        connection = self.connections[broker]
+        assert connection is not None
+        send, sendings = connection.requests.popleft()
         answers = {}
         for sending in sendings:
             code, offset = self._handled(broker, sending, error)
-            answers[sending.at] = Produced(*sending.at, code, offset, -1, -1, None, (), None)
-        line.answers.append((send, answers))
+            answers[sending.tp] = Produced(*sending.tp, code, offset, -1, -1, None, (), None)
+        connection.answers.append((send, answers))
 
     def _handled(self, broker: int, sending: Sending, error: int) -> tuple[int, int]:
-        at = sending.at
-        if at not in self.logs:
+        tp = sending.tp
+        if tp not in self.logs:
             return int(ErrorCode.unknown_topic_or_partition), -1
-        if self.leaders[at] != broker:
+        if self.leaders[tp] != broker:
             return NOT_LEADER, -1
         if error != OK:
             return error, -1
         if len(sending.rows) > self.most_records:
             return TOO_LARGE, -1
-        return self.logs[at].take(sending.identity, len(sending.rows), sending.rows)  # type: ignore[arg-type]
+        return self.logs[tp].take(sending.identity, len(sending.rows), sending.rows)  # type: ignore[arg-type]
 
     def process_late(self, place: int) -> None:
         requests = self.late[place % len(self.late)]
         if requests:
             for sending in requests.popleft():
-                if sending.at in self.logs:
-                    self._handled(self.leaders[sending.at], sending, OK)
+                if sending.tp in self.logs:
+                    self._handled(self.leaders[sending.tp], sending, OK)
 
     def answer(self, broker: int) -> None:
-        line = self.lines[broker]
-        assert line is not None
-        send, answers = line.answers.popleft()
+        connection = self.connections[broker]
+        assert connection is not None
+        send, answers = connection.answers.popleft()
         self.late.clear()
         self.core.answered(send, answers, self.now, moved=())
         self.carry_out()
 
-    def leader_moves(self, at: TopicPartition) -> None:
-        self.leaders[at] = self.chance.choice(list(self.brokers))
+    def leader_moves(self, tp: TopicPartition) -> None:
+        self.leaders[tp] = self.chance.choice(list(self.brokers))
         self.late.clear()
 
     def shrink(self, most_records: int) -> None:
-        """Brokers take batches of this size from now on. All copies of a batch that is on its way meet one limit."""
+        """Brokers accept batches of this size from now on. All copies of an in-flight batch meet the same limit."""
         self.late.clear()
         self.most_records = most_records
 
@@ -485,29 +485,31 @@ class World:
             self._create(GHOST)
 
     def grow(self) -> None:
-        """Topic a gets another partition."""
+        """Add a partition to topic a."""
         if self.partitions["a"] < 4:
-            at = TopicPartition("a", self.partitions["a"])
+            tp = TopicPartition("a", self.partitions["a"])
             self.partitions["a"] += 1
-            self.leaders[at] = self.chance.choice(list(self.brokers))
-            self.logs[at] = SimulatedBroker()
+            self.leaders[tp] = self.chance.choice(list(self.brokers))
+            self.logs[tp] = SimulatedBroker()
 
-    # What takes long
+    # Background work
 
     def look_up(self, place: int, *, succeed: bool) -> None:
         lookup = self.lookups.pop(place % len(self.lookups))
-        error = None if succeed else ConnectionLost(Address("b", 1), "nobody is there")
-        self.core.topics.looked(LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now)
+        error = None if succeed else ConnectionLost(Address("b", 1), "connection refused")
+        self.core.topics.metadata_result(
+            LookupResult(lookup, self.metadata(lookup) if succeed else None, error), self.now
+        )
         self.carry_out()
 
     def metadata(self, lookup: Lookup) -> Metadata:
-        found = {}
+        topics = {}
         for name in lookup.topics:
             count = self.partitions.get(name, 0)
-            listed = tuple(Partition(index, self.leaders[TopicPartition(name, index)]) for index in range(count))
+            partitions = tuple(Partition(index, self.leaders[TopicPartition(name, index)]) for index in range(count))
             error = ErrorCode.none if count else ErrorCode.unknown_topic_or_partition
-            found[name] = TopicMetadata(name, partitions=listed, error=error)
-        return Metadata(brokers=MappingProxyType(self.brokers), topics=MappingProxyType(found))
+            topics[name] = TopicMetadata(name, partitions=partitions, error=error)
+        return Metadata(brokers=MappingProxyType(self.brokers), topics=MappingProxyType(topics))
 
     def finish(self, place: int, *, succeed: bool) -> None:
         effect = self.waiting.pop(place % len(self.waiting))
@@ -517,10 +519,10 @@ class World:
                     self.core.identified(next(self._ids))
                 else:
                     self.core.not_identified(OttlaError("no id"), self.now)
-            case ReadTail(topic, lane, search, wanted):
+            case ReadTail(topic, lane, search, counts):
                 if succeed:
-                    found = self.logs[lane.at].find(search.floor, set(wanted))
-                    self.core.tail_read(topic, lane, found)
+                    offsets = self.logs[lane.tp].find(search.floor, set(counts))
+                    self.core.tail_read(topic, lane, offsets)
                 else:
                     self.core.tail_not_read(lane, OttlaError("not read"), self.now)
             case Join():
@@ -536,13 +538,13 @@ class World:
     # The end
 
     def heal(self) -> None:
-        """Nothing goes wrong any more: everything has its outcome after a bounded number of steps."""
+        """Stop all faults: everything gets its outcome in a bounded number of steps."""
         if self.disk is not None:
             self.disk.refuses = False
         self.hurry()
-        young = [row for row in self.asked if not Delivery(self.shipments[row[0]], row[1]).done]
+        young = [row for row in self.explicit_partitions if not Delivery(self.shipments[row[0]], row[1]).done]
         if any(self.opened[number] < self.now - 5.0 for number, _ in young):
-            young = []  # what is in one batch with an old record has its deadline
+            young = []  # a record in one batch with an old one has the old one's deadline
         for _ in range(400):
             if self.core.is_idle and not self.core.effects:
                 self._check_in_time(young)
@@ -556,16 +558,16 @@ class World:
             for broker in list(self.connecting):
                 self.connect(broker)
             for broker in self.up():
-                line = self.lines[broker]
-                while line is not None and line.requests:
+                connection = self.connections[broker]
+                while connection is not None and connection.requests:
                     self.process(broker)
-                while line is not None and line.answers:
+                while connection is not None and connection.answers:
                     self.answer(broker)
             self.sweep()
-        raise AssertionError(f"does not come to an end: {self.core.topics.lanes}, {self.core.topics.why_waiting()}")
+        raise AssertionError(f"does not finish: {self.core.topics.lanes}, {self.core.topics.waiting_error()}")
 
     def _check_in_time(self, rows: list[Row]) -> None:
-        """What was handed over a moment before everything was well again has not run out of time."""
+        """Records handed over just before everything was healed did not run out of time."""
         for number, row in rows:
             delivery = Delivery(self.shipments[number], row)
             assert delivery.done, f"{number, row} was forgotten"
@@ -573,34 +575,36 @@ class World:
             assert error is None or " within " not in str(error), f"{number, row} was stuck: {error}"
 
     def check_promises(self) -> None:
-        assert self.core.account.held_bytes == 0, "memory is counted that nothing takes"
+        assert self.core.account.held_bytes == 0, "memory is charged that nothing uses"
         stored: dict[Row, tuple[TopicPartition, int]] = {}
-        for at, log in self.logs.items():
+        for tp, log in self.logs.items():
             in_log: list[Row] = []
             for entry in log.log:
                 rows: Any = entry.content
-                for place, row in enumerate(rows):
+                for index, row in enumerate(rows):
                     assert row not in stored, f"{row} is in the log twice"
-                    stored[row] = at, entry.offset + place
+                    stored[row] = tp, entry.offset + index
                 in_log += rows
-            self._check_order(at, in_log)
-        for (number, row), partition in self.asked.items():
+            self._check_order(tp, in_log)
+        for (number, row), partition in self.explicit_partitions.items():
             delivery = Delivery(self.shipments[number], row)
             assert delivery.done, f"{number, row} was forgotten"
             error = delivery.exception(0)
-            found = stored.get((number, row))
+            place_in_log = stored.get((number, row))
             if error is None:
                 sent = delivery.result(0)
-                assert found == (TopicPartition(sent.topic, sent.partition), sent.offset), f"{number, row} is {found}"
+                assert place_in_log == (TopicPartition(sent.topic, sent.partition), sent.offset), (
+                    f"{number, row} is {place_in_log}"
+                )
                 assert partition is None or sent.partition == partition
             elif not error.maybe_written:
-                assert found is None, f"{number, row} was told as not written: {error}"
+                assert place_in_log is None, f"{number, row} was reported as not written: {error}"
 
     def _is_delivered(self, row: Row) -> bool:
         delivery = Delivery(self.shipments[row[0]], row[1])
         return delivery.done and delivery.exception(0) is None
 
-    def _check_order(self, at: TopicPartition, in_log: list[Row]) -> None:
-        """What was acknowledged is in the order in which it was handed over."""
-        told = [row for row in in_log if self._is_delivered(row)]
-        assert all(before < after for before, after in pairwise(told)), f"out of order in {at}: {told}"
+    def _check_order(self, tp: TopicPartition, in_log: list[Row]) -> None:
+        """Acknowledged records are in the order in which they were handed over."""
+        delivered = [row for row in in_log if self._is_delivered(row)]
+        assert all(before < after for before, after in pairwise(delivered)), f"out of order in {tp}: {delivered}"

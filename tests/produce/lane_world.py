@@ -1,8 +1,8 @@
-"""A lane in a world that goes wrong: a simulated broker, a simulated network, and a driver.
+"""A lane in a faulty world: a simulated broker, a simulated network, and a driver.
 
-The broker judges numbers as Kafka does, the network loses requests and answers and brings some late, and the driver
-does with the lane what the courier does. Whoever plays with it decides what happens when; `check_promises` says
-whether anything was lost, doubled or reordered.
+The broker checks sequence numbers like Kafka does. The network loses requests and answers and delivers some late. The
+driver treats the lane like the core does. A history decides what happens when; `check_promises` finds out whether
+anything was lost, duplicated or reordered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AFTER_APPEND = (int(ErrorCode.not_enough_replicas_after_append), int(ErrorCode.r
 FOREIGN_EPOCHS = 1000
 
 Content = tuple[int, ...]
-"""What is in a batch: the number of its `add`, then that of the part where it was cut."""
+"""The identity of a batch's content: the number of its `add`, then that of the part if it was split."""
 
 
 def _template() -> NewBatch:
@@ -44,7 +44,7 @@ TEMPLATE = _template()
 
 
 class Remembered(NamedTuple):
-    """A broker's memory of one batch."""
+    """What a broker remembers of one batch."""
 
     sequence: int
     records: int
@@ -68,7 +68,7 @@ class Stored(NamedTuple):
 
 
 class SimulatedBroker:
-    """One partition: judges producer id, epoch and sequence as Kafka's ProducerStateManager does."""
+    """One partition: checks producer id, epoch and sequence like Kafka's ProducerStateManager."""
 
     def __init__(self) -> None:
         self.log: list[Stored] = []
@@ -77,27 +77,27 @@ class SimulatedBroker:
         self.batch_of: dict[tuple[Identity, int], Content] = {}
 
     def take(self, identity: Identity, count: int, content: Content) -> tuple[int, int]:
-        """The code and offset of the answer."""
+        """Append a batch. Returns the error code and the offset."""
         producer_id, epoch, sequence = identity
-        known = self.producers.get(producer_id)
-        if known is not None:
-            if epoch == known.epoch:
-                for batch in known.last:
+        state = self.producers.get(producer_id)
+        if state is not None:
+            if epoch == state.epoch:
+                for batch in state.last:
                     if (batch.sequence, batch.records) == (sequence, count):
-                        # A broker compares numbers, not bytes: other bytes would be acknowledged and lost.
+                        # A broker compares numbers, not bytes: different bytes would be acknowledged and lost.
                         assert self.batch_of[identity, count] == content, f"{identity} is used for another batch"
                         return OK, batch.offset
-            code = self._judged(known, epoch, sequence)
+            code = self._check_sequence(state, epoch, sequence)
             if code != OK:
                 return code, -1
         return OK, self._append(identity, count, content)
 
     @staticmethod
-    def _judged(known: ProducerState, epoch: int, sequence: int) -> int:
-        if epoch < known.epoch:
+    def _check_sequence(state: ProducerState, epoch: int, sequence: int) -> int:
+        if epoch < state.epoch:
             return OLD_EPOCH
-        newest = known.last[-1] if known.last else Remembered(0, 0, 0)
-        expected = 0 if epoch > known.epoch else (newest.sequence + newest.records) % SEQUENCES
+        newest = state.last[-1] if state.last else Remembered(0, 0, 0)
+        expected = 0 if epoch > state.epoch else (newest.sequence + newest.records) % SEQUENCES
         return OK if sequence == expected else OUT_OF_ORDER
 
     def _append(self, identity: Identity, count: int, content: Content) -> int:
@@ -111,14 +111,16 @@ class SimulatedBroker:
         state.last.append(Remembered(identity.sequence, count, offset))
         return offset
 
-    def find(self, floor: int, wanted: set[Identity]) -> dict[Identity, int]:
-        """As `tail.find` does: the end of the log from the floor on."""
-        return {s.identity: s.offset for s in self.log if s.offset >= floor and s.identity in wanted}
+    def find(self, floor: int, identities: set[Identity]) -> dict[Identity, int]:
+        """Like `tail.find`: search the end of the log from the floor on."""
+        return {
+            entry.identity: entry.offset for entry in self.log if entry.offset >= floor and entry.identity in identities
+        }
 
 
 @dataclass
 class Sending:
-    """A batch in a request; the number is that of its bytes when it was sent."""
+    """A batch in a request, with its identity when it was sent."""
 
     batch: Outgoing
     identity: Identity
@@ -128,11 +130,11 @@ class Sending:
 
 @dataclass
 class Wire:
-    """One connection: requests on their way to the broker, answers on their way back."""
+    """One connection: requests in flight to the broker, answers in flight back."""
 
     number: int
     stale: bool = False
-    """It leads to a broker that leads no more."""
+    """Whether it leads to a broker that is no longer the leader."""
     requests: deque[Sending] = field(default_factory=deque)
     answers: deque[tuple[Sending, int, int]] = field(default_factory=deque)
 
@@ -151,11 +153,11 @@ class World:
         self._wires = numbers()
         self.content: dict[Outgoing, Content] = {}
         self.kind: dict[Outgoing, int] = {}
-        """How the broker takes a batch: OK, TOO_LARGE until it is cut, INVALID."""
-        self.told: dict[Content, int] = {}
+        """How the broker answers a batch: OK, TOO_LARGE until it is split, INVALID."""
+        self.acknowledged: dict[Content, int] = {}
         self.given_up: set[Content] = set()
         self.refused: set[Content] = set()
-        self.found: dict[Identity, int] | None = None
+        self.offsets_found: dict[Identity, int] | None = None
         self.reconnect()
 
     # The program
@@ -171,21 +173,22 @@ class World:
         return batch
 
     def inherit(self, counts: list[int], *, stored: int, kept: int, expired: bool) -> None:
-        """A dead program's spool: the first `stored` of its batches are in the log, those from `kept` on on disk."""
+        """A dead process's spool: the first `stored` of its batches are in the log, those from `kept` on are on
+        disk."""
         sequence = 0
-        for place, count in enumerate(counts):
+        for index, count in enumerate(counts):
             identity = Identity(1, 0, sequence)
             sequence += count
             batch = self._new((next(self._made),), count, OK)
-            if place < stored:
+            if index < stored:
                 assert self.broker.take(identity, count, self.content[batch])[0] == OK
-            if place >= kept:
+            if index >= kept:
                 batch.stamp(identity)
                 batch.inherited = True
                 self.lane.add(batch)
         if expired:
             self.broker.producers.clear()
-        self.lane.must_check = bool(self.lane.line)
+        self.lane.must_check = bool(self.lane.queue)
 
     # The sender
 
@@ -205,20 +208,20 @@ class World:
         assert sum(len(wire.requests) + len(wire.answers) for wire in self.wires) <= MOST_IN_FLIGHT
 
     def number_only(self) -> None:
-        """A disk that refuses: the batch has its number and is not sent yet."""
+        """A disk that refuses: the batch gets its number and is not sent yet."""
         self._numbered()
 
     def number_all(self) -> None:
-        """What waits is put on disk under the numbers that it will be sent with."""
+        """Waiting batches are written to disk under the numbers they will be sent with."""
         self._identify()
-        for batch in self.lane.line:
+        for batch in self.lane.queue:
             self.lane.number(batch)
 
     def _identify(self) -> None:
         if self.lane.needs_identity:
-            fresh = next(self._ids)
-            assert self.lane.may_adopt(fresh)
-            self.lane.adopt(fresh)
+            producer_id = next(self._ids)
+            assert self.lane.may_adopt(producer_id)
+            self.lane.adopt(producer_id)
 
     def _numbered(self) -> Outgoing | None:
         self._identify()
@@ -228,7 +231,7 @@ class World:
         return batch
 
     def give_up(self, place: int) -> None:
-        batch = self.lane.line[place % len(self.lane.line)]
+        batch = self.lane.queue[place % len(self.lane.queue)]
         self.lane.given_up(batch)
         self._decide(batch, self.given_up)
 
@@ -237,30 +240,30 @@ class World:
 
     def start_check(self) -> None:
         self.lane.checking = True
-        self.found = None
+        self.offsets_found = None
 
     def read_log(self) -> None:
-        wanted = {batch.identity for batch in self.lane.line if batch.identity is not None}
-        self.found = self.broker.find(self.lane.floor, wanted)
+        identities = {batch.identity for batch in self.lane.queue if batch.identity is not None}
+        self.offsets_found = self.broker.find(self.lane.floor, identities)
 
     def finish_check(self) -> None:
-        assert self.found is not None
-        front = self.lane.line[0] if self.lane.line else None
+        assert self.offsets_found is not None
+        front = self.lane.queue[0] if self.lane.queue else None
         first_try = self.lane.is_stale or (front is not None and front.inherited and front.attempts == 0)
-        for batch, offset in self.lane.checked(self.found):
+        for batch, offset in self.lane.check_done(self.offsets_found):
             self._acknowledged(batch, offset)
-        self.found = None
+        self.offsets_found = None
         if not first_try:
-            self.lane.number_again()
+            self.lane.renumber()
 
     def fail_check(self) -> None:
         self.lane.checking = False
-        self.found = None
+        self.offsets_found = None
 
     # The broker
 
     def process(self, place: int, error: int = OK) -> None:
-        """A broker works on the next request of a connection, and answers with `error` if it is one."""
+        """A broker processes the next request of a connection, and answers with `error` unless that is OK."""
         wire = self.wires[place % len(self.wires)]
         sending = wire.requests.popleft()
         wire.answers.append((sending, *self._handled(sending, NOT_LEADER if wire.stale else error)))
@@ -274,19 +277,19 @@ class World:
         return (error, -1) if code == OK and error in AFTER_APPEND else (code, offset)
 
     def leader_moves(self) -> None:
-        """Another broker leads, with the same log and the same memory of producers."""
+        """Another broker becomes leader, with the same log and the same memory of producers."""
         for wire in self.wires:
             wire.stale = True
         self.late.clear()
 
     def expire_ids(self) -> None:
-        """A day passes in which nobody sends; what was under way is long decided."""
+        """A day passes without a batch. Everything in flight is long decided."""
         self.pass_time(86_400.0)
         self.late.clear()
         self.broker.producers.clear()
 
     def foreign_use(self) -> None:
-        """Somebody else uses our producer id, with a newer epoch."""
+        """Another client uses our producer id, with a newer epoch."""
         for state in self.broker.producers.values():
             state.epoch += FOREIGN_EPOCHS
             state.last.clear()
@@ -305,27 +308,27 @@ class World:
         self._interpret(sending.batch, code, offset)
         if wire.stale and wire is self.wires[-1]:
             self.reconnect()
-        self._forget_quiet_wires()
+        self._drop_idle_wires()
 
     def lose(self, place: int, kept: int) -> None:
-        """A connection ends: answers are lost, the first `kept` of its requests may still be worked on, later."""
+        """A connection ends: answers are lost, and the first `kept` of its requests may still be processed later."""
         wire = self.wires.pop(place % len(self.wires))
         if not wire.stale:
             self.late.append(deque(list(wire.requests)[:kept]))
         if not self.wires:
             self.reconnect()
         for sending in [*(answered for answered, _, _ in wire.answers), *wire.requests]:
-            self._again(sending.batch)
+            self._retry(sending.batch)
 
     def process_late(self, place: int) -> None:
         requests = self.late[place % len(self.late)]
         if requests:
             self._handled(requests.popleft(), OK)
 
-    def _forget_quiet_wires(self) -> None:
-        self.wires = [w for w in self.wires[:-1] if w.requests or w.answers] + self.wires[-1:]
+    def _drop_idle_wires(self) -> None:
+        self.wires = [wire for wire in self.wires[:-1] if wire.requests or wire.answers] + self.wires[-1:]
 
-    # What the courier makes of answers
+    # What the core makes of answers
 
     def _interpret(self, batch: Outgoing, code: int, offset: int) -> None:
         if batch.decided:
@@ -339,7 +342,7 @@ class World:
     def _refused(self, batch: Outgoing, code: int) -> None:
         verdict = verdict_on(code, records=batch.count)
         if verdict is Verdict.RETRY:
-            self._again(batch)
+            self._retry(batch)
         elif verdict is Verdict.CHECK:
             self.lane.misnumbered(batch)
             if code == OLD_EPOCH:
@@ -356,31 +359,31 @@ class World:
             batch, [self._new((*content, 0), half, OK), self._new((*content, 1), batch.count - half, OK)]
         )
 
-    def _again(self, batch: Outgoing) -> None:
+    def _retry(self, batch: Outgoing) -> None:
         if batch.decided:
             self.lane.forgotten(batch)
         else:
-            self.lane.again(batch, resume_at=self.now + 0.1)
+            self.lane.retry(batch, resume_at=self.now + 0.1)
 
     def _acknowledged(self, batch: Outgoing, offset: int) -> None:
         content = self.content[batch]
-        assert content not in self.told
-        self.told[content] = offset
+        assert content not in self.acknowledged
+        self.acknowledged[content] = offset
         batch.outcomes = (None,)  # type: ignore[assignment]  # decided
 
-    def _decide(self, batch: Outgoing, how: set[Content]) -> None:
-        how.add(self.content[batch])
+    def _decide(self, batch: Outgoing, outcomes: set[Content]) -> None:
+        outcomes.add(self.content[batch])
         batch.outcomes = (None,)  # type: ignore[assignment]
 
     # The end
 
     def heal(self) -> None:
-        """Nothing goes wrong any more: everything is delivered, in a bounded number of steps."""
+        """Stop all faults: everything is delivered in a bounded number of steps."""
         for _ in range(500):
             if self.lane.is_idle:
                 return
             self.pass_time(0.2)
-            self.can_send()  # a lane that was silent for long finds out here that it must look into the log
+            self.can_send()  # a lane that was silent for long notices here that it must check the log
             if self.lane.ready_to_check or self.lane.checking:
                 self.start_check()
                 self.read_log()
@@ -393,17 +396,19 @@ class World:
             for wire in list(self.wires):
                 while wire.answers:
                     self.answer(self.wires.index(wire))
-        raise AssertionError(f"does not come to an end: {list(self.lane.line)}")
+        raise AssertionError(f"does not finish: {list(self.lane.queue)}")
 
     def check_promises(self) -> None:
         stored = {entry.content: entry.offset for entry in self.broker.log}
-        twice = [content for content, times in Counter(e.content for e in self.broker.log).items() if times > 1]
-        assert not twice, f"twice in the log: {twice}"
-        for content, offset in self.told.items():
-            assert stored.get(content) == offset, f"{content} was told to be at {offset}: {stored.get(content)}"
+        duplicates = [
+            content for content, times in Counter(entry.content for entry in self.broker.log).items() if times > 1
+        ]
+        assert not duplicates, f"twice in the log: {duplicates}"
+        for content, offset in self.acknowledged.items():
+            assert stored.get(content) == offset, f"{content} was reported at {offset}: {stored.get(content)}"
         assert not self.refused & stored.keys()
-        in_log = [entry.content for entry in self.broker.log if entry.content in self.told]
-        assert all(one < other for one, other in pairwise(in_log)), f"out of order: {in_log}"
-        every = {content for batch, content in self.content.items() if batch.decided}
-        assert every == self.told.keys() | self.given_up | self.refused
-        assert not self.lane.line
+        in_log = [entry.content for entry in self.broker.log if entry.content in self.acknowledged]
+        assert all(earlier < later for earlier, later in pairwise(in_log)), f"out of order: {in_log}"
+        decided = {content for batch, content in self.content.items() if batch.decided}
+        assert decided == self.acknowledged.keys() | self.given_up | self.refused
+        assert not self.lane.queue

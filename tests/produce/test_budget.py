@@ -1,4 +1,4 @@
-"""Memory is bounded: callers wait while it is used up, and hear what holds things up when that takes too long."""
+"""Memory is bounded: callers wait while it is used up, and get the reason if that takes too long."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def budget(happened: list[Event] | None = None, *, wait: float = SOON, policy: W
 
 
 def usable() -> None:
-    """It is."""
+    """Never raises."""
 
 
-def test_with_room_nobody_waits() -> None:
+def test_callers_do_not_wait_if_there_is_room() -> None:
     memory = budget()
     memory.add(LIMIT - 1)
     memory.wait(usable)
@@ -57,20 +57,20 @@ def test_a_caller_waits_until_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(("policy", "wait"), [(WhenFull.WAIT, 0.05), (WhenFull.REFUSE, SOON), (WhenFull.WAIT, 0.0)])
-def test_a_caller_hears_what_holds_things_up(policy: WhenFull, wait: float) -> None:
+def test_a_caller_gets_the_reason_for_a_full_buffer(policy: WhenFull, wait: float) -> None:
     happened: list[Event] = []
     memory = budget(happened, wait=wait, policy=policy)
     memory.add(LIMIT + 5)
     started = time.monotonic()
-    with pytest.raises(BufferFull, match=r"1,048,581 bytes wait .* holds 1,048,576(.|\n)*broker 7 is slow") as told:
+    with pytest.raises(BufferFull, match=r"1,048,581 bytes wait .* holds 1,048,576(.|\n)*broker 7 is slow") as caught:
         memory.wait(usable)
     assert time.monotonic() - started < SOON / 2
-    assert (told.value.waiting_bytes, told.value.limit_bytes) == (LIMIT + 5, LIMIT)
-    assert told.value.holding == "broker 7 is slow"
+    assert (caught.value.waiting_bytes, caught.value.limit_bytes) == (LIMIT + 5, LIMIT)
+    assert caught.value.holding == "broker 7 is slow"
     assert happened == [BufferFullEvent(LIMIT + 5, LIMIT, "broker 7 is slow")]
 
 
-def test_a_caller_who_waits_hears_that_the_producer_was_closed() -> None:
+def test_a_waiting_caller_gets_an_error_when_the_producer_is_closed() -> None:
     memory = budget()
     memory.add(LIMIT)
     closed = False
@@ -97,7 +97,7 @@ def test_a_caller_who_waits_hears_that_the_producer_was_closed() -> None:
 
 
 def test_a_reason_that_comes_while_the_last_seconds_are_waited_for_is_heard() -> None:
-    """Found: a spool that became full meanwhile was told as a full buffer."""
+    """Found: a spool that became full meanwhile was reported as a full buffer."""
     memory = budget(wait=0.05)
     memory.add(LIMIT)
     looks = []

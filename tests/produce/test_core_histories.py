@@ -1,4 +1,4 @@
-"""The core of a producer keeps its promises in any history, and a rule that is broken on purpose is found.
+"""The core of a producer keeps its promises in any history, and every rule that is broken on purpose is detected.
 
 OTTLA_HISTORIES sets how many histories there are of each kind of producer.
 """
@@ -42,11 +42,13 @@ def _always(_: World) -> bool:
 
 
 def _busy(world: World) -> list[int]:
-    return [broker for broker, line in world.lines.items() if line is not None and line.requests]
+    return [
+        broker for broker, connection in world.connections.items() if connection is not None and connection.requests
+    ]
 
 
 def _answered(world: World) -> list[int]:
-    return [broker for broker, line in world.lines.items() if line is not None and line.answers]
+    return [broker for broker, connection in world.connections.items() if connection is not None and connection.answers]
 
 
 def _hand_over(world: World, chance: random.Random) -> None:
@@ -56,15 +58,15 @@ def _hand_over(world: World, chance: random.Random) -> None:
     world.hand_over(topic, chance.choice([1, 1, 2, 5, 9]), key=key, partition=partition)
 
 
-# What may happen, when, and how often compared with the rest.
+# What may happen, when, and how often relative to the rest.
 HAPPENINGS: dict[str, tuple[int, Guard, Action]] = {
     "hand over": (40, _always, _hand_over),
     "turn": (90, _always, lambda w, r: w.turn()),
     "sweep": (25, _always, lambda w, r: w.sweep()),
-    "express": (
+    "send by caller": (
         30,
         lambda w: w.disk is None and w.gate is None,
-        lambda w, r: w.express(
+        lambda w, r: w.send_by_caller(
             "b",
             key=r.choice([None, b"k"]),
             is_interrupted=r.random() < 0.1,
@@ -112,22 +114,22 @@ def _set_disk(world: World, *, refuses: bool) -> None:
 
 def _damage(world: World, chance: random.Random) -> None:
     assert world.disk is not None
-    lines = [batch for _, lane in world.core.topics.lanes for batch in lane.line if not batch.flying]
-    if lines:
-        world.disk.damaged.add(chance.choice(lines))
+    batches = [batch for _, lane in world.core.topics.lanes for batch in lane.queue if not batch.in_flight]
+    if batches:
+        world.disk.damaged.add(chance.choice(batches))
 
 
 def live(seed: int, kind: str, steps: int = 150) -> World:
     """One history from a seed, healed and checked."""
     chance = random.Random(seed)
     world = World(seed, **KINDS[kind])
-    weighed = {name: weight for name, (weight, _, _) in HAPPENINGS.items()}
+    weights_by_name = {name: weight for name, (weight, _, _) in HAPPENINGS.items()}
     if kind == "single records":
-        weighed |= {"hand over": 6, "express": 120, "drop": 0}
+        weights_by_name |= {"hand over": 6, "send by caller": 120, "drop": 0}
         world.hand_over("b", 1)
         world.heal()
-    names, weights = list(weighed), list(weighed.values())
-    # Some histories lack some faults: what is frequent everywhere hides what needs peace to happen.
+    names, weights = list(weights_by_name), list(weights_by_name.values())
+    # Some histories omit some faults: frequent faults hide bugs that need a quiet time.
     absent = {name for name in names if HAPPENINGS[name][0] < 10 and chance.random() < 0.4}
     for name in chance.choices(names, weights, k=steps):
         _, guard, action = HAPPENINGS[name]
@@ -142,14 +144,14 @@ def live(seed: int, kind: str, steps: int = 150) -> World:
 
 
 def _settle(world: World) -> None:
-    """What is under way comes back, so that the next transaction can begin."""
+    """Bring back everything in flight, so that the next transaction can begin."""
     while world.waiting:
         world.finish(0, succeed=True)
     for broker in world.up():
         while _busy(world):
             world.process(_busy(world)[0])
-        line = world.lines[broker]
-        while line is not None and line.answers:
+        connection = world.connections[broker]
+        while connection is not None and connection.answers:
             world.answer(broker)
     world.begin_transaction()
 
@@ -172,31 +174,31 @@ def test_no_history_loses_doubles_reorders_or_forgets_a_record(kind: str) -> Non
     assert sum(world.reports["Flushed"] for world in worlds) > 5 * histories
     assert sum(len(world.sent) for world in worlds) > 3 * histories
     if kind == "single records":
-        assert sum(world.expressed for world in worlds) > 3 * histories
+        assert sum(world.sent_by_callers for world in worlds) > 3 * histories
     else:
         assert sum(world.reports["Dropped"] for world in worlds) > histories // 20
 
 
-# Rules that are broken on purpose: each must be found.
+# Rules that are broken on purpose: each must be detected.
 
 
 def _forgets_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expiry: a batch that is under way is told as certainly not written."""
+    """Expiry: a batch that is in flight is reported as certainly not written."""
     real = core_module._not_delivered
 
-    def told(batch: Outgoing, reason: str, **rest: Any) -> NotDelivered:
+    def certain(batch: Outgoing, reason: str, **rest: Any) -> NotDelivered:
         return real(batch, reason, **{**rest, "maybe_written": False})
 
-    monkeypatch.setattr(core_module, "_not_delivered", told)
+    monkeypatch.setattr(core_module, "_not_delivered", certain)
 
 
 def _never_expires_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expiry: a batch that is given up stays in its line."""
+    """Expiry: a batch that is given up stays in its queue."""
     monkeypatch.setattr(Lane, "given_up", lambda self, batch: None)
 
 
 def _drops_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropping: also batches that a broker may have."""
+    """Dropping: batches that a broker may have are dropped too."""
     monkeypatch.setattr(Core, "drop_unsent", lambda self, size: self._drop(size, lambda batch: batch.held_bytes))
 
 
@@ -204,7 +206,7 @@ def _sends_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spool: a disk that refuses holds nothing up."""
 
     def not_stored(self: Core, lane: Lane, now: float) -> None:
-        lane.stored = next((batch for batch in lane.line if not batch.flying), None)
+        lane.stored = next((batch for batch in lane.queue if not batch.in_flight), None)
 
     monkeypatch.setattr(Core, "not_stored", not_stored)
 
@@ -217,14 +219,14 @@ def _parts_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _keeps_the_memory_of_what_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splitting: the whole is still counted."""
-    real = hook.cut
+    real = hook.split_batch
 
-    def cut(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
+    def split_batch(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
         parts = real(batch, level=level)
         batch.held_bytes = 0
         return parts
 
-    monkeypatch.setattr("ottla.produce.core.cut", cut)
+    monkeypatch.setattr("ottla.produce.core.split_batch", split_batch)
 
 
 def _forgets_what_waits_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,15 +240,15 @@ def _forgets_what_waits_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _never_looks_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leader moves: the old one is asked again and again."""
+    """Leader moves: the old leader is asked again and again."""
     monkeypatch.setattr(Core, "_find_leader", lambda self, carried, answer, *, has_moved: None)
 
 
 def _claims_what_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers who send themselves: a claim that came too late counts, too."""
+    """Callers who send themselves: a claim that comes too late counts too."""
 
-    def claim(self: Offer, express: FastRecord | None) -> bool:
-        self.claims.insert(0, express)
+    def claim(self: Offer, record: FastRecord | None) -> bool:
+        self.claims.insert(0, record)
         return True
 
     monkeypatch.setattr(Offer, "claim", claim)
@@ -254,17 +256,17 @@ def _claims_what_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forgets_the_number_of_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers who send themselves: the next batch gets the same number."""
-    monkeypatch.setattr(Lane, "add_numbered", lambda self, batch: self.line.append(batch))
+    monkeypatch.setattr(Lane, "add_numbered", lambda self, batch: self.queue.append(batch))
 
 
 def _sends_without_joining(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions: the coordinator need not know a partition."""
-    monkeypatch.setattr(Gate, "lets_through", lambda self, at: self.sending)
+    monkeypatch.setattr(Gate, "lets_through", lambda self, tp: self.sending)
 
 
 def _sends_outside_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transactions: what was added stays so."""
-    monkeypatch.setattr(Gate, "lets_through", lambda self, at: at in self._added or bool(self._wanted.add(at)))
+    """Transactions: added partitions stay added."""
+    monkeypatch.setattr(Gate, "lets_through", lambda self, tp: tp in self._added or bool(self._requested.add(tp)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A delivery leads to the outcome of its own record, however it is asked, from whatever thread or event loop."""
+"""A delivery leads to the outcome of its own record, however it is asked, from any thread or event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(partition: int = 0, topic: str = "t") -> Outgoing:
 
 
 def placed(*placements: tuple[Outgoing, Rows, int], count: int) -> Shipment:
-    """A shipment of `count` rows of which these are in these batches."""
+    """A shipment of `count` rows, with these rows in these batches."""
     shipment = Shipment("t")
     shipment.count = shipment.unsettled = count
     shipment.now_ms = 1_500
@@ -62,11 +62,6 @@ def later(function: Callable[[], None], *, name: str = "someone") -> threading.T
 
 
 FAILED = NotDelivered("no", topic="t", partition=0)
-
-
-def told(error: BaseException | None) -> tuple[type, str]:
-    """What an error says; deliveries hand out copies, for each is raised with a traceback of its own."""
-    return type(error), str(error)
 
 
 # One record
@@ -121,7 +116,7 @@ def test_a_wait_ends_when_the_outcome_comes_from_another_thread() -> None:
 def test_a_wait_that_takes_too_long_leaves_the_delivery_going() -> None:
     carrier, delivery = one_record()
     started = time.monotonic()
-    with pytest.raises(TimeoutError, match="the delivery goes on"):
+    with pytest.raises(TimeoutError, match="delivery continues"):
         delivery.exception(0.05)
     assert time.monotonic() - started < SOON
     carrier.decide(Outcome(0, 7, -1))
@@ -142,7 +137,7 @@ def test_each_row_has_its_own_timestamp() -> None:
     assert [Delivery(shipment, row).result(0).timestamp for row in range(3)] == [1.0, 2.0, 3.0]
 
 
-def test_without_acknowledgements_nobody_knows_the_offset() -> None:
+def test_without_acknowledgements_the_offset_is_unknown() -> None:
     carrier, delivery = one_record()
     carrier.decide(Outcome(0, -1, -1))
     assert delivery.result(0).offset == -1
@@ -171,7 +166,7 @@ def test_a_callback_is_called_once_with_its_delivery() -> None:
     assert called == []
     carrier.decide(Outcome(0, 1, -1))
     carrier.decide(Outcome(0, 2, -1))
-    assert [one is delivery for one in called] == [True]
+    assert [argument is delivery for argument in called] == [True]
     assert delivery.result(0).offset == 1
 
 
@@ -183,7 +178,7 @@ def test_a_callback_on_a_finished_delivery_is_called_at_once() -> None:
     assert len(called) == 1
 
 
-def test_a_callback_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_is_logged_and_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     carrier, delivery = one_record()
     called: list[Delivery] = []
 
@@ -201,7 +196,7 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCap
 
 
 def test_waiting_in_a_callback_is_refused_instead_of_hanging() -> None:
-    # It would wait on the very thread that delivers.
+    # It would block the thread that delivers.
     carrier, delivery = one_record()
     _, other = one_record()
     refused: list[BaseException] = []
@@ -214,13 +209,13 @@ def test_waiting_in_a_callback_is_refused_instead_of_hanging() -> None:
 
     delivery.add_done_callback(waits)
     later(lambda: carrier.decide(Outcome(0, 1, -1)), name=f"{SENDER_THREAD}-x").join(SOON)
-    assert "a callback waits for a delivery" in str(refused[0])
+    assert "a callback must not wait for a delivery" in str(refused[0])
 
 
 def test_a_callback_may_ask_for_its_own_outcome() -> None:
     carrier, delivery = one_record()
     seen: list[int] = []
-    delivery.add_done_callback(lambda one: seen.append(one.result().offset))
+    delivery.add_done_callback(lambda done: seen.append(done.result().offset))
     later(lambda: carrier.decide(Outcome(0, 9, -1)), name=f"{SENDER_THREAD}-x").join(SOON)
     assert seen == [9]
 
@@ -230,9 +225,10 @@ _FILES = ("produce/delivery.py",)
 
 @pytest.mark.parametrize("others", [0, 2])
 def test_no_callback_is_lost_when_the_outcome_comes_at_any_instruction(others: int) -> None:
-    # Whoever adds a callback leaves it and then looks for the outcome; the sender leaves the outcome and then looks for
-    # callbacks. If one of them looked first, or if callbacks were out of sight for a moment, nobody would call.
-    for at in range(1, 1000):
+    # A thread that adds a callback stores it first and then checks for the outcome; the sender stores the outcome first
+    # and then checks for callbacks. If one of them checked first, or if callbacks were hidden for a moment, none would
+    # be called.
+    for step in range(1, 1000):
         carrier = batch()
         shipment = placed((carrier, range(others + 1), 0), count=others + 1)
         called: list[Delivery] = []
@@ -245,13 +241,13 @@ def test_no_callback_is_lost_when_the_outcome_comes_at_any_instruction(others: i
             threads[0].join(0.004)  # it may need the lock that is held here
 
         delivery = Delivery(shipment, others)
-        got_there = interrupted(partial(delivery.add_done_callback, called.append), at, decide, files=_FILES)
+        got_there = interrupted(partial(delivery.add_done_callback, called.append), step, decide, files=_FILES)
         for thread in threads:
             thread.join(SOON)
         if not got_there:
-            assert at > 20
+            assert step > 20
             return
-        assert len(called) == others + 1, f"interrupted at {at}"
+        assert len(called) == others + 1, f"interrupted at {step}"
     raise AssertionError("adding a callback has no end")
 
 
@@ -264,7 +260,7 @@ def test_many_callbacks_on_records_of_one_batch_cost_little() -> None:
         Delivery(shipment, row).add_done_callback(called.append)
     carrier.decide(Outcome(0, 0, -1))
     assert len(called) == 5000
-    assert time.process_time() - started < 2.0  # where each looks at all the others it is 10
+    assert time.process_time() - started < 2.0  # it is 10 if each one looks at all the others
 
 
 # Event loops
@@ -287,7 +283,7 @@ def test_deliveries_are_awaited_from_several_event_loops_at_once() -> None:
     carrier.decide(Outcome(0, 100, -1))
     for loop in loops:
         loop.join(SOON)
-    assert [[sent.offset for sent in one] for one in seen] == [list(range(100, 120))] * 3
+    assert [[sent.offset for sent in results] for results in seen] == [list(range(100, 120))] * 3
 
 
 async def _await(delivery: Delivery) -> Sent:
@@ -321,7 +317,7 @@ def test_an_awaiting_task_may_be_cancelled_and_its_loop_closed() -> None:
             await asyncio.wait_for(_await(delivery), 0.01)
 
     asyncio.run(ask())
-    carrier.decide(Outcome(0, 3, -1))  # wakes a loop that is closed: that must not raise
+    carrier.decide(Outcome(0, 3, -1))  # wakes a closed loop, which must not raise
     assert delivery.result(0).offset == 3
 
 
@@ -335,8 +331,8 @@ def test_rows_as_a_range_and_as_an_array_lead_to_their_batches() -> None:
     )
     for carrier, offset in ((first, 100), (second, 200), (third, 300)):
         carrier.decide(Outcome(0, offset, -1))
-    found = [Delivery(shipment, row).result(0)[1:3] for row in range(9)]
-    assert found == [
+    places = [Delivery(shipment, row).result(0)[1:3] for row in range(9)]
+    assert places == [
         (0, 104),
         (1, 200),
         (0, 105),
@@ -356,7 +352,7 @@ def test_only_the_rows_of_a_decided_batch_are_done() -> None:
     assert [Delivery(shipment, row).done for row in range(3)] == [True, False, True]
 
 
-def test_records_of_a_batch_that_was_cut_have_their_own_outcomes() -> None:
+def test_records_of_a_split_batch_have_their_own_outcomes() -> None:
     whole = batch()
     shipment = placed((whole, range(10), 0), count=10)
     whole.decide(Outcome(0, 100, -1), Outcome(4, 200, -1), Outcome(7, -1, -1, FAILED))
@@ -378,7 +374,7 @@ def test_parts_together_decide_their_whole() -> None:
     assert BulkDelivery([shipment]).result(0).ranges == (OffsetRange("t", 0, 40, 42), OffsetRange("t", 0, 50, 54))
 
 
-def test_a_part_that_is_cut_again_keeps_its_place() -> None:
+def test_a_part_that_is_split_again_keeps_its_place() -> None:
     whole, part = batch(), batch()
     shipment = placed((whole, range(4), 0), count=4)
     whole.parts_left = 2
@@ -386,8 +382,8 @@ def test_a_part_that_is_cut_again_keeps_its_place() -> None:
     first.parent, part.parent = (whole, 0), (whole, 2)
     halves = [batch(), batch()]
     part.parts_left = 2
-    for half, at in zip(halves, (0, 1), strict=True):
-        half.parent = (part, at)
+    for half, start in zip(halves, (0, 1), strict=True):
+        half.parent = (part, start)
     halves[1].decide(Outcome(0, 9, -1))
     halves[0].decide(Outcome(0, 8, -1))
     first.decide(Outcome(0, 1, -1))
@@ -402,9 +398,9 @@ def test_ranges_are_joined_and_sorted() -> None:
     shipments = [placed((carrier, range(5), 0), count=5) for carrier in carriers]
     for carrier, offset in zip(carriers, (5, 20, 10, 0), strict=True):
         carrier.decide(Outcome(0, offset, -1))
-    found = BulkDelivery(list(shipments)).result(0)
+    result = BulkDelivery(list(shipments)).result(0)
     ranges = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 20, 25), OffsetRange("t", 1, 0, 10))
-    assert found == SentMany(20, ranges)
+    assert result == SentMany(20, ranges)
 
 
 def test_a_bulk_delivery_is_done_when_every_record_is() -> None:
@@ -431,8 +427,10 @@ def test_the_outcomes_of_a_call_say_which_rows_are_where_and_which_failed() -> N
     good.decide(Outcome(0, 100, -1))
     cut.decide(Outcome(0, 200, -1), Outcome(2, 300, -1))
     refused.decide(Outcome(0, -1, -1, NotDelivered("why")))
-    found = list(BulkDelivery([first, second]).outcomes(0))
-    assert [(one.at.partition, one.rows.tolist(), one.offset, one.error is None) for one in found] == [
+    outcomes = list(BulkDelivery([first, second]).outcomes(0))
+    assert [
+        (outcome.at.partition, outcome.rows.tolist(), outcome.offset, outcome.error is None) for outcome in outcomes
+    ] == [
         (0, [0, 1], 103, True),
         (1, [2, 4], 200, True),
         (1, [5], 300, True),
@@ -458,9 +456,9 @@ def test_records_that_never_got_into_a_batch_have_their_refusal() -> None:
     error: OttlaError = InputError("no such partition")
     shipment.placements.append(Placement(Refusal("t", 9, error), range(2), 0))
     shipment.settle(2)
-    told = BulkDelivery([shipment]).exception(0)
-    assert told is not None
-    assert told.cause is error
+    failure = BulkDelivery([shipment]).exception(0)
+    assert failure is not None
+    assert failure.cause is error
 
 
 def test_without_acknowledgements_there_are_no_ranges() -> None:

@@ -1,4 +1,4 @@
-"""A program's hook may change a batch, and a batch may be cut: outcomes find their way back to the records."""
+"""A batch hook may change a batch, and a batch may be split: outcomes find their way back to the records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ottla.errors import NotDelivered, OttlaError
 from ottla.produce.delivery import Delivery, Outcome
-from ottla.produce.hook import HookedDraft, cut, decoded
+from ottla.produce.hook import HookedDraft, decoded, split_batch
 from ottla.produce.options import BatchHook
 from ottla.produce.outgoing import Outgoing
 from ottla.wire.batch import Codec
@@ -27,8 +27,8 @@ FAILED = NotDelivered("no")
 def rows_of(batch: Outgoing) -> list[dict[str, Any]]:
     assert batch.header is not None
     assert batch.records is not None
-    found: list[dict[str, Any]] = decoded(batch.header, batch.records, topic="t", partition=0).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = decoded(batch.header, batch.records, topic="t", partition=0).to_pylist()
+    return rows
 
 
 def made(hook: BatchHook, *values: bytes, **options: Any) -> tuple[list[Outgoing], list[Delivery]]:
@@ -36,7 +36,7 @@ def made(hook: BatchHook, *values: bytes, **options: Any) -> tuple[list[Outgoing
     packed = Packed(1, batch_hook=hook, **options)
     shipment = packed.pack(from_list(list(values)))
     packed.seal_all()
-    return list(packed.topic.lane(0).line), [Delivery(shipment, row) for row in range(len(values))]
+    return list(packed.topic.lane(0).queue), [Delivery(shipment, row) for row in range(len(values))]
 
 
 def test_a_hook_sees_topic_partition_and_all_columns() -> None:
@@ -109,9 +109,9 @@ def test_a_hook_that_fails_fails_its_records_and_says_why(hook: BatchHook, text:
     batches, deliveries = made(hook, b"1", b"2")
     assert batches == []
     for delivery in deliveries:
-        with pytest.raises(NotDelivered, match=text) as told:
+        with pytest.raises(NotDelivered, match=text) as caught:
             delivery.result(0)
-    assert told.value.__cause__ is not None
+    assert caught.value.__cause__ is not None
 
 
 def test_what_a_hook_fails_on_is_settled_and_no_memory_stays_counted() -> None:
@@ -120,8 +120,8 @@ def test_what_a_hook_fails_on_is_settled_and_no_memory_stays_counted() -> None:
         packed = Packed(1, batch_hook=hook)
         packed.pack(from_list([b"1", b"2"]))
         packed.seal_all()
-        line = packed.topic.lane(0).line
-        assert packed.account.held_bytes == sum(batch.size_bytes for batch in line)
+        queue = packed.topic.lane(0).queue
+        assert packed.account.held_bytes == sum(batch.size_bytes for batch in queue)
         errors += [effect.outcome.error for effect in packed.settled]
     failed, filtered = errors
     assert failed is not None
@@ -134,7 +134,7 @@ def test_a_hooked_draft_takes_rows_until_it_is_full() -> None:
     assert draft.append(columns, start=0, stop=20, now_ms=1) == 7
     assert draft.count == 7
     small = HookedDraft(BatchLimits(max_bytes=62))
-    assert small.append(columns, start=3, stop=20, now_ms=1) == 4  # one always fits
+    assert small.append(columns, start=3, stop=20, now_ms=1) == 4  # one record always fits
     assert small.append(columns, start=4, stop=20, now_ms=1) == 4
     picked = HookedDraft(LIMITS)
     assert picked.append(columns, rows=np.array([1, 5, 9]), start=1, stop=3, now_ms=1) == 3
@@ -152,13 +152,13 @@ def sealed(values: list[Any], codec: Codec = Codec.NONE, **columns: Any) -> Outg
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_is_cut_without_changing_its_records(codec: Codec) -> None:
+def test_a_batch_is_split_without_changing_its_records(codec: Codec) -> None:
     headers = pa.array([[("h", b"%d" % i)] for i in range(50)], pa.map_(pa.string(), pa.binary()))
     keys = pa.array([b"k%d" % i if i % 3 else None for i in range(50)], pa.binary())
     times = pa.array(range(1000, 1050), pa.int64())
     whole = sealed([bytes(50)] * 50, codec, key=keys, headers=headers, timestamp=times)
     before = rows_of(whole)
-    parts = cut(whole, level=None)
+    parts = split_batch(whole, level=None)
     assert len(parts) > 1
     assert [row for part in parts for row in rows_of(part)] == before
     assert {part.header.codec for part in parts if part.header} == {codec}
@@ -166,9 +166,9 @@ def test_a_batch_is_cut_without_changing_its_records(codec: Codec) -> None:
     assert sum(part.count for part in parts) == whole.count
 
 
-def test_a_batch_that_is_cut_is_decided_by_its_parts() -> None:
+def test_a_batch_that_is_split_is_decided_by_its_parts() -> None:
     whole = sealed([b"%d" % i + bytes(50) for i in range(10)])
-    parts = cut(whole, level=None)
+    parts = split_batch(whole, level=None)
     for number, part in enumerate(parts):
         assert not whole.decided
         part.decide(Outcome(0, 100 * number, -1))

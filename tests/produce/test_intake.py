@@ -1,7 +1,7 @@
 """Records from many threads reach the sender once each, in the order of their threads, and deliveries point to them.
 
 The producer here is a real one whose sender never starts: the test plays the sender, so that every record can be
-looked at as it is handed over.
+checked as it is handed over.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TOPICS = ("a", "b")
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """One that takes records and sends none."""
+    """A producer that accepts records and sends none."""
     monkeypatch.setattr(Sender, "start", lambda self: None)
     made = Producer("127.0.0.1:9", max_record_bytes=1 << 20)
     yield made
-    made._started = False  # there is no sender that could be asked to flush
-    with contextlib.suppress(NotDelivered):  # what a test has left
+    made._started = False  # there is no sender to flush with
+    with contextlib.suppress(NotDelivered):  # what a test has left behind
         made.close()
 
 
@@ -49,8 +49,8 @@ def taken(producer: Producer) -> list[Handover]:
 
 
 def values(handover: Handover) -> list[bytes | None]:
-    found: list[bytes | None] = as_arrow(handover.columns, now_ms=0).column("value").to_pylist()
-    return found
+    column: list[bytes | None] = as_arrow(handover.columns, now_ms=0).column("value").to_pylist()
+    return column
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Sent:
 
 @dataclass
 class Collected:
-    """What the sender was handed."""
+    """What was handed over to the sender."""
 
     handovers: list[Handover] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ def _send_one(producer: Producer, thread: int, number: int, chance: random.Rando
 
 
 def _run(producer: Producer, *, threads: int, records: int, seed: int) -> tuple[list[list[Sent]], Collected]:
-    """Threads send while another one takes away what there is, at moments that have nothing to do with theirs."""
+    """Threads send while another one takes what is there, at unrelated moments."""
     sent: list[list[Sent]] = [[] for _ in range(threads)]
     collected = Collected()
     over = threading.Event()
@@ -141,23 +141,23 @@ def quick_switches() -> Iterator[None]:
 @pytest.mark.usefixtures("quick_switches")
 def test_every_record_arrives_once_in_order_and_its_delivery_points_to_it(producer: Producer, seed: int) -> None:
     sent, collected = _run(producer, threads=4, records=500, seed=seed)
-    where = {(shipment, row): value for _, shipment, row, value in collected.rows()}
+    value_at = {(shipment, row): value for _, shipment, row, value in collected.rows()}
     arrived = [(topic, value) for topic, _, _, value in collected.rows()]
-    assert sorted(arrived) == sorted((one.topic, one.value) for thread in sent for one in thread)
+    assert sorted(arrived) == sorted((record.topic, record.value) for thread in sent for record in thread)
     for thread in sent:
-        for one in thread:
-            assert where[id(one.delivery._shipment), one.delivery._row] == one.value
+        for record in thread:
+            assert value_at[id(record.delivery._shipment), record.delivery._row] == record.value
         for topic in TOPICS:
-            mine = [one.value for one in thread if one.topic == topic]
+            mine = [record.value for record in thread if record.topic == topic]
             prefix = mine[0].split(b"/")[0] + b"/"
             assert [value for name, value in arrived if name == topic and value.startswith(prefix)] == mine
 
 
 # The race, step by step. A thread appends to its chunk without a lock, and the sender may take the chunk away at any
 # moment. If the sender counted first and marked the chunk as taken afterwards, a record appended in between would be
-# in no handover although its delivery exists: lost without a word. If the thread looked for the mark first and
-# appended afterwards, likewise. And a record that finds its chunk taken and goes into the next one must not be counted
-# in the first as well. Chance hardly ever hits these few instructions, so both sides are interrupted at each of them.
+# in no handover although its delivery exists: lost silently. The same if the thread checked the mark first and appended
+# afterwards. And a record that finds its chunk taken and goes into the next one must not be counted in the first as
+# well. Random tests hardly ever hit these few instructions, so both sides are interrupted at each of them.
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -186,7 +186,7 @@ def test_a_chunk_may_be_taken_away_at_any_instruction_of_a_send(producer: Produc
     options = {"value": b"interrupted", **WAYS[way]}
     producer.send("a", b"warm", **({} if way == "large" else WAYS[way]))
     taken(producer)
-    for at in range(1, 10_000):
+    for step in range(1, 10_000):
         expected = [(b"%d" % n, producer.send("a", b"%d" % n)) for n in range(filled)]
         takers: list[threading.Thread] = []
 
@@ -199,13 +199,13 @@ def test_a_chunk_may_be_taken_away_at_any_instruction_of_a_send(producer: Produc
         def send(sent: list[tuple[bytes, Delivery]] = expected) -> None:
             sent.append((options["value"], producer.send("a", **options)))
 
-        got_there = interrupted(send, at, take, files=_FILES)
+        got_there = interrupted(send, step, take, files=_FILES)
         for thread in takers:
             thread.join(10)
         expected.append((b"after", producer.send("a", b"after")))
         _check(producer, expected, [])
         if not got_there:
-            assert at > 20
+            assert step > 20
             return
     raise AssertionError("a send has no end")
 
@@ -213,8 +213,8 @@ def test_a_chunk_may_be_taken_away_at_any_instruction_of_a_send(producer: Produc
 @pytest.mark.parametrize("way", WAYS)
 def test_a_record_may_come_at_any_instruction_of_the_takeover(producer: Producer, way: str) -> None:
     options = {"value": b"interrupting", **WAYS[way]}
-    with ThreadPoolExecutor(1) as caller:  # one thread, whose chunks these are
-        for at in range(1, 10_000):
+    with ThreadPoolExecutor(1) as caller:  # one thread owns these chunks
+        for step in range(1, 10_000):
             expected = [(b"1", caller.submit(producer.send, "a", b"1").result())]
             sending: list[Future[Delivery]] = []
 
@@ -222,21 +222,21 @@ def test_a_record_may_come_at_any_instruction_of_the_takeover(producer: Producer
                 started.append(caller.submit(producer.send, "a", **options))
                 wait(started, 0.004)  # it may need the lock that the interrupted sender holds
 
-            got_there = interrupted(producer._intake.take_all, at, send, files=_FILES)
+            got_there = interrupted(producer._intake.take_all, step, send, files=_FILES)
             expected += [(options["value"], future.result(10)) for future in sending]
             expected.append((b"after", caller.submit(producer.send, "a", b"after").result()))
             _check(producer, expected, [])
             if not got_there:
-                assert at > 20
+                assert step > 20
                 return
     raise AssertionError("taking has no end")
 
 
-# The same on one thread: a signal handler, or a finalizer, sends in the middle of a send. And Ctrl-C ends one anywhere.
+# The same on one thread: a signal handler, or a finalizer, sends during a send. And Ctrl-C ends one anywhere.
 
 
 def _sent(producer: Producer, name: bytes, way: str) -> Sent:
-    """A record whose key and header have its name, so that they can be told from those of others."""
+    """Send a record whose key and header contain its name, so that they can be told from those of others."""
     ways: dict[str, dict[str, Any]] = {
         "plain": {},
         "keyed": {"key": b"key of " + name},
@@ -250,7 +250,7 @@ def _sent(producer: Producer, name: bytes, way: str) -> Sent:
 
 
 def _assert_arrived(producer: Producer, expected: list[Sent], *, maybe: bytes | None = None) -> list[bytes]:
-    """Everything that was sent is handed over once, with its own key, header and partition, where its delivery says."""
+    """Everything that was sent is handed over once, with its own key, header and partition, at its delivery's place."""
     handovers = taken(producer)
     rows = [
         (handover.shipment, number, row, -1 if handover.partitions is None else int(handover.partitions[number]))
@@ -259,12 +259,12 @@ def _assert_arrived(producer: Producer, expected: list[Sent], *, maybe: bytes | 
     ]
     arrived = {row["value"]: (shipment, number, row, partition) for shipment, number, row, partition in rows}
     assert len(arrived) == len(rows), "once each"
-    assert set(arrived) - {maybe} == {one.value for one in expected}
-    for one in expected:
-        shipment, number, row, partition = arrived[one.value]
-        assert (one.delivery._shipment, one.delivery._row) == (shipment, number)
+    assert set(arrived) - {maybe} == {record.value for record in expected}
+    for record in expected:
+        shipment, number, row, partition = arrived[record.value]
+        assert (record.delivery._shipment, record.delivery._row) == (shipment, number)
         header = row["headers"][0]["value"] if row["headers"] else None
-        assert (row["key"], header, partition) == (one.key, one.header, one.partition)
+        assert (row["key"], header, partition) == (record.key, record.header, record.partition)
     assert all(handover.columns.count for handover in handovers), "no empty ones"
     for handover in handovers:
         producer._budget.add(-handover.held_bytes)
@@ -283,8 +283,8 @@ _PAIRS = [
 def test_a_send_may_come_at_any_instruction_of_a_send_of_its_thread(
     producer: Producer, way: str, other: str, filled: int
 ) -> None:
-    """Found: the handler waited for ever for a lock of the send that it had interrupted; keys went to other records."""
-    for at in range(1, 10_000):
+    """Found: the handler waited forever for a lock of the send it had interrupted; keys went to other records."""
+    for step in range(1, 10_000):
         expected = [_sent(producer, b"%d" % number, "plain") for number in range(filled)]
         before = list(expected)
         inner: list[Sent] = []
@@ -295,16 +295,18 @@ def test_a_send_may_come_at_any_instruction_of_a_send_of_its_thread(
         def send(sent: list[Sent] = expected) -> None:
             sent.append(_sent(producer, b"outer", way))
 
-        got_there = interrupted(send, at, handler, files=_FILES)
+        got_there = interrupted(send, step, handler, files=_FILES)
         after = _sent(producer, b"after", "keyed")
         order = _assert_arrived(producer, [*expected, *inner, after])
         assert producer._budget.used == 0
-        expected_before = [one.value for one in before]
+        expected_before = [record.value for record in before]
         assert order[: len(before)] == expected_before, "what was sent before comes before"
         assert order[-1] == after.value, "what is sent afterwards comes after all of it"
-        assert [value for value in order if value in {one.value for one in inner}] == [one.value for one in inner]
+        assert [value for value in order if value in {record.value for record in inner}] == [
+            record.value for record in inner
+        ]
         if not got_there:
-            assert at > 20
+            assert step > 20
             return
     raise AssertionError("a send has no end")
 
@@ -314,33 +316,33 @@ def test_ctrl_c_at_any_instruction_of_a_send_harms_no_other_record(producer: Pro
     def ctrl_c() -> None:
         raise KeyboardInterrupt
 
-    for at in range(1, 10_000):
+    for step in range(1, 10_000):
         expected = [_sent(producer, b"%d" % number, "plain") for number in range(filled)]
         got_there = True
         maybe = b"outer" + bytes(300_000) if way == "large" else b"outer"
         with contextlib.suppress(KeyboardInterrupt):
-            got_there = interrupted(lambda: void(_sent(producer, b"outer", way)), at, ctrl_c, files=_FILES)
+            got_there = interrupted(lambda: void(_sent(producer, b"outer", way)), step, ctrl_c, files=_FILES)
         expected += [_sent(producer, b"after", "plain"), _sent(producer, b"keyed", "keyed")]
         order = _assert_arrived(producer, expected, maybe=maybe)
-        assert [value for value in order if value != maybe] == [one.value for one in expected]
+        assert [value for value in order if value != maybe] == [record.value for record in expected]
         if not got_there:
-            assert at > 20
+            assert step > 20
             return
     raise AssertionError("a send has no end")
 
 
 def void(_: object) -> None:
-    """For what is done and not looked at."""
+    """Discard a result."""
 
 
 def test_a_list_may_come_at_any_instruction_of_a_send_of_its_thread(producer: Producer) -> None:
-    for at in range(1, 10_000):
+    for step in range(1, 10_000):
         producer.send("a", b"before")
 
         def handler() -> None:
             producer.send_many("a", [b"listed", b"too"])
 
-        got_there = interrupted(lambda: void(producer.send("a", b"outer", b"key")), at, handler, files=_FILES)
+        got_there = interrupted(lambda: void(producer.send("a", b"outer", b"key")), step, handler, files=_FILES)
         producer.send("a", b"after")
         order = [value or b"" for handover in taken(producer) for value in values(handover)]
         producer._budget.add(-producer._budget.used)
@@ -352,14 +354,14 @@ def test_a_list_may_come_at_any_instruction_of_a_send_of_its_thread(producer: Pr
 
 
 def test_a_chunk_that_is_due_while_empty_is_no_shipment(producer: Producer) -> None:
-    """Found: a shipment of no rows was never settled, and flush waited for it for ever."""
-    for at in range(1, 10_000):
+    """Found: a shipment of no rows was never settled, and flush waited for it forever."""
+    for step in range(1, 10_000):
         handed: list[Handover] = []
 
-        def take(found: list[Handover] = handed) -> None:
-            found += producer._intake.take(time.monotonic() + 60, lambda _: 0.0)[0]
+        def take(taken: list[Handover] = handed) -> None:
+            taken += producer._intake.take(time.monotonic() + 60, lambda _: 0.0)[0]
 
-        got_there = interrupted(lambda: void(producer.send("a", b"1", b"key")), at, take, files=_FILES)
+        got_there = interrupted(lambda: void(producer.send("a", b"1", b"key")), step, take, files=_FILES)
         handed += taken(producer)
         assert [handover.columns.count for handover in handed] == [1]
         assert producer._intake.idle()
@@ -390,16 +392,16 @@ def test_values_are_let_go_when_their_chunk_was_taken(producer: Producer) -> Non
 @pytest.mark.usefixtures("quick_switches")
 def test_keys_headers_and_partitions_stay_with_their_records(producer: Producer) -> None:
     # A record that must go into the next chunk leaves its key and extras behind in the first: they must not be
-    # taken for those of another record there.
+    # mistaken for those of another record there.
     sent, collected = _run(producer, threads=3, records=500, seed=99)
-    expected = {one.value: one for thread in sent for one in thread}
+    expected = {record.value: record for thread in sent for record in thread}
     for handover in collected.handovers:
         rows = as_arrow(handover.columns, now_ms=0).to_pylist()
         for number, row in enumerate(rows):
-            one = expected[row["value"]]
-            assert row["key"] == one.key
-            assert [h["value"] for h in row["headers"] or ()] == ([] if one.header is None else [one.header])
-            assert (-1 if handover.partitions is None else handover.partitions[number]) == one.partition
+            record = expected[row["value"]]
+            assert row["key"] == record.key
+            assert [h["value"] for h in row["headers"] or ()] == ([] if record.header is None else [record.header])
+            assert (-1 if handover.partitions is None else handover.partitions[number]) == record.partition
 
 
 def test_a_shipment_knows_how_many_records_it_has(producer: Producer) -> None:
@@ -424,7 +426,7 @@ def test_large_values_close_their_chunk_before_it_grows_without_bounds(producer:
     assert sum(handover.columns.count for handover in handed) >= 6
 
 
-def test_a_chunk_that_is_not_due_is_left_and_its_time_is_told(producer: Producer) -> None:
+def test_a_chunk_that_is_not_due_is_left_and_its_due_time_returned(producer: Producer) -> None:
     before = time.monotonic()
     producer.send("a", b"1")
     handed, due = producer._intake.take(time.monotonic(), lambda _: 60.0)

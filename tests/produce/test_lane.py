@@ -1,4 +1,4 @@
-"""What the histories of lanes have brought to light, each as a statement of its own."""
+"""What the histories of lanes have brought to light, each as its own test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _acknowledged_world(*counts: int) -> World:
 
 
 def test_until_a_broker_knows_the_producer_a_batch_goes_alone() -> None:
-    # It takes any number from an unknown id: with two under way and the first refused, the second would be first.
+    # It accepts any number from an unknown id: with two in flight and the first refused, the second would come first.
     world = _world(1, 1, 1)
     world.send()
     assert not world.can_send()
@@ -46,7 +46,7 @@ def test_after_a_pause_a_batch_goes_alone_again() -> None:
     assert not world.can_send()
 
 
-def test_batches_of_two_producer_ids_are_never_under_way_together() -> None:
+def test_batches_of_two_producer_ids_are_never_in_flight_together() -> None:
     world = World()
     world.inherit([1, 1], stored=0, kept=0, expired=False)
     world.add(1)
@@ -54,7 +54,7 @@ def test_batches_of_two_producer_ids_are_never_under_way_together() -> None:
     world.read_log()
     world.finish_check()
     sent = []
-    while world.lane.line:
+    while world.lane.queue:
         if world.can_send():
             world.send()
         ids = {sending.identity.producer_id for sending in world.wires[0].requests}
@@ -65,7 +65,7 @@ def test_batches_of_two_producer_ids_are_never_under_way_together() -> None:
     assert sent == [1, 1, 7]
 
 
-def test_up_to_five_batches_are_under_way() -> None:
+def test_up_to_five_batches_are_in_flight() -> None:
     world = _acknowledged_world(*[1] * 7)
     for _ in range(MOST_IN_FLIGHT):
         world.send()
@@ -81,9 +81,9 @@ def test_an_acknowledged_batch_behind_an_open_one_does_not_hide_it_from_the_sear
         world.process(0)
     for _ in range(5):
         world.answer(0)
-    front = world.lane.line[0]
+    front = world.lane.queue[0]
     assert front.identity is not None
-    # The first one is in the log before the four that were acknowledged: the floor must lie below it.
+    # The first one is in the log before the four that were acknowledged: the floor must be below it.
     assert world.broker.find(world.lane.floor, {front.identity}) == {front.identity: 1}
 
 
@@ -91,17 +91,17 @@ def test_parts_of_a_batch_take_over_its_numbers() -> None:
     world = _acknowledged_world()
     world.add(7, TOO_LARGE)
     world.send()
-    whole = world.lane.line[0]
+    whole = world.lane.queue[0]
     assert whole.identity is not None
     world.process(0)
     world.answer(0)
-    identities = [part.identity for part in world.lane.line]
+    identities = [part.identity for part in world.lane.queue]
     assert identities == [whole.identity, whole.identity._replace(sequence=whole.identity.sequence + 3)]
     world.heal()
     assert world.lane.epoch == 0
 
 
-def test_numbers_that_were_never_sent_are_free_again() -> None:
+def test_numbers_that_were_never_sent_are_reused() -> None:
     world = _acknowledged_world(2, 3, 4)
     world.number_all()
     world.give_up(0)
@@ -112,7 +112,7 @@ def test_numbers_that_were_never_sent_are_free_again() -> None:
 
 
 def test_what_is_in_doubt_for_long_is_looked_for_before_it_is_sent_again() -> None:
-    # A broker that has forgotten the producer would write it a second time.
+    # A broker that has forgotten the producer would write it again.
     world = _acknowledged_world(1)
     world.send()
     world.process(0)
@@ -126,7 +126,7 @@ def test_what_is_in_doubt_for_long_is_looked_for_before_it_is_sent_again() -> No
 
 
 def test_a_log_that_begins_again_takes_the_floor_back() -> None:
-    """Found: after a topic was created again, what may have been written was looked for behind the end of its log."""
+    """Found: after a topic was recreated, batches that may have been written were searched past the end of its log."""
     world = _acknowledged_world(1)
     world.lane.floor = 5_000
     world.send()
@@ -145,19 +145,19 @@ def test_a_disowned_producer_id_is_not_taken_again() -> None:
     assert lane.needs_identity
     assert not lane.may_adopt(7)
     assert lane.may_adopt(8)
-    assert lane.may_adopt(7, 1)  # the same one of a transactional id, after it was given a newer epoch
+    assert lane.may_adopt(7, 1)  # the same id of a transactional producer, in a newer epoch
 
 
 def test_an_epoch_that_is_used_up_asks_for_another_id() -> None:
     lane = Lane(TopicPartition("t", 0))
     lane.adopt(7, 32_767)
-    lane.number_again()
+    lane.renumber()
     assert lane.needs_identity
     assert not lane.may_adopt(7)
 
 
 def test_without_numbers_nothing_is_stamped() -> None:
-    lane = Lane(TopicPartition("t", 0), in_flight=1, numbered=False)
+    lane = Lane(TopicPartition("t", 0), max_in_flight=1, numbered=False)
     batches = [World()._new((i,), 1, OK) for i in range(2)]
     for batch in batches:
         lane.add(batch)
@@ -172,14 +172,14 @@ def test_without_numbers_nothing_is_stamped() -> None:
 
 @pytest.mark.parametrize("on_disk", [0, 1])
 def test_the_number_of_a_batch_that_is_on_disk_is_not_given_again(on_disk: int) -> None:
-    # It may come back from there, should the mark that it is done be lost: then under a number in use.
+    # If its mark is lost, it comes back from disk, under a number that is in use.
     world = _acknowledged_world(1, 1, 1)
-    line = list(world.lane.line)
-    for batch in line:
+    batches = list(world.lane.queue)
+    for batch in batches:
         world.lane.number(batch)
-    numbers = [batch.identity for batch in line]
-    line[on_disk].stored_identity = line[on_disk].identity
-    world.lane.given_up(line[0])
-    assert [batch.identity for batch in world.lane.line] == numbers[1:]
+    numbers = [batch.identity for batch in batches]
+    batches[on_disk].stored_identity = batches[on_disk].identity
+    world.lane.given_up(batches[0])
+    assert [batch.identity for batch in world.lane.queue] == numbers[1:]
     world.heal()
-    assert not world.lane.line
+    assert not world.lane.queue

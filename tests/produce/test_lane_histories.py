@@ -1,7 +1,7 @@
-"""A lane keeps its promises in any history: nothing lost, nothing twice, nothing out of order, offsets true.
+"""A lane keeps its promises in any history: nothing lost, nothing twice, nothing out of order, offsets correct.
 
-Histories come from Hypothesis, which shortens those that go wrong, and in larger numbers from seeds; OTTLA_HISTORIES
-sets how many.
+Histories come from Hypothesis, which shrinks those that fail, and in larger numbers from seeds; OTTLA_HISTORIES sets
+how many.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _some_answers(world: World) -> list[int]:
 
 SIZES = [1, 1, 2, 3, 7]
 KINDS = [OK] * 12 + [TOO_LARGE, TOO_LARGE, INVALID]
-# What may happen, when, and how often compared with the rest.
+# What may happen, when, and how often relative to the rest.
 HAPPENINGS: dict[str, tuple[int, Guard, Action]] = {
     "add": (20, _always, lambda w, r: w.add(r.choice(SIZES), r.choice(KINDS))),
     "send": (60, lambda w: w.can_send(), lambda w, r: w.send()),
     "number only": (2, lambda w: w.can_send(), lambda w, r: w.number_only()),
-    "number all": (2, lambda w: bool(w.lane.line), lambda w, r: w.number_all()),
+    "number all": (2, lambda w: bool(w.lane.queue), lambda w, r: w.number_all()),
     "process": (40, lambda w: bool(_some_requests(w)), lambda w, r: w.process(r.choice(_some_requests(w)))),
     "refuse for a while": (
         6,
@@ -58,15 +58,15 @@ HAPPENINGS: dict[str, tuple[int, Guard, Action]] = {
     "answer": (40, lambda w: bool(_some_answers(w)), lambda w, r: w.answer(r.choice(_some_answers(w)))),
     "lose": (6, _always, lambda w, r: w.lose(r.randrange(8), r.randrange(6))),
     "process late": (8, lambda w: any(w.late), lambda w, r: w.process_late(r.randrange(8))),
-    "give up": (3, lambda w: bool(w.lane.line), lambda w, r: w.give_up(r.choice([0, 0, r.randrange(8)]))),
+    "give up": (3, lambda w: bool(w.lane.queue), lambda w, r: w.give_up(r.choice([0, 0, r.randrange(8)]))),
     "pass time": (15, _always, lambda w, r: w.pass_time(r.choice([0.01, 0.1, 0.3]))),
     "start check": (20, lambda w: w.lane.ready_to_check, lambda w, r: w.start_check()),
-    "read log": (20, lambda w: w.lane.checking and w.found is None, lambda w, r: w.read_log()),
-    "finish check": (20, lambda w: w.found is not None, lambda w, r: w.finish_check()),
+    "read log": (20, lambda w: w.lane.checking and w.offsets_found is None, lambda w, r: w.read_log()),
+    "finish check": (20, lambda w: w.offsets_found is not None, lambda w, r: w.finish_check()),
     "fail check": (2, lambda w: w.lane.checking, lambda w, r: w.fail_check()),
     "leader moves": (3, _always, lambda w, r: w.leader_moves()),
-    "told of the leader": (2, lambda w: w.wires[-1].stale, lambda w, r: w.reconnect()),
-    "expire ids": (2, lambda w: w.lane.flying == 0, lambda w, r: w.expire_ids()),
+    "learn of the leader": (2, lambda w: w.wires[-1].stale, lambda w, r: w.reconnect()),
+    "expire ids": (2, lambda w: w.lane.in_flight == 0, lambda w, r: w.expire_ids()),
     "foreign use": (1, _always, lambda w, r: w.foreign_use()),
 }
 
@@ -80,10 +80,10 @@ def _inherited(world: World, chance: random.Random) -> None:
 
 
 def _begin(world: World, chance: random.Random) -> None:
-    how = chance.random()
-    if how < 0.25:
+    draw = chance.random()
+    if draw < 0.25:
         _inherited(world, chance)
-    elif how < 0.5:  # the sequence numbers are about to start from 0 again
+    elif draw < 0.5:  # the sequence numbers are about to start from 0 again
         world.add(SEQUENCES - 1 - chance.randrange(20))
         world.heal()
 
@@ -94,7 +94,7 @@ def live(seed: int, steps: int = 60) -> World:
     world = World()
     _begin(world, chance)
     names, weights = list(HAPPENINGS), [weight for weight, _, _ in HAPPENINGS.values()]
-    # Some histories lack some faults: what is frequent everywhere hides what needs peace to happen.
+    # Some histories omit some faults: frequent faults hide bugs that need a quiet time.
     absent = {name for name in names if HAPPENINGS[name][0] < 10 and chance.random() < 0.4}
     for name in chance.choices(names, weights, k=steps):
         _, guard, action = HAPPENINGS[name]
@@ -112,7 +112,7 @@ def test_no_history_loses_doubles_or_reorders_a_batch() -> None:
             world = live(seed)
         except AssertionError as error:
             raise AssertionError(f"live({seed}): {error}") from error
-        acknowledged += len(world.told)
+        acknowledged += len(world.acknowledged)
         bumped += world.lane.epoch > 0
     # A simulation in which nothing happens proves nothing.
     assert acknowledged > HISTORIES
@@ -120,7 +120,7 @@ def test_no_history_loses_doubles_or_reorders_a_batch() -> None:
 
 
 class LaneHistories(RuleBasedStateMachine):
-    """The same world, with histories that Hypothesis makes up and shortens."""
+    """The same world, with histories that Hypothesis generates and shrinks."""
 
     def __init__(self) -> None:
         super().__init__()

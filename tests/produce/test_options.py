@@ -1,4 +1,4 @@
-"""Every wrong setting gets one clear error that names it and what is accepted; right ones come together by topic."""
+"""Every wrong setting gets one clear error that names it and what is accepted; correct ones are combined by topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEVEN: Any = 7
 
 
 def of(kind: Any, *values: Any, **options: Any) -> Callable[[], object]:
-    """Makes it when it is called; types are not looked at, as in the programs that these errors are for."""
+    """Construct it when called. Types are not checked, as in the programs that these errors are for."""
     return lambda: kind(*values, **options)
 
 
@@ -142,7 +142,7 @@ def test_right_settings_are_taken(options: dict[str, Any]) -> None:
 
 def test_what_a_topic_does_not_say_is_as_for_the_rest() -> None:
     rest = settings_from({"acks": 1, "compression": "gzip", "level": 9, "delivery_timeout": 5.0})
-    own = TopicOptions(acks="all", max_record_bytes=10).over(rest)
+    own = TopicOptions(acks="all", max_record_bytes=10).apply_to(rest)
     assert (own.acks, own.codec, own.level, own.delivery_timeout) == ("all", Codec.GZIP, 9, 5.0)
     assert own.max_record_bytes == 10
     assert rest.max_record_bytes == 1_000_000
@@ -150,8 +150,8 @@ def test_what_a_topic_does_not_say_is_as_for_the_rest() -> None:
 
 def test_another_codec_does_not_take_over_the_level() -> None:
     rest = settings_from({"compression": "zstd", "level": 19})
-    assert TopicOptions(compression="gzip").over(rest).level == 6
-    assert TopicOptions(compression="snappy").over(rest).level is None
+    assert TopicOptions(compression="gzip").apply_to(rest).level == 6
+    assert TopicOptions(compression="snappy").apply_to(rest).level is None
 
 
 def test_options_say_what_they_are() -> None:

@@ -32,7 +32,7 @@ class Packed:
         self.topic = Topic("t", Settings(**options))
         self.topic.partitions = Partitions(partitions, tuple(range(partitions)))
         self.account = Account()
-        self.into = Packing(self.account)
+        self.packing = Packing(self.account)
         self.settled: list[Settle] = []
 
     def pack(self, columns: Any, partitions: list[int] | None = None, *, opened: float = 100.0) -> Shipment:
@@ -40,12 +40,12 @@ class Packed:
         shipment.count = columns.count
         chosen = None if partitions is None else np.array(partitions, np.int32)
         handover = Handover("t", shipment, columns, chosen, opened, 1.5)
-        pack(self.topic, handover, self.into)
+        pack(self.topic, handover, self.packing)
         self._finish()
         return shipment
 
     def _settle(self) -> None:
-        settled, self.into.settled = self.into.settled, []
+        settled, self.packing.settled = self.packing.settled, []
         for effect in settled:
             if isinstance(effect, Settle):
                 self.settled.append(effect)
@@ -57,24 +57,26 @@ class Packed:
     def seal_all(self) -> None:
         for lane in self.topic.lanes.values():
             if lane.open is not None:
-                seal(self.topic, lane, self.into)
+                seal(self.topic, lane, self.packing)
         self._finish()
 
     def _finish(self) -> None:
-        sealing, self.into.sealing = self.into.sealing, []
-        for one in sealing:
-            finish(one, one.compressed(), self.account)
+        sealing, self.packing.sealing = self.packing.sealing, []
+        for batch in sealing:
+            finish(batch, batch.compressed(), self.account)
         self._settle()
 
     def values(self, partition: int) -> list[bytes | None]:
-        return [value for batch in self.topic.lane(partition).line for value in _values(batch)]
+        return [value for batch in self.topic.lane(partition).queue for value in _values(batch)]
 
 
 def _values(batch: Outgoing) -> list[bytes | None]:
     assert batch.header is not None
     assert batch.records is not None
-    found: list[bytes | None] = decoded(batch.header, batch.records, topic="t", partition=0).column("value").to_pylist()
-    return found
+    values: list[bytes | None] = (
+        decoded(batch.header, batch.records, topic="t", partition=0).column("value").to_pylist()
+    )
+    return values
 
 
 @settings(max_examples=60, deadline=None)
@@ -111,7 +113,7 @@ def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
         assert numbers == sorted(numbers)
         seen += numbers
         offset = 0
-        for batch in list(lane.line):
+        for batch in list(lane.queue):
             assert batch.count <= most_records
             assert batch.count == 1 or batch.raw_bytes + 61 <= most_bytes
             assert batch.held_bytes == batch.size_bytes
@@ -121,7 +123,7 @@ def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
     assert sorted(seen) == list(range(number))
     for shipment, values in shipments:
         sent = [Delivery(shipment, row).result(0) for row in range(len(values))]
-        assert [content[one.partition, one.offset] for one in sent] == values
+        assert [content[record.partition, record.offset] for record in sent] == values
         assert BulkDelivery([shipment]).result(0).records == len(values)
 
 
@@ -138,7 +140,7 @@ def test_rows_without_a_time_have_that_of_the_call() -> None:
     packed = Packed(1)
     shipment = packed.pack(from_list([b"1"]))
     packed.seal_all()
-    (batch,) = packed.topic.lane(0).line
+    (batch,) = packed.topic.lane(0).queue
     assert batch.header is not None
     assert batch.header.base_timestamp == 1500
     assert shipment.time_of(0) == 1.5
@@ -155,20 +157,20 @@ def test_rows_of_partitions_that_do_not_exist_are_refused_alone() -> None:
     with pytest.raises(NotDelivered, match="topic t has no partition 7"):
         Delivery(shipment, 3).result(0)
     for partition in range(2):
-        packed.topic.lane(partition).line[0].decide(Outcome(0, 0, -1))
+        packed.topic.lane(partition).queue[0].decide(Outcome(0, 0, -1))
     assert shipment.unsettled == 0
 
 
-def test_every_lane_that_got_something_is_told() -> None:
+def test_every_lane_that_got_rows_is_returned() -> None:
     packed = Packed(4)
     packed.pack(from_list([b"1", b"2"]), [3, 1])
-    assert sorted(lane.at.partition for lane in packed.into.touched) == [1, 3]
+    assert sorted(lane.tp.partition for lane in packed.packing.touched) == [1, 3]
 
 
-def test_lanes_have_as_many_batches_under_way_as_keep_their_order() -> None:
+def test_lanes_have_as_many_batches_in_flight_as_keep_their_order() -> None:
     def in_flight(**options: Any) -> int:
         lane = Packed(1, **options).topic.lane(0)
-        return lane._most_in_flight
+        return lane._max_in_flight
 
     assert in_flight() == 5
     assert in_flight(acks=0) == 5
@@ -180,7 +182,7 @@ def test_batches_get_smaller_when_a_broker_finds_one_too_large() -> None:
     packed = Packed(1)
     packed.pack(from_list([bytes(100)] * 100))
     packed.seal_all()
-    (batch,) = packed.topic.lane(0).line
+    (batch,) = packed.topic.lane(0).queue
     shrink(packed.topic, batch)
     assert packed.topic.limits.max_bytes == batch.raw_bytes // 2
     shrink(packed.topic, batch)
@@ -194,7 +196,7 @@ def test_a_large_record_has_a_batch_of_its_own() -> None:
     packed = Packed(1, batching=Batching(bytes=1000))
     packed.pack(from_list([b"a", bytes(5000), b"b"]))
     packed.seal_all()
-    assert [batch.count for batch in packed.topic.lane(0).line] == [1, 1, 1]
+    assert [batch.count for batch in packed.topic.lane(0).queue] == [1, 1, 1]
 
 
 def test_many_rows_of_many_partitions_are_packed_quickly() -> None:
@@ -205,4 +207,4 @@ def test_many_rows_of_many_partitions_are_packed_quickly() -> None:
     packed.pack(columns)
     assert time.process_time() - started < 2.0
     packed.seal_all()
-    assert sum(b.count for lane in packed.topic.lanes.values() for b in lane.line) == 400_000
+    assert sum(b.count for lane in packed.topic.lanes.values() for b in lane.queue) == 400_000

@@ -1,4 +1,4 @@
-"""What programs hand in wrongly is refused at the call, with one error that says what is wrong and what is accepted."""
+"""Wrong input is refused at the call, with one error that says what is wrong and what is accepted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ottla.wire.columns import as_arrow, from_arrow, from_list
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """One that sends nothing: what is wrong must be said before that."""
+    """A producer that sends nothing: errors must be raised before sending."""
     monkeypatch.setattr(Sender, "start", lambda self: None)
     made = Producer("127.0.0.1:9")
     yield made
-    made._started = False  # there is no sender that could be asked to flush
-    with contextlib.suppress(NotDelivered):  # what a test has left
+    made._started = False  # there is no sender to flush with
+    with contextlib.suppress(NotDelivered):  # what a test has left behind
         made.close()
 
 
@@ -36,15 +36,15 @@ def table(**columns: Any) -> pa.Table:
 
 WRONG: list[tuple[str, Callable[[Any], object], str]] = [
     # Topics
-    ("no topic", lambda p: p.send("", b""), "'' is no topic name: 1 to 249 of the characters a-z A-Z 0-9"),
-    ("topic of bytes", lambda p: p.send(b"t", b""), "b't' is no topic name"),
-    ("topic none", lambda p: p.send(None, b""), "None is no topic name"),
-    ("topic with a space", lambda p: p.send("a b", b""), "'a b' is no topic name"),
+    ("no topic", lambda p: p.send("", b""), "'' is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9"),
+    ("topic of bytes", lambda p: p.send(b"t", b""), "b't' is not a topic name"),
+    ("topic none", lambda p: p.send(None, b""), "None is not a topic name"),
+    ("topic with a space", lambda p: p.send("a b", b""), "'a b' is not a topic name"),
     ("topic too long", lambda p: p.send("a" * 250, b""), "is no topic name"),
-    ("topic ..", lambda p: p.send("..", b""), "'..' is no topic name.*and not . or .."),
-    ("topic with a newline", lambda p: p.send("a\n", b""), r"'a\\n' is no topic name"),
-    ("list, no topic", lambda p: p.send_many("a/b", [b""]), "'a/b' is no topic name"),
-    ("table, no topic", lambda p: p.send_table("a/b", table()), "'a/b' is no topic name"),
+    ("topic ..", lambda p: p.send("..", b""), "'..' is not a topic name.*and not . or .."),
+    ("topic with a newline", lambda p: p.send("a\n", b""), r"'a\\n' is not a topic name"),
+    ("list, no topic", lambda p: p.send_many("a/b", [b""]), "'a/b' is not a topic name"),
+    ("table, no topic", lambda p: p.send_table("a/b", table()), "'a/b' is not a topic name"),
     # Values
     ("value a number", lambda p: p.send("t", 1), "the value is int, expected bytes, str or None"),
     ("value a list", lambda p: p.send("t", [b"x"]), "the value is list, expected bytes, str or None"),
@@ -89,10 +89,10 @@ WRONG: list[tuple[str, Callable[[Any], object], str]] = [
     ("list of numbers", lambda p: p.send_many("t", [b"", 1]), "item 1: value is int, expected bytes, str or None"),
     ("list of triples", lambda p: p.send_many("t", [(b"", b"", b"")]), "item 0 is a tuple of 3"),
     ("pair of numbers", lambda p: p.send_many("t", [(1, b"")]), "item 0: key is int, expected bytes, str or None"),
-    ("a text for a list", lambda p: p.send_many("t", "abc"), "str is no list of records: expected one of values"),
-    ("bytes for a list", lambda p: p.send_many("t", b"abc"), "bytes is no list of records"),
-    ("no list", lambda p: p.send_many("t", 5), "int is no list of records"),
-    ("a mapping", lambda p: p.send_many("t", {b"k": b"v"}), "dict is no list of records"),
+    ("a text for a list", lambda p: p.send_many("t", "abc"), "str is not a list of records: expected values"),
+    ("bytes for a list", lambda p: p.send_many("t", b"abc"), "bytes is not a list of records"),
+    ("no list", lambda p: p.send_many("t", 5), "int is not a list of records"),
+    ("a mapping", lambda p: p.send_many("t", {b"k": b"v"}), "dict is not a list of records"),
     # Tables
     ("no table", lambda p: p.send_table("t", [b""]), "a table is a pyarrow Table or RecordBatch, not list"),
     ("no value", lambda p: p.send_table("t", pa.table({"key": [b""]})), "the table has no column value, only key"),
@@ -103,10 +103,10 @@ WRONG: list[tuple[str, Callable[[Any], object], str]] = [
         "the table has the columns x; known are value, key",
     ),
     ("twice", lambda p: p.send_table("t", pa.table([[b""], [b""]], ["value", "value"])), "a column twice"),
-    ("two topics", lambda p: p.send_table("t", table(topic=["a", "b"])), "a column topic and the call names one"),
-    ("no topics", lambda p: p.send_table(None, table()), "neither the call nor a column of the table says which topic"),
+    ("two topics", lambda p: p.send_table("t", table(topic=["a", "b"])), "a column topic and the call names a topic"),
+    ("no topics", lambda p: p.send_table(None, table()), "neither the call nor a column of the table names the topic"),
     ("null topic", lambda p: p.send_table(None, table(topic=["a", None])), "column topic has 1 nulls"),
-    ("wrong topic", lambda p: p.send_table(None, table(topic=["a", "/"])), "'/' is no topic name"),
+    ("wrong topic", lambda p: p.send_table(None, table(topic=["a", "/"])), "'/' is not a topic name"),
     (
         "topic numbers",
         lambda p: p.send_table(None, table(topic=[1, 2])),
@@ -156,23 +156,23 @@ def test_wrong_input_is_named_at_the_call(producer: Producer, use: Callable[[Any
     assert producer._intake.idle()
 
 
-def test_the_short_way_refuses_what_the_long_way_refuses(producer: Producer) -> None:
+def test_the_short_path_refuses_what_the_full_path_refuses(producer: Producer) -> None:
     producer.send("t", b"opens a chunk")
     with pytest.raises(InputError, match="the value is int"):
         producer.send("t", 1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'a b' is no topic name"):
+    with pytest.raises(InputError, match="'a b' is not a topic name"):
         producer.send("a b", b"")
 
 
 def test_payloads_become_bytes_of_their_own() -> None:
     changing = bytearray(b"abc")
-    taken = [checks.payload("value", given) for given in (changing, memoryview(changing), b"x", "ä", None)]
+    taken = [checks.payload("value", value) for value in (changing, memoryview(changing), b"x", "ä", None)]
     changing[:] = b"xyz"
     assert taken == [b"abc", b"abc", b"x", "ä".encode(), None]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (None, None),
         ({}, None),
@@ -182,12 +182,12 @@ def test_payloads_become_bytes_of_their_own() -> None:
         (iter([("a", b"1")]), [("a", b"1")]),
     ],
 )
-def test_headers_are_a_mapping_or_pairs(given: object, expected: object) -> None:
-    assert checks.headers(given) == expected
+def test_headers_are_a_mapping_or_pairs(value: object, expected: object) -> None:
+    assert checks.headers(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (None, -1),
         (0, 0),
@@ -196,8 +196,8 @@ def test_headers_are_a_mapping_or_pairs(given: object, expected: object) -> None
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
     ],
 )
-def test_times_become_milliseconds(given: object, expected: int) -> None:
-    assert checks.milliseconds(given) == expected
+def test_times_become_milliseconds(value: object, expected: int) -> None:
+    assert checks.milliseconds(value) == expected
 
 
 def test_a_record_never_takes_more_than_it_is_counted_for() -> None:
@@ -244,29 +244,29 @@ def test_slices_cover_every_row_once(count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_slices_go_through_all_topics_at_once(seed: int) -> None:
-    """So that the rows which were taken over before some point are the first rows of the table."""
+    """So that the rows accepted before some point are the first rows of the table."""
     chance = np.random.default_rng(seed)
     count = int(chance.integers(1, 500))
     values = [b"%d" % row + bytes(int(chance.integers(0, 300))) for row in range(count)]
     names = chance.choice(["a", "b", "c"], count).tolist()
-    given = []
+    all_rows = []
     for topic, rows, numbers in checks.numbered_by_topic(None, pa.table({"topic": names, "value": values})):
         explicit = np.asarray(numbers, np.int32)
         kept = checks.Rows(topic, checks.columns(rows)[0], explicit, numbers)
-        given.append(checks.without(kept, [0]) if chance.random() < 0.5 else kept)
+        all_rows.append(checks.without(kept, [0]) if chance.random() < 0.5 else kept)
     reached = 0
     seen: list[int] = []
-    for part, pieces in checks.slices(given, 3000):
+    for part, pieces in checks.slices(all_rows, 3000):
         assert part.start == reached
         reached = part.stop
         for piece in pieces:
-            found = as_arrow(piece.columns, now_ms=0).column("value").to_pylist()
-            assert found == [values[row] for row in piece.numbers]
+            column = as_arrow(piece.columns, now_ms=0).column("value").to_pylist()
+            assert column == [values[row] for row in piece.numbers]
             assert piece.partitions is not None
             assert piece.partitions.tolist() == list(piece.numbers)
             assert all(names[row] == piece.topic and row in part for row in piece.numbers)
             seen += list(piece.numbers)
-    assert sorted(seen) == sorted(int(row) for rows in given for row in rows.numbers)
+    assert sorted(seen) == sorted(int(row) for rows in all_rows for row in rows.numbers)
 
 
 def test_rows_are_split_by_topic_in_their_order() -> None:
@@ -275,8 +275,8 @@ def test_rows_are_split_by_topic_in_their_order() -> None:
 
 
 def test_rows_of_views_are_split_by_topic_too() -> None:
-    """Found: Arrow cannot choose rows of views, which is what a table from Polars has."""
-    given = pa.table(
+    """Found: Arrow cannot select rows of view columns, which a table from Polars has."""
+    views = pa.table(
         {
             "topic": pa.array(["b", "a", "b"], pa.string_view()),
             "value": pa.array(["1", None, "3"], pa.string_view()),
@@ -289,8 +289,8 @@ def test_rows_of_views_are_split_by_topic_too() -> None:
         pa.array([[{"key": "h", "value": b"v"}], None, []], pa.large_list(entry)),
         pa.array([[("h", b"v")], None, []], pa.map_(pa.string_view(), pa.binary_view())),
     ):
-        found = given.append_column("headers", headers)
-        parts = {name: checks.columns(rows)[0] for name, rows in checks.by_topic(None, found)}
+        table_of_views = views.append_column("headers", headers)
+        parts = {name: checks.columns(rows)[0] for name, rows in checks.by_topic(None, table_of_views)}
         assert [checks.row(parts["b"], row) for row in range(2)] == [(b"x", b"1"), (None, b"3")]
         assert checks.row(parts["a"], 0) == (b"y", None)
         assert (parts["b"].header_count, parts["a"].header_count) == (1, 0)
@@ -305,14 +305,14 @@ def test_a_topic_column_may_be_of_any_text_type() -> None:
 
 
 def test_a_time_is_the_nearest_millisecond() -> None:
-    """Found: 1 % of the times between 2004 and 2020 were cut to one millisecond less."""
+    """Found: 1 % of the times between 2004 and 2020 were truncated to one millisecond less."""
     chance = random.Random(10)
     for _ in range(5000):
-        wanted = chance.randrange(0, 4_000_000_000_000)
-        assert checks.milliseconds(wanted / 1000) == wanted
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted)
-        assert checks.milliseconds(moment) == wanted
-        assert checks.milliseconds(np.float64(wanted / 1000)) == wanted
+        expected = chance.randrange(0, 4_000_000_000_000)
+        assert checks.milliseconds(expected / 1000) == expected
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=expected)
+        assert checks.milliseconds(moment) == expected
+        assert checks.milliseconds(np.float64(expected / 1000)) == expected
     assert checks.milliseconds(1.0006) == checks.milliseconds(datetime(1970, 1, 1, 0, 0, 1, 600, tzinfo=UTC)) == 1001
     assert checks.milliseconds(datetime.max.replace(tzinfo=UTC)) == 253_402_300_799_999
     assert checks.milliseconds(253_402_300_799.9999) == 253_402_300_799_999

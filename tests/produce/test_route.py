@@ -1,4 +1,4 @@
-"""Every record goes to the right partition: explicit, custom, by key as the Java client does, or by strategy."""
+"""Every record goes to the right partition: explicit, custom, by key like in the Java client, or by strategy."""
 
 from __future__ import annotations
 
@@ -171,19 +171,19 @@ def test_rows_with_a_key_follow_it_and_the_others_the_strategy(
             assert partition == partition_of_key(value, partitions.count)
 
 
-def test_a_key_stays_with_its_partition_whoever_is_away() -> None:
+def test_a_key_stays_with_its_partition_when_brokers_are_away() -> None:
     home = partition_of_key(b"user-1", 6)
     others = tuple(partition for partition in range(6) if partition != home)
     for available in ((), (home,), others):
         partitions = Partitions(6, available)
         assert router().route(keys([b"user-1"]), 1, partitions=partitions).tolist() == [home]
-        assert router().one(b"user-1", partitions=partitions) == home
+        assert router().next_partition(b"user-1", partitions=partitions) == home
 
 
 def test_an_empty_key_is_a_key_and_null_is_none() -> None:
     partitions = Partitions(100, (7,))
     assert router().route(keys([b"", None]), 2, partitions=partitions).tolist() == [VECTORS[b""] % 100, 7]
-    assert router().one(b"", partitions=partitions) == VECTORS[b""] % 100
+    assert router().next_partition(b"", partitions=partitions) == VECTORS[b""] % 100
 
 
 TEXTS = ["first", None, "", "schlüssel", "a longer key than fits in the twelve bytes of a view", "first"]
@@ -232,7 +232,7 @@ def test_an_explicit_partition_wins_over_the_key() -> None:
     explicit = int32s(4, -1, 2, -1)
     chosen = router().route(keys([b"a", b"a", None, None]), 4, partitions=Partitions(5, (1,)), explicit=explicit)
     assert chosen.tolist() == [4, partition_of_key(b"a", 5), 2, 1]
-    assert explicit.tolist() == [4, -1, 2, -1], "what the caller handed over stays as it was"
+    assert explicit.tolist() == [4, -1, 2, -1], "the caller's array is unchanged"
 
 
 def test_rows_without_keys_fill_the_gaps_between_explicit_ones() -> None:
@@ -307,13 +307,13 @@ def test_however_the_topic_changes_a_turn_is_never_longer(history: list[tuple[in
 def test_asking_first_tells_the_choice_and_changes_nothing(
     history: list[tuple[int, Partitions]], strategy: Strategy, chance: random.Random
 ) -> None:
-    asked, left_alone = router(strategy), router(strategy)
+    peeked, left_alone = router(strategy), router(strategy)
     for count, partitions in history:
         if chance.random() < 0.5:
-            asked.one(None, partitions=Partitions(chance.randrange(1, 20)))
-        told = asked.one(None, partitions=partitions)
-        chosen = unkeyed(asked, count, partitions)
-        assert chosen[:1] in ([told], [])
+            peeked.next_partition(None, partitions=Partitions(chance.randrange(1, 20)))
+        announced = peeked.next_partition(None, partitions=partitions)
+        chosen = unkeyed(peeked, count, partitions)
+        assert chosen[:1] in ([announced], [])
         assert chosen == unkeyed(left_alone, count, partitions)
 
 
@@ -330,11 +330,11 @@ def test_new_partitions_take_part() -> None:
     subject = router(RoundRobin())
     unkeyed(subject, 50, Partitions(2))
     assert sorted(unkeyed(subject, 8, Partitions(8))) == list(range(8))
-    assert set(unkeyed(subject, 4, Partitions(2))) == {0, 1}, "and a topic that was made anew with fewer is no problem"
+    assert set(unkeyed(subject, 4, Partitions(2))) == {0, 1}, "the topic may have been recreated with fewer partitions"
 
 
 def test_producers_start_at_different_partitions() -> None:
-    starts = {Router("clicks").one(None, partitions=Partitions(16)) for _ in range(100)}
+    starts = {Router("clicks").next_partition(None, partitions=Partitions(16)) for _ in range(100)}
     assert len(starts) > 4
 
 
@@ -345,7 +345,7 @@ def test_the_same_chance_gives_the_same_choices() -> None:
     assert min(Counter(chosen).values()) > 80
 
 
-def test_a_turn_goes_on_over_a_million_rows() -> None:
+def test_a_turn_continues_over_a_million_rows() -> None:
     subject = router(Sticky(1000))
     partitions = Partitions(8, (1, 3, 4))
     unkeyed(subject, 300, partitions)
@@ -356,7 +356,7 @@ def test_a_turn_goes_on_over_a_million_rows() -> None:
     assert unkeyed(subject, 701, partitions) == [int(chosen[-1])] * 700 + [int(chosen[-1 - 2 * 1000])]
 
 
-# A strategy of one's own
+# Custom strategies
 
 
 @pytest.mark.parametrize(
@@ -380,14 +380,14 @@ def test_a_custom_strategy_sees_only_what_is_left_to_it() -> None:
     assert seen == [(2, partitions)]
 
 
-def test_what_a_custom_strategy_told_is_what_it_does() -> None:
+def test_a_custom_strategy_keeps_the_answer_it_gave() -> None:
     numbers = iter(range(10))
     subject = router(lambda count, partitions: [next(numbers) for _ in range(count)])
     partitions = Partitions(10)
-    assert [subject.one(None, partitions=partitions) for _ in range(3)] == [0, 0, 0]
+    assert [subject.next_partition(None, partitions=partitions) for _ in range(3)] == [0, 0, 0]
     assert unkeyed(subject, 3, partitions) == [0, 1, 2]
     assert unkeyed(subject, 1, partitions) == [3]
-    subject.one(None, partitions=partitions)
+    subject.next_partition(None, partitions=partitions)
     assert unkeyed(subject, 1, Partitions(11)) == [5], "an answer about other partitions is not kept"
 
 

@@ -1,4 +1,4 @@
-"""What a program may do to its producer without harm: interrupt it, exit in a callback, hand it damaged columns."""
+"""What a program may do to its producer without harm: interrupt it, exit in a callback, pass damaged columns."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def _ctrl_c() -> None:
 
 
 def test_a_chunk_whose_closing_is_interrupted_anywhere_is_handed_over_once() -> None:
-    for at in range(1, 1000):
+    for step in range(1, 1000):
         intake = _intake()
         intake.put("t", b"1", key=None, extras=None, usable=_fine)
         close = partial(intake._accepted, intake.open.chunks["t"], 0)
         reached = True
         with contextlib.suppress(KeyboardInterrupt):
-            reached = interrupted(lambda close=close: close(), at, _ctrl_c, files=("produce/intake.py",))  # type: ignore[misc]
+            reached = interrupted(lambda close=close: close(), step, _ctrl_c, files=("produce/intake.py",))  # type: ignore[misc]
         handed, _ = intake.take(float("inf"), lambda _: 0.0)
         again, _ = intake.take(float("inf"), lambda _: 0.0)
-        assert [handover.columns.count for handover in [*handed, *again]] == [1], f"interrupted at instruction {at}"
+        assert [handover.columns.count for handover in [*handed, *again]] == [1], f"interrupted at instruction {step}"
         if not reached:
-            assert at > 20, "it was interrupted in many places"
+            assert step > 20, "it was interrupted in many places"
             return
     pytest.fail("closing a chunk has no end")
 
@@ -59,8 +59,8 @@ def test_a_callback_that_exits_stops_neither_the_sender_nor_those_who_wait() -> 
         assert producer.send("t", b"2").result(SOON).offset == 1
 
 
-def test_what_would_wait_for_itself_in_a_callback_says_so() -> None:
-    told: list[BaseException] = []
+def test_a_callback_that_would_wait_for_itself_raises() -> None:
+    errors: list[BaseException] = []
     done = threading.Event()
     with FakeKafka(topics={"t": 1}) as kafka, Producer(kafka.bootstrap) as producer:
 
@@ -69,13 +69,13 @@ def test_what_would_wait_for_itself_in_a_callback_says_so() -> None:
                 try:
                     wait()
                 except RuntimeError as error:
-                    told.append(error)
+                    errors.append(error)
             done.set()
 
         producer.send("t", b"1").add_done_callback(callback)
         assert done.wait(SOON)
-    assert len(told) == 2
-    assert all("must not wait" in str(error) for error in told)
+    assert len(errors) == 2
+    assert all("must not wait" in str(error) for error in errors)
 
 
 @pytest.mark.parametrize("ends", [[0, 200_000, 5, 10], [0, 5, 4, 10]])
@@ -118,10 +118,10 @@ def test_a_table_that_is_taken_over_in_part_says_how_far() -> None:
         kafka.silence("Produce", times=None)
         producer = Producer(kafka.bootstrap, buffering=Buffering(bytes=1 << 20, wait=0.5), delivery_timeout=2)
         table = pa.table({"value": [bytes(1000)] * 40_000})
-        with pytest.raises(BufferFull) as told:
+        with pytest.raises(BufferFull) as caught:
             producer.send_table("t", table)
-        assert 0 < told.value.accepted < 40_000
-        with pytest.raises(NotDelivered, match=f"{told.value.accepted:,} records"):
+        assert 0 < caught.value.accepted < 40_000
+        with pytest.raises(NotDelivered, match=f"{caught.value.accepted:,} records"):
             producer.close(5)
 
 
@@ -133,16 +133,16 @@ def test_a_table_for_several_topics_that_is_taken_over_in_part_says_which_rows()
         producer = Producer(kafka.bootstrap, buffering=Buffering(bytes=1 << 20, wait=0.5), delivery_timeout=2)
         rows = [(topics[number % 3 if number < 30_000 else 2], b"%d" % number + bytes(900)) for number in range(40_000)]
         table = pa.table({"topic": [topic for topic, _ in rows], "value": [value for _, value in rows]})
-        with pytest.raises(BufferFull) as told:
+        with pytest.raises(BufferFull) as caught:
             producer.send_table(None, table)
-        assert 0 < told.value.accepted < 40_000
-        with pytest.raises(NotDelivered, match=f"{told.value.accepted:,} records"):
+        assert 0 < caught.value.accepted < 40_000
+        with pytest.raises(NotDelivered, match=f"{caught.value.accepted:,} records"):
             producer.close(5)
         kafka.clear_faults()
         with Producer(kafka.bootstrap) as another:
-            another.send_table(None, table.slice(told.value.accepted))
+            another.send_table(None, table.slice(caught.value.accepted))
         arrived = [(topic, record.value) for topic in topics for record in kafka.records(topic, 0)]
-        assert sorted(arrived) == sorted(rows[told.value.accepted :])
+        assert sorted(arrived) == sorted(rows[caught.value.accepted :])
 
 
 def test_outcomes_name_the_rows_of_the_table_also_of_one_for_several_topics() -> None:
@@ -153,12 +153,12 @@ def test_outcomes_name_the_rows_of_the_table_also_of_one_for_several_topics() ->
     ):
         values = [b"0", bytes(200), b"2", b"3", b"4"]
         sent = producer.send_table(None, pa.table({"topic": topics, "value": values}))
-        found = {
+        outcomes = {
             (outcome.at.topic, row): outcome.offset + number if outcome.error is None else type(outcome.error)
             for outcome in sent.outcomes(SOON)
             for number, row in enumerate(outcome.rows.tolist())
         }
-        assert found == {("b", 0): 0, ("b", 2): 1, ("a", 4): 0, ("gone", 3): NotDelivered}
+        assert outcomes == {("b", 0): 0, ("b", 2): 1, ("a", 4): 0, ("gone", 3): NotDelivered}
         with pytest.raises(NotDelivered):
             producer.flush(SOON)
 

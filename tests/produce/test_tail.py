@@ -1,4 +1,4 @@
-"""Looking into the end of a log: where it begins to look, and how often when nobody lets it."""
+"""Searching the end of a log: where the search begins, and how often it is repeated if it is denied."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ AT = TopicPartition("t", 0)
 
 
 def test_a_floor_that_the_log_has_not_reached_is_none() -> None:
-    """Found: of a topic that was created again, nothing was looked at; what had been written was written twice."""
-    begun = time.time()
+    """Found: for a recreated topic nothing was searched; what had been written was written twice."""
+    started = time.time()
     with FakeKafka(topics={"t": 1}) as kafka:
         with ottla.Producer(kafka.bootstrap) as producer:
             for number in range(3):
                 producer.send("t", str(number)).result(30)
         headers = [batch.header for batch in split(b"".join(kafka.log("t", 0)))]
-        wanted = {Identity(one.producer_id, one.producer_epoch, one.base_sequence): one.count for one in headers}
-        assert len(wanted) == 3
+        counts = {
+            Identity(header.producer_id, header.producer_epoch, header.base_sequence): header.count
+            for header in headers
+        }
+        assert len(counts) == 3
         with Cluster(kafka.bootstrap) as cluster:
             for floor in (-1, 0, 4, 5_000):
-                search = Search(AT, floor=floor, created=begun, timestamp_ms=headers[0].base_timestamp)
-                assert sorted(tail.find(cluster, search, wanted).values()) == [0, 1, 2], floor
-            search = Search(AT, floor=2, created=begun, timestamp_ms=headers[0].base_timestamp)
-            assert list(tail.find(cluster, search, wanted).values()) == [2]
+                search = Search(AT, floor=floor, created=started, timestamp_ms=headers[0].base_timestamp)
+                assert sorted(tail.find(cluster, search, counts).values()) == [0, 1, 2], floor
+            search = Search(AT, floor=2, created=started, timestamp_ms=headers[0].base_timestamp)
+            assert list(tail.find(cluster, search, counts).values()) == [2]
 
 
 def test_a_log_that_may_not_be_read_is_not_asked_for_all_the_time(tmp_path: Path) -> None:
-    """Found: a spool with a batch for a topic without the right to read it sent 770 requests in a second."""
+    """Found: a spool with a batch for a topic that it may not read sent 770 requests in a second."""
     with FakeKafka(topics={"t": 1}) as kafka:
         spool = ottla.Spool(tmp_path / "spool")
         with ottla.Producer(kafka.bootstrap, spool=spool) as producer:
@@ -51,9 +54,9 @@ def test_a_log_that_may_not_be_read_is_not_asked_for_all_the_time(tmp_path: Path
         denied = kafka.fail("ListOffsets", 29, times=1_000_000)  # TOPIC_AUTHORIZATION_FAILED
         retry = ottla.Retry(initial=0.1, maximum=0.1, jitter=0.0)
         with ottla.Producer(kafka.bootstrap, spool=spool, retry=retry) as producer:
-            begun = time.monotonic()
+            started = time.monotonic()
             eventually(lambda: denied.hits >= 5)
-            assert denied.hits <= 1 + (time.monotonic() - begun) / 0.1
+            assert denied.hits <= 1 + (time.monotonic() - started) / 0.1
             kafka.clear_faults()
             producer.flush(30)
         assert [record.value for record in kafka.records("t", 0)] == [b"0", b"1"]

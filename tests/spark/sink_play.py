@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla.spark import sink, sink_task
 from ottla.spark.sink import StreamWriter
-from ottla.spark.sink_log import CommitLog, Standing
+from ottla.spark.sink_log import CommitLog, LogState
 from ottla.spark.sink_options import stream_settings
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -104,9 +104,9 @@ class Play:
         """Of a task."""
         return f"{sink.prefix(stream_settings(self.options), self.query)}{task}-{attempt}"
 
-    def standing(self) -> Standing:
+    def state(self) -> LogState:
         """What is on disk."""
-        return self.log.standing()
+        return self.log.state()
 
 
 @contextmanager

@@ -174,10 +174,10 @@ def test_a_checkpoint_of_something_else_is_refused(kafka: LocalCluster, spark: S
     stand.produce(0, 10)
     checkpoint = str(tmp_path / "checkpoint")
     stand.stream(checkpoint=checkpoint)
-    with pytest.raises(ConfigError, match="is of topic spark-archive-checkpoint, not spark-archive-checkpoint-2"):
+    with pytest.raises(ConfigError, match="belongs to topic spark-archive-checkpoint, not spark-archive-checkpoint-2"):
         other.stream(checkpoint=checkpoint)
     stand.lake = Lake.create(tmp_path / "c", LakeSettings())
-    with pytest.raises(ConfigError, match="is of another archive"):
+    with pytest.raises(ConfigError, match="belongs to another archive"):
         stand.stream(checkpoint=checkpoint)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "metadata").write_text("{}")

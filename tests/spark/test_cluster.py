@@ -60,7 +60,17 @@ def test_source_sink_and_replay_give_the_same_on_any_master(kafka: LocalCluster,
         for number in range(COUNT):
             producer.send(names["source"], b"%d" % number, key=b"%d" % (number % 97))
     archive = tmp_path / "archive"
-    _run("ottla.cli", "archive", names["source"], "--to", str(archive), "--until-now", "--bootstrap", kafka.bootstrap)
+    _run(
+        "ottla.cli",
+        "archive",
+        names["source"],
+        "--to",
+        str(archive),
+        "--until",
+        "latest",
+        "--bootstrap",
+        kafka.bootstrap,
+    )
     with ottla.Reader(kafka.bootstrap) as reader:
         archived = reader.fingerprint(names["source"])
     cluster: Any = Standalone(tmp_path).running() if master == "standalone" else nullcontext()

@@ -18,7 +18,7 @@ from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.produce.identity import transactional_producer_id
 from ottla.spark import two_phase
-from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, CommitLogFailed
+from ottla.spark.sink_log import AlreadyRecorded, CommitLog, CommitLogFailed, WrongCommitLog
 from ottla.spark.two_phase import Fate
 
 pytestmark = pytest.mark.broker
@@ -58,7 +58,7 @@ def test_a_batch_is_seen_when_the_driver_commits_it_and_not_before(play: Play, t
     assert log.everything(topic) == VALUES
     play.commit(messages, 0)
     assert log.committed(topic) == VALUES
-    assert play.standing().done == 0
+    assert play.state().done == 0
 
 
 def test_batches_follow_one_another_and_leave_one_mark(play: Play, topic: str, log: Log) -> None:
@@ -75,7 +75,7 @@ def test_a_record_that_is_too_large_names_the_option(play: Play) -> None:
 
 def test_a_batch_without_rows_needs_no_broker(play: Play, topic: str, log: Log) -> None:
     play.run(0, {0: [], 1: []})
-    assert play.standing().done == 0
+    assert play.state().done == 0
     assert log.everything(topic) == []
 
 
@@ -92,7 +92,7 @@ def test_a_driver_that_dies_right_after_it_recorded_is_finished_by_the_next(play
     messages = play.tasks(0, ROWS)
     with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
-    assert play.standing().record is not None
+    assert play.state().record is not None
     play.run(0, ROWS)
     assert log.committed(topic) == log.everything(topic) == VALUES
 
@@ -129,9 +129,9 @@ def test_a_batch_of_a_rolled_back_checkpoint_with_other_records_is_an_error(play
     play.run(0, ROWS)
     play.run(1, {0: ["f"]})
     for values in (["f", "g"], ["g"], []):
-        with pytest.raises(AnotherUse, match=r"batch 1 .* were 1 other records.*repeatedBatch=skip"):
+        with pytest.raises(WrongCommitLog, match=r"batch 1 .* it had 1 different records then.*repeatedBatch=skip"):
             play.run(1, {0: values})
-    with pytest.raises(AnotherUse, match=r"batch 0 .* were 5 other records; now it has 1 records"):
+    with pytest.raises(WrongCommitLog, match=r"batch 0 .* it had 5 different records then; now it has 1 records"):
         play.run(0, {0: ["a"]})
     play.run(0, {4: ["e", "d", "c"], 5: ["b", "a"]})  # the same ones, cut into other tasks
     assert log.everything(topic) == [*VALUES, b"f"]
@@ -146,9 +146,9 @@ def test_what_was_in_the_last_hundred_batches_is_remembered(play: Play, monkeypa
     monkeypatch.setattr("ottla.spark.sink_log._REMEMBERED", 3)
     for batch in range(5):
         play.run(batch, {0: [f"{batch}"]})
-    assert sorted(play.standing().written) == [2, 3, 4]
+    assert sorted(play.state().written) == [2, 3, 4]
     play.run(2, {0: ["2"]})
-    with pytest.raises(AnotherUse, match="its records are not remembered any more"):
+    with pytest.raises(WrongCommitLog, match="its records are no longer remembered"):
         play.run(1, {0: ["1"]})
 
 
@@ -159,10 +159,10 @@ def test_a_task_that_wrote_its_part_before_must_have_the_same_rows_as_well(
     messages = play.tasks(0, ROWS)
     with dying(coordinator, "end", after=1):
         play.commit(messages, 0)
-    ended = [share.task for share in play.standing().record.shares]  # type: ignore[union-attr]
+    ended = [share.task for share in play.state().record.shares]  # type: ignore[union-attr]
     assert ended == [0, 1, 2]
     _fence(kafka, play, 2)
-    with pytest.raises(TransactionFailed, match="task 0 was to write again what it wrote before, 2 records"):
+    with pytest.raises(TransactionFailed, match="task 0 must write the same rows again, 2 records"):
         play.tasks(0, {**ROWS, 0: ["a", "x"]})
     play.run(0, ROWS)
     assert log.committed(topic) == VALUES
@@ -174,7 +174,7 @@ def test_two_writes_cannot_share_a_commit_log(play: Play, kafka: LocalCluster, t
         admin.create_topic(f"{topic}-other")
     other = Play(kafka.bootstrap, f"{topic}-other", Path(play.options["checkpointlocation"]))
     other.query = play.query
-    with pytest.raises(AnotherUse, match=f"is the commit log of a write to topic {topic}, and cannot be that of one"):
+    with pytest.raises(WrongCommitLog, match=f"is the commit log of a write to topic {topic} and cannot also serve"):
         other.run(0, {0: ["for the other topic"]})
     assert log.everything(f"{topic}-other") == []
 
@@ -291,7 +291,7 @@ def test_a_name_in_the_log_is_never_used_for_another_list(play: Play, kafka: Loc
     messages = play.tasks(0, ROWS)
     with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
-    before = play.standing().record
+    before = play.state().record
     assert before is not None
     for task in ROWS:
         _fence(kafka, play, task)
@@ -300,7 +300,7 @@ def test_a_name_in_the_log_is_never_used_for_another_list(play: Play, kafka: Loc
         play.commit(messages, 0)
     with pytest.raises(AlreadyRecorded):
         play.log.forget(before)  # what a driver that was believed dead would do now
-    now = play.standing().record
+    now = play.state().record
     assert now is not None
     assert now.round == before.round + 2
 
@@ -323,7 +323,7 @@ def test_what_a_recorded_batch_has_lost_is_written_again(play: Play, kafka: Loca
         _fence(kafka, play, task)  # one of them is committed by now
     play.run(0, {task: values[::-1] for task, values in ROWS.items()})
     assert log.committed(topic) == VALUES
-    assert play.standing().record is None
+    assert play.state().record is None
 
 
 def test_a_driver_that_dies_while_it_repairs_is_finished_by_the_next(
@@ -348,11 +348,11 @@ def test_other_rows_than_the_lost_ones_are_refused(play: Play, kafka: LocalClust
     for task in ROWS:
         _fence(kafka, play, task)
     writer = play.plan()
-    record = play.standing().record
+    record = play.state().record
     assert record is not None
     lost = sorted(record.lost)
     assert len(lost) == 2
-    with pytest.raises(TransactionFailed, match=r"wrote before, \d records, and has 3 others now"):
+    with pytest.raises(TransactionFailed, match=r"rows again, \d records, but now has 3 different ones"):
         play.task(writer, 0, lost[0], ["other", "rows", "now"])
     messages = [play.task(writer, 0, task, ROWS[task]) for task in ROWS if task != lost[1]]
     with pytest.raises(TransactionFailed, match=rf"tasks \[{lost[1]}\] should have written again.*batch-0+\.1 lists"):
@@ -386,7 +386,7 @@ def test_transactions_lost_between_record_and_end_are_told_and_repaired(
         patched.setattr(CommitLog, "record", unlucky)
         with pytest.raises(TransactionFailed, match="restart the query, it writes again what is missing"):
             play.commit(messages, 0)
-    record_now = play.standing().record
+    record_now = play.state().record
     assert record_now is not None
     assert [share.fate for share in record_now.shares] == [Fate.ENDED, Fate.ENDED, Fate.LOST]
     play.abort(messages, 0)
@@ -399,11 +399,11 @@ def test_of_two_drivers_only_one_records(play: Play, topic: str, log: Log) -> No
     fast = play.tasks(0, ROWS)
     with dying(two_phase, "commit_all"):
         play.commit(fast, 0)
-    standing = play.log.standing()
-    assert standing.record is not None
-    with pytest.raises(AlreadyRecorded, match="two run on the same checkpoint"):
-        play.log.record(standing.record)
-    with pytest.raises(AnotherUse, match="now it has 1 records"):
+    state = play.log.state()
+    assert state.record is not None
+    with pytest.raises(AlreadyRecorded, match="two drivers run on the same checkpoint"):
+        play.log.record(state.record)
+    with pytest.raises(WrongCommitLog, match="now it has 1 records"):
         play.commit(slow, 0)  # finishes what the other one recorded, and has other rows itself
     play.run(1, {0: ["f"]})
     assert log.committed(topic) == [*VALUES, b"f"]

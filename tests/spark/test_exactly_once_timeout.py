@@ -17,7 +17,7 @@ from ottla.errors import TransactionFailed
 from ottla.net import Cluster
 from ottla.produce import coordinator
 from ottla.spark import two_phase
-from ottla.spark.sink import Written
+from ottla.spark.sink import TaskResult
 
 pytestmark = pytest.mark.broker
 ROWS = {0: ["a", "b"], 1: ["c"]}
@@ -42,7 +42,7 @@ def _await_timeout(cluster: LocalCluster, messages: list[WriterCommitMessage]) -
     deadline = time.monotonic() + _SECONDS
     with Cluster(cluster.bootstrap) as client:
         for message in messages:
-            assert isinstance(message, Written)
+            assert isinstance(message, TaskResult)
             assert message.share is not None
             assert message.share.prepared is not None
             while coordinator.is_ongoing(client, message.share.prepared):

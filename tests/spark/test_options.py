@@ -14,15 +14,15 @@ from ottla.config import Plain, Scram
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
 from ottla.model import Isolation, TopicPartition
-from ottla.spark import names
-from ottla.spark.names import CONNECTION, IGNORED, READING, REFUSED, WRITING
+from ottla.spark import option_names
+from ottla.spark.option_names import CONNECTION, IGNORED, READING, REFUSED, WRITING
 from ottla.spark.options import connection
 from ottla.spark.read_options import (
     Assigned,
     End,
+    FixedOffsets,
     NoMatch,
     Pattern,
-    Places,
     ReadOptions,
     Times,
     Topics,
@@ -64,7 +64,7 @@ def test_what_is_not_supported_is_refused_with_what_to_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(IGNORED))
 def test_what_has_no_meaning_is_passed_over_with_a_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    names._told.discard(name.lower())
+    option_names._warned.discard(name.lower())
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert for_batch({**BASE, name: "1"}) == for_batch(BASE)
@@ -122,7 +122,7 @@ def test_a_forgotten_prefix_is_told() -> None:
 
 
 def test_a_name_like_no_other_gets_the_list() -> None:
-    with pytest.raises(ConfigError, match="option zzz is unknown for reading; there are assign, commitGroup"):
+    with pytest.raises(ConfigError, match="option zzz is unknown for reading; accepted are assign, commitGroup"):
         for_batch({**BASE, "zzz": "1"})
 
 
@@ -144,24 +144,24 @@ def test_names_count_in_any_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("given", "subscription"),
     [
         ({"subscribe": " a, b ,,a"}, Topics(("a", "b"))),
         ({"subscribePattern": "click.*"}, Pattern("click.*")),
         ({"assign": '{"b":[1,0],"a":[2]}'}, Assigned((("a", 2), ("b", 0), ("b", 1)))),  # type: ignore[arg-type]
     ],
 )
-def test_what_to_read(given: dict[str, str], what: object) -> None:
-    assert for_batch({**SERVERS, **given}).what == what
+def test_what_to_read(given: dict[str, str], subscription: object) -> None:
+    assert for_batch({**SERVERS, **given}).subscription == subscription
 
 
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({}, "exactly one of the options subscribe, subscribePattern and assign says what to read; none is given"),
-        ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign exclude each other"),
-        ({"subscribe": " , "}, "option subscribe is ','; accepted are names of topics"),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({}, "set exactly one of the options subscribe, subscribePattern and assign; none is given"),
+        ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign are mutually exclusive"),
+        ({"subscribe": " , "}, "option subscribe is ','; accepted are topic names"),
+        ({"subscribePattern": "("}, "not a valid regular expression"),
         ({"subscribePattern": ""}, "option subscribePattern is empty"),
         ({"assign": "a"}, r"option assign is 'a'; accepted is JSON such as \{\"clicks\":\[0,1\]\}"),
         ({"assign": '{"a":[-1]}'}, "option assign is"),
@@ -192,7 +192,7 @@ def test_a_batch_reads_everything_and_a_stream_what_comes() -> None:
 
 def test_offsets_are_given_by_partition_with_both_ends_as_numbers() -> None:
     start = batch(startingOffsets='{"clicks":{"0":23,"1":-2}}').start
-    assert start == Places(
+    assert start == FixedOffsets(
         "startingOffsets", {TopicPartition("clicks", 0): 23, TopicPartition("clicks", 1): End.EARLIEST}
     )
 
@@ -272,16 +272,16 @@ def test_portions_and_fetching() -> None:
         retryTimeout="2m",
         **{"kafka.isolation.level": "READ_COMMITTED", "kafka.fetch.max.bytes": "2048", "kafka.fetch.max.wait.ms": "5"},
     )
-    portions = wanted.portions
-    assert (portions.max_records, portions.min_records, portions.max_delay) == (100, 10, 90.0)
-    assert (portions.max_bytes, portions.task_bytes) == (64 << 20, 1000)
-    assert (portions.tasks_at_least, portions.task_records) == (7, 50)
-    assert (wanted.isolation, wanted.group, wanted.patience) == (Isolation.READ_COMMITTED, "lag", 120.0)
+    limits = wanted.limits
+    assert (limits.max_records, limits.min_records, limits.max_delay) == (100, 10, 90.0)
+    assert (limits.max_bytes, limits.task_bytes) == (64 << 20, 1000)
+    assert (limits.min_tasks, limits.task_records) == (7, 50)
+    assert (wanted.isolation, wanted.group, wanted.retry_timeout) == (Isolation.READ_COMMITTED, "lag", 120.0)
     assert (wanted.fetching.request_bytes, wanted.fetching.max_wait) == (2048, 0.005)
 
 
 def test_limits_of_a_stream_are_told_and_ignored_by_a_batch(caplog: pytest.LogCaptureFixture) -> None:
-    assert batch(maxOffsetsPerTrigger="5").portions.max_records == 5
+    assert batch(maxOffsetsPerTrigger="5").limits.max_records == 5
     assert "option maxOffsetsPerTrigger is for streaming queries" in caplog.text
 
 
@@ -299,7 +299,7 @@ def test_what_is_wanted_travels_to_executors() -> None:
 def test_timeouts_and_names_of_the_client() -> None:
     found = connection({**BASE, "kafka.request.timeout.ms": "1500", "kafka.default.api.timeout.ms": "9000"})
     assert (found.timeouts.request, found.timeouts.total) == (1.5, 9.0)
-    assert found.patient(77.0).timeouts.total == 77.0
+    assert found.with_timeout(77.0).timeouts.total == 77.0
     assert connection({**BASE, "kafka.client.id": "me"}).client_id == "me"
     assert connection({**BASE, "groupIdPrefix": "team"}).client_id == "team"
 
@@ -366,7 +366,7 @@ def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, 
                 "ssl_truststore_location": "/x",
                 "ssl_truststore_certificates": PEM,
             },
-            "exclude each other",
+            "are mutually exclusive",
         ),
         (
             {"security_protocol": "SSL", "ssl_keystore_type": "PEM", "ssl_keystore_key": KEY},
@@ -374,7 +374,7 @@ def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, 
         ),
         (
             {"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": "ldap"},
-            "accepted are https, and nothing at all",
+            "accepted are https and an empty text",
         ),
     ],
 )

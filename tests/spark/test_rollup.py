@@ -113,12 +113,12 @@ def test_other_formats_are_decoded_by_a_function(spark: SparkSession) -> None:
     [
         ({"window": "soon"}, "window is 'soon'; accepted is a time such as"),
         ({"window": "0s"}, "window is '0s'"),
-        ({"window": "1m", "by": ["user"]}, "'user' is no place in a record; accepted are json:FIELD"),
-        ({"window": "1m", "event_time": "json:"}, "'json:' is no place in a record"),
-        ({"window": "1m", "measures": ["avg(json:x)"]}, "'avg(json:x)' is nothing to add up"),
-        ({"window": "1m", "measures": ["count(json:x)"]}, "nothing to add up"),
-        ({"window": "1m", "measures": ["sum"]}, "nothing to add up"),
-        ({"window": "1m", "measures": []}, "nothing is added up"),
+        ({"window": "1m", "by": ["user"]}, "'user' is not a field of a record; accepted are json:FIELD"),
+        ({"window": "1m", "event_time": "json:"}, "'json:' is not a field of a record"),
+        ({"window": "1m", "measures": ["avg(json:x)"]}, "'avg(json:x)' is not a measure"),
+        ({"window": "1m", "measures": ["count(json:x)"]}, "is not a measure"),
+        ({"window": "1m", "measures": ["sum"]}, "is not a measure"),
+        ({"window": "1m", "measures": []}, "no measures: give"),
         ({"window": "1m", "by": ["json:a", "json:a"]}, "would have a twice"),
     ],
 )

@@ -179,4 +179,4 @@ def test_a_login_module_as_databricks_names_it() -> None:
         sasl_jaas_config="kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required"
         ' username="me" password="mine";',
     )
-    assert found.protection.sasl == Plain("me", "mine")
+    assert found.security_options.sasl == Plain("me", "mine")

@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 )
 
 from ottla.errors import ConfigError, InputError
-from ottla.spark.rows import fingerprint, shape_of
+from ottla.spark.rows import fingerprint, row_format
 from ottla.spark.sink import batch_writer, stream_writer
-from ottla.spark.sink_options import Guarantee, batch_settings, of_session, stream_settings
+from ottla.spark.sink_options import Guarantee, batch_settings, session_commit_log, stream_settings
 from ottla.wire.batch import Codec
 
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -95,7 +95,7 @@ def test_wrong_options_are_refused_by_name(options: dict[str, str], told: str) -
 
 
 def test_a_topic_that_cannot_be_one_is_refused() -> None:
-    with pytest.raises(InputError, match="'a b' is no topic name"):
+    with pytest.raises(InputError, match="'a b' is not a topic name"):
         batch_settings({**BROKERS, "topic": "a b"})
 
 
@@ -109,9 +109,9 @@ def test_the_commit_log_is_beside_the_checkpoint_unless_told_otherwise() -> None
 
 def test_without_a_place_of_its_own_the_commit_log_is_beside_the_checkpoints_of_the_session() -> None:
     assert stream_settings(BROKERS).commit_log is None
-    assert of_session("file:/checkpoints") == Path("/checkpoints/ottla-sink")
+    assert session_commit_log("file:/checkpoints") == Path("/checkpoints/ottla-sink")
     with pytest.raises(ConfigError, match=r"checkpointLocation or commitLog on this query, or spark\.sql"):
-        of_session(None)
+        session_commit_log(None)
 
 
 def test_what_says_the_usual_is_taken() -> None:
@@ -155,24 +155,24 @@ def test_overwriting_is_refused() -> None:
 )
 def test_wrong_columns_are_refused_by_name(types: dict[str, DataType], topic: str | None, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        shape_of(_schema(**types), topic)
+        row_format(_schema(**types), topic)
     assert told in str(caught.value)
 
 
 def test_columns_that_a_record_does_not_have_are_left_out() -> None:
     read = {"key": BYTES, "value": BYTES, "topic": TEXT, "partition": INT, "offset": LONG, "headers": _headers(BYTES)}
-    assert shape_of(_schema(**read), "t").columns == ("key", "value", "headers", "partition")
-    assert shape_of(_schema(**read), None).columns == ("key", "value", "headers", "topic", "partition")
+    assert row_format(_schema(**read), "t").columns == ("key", "value", "headers", "partition")
+    assert row_format(_schema(**read), None).columns == ("key", "value", "headers", "topic", "partition")
     timed = _schema(value=TEXT, timestamp=TimestampType(), timestampType=INT)
-    assert shape_of(timed, "t").columns == ("value", "timestamp")
+    assert row_format(timed, "t").columns == ("value", "timestamp")
 
 
 def test_the_option_wins_over_the_column_even_of_a_wrong_type() -> None:
-    assert shape_of(_schema(value=TEXT, topic=INT), "t").columns == ("value",)
+    assert row_format(_schema(value=TEXT, topic=INT), "t").columns == ("value",)
 
 
 def test_rows_without_a_topic_are_refused() -> None:
-    shape = shape_of(_schema(value=TEXT, topic=TEXT), None)
+    shape = row_format(_schema(value=TEXT, topic=TEXT), None)
     rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", None]})
     with pytest.raises(InputError, match="1 rows have no topic"):
         shape.table(rows)
@@ -182,7 +182,7 @@ def test_rows_without_a_time_get_that_of_now() -> None:
     then, before = datetime(2026, 1, 1, tzinfo=UTC), datetime.now(UTC)
     times = pa.array([then, None], pa.timestamp("us", tz="Etc/UTC"))
     rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "timestamp": times})
-    found = shape_of(_schema(value=TEXT, timestamp=TimestampType()), "t").table(rows).column("timestamp").to_pylist()
+    found = row_format(_schema(value=TEXT, timestamp=TimestampType()), "t").table(rows).column("timestamp").to_pylist()
     assert found[0] == then
     assert before <= found[1] <= datetime.now(UTC)
 

@@ -156,7 +156,7 @@ def test_what_is_gone_is_left_out_where_that_is_allowed(
         ({"subscribe": "source-no-such-topic"}, "source-no-such-topic.*UNKNOWN_TOPIC_OR_PARTITION"),
         ({"startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({"kafka.enable.auto.commit": "true"}, "set commitGroup to its name"),
-        ({"assign": '{"t":[0]}'}, "subscribe and assign exclude each other"),
+        ({"assign": '{"t":[0]}'}, "subscribe and assign are mutually exclusive"),
         ({"kafka.bootstrap.servers": ""}, "option kafka.bootstrap.servers is missing"),
         ({"kafka.security.protocol": "SASL_SSL"}, "accepted are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
     ],
@@ -177,8 +177,8 @@ def test_a_partition_that_does_not_exist_is_refused(spark: SparkSession, kafka: 
 @pytest.mark.parametrize(
     ("schema", "error"),
     [
-        ("value string", "the schema has value as string; it is binary: read it so, and cast it"),
-        ("payload binary", "the schema has a column payload; there are key, value, topic"),
+        ("value string", "the schema has value as string; it is binary: read it as that, and cast it"),
+        ("payload binary", "the schema has a column payload; the source has key, value, topic"),
     ],
 )
 def test_a_schema_that_is_not_of_the_source_is_refused(

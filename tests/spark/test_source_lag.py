@@ -11,39 +11,39 @@ import pytest
 
 from ottla.errors import ConfigError
 from ottla.events import BatchDone, Event, LagMeasured
-from ottla.spark.lag import LagListener, Sights
+from ottla.spark.lag import EndHistory, LagListener
 
 
 def test_at_the_end_there_is_no_lag() -> None:
-    sights = Sights()
-    assert sights.behind(5, 100.0) == 0.0
-    sights.see(10, 100.0)
-    assert sights.behind(10, 200.0) == 0.0
-    assert sights.behind(11, 200.0) == 0.0
+    history = EndHistory()
+    assert history.seconds_behind(5, 100.0) == 0.0
+    history.add(10, 100.0)
+    assert history.seconds_behind(10, 200.0) == 0.0
+    assert history.seconds_behind(11, 200.0) == 0.0
 
 
-def test_between_two_sights_the_log_grew_evenly() -> None:
-    sights = Sights()
-    sights.see(0, 100.0)
-    sights.see(100, 110.0)
-    sights.see(100, 120.0)
-    assert sights.behind(0, 120.0) == 20.0
-    assert sights.behind(50, 120.0) == 15.0
-    assert sights.behind(99, 120.0) == pytest.approx(10.1)
+def test_between_two_history_the_log_grew_evenly() -> None:
+    history = EndHistory()
+    history.add(0, 100.0)
+    history.add(100, 110.0)
+    history.add(100, 120.0)
+    assert history.seconds_behind(0, 120.0) == 20.0
+    assert history.seconds_behind(50, 120.0) == 15.0
+    assert history.seconds_behind(99, 120.0) == pytest.approx(10.1)
 
 
 def test_what_is_older_than_the_first_sight_lags_at_least_since_then() -> None:
-    sights = Sights()
-    sights.see(1000, 100.0)
-    assert sights.behind(10, 130.0) == 30.0
+    history = EndHistory()
+    history.add(1000, 100.0)
+    assert history.seconds_behind(10, 130.0) == 30.0
 
 
 def test_a_topic_that_was_created_anew_is_looked_at_anew() -> None:
-    sights = Sights()
-    sights.see(1000, 100.0)
-    sights.see(10, 200.0)
-    assert sights.behind(10, 210.0) == 0.0
-    assert sights.behind(3, 210.0) == 10.0
+    history = EndHistory()
+    history.add(1000, 100.0)
+    history.add(10, 200.0)
+    assert history.seconds_behind(10, 210.0) == 0.0
+    assert history.seconds_behind(3, 210.0) == 10.0
 
 
 def progress(batch: int, end: Any, latest: Any, *, rows: int = 10, name: str | None = "archive") -> Any:

@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_topic_is_refused(spark: SparkSession, kafka: Lo
     write(kafka.bootstrap, other, range(5))
     Play(spark, kafka.bootstrap, one, tmp_path).until_now()
     play = Play(spark, kafka.bootstrap, other, tmp_path, failOnDataLoss="false")
-    with pytest.raises(Exception, match=f"the checkpoint is that of a query on {one}, none of which is read now"):
+    with pytest.raises(Exception, match=f"the checkpoint belongs to a query on {one}; this query reads none"):
         play.until_now()
     assert play.values == []
 

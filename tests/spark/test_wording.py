@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 from ottla import Producer
 from ottla.errors import Advice
 from ottla.model import OffsetRange
-from ottla.spark import reading
+from ottla.spark import read_task
 from ottla.spark.batch_source import BatchReader
 from ottla.spark.columns import full_schema
 from ottla.spark.read_options import for_batch, for_stream
-from ottla.spark.reading import Slice
+from ottla.spark.read_task import Slice
 from ottla.spark.source import OttlaSource
 from ottla.spark.stream_source import StreamReader
 from ottla.spark.wording import WORDS
@@ -41,8 +41,8 @@ def schema() -> StructType:
 def kafka(fake_kafka: FakeKafka) -> Iterator[FakeKafka]:
     fake_kafka.create_topic("clicks", partitions=1)
     yield fake_kafka
-    while reading._clients:
-        reading._clients.popitem()[1].close()
+    while read_task._readers:
+        read_task._readers.popitem()[1].close()
 
 
 def test_tls_on_a_listener_without_it(kafka: FakeKafka) -> None:

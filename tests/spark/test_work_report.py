@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.cli.commands import run, run_program
 
-from ottla.cli.views.work_report import report_html, report_svg, report_text
+from ottla.cli.work.report_page import report_html, report_svg, report_text
 from ottla.errors import InputError
 from ottla.events import RotatingFiles, StoreDown, UnitEnded, UnitReclaimed
 from ottla.events.values import fields_of
@@ -159,12 +159,12 @@ def test_the_command_writes_a_table_and_files(tmp_path: Path) -> None:
 
 def test_the_command_refuses_what_it_cannot_read_or_write(tmp_path: Path) -> None:
     result = run("work", "report", str(tmp_path))
-    assert (result.exit_code, result.stderr.count("there are no files of events at")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("no event files at")) == (1, 1)
     result = run("work", "report", str(tmp_path), "--svg", str(tmp_path / "no" / "chart.svg"))
     assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)
 
 
 def test_a_place_without_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are no files of events at"):
+    with pytest.raises(InputError, match="no event files at"):
         find_files(str(tmp_path))
     assert find_files("s3://logs/fleet/") == ["s3://logs/fleet/events-*.jsonl", "s3://logs/fleet/events-*.jsonl.gz"]

@@ -1,4 +1,4 @@
-"""Topics of their own for each test, puppets, and a broker that tests may kill and that soon forgets producer ids."""
+"""A new topic for each test, puppets, and a broker that tests may kill and that soon forgets producer ids."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def create_topic(bootstrap: str, *, partitions: int = 1, replicas: int = 1) -> s
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where puppets come from."""
+    """The process that forks puppets."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
         yield nursery
 
 
 @pytest.fixture
 def puppet(nursery: Nursery) -> Iterator[NewPuppet]:
-    """Starts processes with producers; they end with the test."""
+    """Starts processes with producers, which end with the test."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(nursery.puppet())
 
 
 @pytest.fixture(scope="session")
 def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker that forgets a producer id after two seconds; tests kill it and start it again."""
+    """One broker that forgets a producer id after two seconds. Tests kill and restart it."""
     settings = {"producer.id.expiration.ms": "2000", "producer.id.expiration.check.interval.ms": "500"}
     with LocalCluster("lonely", brokers=1, settings=settings, dir=tmp_path_factory.mktemp("lonely")) as cluster:
         yield cluster

@@ -1,8 +1,8 @@
-"""Programs with a producer that do what they are told over a socket, and may be killed at any moment.
+"""Programs with a producer that are controlled over a socket, and may be killed at any moment.
 
-A JSON object a line comes in, one a line goes out: what came of it, or which error. What must be known after a kill
-(which records were persisted) is appended to a file, since an answer that nobody read would be no proof. The programs
-are forked from one that has imported everything, so that the thirtieth costs no more than a fork.
+One JSON object per line comes in, one per line goes out: the result, or the error. What must be known after a kill
+(which records were persisted) is appended to a file, since an answer that was never read proves nothing. The programs
+are forked from one that has imported everything, so that each costs only a fork.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEYS = 4
 
 
 def value_of(writer: str, counter: int, size: int) -> bytes:
-    """The record of a writer with this number."""
+    """The value of a writer's record with this number."""
     return f"{writer}:{counter}:".encode().ljust(size, b".")
 
 
@@ -57,7 +57,7 @@ class Puppet:
     def open(
         self, *, bootstrap: str, spool: dict[str, Any], buffer: int = 64 << 20, wait: float = 60.0, **more: Any
     ) -> int:
-        """Makes the producer; `more` are options of `Batching`, and `timeout` in seconds for requests."""
+        """Create the producer. `more` are options of `Batching`, and `timeout` in seconds for requests."""
         timeout = more.pop("timeout", 5.0)
         lane.CHECK_AFTER = more.pop("check_after", lane.CHECK_AFTER)
         if "when_full" in spool:
@@ -84,7 +84,7 @@ class Puppet:
         partition: int | None = None,
         batches: bool = False,
     ) -> int:
-        """Sends numbered records; with `batches` each is a batch of its own, on disk if there is write-ahead."""
+        """Send numbered records. With `batches` each is its own batch, on disk if there is write-ahead."""
         for number in range(start, start + count):
             value = value_of(writer, number, size)
             self._deliveries.append(self.producer.send(topic, value, key, partition=partition))
@@ -93,7 +93,7 @@ class Puppet:
         return count
 
     def send_until_refused(self, *, topic: str, writer: str, most: int, size: int) -> tuple[int, str]:
-        """Sends numbered records until a send raises; how many were taken, and what it raised."""
+        """Send numbered records until a send raises. Returns how many were accepted, and the error."""
         for number in range(most):
             try:
                 self._deliveries.append(self.producer.send(topic, value_of(writer, number, size)))
@@ -103,60 +103,60 @@ class Puppet:
 
     @property
     def producer(self) -> Producer:
-        """The open one."""
+        """The open producer."""
         assert self._producer is not None
         return self._producer
 
     def persist(self, *, timeout: float = 30.0) -> float:
-        """How long it took."""
-        began = time.monotonic()
+        """Persist. Returns how long it took."""
+        started = time.monotonic()
         self.producer.persist(timeout)
-        return time.monotonic() - began
+        return time.monotonic() - started
 
     def flush(self, *, timeout: float = 60.0) -> None:
-        """Waits for everything."""
+        """Wait for everything."""
         self.producer.flush(timeout)
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Ends the producer."""
+        """Close the producer."""
         self.producer.close(timeout)
 
     def outcomes(self) -> dict[str, int]:
-        """What became of the records that were sent."""
+        """The outcomes of the records that were sent."""
         return Counter(map(_outcome, self._deliveries))
 
     def events(self) -> list[dict[str, Any]]:
-        """What was told of the spool."""
+        """The events about the spool."""
         return self._events
 
     def offsets(self, *, timeout: float = 30.0) -> list[tuple[int, int]]:
         """Partition and offset of each record that was sent."""
-        return [(sent.partition, sent.offset) for sent in (d.result(timeout) for d in self._deliveries)]
+        return [(sent.partition, sent.offset) for sent in (delivery.result(timeout) for delivery in self._deliveries)]
 
     def memory(self) -> int:
-        """The most bytes that were resident so far."""
+        """The peak resident memory in bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def storm(self, *, topic: str, life: int, threads: int, notes: str) -> None:
-        """Threads send for ever; one more persists now and then and notes what can no longer be lost."""
+        """Start threads that send forever; another one persists now and then and notes what can no longer be lost."""
         storm = Storm(self.producer, topic, life=life, threads=threads)
         storm.begin(notes)
 
     def fail_fdatasync(self, *, times: int, then_limit: int | None = None) -> None:
-        """The next so many fail; the disk takes no file that is longer than `then_limit` from then on."""
+        """Make the next `times` calls fail. From then on no file may be longer than `then_limit`."""
         self._fdatasync.failing = times
         self._fdatasync.failed = lambda: None if then_limit is None else self.limit_files(size=then_limit)
 
     def fdatasyncs(self) -> int:
-        """How many there were, failed ones included."""
+        """The number of calls, failed ones included."""
         return self._fdatasync.calls
 
     def fail_renames(self, *, times: int) -> None:
-        """The next so many fail."""
+        """Make the next `times` calls fail."""
         self._rename.failing = times
 
     def limit_files(self, *, size: int | None) -> None:
-        """No file may be longer; what is written over that is cut short and then refused."""
+        """Limit the size of files: what is written beyond it is cut short and then refused."""
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
@@ -173,7 +173,7 @@ def _outcome(delivery: Delivery) -> str:
 
 
 class Failing:
-    """Stands where a function of `os` was: counts its calls, and fails on demand as a disk does."""
+    """Replaces a function of `os`: counts its calls, and fails on demand like a disk."""
 
     def __init__(self, name: str) -> None:
         self.calls = 0
@@ -182,13 +182,13 @@ class Failing:
         self._real: Callable[..., None] = getattr(os, name)
         setattr(os, name, self)
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *arguments: Any) -> None:
         self.calls += 1
         if self.failing:
             self.failing -= 1
             self.failed()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._real(*given)
+        self._real(*arguments)
 
 
 class Storm:
@@ -201,7 +201,7 @@ class Storm:
         self._sent = [0] * threads
 
     def begin(self, notes: str) -> None:
-        """Starts them."""
+        """Start the threads."""
         for number in range(len(self._sent)):
             threading.Thread(target=self._send, args=(number,), daemon=True).start()
         threading.Thread(target=self._persist, args=(notes,), daemon=True).start()
@@ -222,44 +222,44 @@ class Storm:
         while True:
             sent = list(self._sent)
             self._producer.persist(60)
-            # One write that is whole or not there: a line of a killed process is never half true.
+            # One write, so that a killed process leaves the whole line or nothing.
             with Path(notes).open("ab", buffering=0) as file:
                 file.write(json.dumps({"life": self._life, "persisted": sent}).encode() + b"\n")
             time.sleep(chance.random() * 0.05)
 
 
 def serve(address: str) -> None:
-    """Forks a puppet for everyone who connects; until standard input ends."""
+    """Fork a puppet for each connection, until standard input ends."""
     warm()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system buries them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the children
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
         os.write(1, b"ready\n")
         while listener.fileno() in select.select([listener.fileno(), 0], [], [])[0]:
-            strings, _ = listener.accept()
-            with strings:
+            connection, _ = listener.accept()
+            with connection:
                 if os.fork() == 0:
                     listener.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    obey(strings)
+                    obey(connection)
                     return
 
 
-def obey(strings: socket.socket) -> None:
-    """Does one thing after the other, until nobody is at the other end."""
+def obey(connection: socket.socket) -> None:
+    """Execute one command after the other, until the other end disconnects."""
     puppet = Puppet()
-    with strings.makefile("rw", encoding="utf-8") as file:
+    with connection.makefile("rw", encoding="utf-8") as file:
 
-        def answer(what: dict[str, Any]) -> None:
-            file.write(json.dumps(what) + "\n")
+        def answer(message: dict[str, Any]) -> None:
+            file.write(json.dumps(message) + "\n")
             file.flush()
 
         answer({"ok": os.getpid()})
         for line in file:
-            given = json.loads(line)
+            command = json.loads(line)
             try:
-                answer({"ok": getattr(puppet, given.pop("do"))(**given)})
+                answer({"ok": getattr(puppet, command.pop("do"))(**command)})
             except (OttlaError, TimeoutError) as error:
                 answer({"error": type(error).__name__, "text": str(error)})
 

@@ -1,4 +1,4 @@
-"""Disks that are full, that lie once, that cut writes short, and that change what was written."""
+"""Disks that are full, that fail an fsync, that cut writes short, and that change what was written."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SIZE = 1000
 
 @pytest.fixture
 def broker() -> Iterator[FakeKafka]:
-    """With one topic of one partition."""
+    """A broker with one topic of one partition."""
     with FakeKafka(topics={_TOPIC: 1}) as kafka:
         yield kafka
 
 
 def numbers(broker: FakeKafka) -> list[int]:
-    """The numbers of the records, as they lie in the log."""
+    """The numbers of the records, in log order."""
     return [int(bytes(record.value or b"").split(b":")[1]) for record in broker.records(_TOPIC, 0)]
 
 
@@ -46,7 +46,7 @@ def knowing(broker: FakeKafka, puppet: NewPuppet, path: Path, **options: object)
 
 
 def deliver(broker: FakeKafka, puppet: NewPuppet, path: Path) -> list[dict[str, object]]:
-    """The next producer delivers what is there; what it tells of the spool."""
+    """The next producer delivers what is there. Returns its events about the spool."""
     broker.all_up()
     heir = puppet()
     heir.ask("open", bootstrap=broker.bootstrap, spool={"path": str(path)})
@@ -70,7 +70,7 @@ def _mounted(folder: Path, size: str) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A file system of 4 MB, and what makes it larger."""
+    """A file system of 4 MB, and a function that makes it larger."""
     with _mounted(tmp_path / "disk", "4m") as folder:
         yield folder, lambda: _run("mount", "-o", "remount,size=64m", str(folder))
 
@@ -109,11 +109,11 @@ def test_what_was_persisted_before_the_disk_was_full_survives_a_kill(
     with pytest.raises(Refused, match="No space left"):
         program.ask("persist", timeout=1.0)
     program.kill()
-    small_disk[1]()  # what was kept before a producer id was known is written again with it, and that takes room
+    small_disk[1]()  # batches stored without a producer id are written again with it, which takes room
     deliver(broker, puppet, path)
-    found = numbers(broker)
-    assert found == list(range(len(found)))
-    assert len(found) >= 1000
+    delivered = numbers(broker)
+    assert delivered == list(range(len(delivered)))
+    assert len(delivered) >= 1000
 
 
 def test_a_write_that_was_cut_short_leaves_nothing_half(broker: FakeKafka, puppet: NewPuppet, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_an_fdatasync_that_fails_once_is_not_believed_the_second_time(
     program.ask("send", topic=_TOPIC, writer="a", start=21, count=1, size=5000)
     program.ask("persist")
     program.kill()
-    # What the failed one may have lost was written a second time, into another file.
+    # What the failed fsync may have lost was written again, into another file.
     assert sum(value_of("a", 21, 5000) in file.read_bytes() for file in path.glob("*.log")) == 2
     assert deliver(broker, puppet, path) == []
     assert numbers(broker) == list(range(22))
@@ -280,7 +280,7 @@ def _free_bytes(path: Path) -> int:
 
 
 def _fill(path: Path) -> None:
-    """With as much as the disk takes."""
+    """Fill it with as much as the disk takes."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)):
             pass
@@ -302,5 +302,5 @@ def test_on_a_full_disk_the_oldest_are_dropped_if_that_was_asked_for(
         program.ask("flush")
     dropped = sum(event["records"] for event in program.ask("events") if event["kind"] == "dropped")
     program.ask("close")
-    assert numbers(broker) == [0, *range(1 + dropped, 8001)], "the oldest are gone, and only they"
-    assert dropped < 7500, "no more than had to"
+    assert numbers(broker) == [0, *range(1 + dropped, 8001)], "only the oldest are gone"
+    assert dropped < 7500, "no more than necessary"

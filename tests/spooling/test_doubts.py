@@ -1,4 +1,4 @@
-"""Batches on disk of which nobody knows whether they were written: marks lost, ids forgotten, two owners."""
+"""Batches on disk that may or may not have been written: marks lost, ids forgotten, two owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL = (1, 2, 3)
 
 
 def lose_marks(spool: Path) -> int:
-    """The acknowledgements were never written down; how many files had some."""
+    """Remove the marks, as if they were never written. Returns how many files had some."""
     marks = list(spool.glob("*.done"))
     for path in marks:
         path.unlink()
@@ -43,7 +43,7 @@ def test_twenty_written_batches_that_look_unsent_are_not_written_again(
     heir.ask("flush")
     heir.ask("close")
     log = read_log(kafka.bootstrap, topic)
-    assert [(found.writer, found.counter) for found in log] == [
+    assert [(record.writer, record.counter) for record in log] == [
         *(("a", number) for number in range(20)),
         *(("b", number) for number in range(5)),
     ]
@@ -60,12 +60,12 @@ def test_a_producer_id_that_the_broker_forgot_doubles_nothing(
     victim.ask("send", topic=topic, writer="a", start=0, count=20, batches=True)
     victim.ask("flush")
     lonely.freeze(1)
-    # The broker finds these in its sockets when it goes on; whether they are written nobody will know.
+    # The broker finds these in its sockets when it resumes; whether it writes them is unknown.
     victim.ask("send", topic=topic, writer="a", start=20, count=5, batches=True)
     victim.kill()
     lonely.thaw(1)
     assert lose_marks(path) == 1
-    time.sleep(4)  # the id expires after 2 s and is thrown out within another 0.5 s; nothing tells when
+    time.sleep(4)  # the id expires after 2 s and is removed within another 0.5 s, without any sign
     heir = puppet()
     heir.ask("open", bootstrap=lonely.bootstrap, spool=spool)
     heir.ask("send", topic=topic, writer="b", start=0, count=5)
@@ -88,10 +88,10 @@ def test_a_producer_that_was_away_for_longer_than_its_id_lives_doubles_nothing(
     lonely.freeze(1)
     program.ask("send", topic=topic, writer="a", start=5, count=1)
     with pytest.raises(Refused, match="TimeoutError"):
-        program.ask("flush", timeout=2.0)  # the request has run out of time, and lies in the broker's socket
+        program.ask("flush", timeout=2.0)  # the request has timed out, and is in the broker's socket
     program.freeze()
     lonely.thaw(1)
-    time.sleep(4)  # it is written; then the id expires, and nothing tells when
+    time.sleep(4)  # it is written; then the id expires, without any sign
     program.thaw()
     program.ask("send", topic=topic, writer="a", start=6, count=5)
     program.ask("flush")

@@ -16,7 +16,7 @@ from ottla.testing import FakeKafka, When
 
 from .conftest import NewPuppet, create_topic
 from .puppet import value_of
-from .stage import Found, doubles, read_log
+from .stage import LogRecord, doubles, read_log
 
 _KILLS = 30
 _THREADS = 3
@@ -31,16 +31,16 @@ def persisted(notes: Path) -> dict[str, int]:
     return known
 
 
-def misplaced(log: list[Found]) -> list[Found]:
-    """Records with a key that lie behind a later one of that key."""
+def misplaced(log: list[LogRecord]) -> list[LogRecord]:
+    """Records with a key that are behind a later one of that key."""
     last: dict[str, tuple[int, int]] = defaultdict(lambda: (-1, -1))
-    wrong: list[Found] = []
-    for found in log:
-        if found.key is not None:
-            at = int(found.writer.partition(".")[0]), found.counter
-            if at < last[found.key]:
-                wrong.append(found)
-            last[found.key] = max(at, last[found.key])
+    wrong: list[LogRecord] = []
+    for record in log:
+        if record.key is not None:
+            position = int(record.writer.partition(".")[0]), record.counter
+            if position < last[record.key]:
+                wrong.append(record)
+            last[record.key] = max(position, last[record.key])
     return wrong
 
 
@@ -69,8 +69,8 @@ def test_thirty_kills_lose_nothing_that_was_persisted_and_double_nothing(
 
     log = read_log(kafka.bootstrap, topic)
     known = persisted(notes)
-    there = {(found.writer, found.counter) for found in log}
-    lost = [(w, n) for w, count in known.items() for n in range(count) if (w, n) not in there]
+    in_log = {(record.writer, record.counter) for record in log}
+    lost = [(w, n) for w, count in known.items() for n in range(count) if (w, n) not in in_log]
     assert sum(known.values()) > 1000
     assert len(known) >= _THREADS * _KILLS // 2, "most of them lived long enough to persist something"
     assert not lost
@@ -79,7 +79,7 @@ def test_thirty_kills_lose_nothing_that_was_persisted_and_double_nothing(
 
 
 @pytest.mark.parametrize(("before", "cut_off"), [(0, 1), (0, 4), (1, 1), (1, 5), (3, 7)])
-def test_an_acknowledgement_that_was_cut_off_before_the_kill_doubles_nothing(
+def test_an_acknowledgement_that_was_cut_off_before_the_kill_duplicates_nothing(
     puppet: NewPuppet, tmp_path: Path, before: int, cut_off: int
 ) -> None:
     spool = {"path": str(tmp_path / "spool"), "write_ahead": True}
@@ -93,7 +93,7 @@ def test_an_acknowledgement_that_was_cut_off_before_the_kill_doubles_nothing(
         eventually(lambda: fault.hits > 0)
         victim.kill()
         written = [record.value for record in kafka.records("t", 0)]
-        assert len(written) > before, "the broker has a batch of which nobody heard"
+        assert len(written) > before, "the broker has a batch without an acknowledgement"
         kafka.clear_faults()
         heir = puppet()
         heir.ask("open", bootstrap=kafka.bootstrap, spool=spool)

@@ -1,4 +1,4 @@
-"""A spool without write-ahead: no broker is there, and what is sent goes to disk until one is back."""
+"""A spool without write-ahead: while no broker can be reached, what is sent goes to disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_two_hundred_megabytes_wait_on_disk_and_not_in_memory_and_are_replayed_i
     assert program.ask("outcomes") == {"delivered": 200_100}
     program.ask("close")
     assert counters(read_log(lonely.bootstrap, topic), "a") == list(range(200_100))
-    # The buffer, the deliveries of 200,000 records, and what allocators keep back; without a bound it would be 200.
+    # The buffer, the deliveries of 200,000 records, and what allocators retain; unbounded it would be 200.
     assert grown < 100 * _MIB
     assert not list((tmp_path / "spool").glob("*.log"))
 
@@ -55,7 +55,7 @@ def test_a_program_killed_during_the_outage_and_one_started_in_it_lose_and_doubl
     try:
         first.ask("send", topic=topic, writer="a", start=10, count=50, batches=True, key="k")
         first.kill()
-        # Nobody can be asked for the partitions of the topic: the spool remembers them.
+        # No broker can be asked for the partitions of the topic: the spool remembers them.
         second.ask("open", bootstrap=lonely.bootstrap, spool=spool, timeout=3)
         second.ask("send", topic=topic, writer="b", start=0, count=50, batches=True, key="k")
         second.ask("send", topic="never-seen", writer="b", start=50, count=1)
@@ -69,7 +69,7 @@ def test_a_program_killed_during_the_outage_and_one_started_in_it_lose_and_doubl
     third.ask("flush")
     third.ask("close")
     log = read_log(lonely.bootstrap, topic)
-    assert [(found.writer, found.counter) for found in log] == [
+    assert [(record.writer, record.counter) for record in log] == [
         *(("a", number) for number in range(60)),
         *(("b", number) for number in range(50)),
         *(("c", number) for number in range(10)),

@@ -1,4 +1,4 @@
-"""What happens when the spool has reached its limit: wait, refuse, or drop the oldest and say so."""
+"""What happens when the spool has reached its limit: wait, refuse, or drop the oldest and report it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZE = 1000
 _LIMIT = 4 * _MIB
 
 
-# How long a send waits for room: where the spool says that it is full, nobody waits until the end.
+# How long a send waits for room. Only WAIT waits that long.
 _PATIENCE = {"WAIT": 1.0, "REFUSE": 30.0, "DROP_OLDEST": 30.0}
 
 
@@ -30,13 +30,13 @@ def opened(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> Pupp
 
 
 def filled(kafka: FakeKafka, puppet: NewPuppet, path: Path, policy: str) -> tuple[Puppet, int, str]:
-    """It sent three times what its spool takes while no broker was there; how much it took, and why not more."""
+    """Send three times what the spool takes, with no broker. Returns how much was accepted, and why not more."""
     program = opened(kafka, puppet, path, policy)
     program.ask("send", topic="t", writer="before", start=0, count=1)
     program.ask("flush")
     kafka.all_down()
-    taken, why = program.ask("send_until_refused", topic="t", writer="a", most=3 * _LIMIT // _SIZE, size=_SIZE)
-    return program, taken, why
+    taken, error_text = program.ask("send_until_refused", topic="t", writer="a", most=3 * _LIMIT // _SIZE, size=_SIZE)
+    return program, taken, error_text
 
 
 def numbers(kafka: FakeKafka) -> list[int]:
@@ -50,8 +50,8 @@ def test_a_full_spool_takes_no_more_and_what_it_took_is_delivered(
     puppet: NewPuppet, tmp_path: Path, policy: str, error: str
 ) -> None:
     with FakeKafka(topics={"t": 1}) as kafka:
-        program, taken, why = filled(kafka, puppet, tmp_path / "spool", policy)
-        assert why.startswith(error)
+        program, taken, error_text = filled(kafka, puppet, tmp_path / "spool", policy)
+        assert error_text.startswith(error)
         assert _LIMIT // _SIZE * 0.8 < taken < 1.6 * _LIMIT // _SIZE
         used = sum(file.stat().st_size for file in (tmp_path / "spool").iterdir())
         assert _LIMIT * 0.8 < used <= _LIMIT + 4096
@@ -73,8 +73,8 @@ def test_a_spool_that_was_filled_before_any_broker_was_seen_is_emptied_by_the_ne
         first.ask("close")
         kafka.all_down()
         second = opened(kafka, puppet, tmp_path / "spool", "WAIT")
-        _, why = second.ask("send_until_refused", topic="t", writer="a", most=3 * _LIMIT // _SIZE, size=_SIZE)
-        assert why.startswith("BufferFull")
+        _, error_text = second.ask("send_until_refused", topic="t", writer="a", most=3 * _LIMIT // _SIZE, size=_SIZE)
+        assert error_text.startswith("BufferFull")
         with pytest.raises(Refused, match=r"could not keep them: spool .* is full"):
             second.ask("close", timeout=0.1)
         kept = second.ask("outcomes").get("kept", 0)
@@ -83,15 +83,15 @@ def test_a_spool_that_was_filled_before_any_broker_was_seen_is_emptied_by_the_ne
         third = opened(kafka, puppet, tmp_path / "spool", "WAIT")
         third.ask("flush")
         third.ask("close")
-        found = numbers(kafka)
-    assert found == sorted(set(found))
-    assert len(found) == kept
+        delivered = numbers(kafka)
+    assert delivered == sorted(set(delivered))
+    assert len(delivered) == kept
 
 
-def test_dropped_records_are_exactly_those_that_were_told(puppet: NewPuppet, tmp_path: Path) -> None:
+def test_dropped_records_are_exactly_those_that_were_reported(puppet: NewPuppet, tmp_path: Path) -> None:
     with FakeKafka(topics={"t": 1}) as kafka:
-        program, taken, why = filled(kafka, puppet, tmp_path / "spool", "DROP_OLDEST")
-        assert why == ""
+        program, taken, error_text = filled(kafka, puppet, tmp_path / "spool", "DROP_OLDEST")
+        assert error_text == ""
         kafka.all_up()
         with pytest.raises(Refused, match=r"NotDelivered.*dropped to make room"):
             program.ask("flush")
@@ -100,17 +100,17 @@ def test_dropped_records_are_exactly_those_that_were_told(puppet: NewPuppet, tmp
         outcomes = program.ask("outcomes")
         dropped = [event for event in program.ask("events") if event["kind"] == "dropped"]
         program.ask("close")
-        found = numbers(kafka)
-    missing = taken + 10 - len(found)
-    assert found == list(range(missing, taken + 10)), "the oldest are gone, and only they"
+        delivered = numbers(kafka)
+    missing = taken + 10 - len(delivered)
+    assert delivered == list(range(missing, taken + 10)), "only the oldest are gone"
     assert sum(event["records"] for event in dropped) == missing == outcomes["failed"]
     assert {event["topic"] for event in dropped} == {"t"}
     assert all(event["first_timestamp"] <= event["last_timestamp"] for event in dropped)
-    assert len(found) * _SIZE > _LIMIT // 2, "no more than had to"
+    assert len(delivered) * _SIZE > _LIMIT // 2, "no more than necessary"
 
 
 def test_a_dropped_batch_that_comes_back_takes_the_number_of_no_other(puppet: NewPuppet, tmp_path: Path) -> None:
-    """The marks of what was dropped are lost: some of that is delivered after all, and all that was kept is."""
+    """The marks of dropped batches are lost: some of them are delivered after all, and so is all that was kept."""
     path = tmp_path / "spool"
     with FakeKafka(topics={"t": 1}) as kafka:
         program, taken, _ = filled(kafka, puppet, path, "DROP_OLDEST")
@@ -123,7 +123,7 @@ def test_a_dropped_batch_that_comes_back_takes_the_number_of_no_other(puppet: Ne
         heir = opened(kafka, puppet, path, "WAIT")
         heir.ask("flush")
         heir.ask("close")
-        found = numbers(kafka)
+        delivered = numbers(kafka)
     assert dropped > 0
-    assert set(range(dropped, taken)) <= set(found), "what was not told as dropped is there"
-    assert len(found) == len(set(found)), "nothing twice"
+    assert set(range(dropped, taken)) <= set(delivered), "what was not reported as dropped is there"
+    assert len(delivered) == len(set(delivered)), "nothing twice"

@@ -1,4 +1,4 @@
-"""Shared by the tests of the fake: every test also proves that no handler of the fake failed and no thread stayed."""
+"""Shared by the tests of the fake: after every test, no handler has failed and no thread is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No error in the fake's own log, and none of its threads alive after the test."""
+    """Check that the fake logged no error and that none of its threads is alive after the test."""
     yield
     stages = [record for when in ("setup", "call") for record in caplog.get_records(when)]
     failures = [r.getMessage() for r in stages if r.name.startswith("ottla.testing") and r.levelno >= logging.ERROR]

@@ -1,4 +1,4 @@
-"""A client of a few lines for the tests of the fake: any request of any version, by kio, over one socket."""
+"""A minimal client for the tests of the fake: any request of any version, by kio, over one socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.wire.batch import CRC_START, HEADER
 
 
 class RawClient:
-    """Sends what it is told and reads one answer for each request."""
+    """Sends any request and reads one response for each."""
 
     def __init__(self, address: Address, timeout: float = 10.0) -> None:
         self._socket = socket.create_connection(address, timeout)
@@ -31,7 +31,7 @@ class RawClient:
         self._socket.close()
 
     def send(self, api: str, version: int, **tree: Any) -> None:
-        """Send a request without waiting for its answer."""
+        """Send a request without waiting for its response."""
         schema: Any = load_request_schema(api_key(api), version)
         header = build(
             schema.__header_schema__,
@@ -49,11 +49,11 @@ class RawClient:
         self.send_bytes(buffer.getvalue())
 
     def send_bytes(self, frame: bytes) -> None:
-        """Send a frame, with its length before it."""
+        """Send a frame, prefixed by its length."""
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive(self, api: str, version: int) -> Any:
-        """The next answer, which must be of this kind and leave no byte unread."""
+        """Return the next response, which must be of this API and leave no byte unread."""
         frame = self.receive_bytes()
         schema: Any = load_response_schema(api_key(api), version)
         header, size = entity_reader(schema.__header_schema__)(frame, 0)
@@ -63,7 +63,7 @@ class RawClient:
         return body
 
     def receive_bytes(self) -> bytes:
-        """The next frame; ConnectionError when there is none any more."""
+        """Return the next frame. Raises `ConnectionError` if there is none."""
         return self._read(struct.unpack(">i", self._read(4))[0])
 
     def ask(self, api: str, version: int, **tree: Any) -> Any:
@@ -92,7 +92,7 @@ def make_batch(
     timestamp: int = 1_700_000_000_000,
     delta: int | None = None,
 ) -> bytes:
-    """A batch of up to 64 records without key, value "hi"; `delta` sets a last offset delta against the count."""
+    """Return a batch of up to 64 records without key, value "hi"; `delta` sets a different last offset delta."""
     records = b"".join(bytes([16, 0, 0, 2 * i, 1, 4]) + b"hi\x00" for i in range(count))
     last = count - 1 if delta is None else delta
     fields = (attributes, last, timestamp, timestamp, producer_id, epoch, sequence, count)
@@ -102,7 +102,7 @@ def make_batch(
 
 
 def produce(client: RawClient, records: bytes, *, topic: str = "t", partition: int = 0, version: int = 9) -> Any:
-    """Produce with acks=all and return the partition's answer."""
+    """Produce with acks=all and return the response for the partition."""
     data = [{"name": topic, "partition_data": [{"index": partition, "records": records}]}]
     answer = client.ask("Produce", version, acks=-1, topic_data=data)
     return answer.responses[0].partition_responses[0]

@@ -1,4 +1,4 @@
-"""Clients of three makes write to the fake with every codec and read each other's records back."""
+"""Three other clients write to the fake with every codec and read each other's records."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-confluent_admin: Any = confluent_kafka.admin  # its types leave out what it imports
+confluent_admin: Any = confluent_kafka.admin  # its type stubs lack what it imports
 
 DEADLINE = 20.0
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class Sent(NamedTuple):
-    """A record as every client can say it; the time is in milliseconds."""
+    """A record that every client can represent; the time is in milliseconds."""
 
     key: bytes | None
     value: bytes | None
@@ -70,7 +70,7 @@ def aiokafka_write(bootstrap: str, topic: str, codec: str) -> list[int]:
                 await producer.send(topic, r.value, r.key, partition=0, timestamp_ms=r.time, headers=list(r.headers))
                 for r in RECORDS
             ]
-            return [(await asyncio.wait_for(one, DEADLINE)).offset for one in sent]
+            return [(await asyncio.wait_for(future, DEADLINE)).offset for future in sent]
 
     return asyncio.run(write())
 
@@ -83,7 +83,7 @@ def kafka_python_write(bootstrap: str, topic: str, codec: str) -> list[int]:
             producer.send(topic, r.value, r.key, partition=0, timestamp_ms=r.time, headers=list(r.headers))
             for r in RECORDS
         ]
-        return [one.get(DEADLINE).offset for one in sent]
+        return [future.get(DEADLINE).offset for future in sent]
 
 
 def confluent_read(bootstrap: str, topic: str) -> list[Sent]:
@@ -103,9 +103,9 @@ def confluent_read(bootstrap: str, topic: str) -> list[Sent]:
 def aiokafka_read(bootstrap: str, topic: str) -> list[Sent]:
     async def read() -> list[Sent]:
         async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True) as consumer:
-            at = aiokafka.TopicPartition(topic, 0)
-            consumer.assign([at])
-            await consumer.seek_to_beginning(at)
+            tp = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([tp])
+            await consumer.seek_to_beginning(tp)
             got = [await asyncio.wait_for(consumer.getone(), DEADLINE) for _ in RECORDS]
         return [Sent(m.key, m.value, tuple(m.headers), m.timestamp) for m in got]
 
@@ -117,9 +117,9 @@ def kafka_python_read(bootstrap: str, topic: str) -> list[Sent]:
         bootstrap_servers=bootstrap, consumer_timeout_ms=1000 * DEADLINE, check_crcs=True
     )
     with closing(consumer):
-        at = kafka_python.TopicPartition(topic, 0)
-        consumer.assign([at])
-        consumer.seek_to_beginning(at)
+        tp = kafka_python.TopicPartition(topic, 0)
+        consumer.assign([tp])
+        consumer.seek_to_beginning(tp)
         got = [next(consumer) for _ in RECORDS]
     return [Sent(m.key, m.value, tuple(m.headers), m.timestamp) for m in got]
 
@@ -127,7 +127,7 @@ def kafka_python_read(bootstrap: str, topic: str) -> list[Sent]:
 WRITERS = {"confluent": confluent_write, "aiokafka": aiokafka_write, "kafka-python": kafka_python_write}
 READERS = {"confluent": confluent_read, "aiokafka": aiokafka_read, "kafka-python": kafka_python_read}
 
-# kafka-python needs further packages for the other two.
+# kafka-python needs extra packages for the other two.
 KAFKA_PYTHON_CODECS = ("none", "gzip", "lz4")
 
 
@@ -145,7 +145,7 @@ def test_what_one_client_writes_the_others_read(fake_kafka: FakeKafka, client: s
             assert read(fake_kafka.bootstrap, "clicks") == RECORDS
 
 
-def test_an_assigned_consumer_goes_on_where_it_committed(fake_kafka: FakeKafka) -> None:
+def test_an_assigned_consumer_continues_where_it_committed(fake_kafka: FakeKafka) -> None:
     confluent_write(fake_kafka.bootstrap, "clicks", "none")
     settings = {"bootstrap.servers": fake_kafka.bootstrap, "group.id": "g", "enable.auto.commit": False}
     with closing(confluent_kafka.Consumer(settings)) as first:
@@ -161,11 +161,11 @@ def test_aiokafka_and_kafka_python_see_the_same_committed_offset(fake_kafka: Fak
     confluent_write(fake_kafka.bootstrap, "clicks", "none")
 
     async def commit() -> None:
-        at = aiokafka.TopicPartition("clicks", 0)
+        tp = aiokafka.TopicPartition("clicks", 0)
         async with aiokafka.AIOKafkaConsumer(bootstrap_servers=fake_kafka.bootstrap, group_id="g") as consumer:
-            consumer.assign([at])
-            await consumer.commit({at: 2})
-            assert await consumer.committed(at) == 2
+            consumer.assign([tp])
+            await consumer.commit({tp: 2})
+            assert await consumer.committed(tp) == 2
 
     asyncio.run(commit())
     with closing(kafka_python.KafkaConsumer(bootstrap_servers=fake_kafka.bootstrap, group_id="g")) as other:
@@ -175,15 +175,15 @@ def test_aiokafka_and_kafka_python_see_the_same_committed_offset(fake_kafka: Fak
 def test_offsets_are_found_by_time(fake_kafka: FakeKafka) -> None:
     confluent_write(fake_kafka.bootstrap, "clicks", "zstd")
     settings = {"bootstrap.servers": fake_kafka.bootstrap, "group.id": "g"}
-    wanted = [1_700_000_000_000, 1_700_000_000_124, 1_700_000_001_001, 1_800_000_000_000]
+    times = [1_700_000_000_000, 1_700_000_000_124, 1_700_000_001_001, 1_800_000_000_000]
     with closing(confluent_kafka.Consumer(settings)) as consumer:
-        found = [
+        offsets = [
             consumer.offsets_for_times([confluent_kafka.TopicPartition("clicks", 0, t)], timeout=DEADLINE)[0].offset
-            for t in wanted
+            for t in times
         ]
         assert consumer.get_watermark_offsets(confluent_kafka.TopicPartition("clicks", 0)) == (0, 5)
-    assert found[:3] == [0, 1, 3]
-    assert found[3] == confluent_kafka.OFFSET_END
+    assert offsets[:3] == [0, 1, 3]
+    assert offsets[3] == confluent_kafka.OFFSET_END
 
 
 def test_an_admin_client_creates_grows_describes_and_deletes_topics() -> None:

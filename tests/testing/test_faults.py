@@ -26,7 +26,7 @@ DEADLINE = 20.0
 
 
 class Sender:
-    """A confluent producer that notes how each record ended; it is quick to retry."""
+    """A confluent producer that records the outcome of each record and retries quickly."""
 
     def __init__(self, kafka: FakeKafka, **more: Any) -> None:
         self.outcomes: list[str] = []
@@ -57,7 +57,7 @@ def values(kafka: FakeKafka, topic: str = "t", partition: int = 0) -> list[bytes
 
 
 def read(kafka: FakeKafka, count: int, during: Callable[[], None] = lambda: None) -> list[bytes | None]:
-    """Read `count` records of t-0 with a confluent consumer; `during` runs after the first."""
+    """Read `count` records of t-0 with a confluent consumer; call `during` after the first."""
     settings = {
         "bootstrap.servers": kafka.bootstrap,
         "group.id": "g",
@@ -116,7 +116,7 @@ def test_a_broker_that_is_still_loading_gives_a_producer_id_later(fake_kafka: Fa
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_kafka_python_meets_an_error_and_goes_on(fake_kafka: FakeKafka) -> None:
+def test_kafka_python_meets_an_error_and_continues(fake_kafka: FakeKafka) -> None:
     fault = fake_kafka.fail("Produce", ErrorCode.leader_not_available)
     with closing(kafka_python.KafkaProducer(bootstrap_servers=fake_kafka.bootstrap, retry_backoff_ms=20)) as producer:
         assert producer.send("t", b"x").get(DEADLINE).offset == 0
@@ -278,14 +278,14 @@ def test_a_producer_waits_for_a_broker_that_comes_back_on_its_port(fake_kafka: F
 def test_another_replica_leads_while_a_broker_is_down() -> None:
     with FakeKafka(brokers=3, topics={"t": 3}) as kafka:
         sender = Sender(kafka)
-        gone = kafka.leader("t", 0)
-        kafka.down(gone)
-        assert kafka.leader("t", 0) not in (gone, -1)
+        leader = kafka.leader("t", 0)
+        kafka.down(leader)
+        assert kafka.leader("t", 0) not in (leader, -1)
         for partition in range(3):
             sender.send(b"x", partition=partition)
         assert sender.finish() == ["ok"] * 3
-        kafka.up(gone)
-        kafka.move_leader("t", 0, to=gone)
+        kafka.up(leader)
+        kafka.move_leader("t", 0, to=leader)
         sender.send(b"y")
         assert sender.finish() == ["ok"] * 4
         assert values(kafka) == [b"x", b"y"]
@@ -323,11 +323,11 @@ def test_everything_survives_all_brokers_going_down() -> None:
 def test_a_fault_for_one_broker_leaves_the_others_alone() -> None:
     with FakeKafka(brokers=2) as kafka:
         fault = kafka.cut("ApiVersions", broker=2, times=None)
-        with RawClient(kafka.addresses[1]) as one, RawClient(kafka.addresses[2]) as two:
-            assert one.ask("ApiVersions", 0).error_code == ErrorCode.none
-            two.send("ApiVersions", 0)
+        with RawClient(kafka.addresses[1]) as first, RawClient(kafka.addresses[2]) as second:
+            assert first.ask("ApiVersions", 0).error_code == ErrorCode.none
+            second.send("ApiVersions", 0)
             with pytest.raises(ConnectionError):
-                two.receive_bytes()
+                second.receive_bytes()
         assert fault.hits == 1
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups on the fake: the state machine by itself, and consumers of three makes that subscribe."""
+"""Consumer groups on the fake: the state machine alone, and subscribers of three other clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka
-from ottla.testing.fake.groups import Group, Joining, Member, Phase
+from ottla.testing.fake.groups import Group, JoinRequest, Member, Phase
 from ottla.testing.fake.log import Refused
 
 with warnings.catch_warnings():
@@ -24,15 +24,17 @@ with warnings.catch_warnings():
 DEADLINE = 20.0
 
 
-def joining(member_id: str = "", *, protocols: tuple[str, ...] = ("range",), instance: str | None = None) -> Joining:
+def join_request(
+    member_id: str = "", *, protocols: tuple[str, ...] = ("range",), instance: str | None = None
+) -> JoinRequest:
     offers = tuple((name, name.encode()) for name in protocols)
-    return Joining("client", member_id, instance, 10.0, 30.0, "consumer", offers)
+    return JoinRequest("client", member_id, instance, 10.0, 30.0, "consumer", offers)
 
 
 def stable(group: Group, members: int, now: float = 0.0) -> list[Member]:
-    joined = [group.join(joining(), now) for _ in range(members)]
+    joined = [group.join(join_request(), now) for _ in range(members)]
     for member in joined:
-        group.join(joining(member.id), now)
+        group.join(join_request(member.id), now)
     for member in sorted(joined, key=lambda m: m.id == group.leader):
         group.sync(member, {m.id: m.id.encode() for m in joined}, now)
     for member in joined:
@@ -47,7 +49,7 @@ def code_of(refusal: pytest.ExceptionInfo[Refused]) -> ErrorCode:
 
 def test_one_member_gets_a_generation_at_once_and_leads() -> None:
     group = Group("g")
-    member = group.join(joining(), 0.0)
+    member = group.join(join_request(), 0.0)
     assert group.has_generation(member)
     assert (group.generation, group.leader, group.protocol) == (1, member.id, "range")
 
@@ -55,24 +57,24 @@ def test_one_member_gets_a_generation_at_once_and_leads() -> None:
 def test_a_second_member_makes_the_first_join_again() -> None:
     group = Group("g")
     (first,) = stable(group, 1)
-    second = group.join(joining(), 1.0)
+    second = group.join(join_request(), 1.0)
     assert not group.has_generation(second)
     with pytest.raises(Refused) as refusal:
         group.heartbeat(first, 1.0)
     assert code_of(refusal) == ErrorCode.rebalance_in_progress
-    group.join(joining(first.id), 2.0)
+    group.join(join_request(first.id), 2.0)
     assert group.has_generation(second)
     assert set(group.members) == {first.id, second.id}
 
 
 def test_the_protocol_is_one_that_all_have_and_most_prefer() -> None:
     group = Group("g")
-    first = group.join(joining(protocols=("sticky", "range")), 0.0)
-    group.join(joining(protocols=("range", "roundrobin")), 0.0)
-    group.join(joining(first.id, protocols=("sticky", "range")), 0.0)
+    first = group.join(join_request(protocols=("sticky", "range")), 0.0)
+    group.join(join_request(protocols=("range", "roundrobin")), 0.0)
+    group.join(join_request(first.id, protocols=("sticky", "range")), 0.0)
     assert group.protocol == "range"
     with pytest.raises(Refused) as refusal:
-        group.join(joining(protocols=("other",)), 0.0)
+        group.join(join_request(protocols=("other",)), 0.0)
     assert code_of(refusal) == ErrorCode.inconsistent_group_protocol
 
 
@@ -92,12 +94,12 @@ def test_a_silent_member_is_dropped_after_its_session_timeout() -> None:
 def test_who_does_not_join_in_time_is_left_out() -> None:
     group = Group("g")
     first, second = stable(group, 2)
-    third = group.join(joining(), 1.0)
+    third = group.join(join_request(), 1.0)
     for now in (5.0, 14.0, 23.0, 30.0):
         for member in (first, second):
             with pytest.raises(Refused):
                 group.heartbeat(member, now)
-    group.join(joining(second.id), 30.0)
+    group.join(join_request(second.id), 30.0)
     group.tick(31.0)
     assert group.has_generation(third)
     assert set(group.members) == {second.id, third.id}
@@ -117,12 +119,12 @@ def test_leaving_hands_over_and_the_last_one_leaves_an_empty_group() -> None:
 
 def test_a_static_member_that_restarts_keeps_the_generation_and_fences_its_old_self() -> None:
     group = Group("g")
-    leader = group.join(joining(), 0.0)
-    static = group.join(joining(instance="one"), 0.0)
-    group.join(joining(leader.id), 0.0)
+    leader = group.join(join_request(), 0.0)
+    static = group.join(join_request(instance="one"), 0.0)
+    group.join(join_request(leader.id), 0.0)
     group.sync(leader, {leader.id: b"a", static.id: b"b"}, 0.0)
     old, generation = static.id, group.generation
-    again = group.join(joining(instance="one"), 1.0)
+    again = group.join(join_request(instance="one"), 1.0)
     assert group.has_generation(again)
     assert (group.generation, again.assignment) == (generation, b"b")
     with pytest.raises(Refused) as refusal:
@@ -132,7 +134,7 @@ def test_a_static_member_that_restarts_keeps_the_generation_and_fences_its_old_s
 
 def test_commits_are_taken_from_members_of_the_generation_only() -> None:
     group = Group("g")
-    group.check_commit("", -1, 0.0)  # a group without members takes them from anybody
+    group.check_commit("", -1, 0.0)  # a group without members accepts commits from anyone
     (member,) = stable(group, 1)
     group.check_commit(member.id, group.generation, 0.0)
     wrong = [
@@ -198,7 +200,7 @@ def until(condition: Any) -> None:
         assert time.monotonic() < end
 
 
-def test_a_subscribed_aiokafka_consumer_reads_commits_and_goes_on(fake_kafka: FakeKafka) -> None:
+def test_a_subscribed_aiokafka_consumer_reads_commits_and_continues(fake_kafka: FakeKafka) -> None:
     fake_kafka.create_topic("t", 2)
     fill(fake_kafka, "t", 10)
 
@@ -232,9 +234,9 @@ def test_a_subscribed_kafka_python_consumer_reads_everything(fake_kafka: FakeKaf
 
 def test_a_member_that_dies_while_it_waits_for_its_assignment_is_dropped() -> None:
     group = Group("g")
-    joined = [group.join(joining(), 0.0) for _ in range(2)]
+    joined = [group.join(join_request(), 0.0) for _ in range(2)]
     for member in joined:
-        group.join(joining(member.id), 0.0)
+        group.join(join_request(member.id), 0.0)
     leader, dead = sorted(joined, key=lambda m: m.id != group.leader)
     group.sync(dead, {}, 0.0)
     group.heartbeat(leader, 55.0)

@@ -78,7 +78,7 @@ class Producing(RuleBasedStateMachine):
         self.send(count)
 
     @rule(count=counts)
-    def somebody_else_sends(self, count: int) -> None:
+    def another_producer_sends(self, count: int) -> None:
         assert self.log.append(Batch.parse(make_batch(count)), leader_epoch=0) == self.stored
         self.stored += count
 
@@ -96,7 +96,7 @@ TestProducing.settings = settings(max_examples=60, stateful_step_count=30, deadl
 
 
 def test_a_producer_that_the_partition_does_not_know_may_start_anywhere() -> None:
-    # So a real broker takes it, since the state of a producer may have expired.
+    # A real broker accepts it too, because the state of a producer may have expired.
     log = PartitionLog()
     assert log.append(Batch.parse(make_batch(producer_id=1, epoch=3, sequence=77)), leader_epoch=0) == 0
 

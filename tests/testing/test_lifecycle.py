@@ -1,4 +1,4 @@
-"""Starting and stopping the fake: nothing before it is started, nothing left after it is stopped."""
+"""Starting and stopping the fake: nothing runs before the start, nothing remains after the stop."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_pipelined_requests_are_answered_in_order(fake_kafka: FakeKafka) -> None
 def test_topics_are_created_as_auto_create_says() -> None:
     with FakeKafka(brokers=3, auto_create=AutoCreate(partitions=4, replicas=2)) as kafka:
         with RawClient(kafka.addresses[2]) as client:
-            asked = [{"name": "new"}]
-            topic = client.ask("Metadata", 12, topics=asked, allow_auto_topic_creation=True).topics[0]
+            topics = [{"name": "new"}]
+            topic = client.ask("Metadata", 12, topics=topics, allow_auto_topic_creation=True).topics[0]
         assert [len(p.replica_nodes) for p in topic.partitions] == [2, 2, 2, 2]
         assert {p.leader_id for p in topic.partitions} == {1, 2, 3}
 

@@ -1,4 +1,4 @@
-"""The fake and a real broker are asked the same; the answers must be the same."""
+"""The fake and a real broker get the same requests; their responses must be the same."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Stage:
 
     def list_offset(self, timestamp: int) -> tuple[ErrorCode, int, int]:
         topics = [{"name": self.name, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
-        found = self.client.ask("ListOffsets", 9, replica_id=-1, topics=topics).topics[0].partitions[0]
-        return found.error_code, found.offset, found.timestamp
+        partition = self.client.ask("ListOffsets", 9, replica_id=-1, topics=topics).topics[0].partitions[0]
+        return partition.error_code, partition.offset, partition.timestamp
 
     def coordinator(self, key: str, *, key_type: int = 0) -> RawClient:
-        """A connection to the broker that keeps a group or transactional id, once it has one."""
+        """Connect to the coordinator of a group or transactional id, once it has one."""
         with RawClient(self.bootstrap) as client:
-            found = once_warm(
+            coordinator = once_warm(
                 lambda: client.ask("FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]).coordinators[0],
                 lambda answer: answer.error_code,
             )
-        return RawClient(Address(found.host, found.port))
+        return RawClient(Address(coordinator.host, coordinator.port))
 
 
 NOT_YET = {
@@ -70,7 +70,7 @@ NOT_YET = {
 
 
 def once_warm(ask: Callable[[], Any], code: Callable[[Any], ErrorCode], *more: ErrorCode) -> Any:
-    """Ask again while a broker answers that it is loading, or not the right one yet."""
+    """Retry while a broker answers that it is loading, or not the right one yet."""
     end = time.monotonic() + 30.0
     while True:
         answer = ask()
@@ -87,7 +87,7 @@ def stage(bootstrap: Address, name: str) -> Iterator[Stage]:
         leader = find_leader(client, name)
     with RawClient(leader) as client:
         ready = Stage(name, client, bootstrap)
-        # The leader itself may hear of its partition later than the broker that was asked.
+        # The leader may learn about its partition later than the broker that answered.
         once_warm(lambda: ready.list_offset(-1), lambda answer: answer[0], ErrorCode.unknown_topic_or_partition)
         yield ready
 
@@ -164,7 +164,7 @@ def test_fetching_is_answered_as_by_a_real_broker(both: tuple[Stage, Stage]) -> 
     def answers(on: Stage) -> list[Any]:
         on.produce(make_batch(2))
         on.produce(make_batch(2))
-        asked: list[dict[str, int]] = [
+        requests: list[dict[str, int]] = [
             {"offset": 1},
             {"offset": 4},
             {"offset": 5},
@@ -173,7 +173,7 @@ def test_fetching_is_answered_as_by_a_real_broker(both: tuple[Stage, Stage]) -> 
             {"offset": 0, "current_leader_epoch": 9},
             {"offset": 2, "partition_max_bytes": 1},
         ]
-        parts = [on.fetch(**one) for one in asked]
+        parts = [on.fetch(**request) for request in requests]
         return [(part.error_code, part.high_watermark, bytes(part.records or b"")) for part in parts]
 
     real, fake = both
@@ -221,18 +221,18 @@ def test_commits_are_answered_as_by_a_real_broker(both: tuple[Stage, Stage]) -> 
             def commit(generation: int, member: str, name: str = on.name, partition: int = 0) -> ErrorCode:
                 part = {"partition_index": partition, "committed_offset": 7, "committed_metadata": "note"}
                 topics = [{"name": name, "partitions": [part]}]
-                who = {"group_id": on.name, "generation_id_or_member_epoch": generation, "member_id": member}
+                member_fields = {"group_id": on.name, "generation_id_or_member_epoch": generation, "member_id": member}
                 answer = once_warm(
-                    lambda: client.ask("OffsetCommit", 8, topics=topics, **who),
+                    lambda: client.ask("OffsetCommit", 8, topics=topics, **member_fields),
                     lambda answer: answer.topics[0].partitions[0].error_code,
                 )
                 code: ErrorCode = answer.topics[0].partitions[0].error_code
                 return code
 
             codes = [commit(3, "stranger"), commit(-1, ""), commit(3, "stranger"), commit(-1, "", "nowhere")]
-            asked = [{"name": on.name, "partition_indexes": [0, 1]}, {"name": "nowhere", "partition_indexes": [0]}]
-            found = client.ask("OffsetFetch", 8, groups=[{"group_id": on.name, "topics": asked}]).groups[0]
-            offsets = [(p.committed_offset, p.metadata, p.error_code) for t in found.topics for p in t.partitions]
+            topics = [{"name": on.name, "partition_indexes": [0, 1]}, {"name": "nowhere", "partition_indexes": [0]}]
+            group = client.ask("OffsetFetch", 8, groups=[{"group_id": on.name, "topics": topics}]).groups[0]
+            offsets = [(p.committed_offset, p.metadata, p.error_code) for t in group.topics for p in t.partitions]
             beat = client.ask("Heartbeat", 4, group_id=on.name, generation_id=1, member_id="stranger").error_code
             join = client.ask(
                 "JoinGroup",
@@ -261,8 +261,8 @@ def test_an_unknown_topic_is_answered_as_by_a_real_broker(both: tuple[Stage, Sta
         answer = on.client.ask(api, version, **request, **wait)
         topic = (answer.topics if api == "ListOffsets" else answer.responses)[0]
         parts = topic.partition_responses if api == "Produce" else topic.partitions
-        found: ErrorCode = parts[0].error_code
-        return found
+        code: ErrorCode = parts[0].error_code
+        return code
 
     real, fake = both
     assert code(fake) is code(real)
@@ -270,13 +270,13 @@ def test_an_unknown_topic_is_answered_as_by_a_real_broker(both: tuple[Stage, Sta
 
 def test_an_unknown_topic_id_is_answered_as_by_a_real_broker(both: tuple[Stage, Stage]) -> None:
     def codes(on: Stage) -> list[ErrorCode]:
-        nobody = uuid.uuid4()
-        data = [{"topic_id": nobody, "partition_data": [{"index": 0, "records": make_batch()}]}]
+        unknown_id = uuid.uuid4()
+        data = [{"topic_id": unknown_id, "partition_data": [{"index": 0, "records": make_batch()}]}]
         produced = on.client.ask("Produce", 13, acks=-1, timeout=timedelta(seconds=5), topic_data=data)
         part = {"partition": 0, "partition_max_bytes": 100}
-        topics = [{"topic_id": nobody, "partitions": [part]}]
+        topics = [{"topic_id": unknown_id, "partitions": [part]}]
         fetched = on.client.ask("Fetch", 13, replica_id=-1, session_epoch=-1, max_bytes=100, topics=topics)
-        deleted = on.client.ask("DeleteTopics", 6, topics=[{"topic_id": nobody}], timeout=timedelta(seconds=5))
+        deleted = on.client.ask("DeleteTopics", 6, topics=[{"topic_id": unknown_id}], timeout=timedelta(seconds=5))
         return [
             produced.responses[0].partition_responses[0].error_code,
             fetched.responses[0].partitions[0].error_code,
@@ -288,8 +288,8 @@ def test_an_unknown_topic_id_is_answered_as_by_a_real_broker(both: tuple[Stage, 
 
 
 def test_no_version_is_offered_that_a_real_broker_does_not_have(both: tuple[Stage, Stage]) -> None:
-    asked = {"client_software_name": "raw", "client_software_version": "1"}
-    real, fake = ({row.api_key: row for row in on.client.ask("ApiVersions", 3, **asked).api_keys} for on in both)
+    software = {"client_software_name": "raw", "client_software_version": "1"}
+    real, fake = ({row.api_key: row for row in on.client.ask("ApiVersions", 3, **software).api_keys} for on in both)
     newest = {api_name(key): (fake[key].max_version, real[key].max_version) for key in TABLE}
     assert [name for name, (ours, theirs) in newest.items() if ours > theirs] == []
     assert newest["Produce"] == (13, 13)
@@ -298,8 +298,8 @@ def test_no_version_is_offered_that_a_real_broker_does_not_have(both: tuple[Stag
 def test_a_client_without_a_proper_name_is_refused_as_by_a_real_broker(both: tuple[Stage, Stage]) -> None:
     def codes(on: Stage) -> list[ErrorCode]:
         names = ["", "-raw", "a b", "raw", "raw-1.0"]
-        asked = [{"client_software_name": name, "client_software_version": "1"} for name in names]
-        return [on.client.ask("ApiVersions", 3, **one).error_code for one in asked]
+        software = [{"client_software_name": name, "client_software_version": "1"} for name in names]
+        return [on.client.ask("ApiVersions", 3, **fields).error_code for fields in software]
 
     real, fake = both
     assert codes(fake) == codes(real)

@@ -1,4 +1,4 @@
-"""Ottla's own network and admin rooms on the fake, with the faults that they must survive."""
+"""Ottla's own network and admin rooms on the fake, with faults that they must survive."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_refusal_of_the_fake_is_a_broker_error() -> None:
 
 
 def test_topics_are_created_for_every_client(fake_kafka: FakeKafka) -> None:
-    """Ottla's own clients ask not to create any, and the fixture says that it does."""
+    """Ottla's own clients decline automatic creation, and the fixture creates topics nevertheless."""
     with Producer(fake_kafka.bootstrap) as producer:
         producer.send("written", b"value").result(60)
     assert [record.value for record in fake_kafka.records("written", 0)] == [b"value"]

@@ -1,4 +1,4 @@
-"""The pytest plugin as a user has it: found by pytest itself, light to load, with both fixtures."""
+"""The pytest plugin as a user gets it: found by pytest itself, cheap to load, with both fixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake as a raw client sees it: every version it offers, and the answers of a real broker to what is wrong."""
+"""The fake as a raw client sees it: every version it offers, and a real broker's responses to invalid requests."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_no_handler_names_a_field_that_no_version_has(
         client.ask(api, version, **filled(api, metadata.topics[0].topic_id))
         if "t" not in fake_kafka.topics:
             fake_kafka.create_topic("t", 2)
-    # `broker` tells an address under the names of several messages.
+    # `broker` has an address under the field names of several messages.
     assert {key: names - known[key] - {"node_id", "broker_id", "rack"} for key, names in named.items()} == {
         key: set() for key in named
     }
@@ -151,7 +151,7 @@ def test_too_new_a_version_of_api_versions_is_answered_in_version_0_with_the_lis
         struct.pack(">hhih", 3, 12, 1, -1) + b"\xff" * 9,
         b"\x00",
     ],
-    ids=["version not offered", "api not offered", "bytes that lie", "no header"],
+    ids=["version not offered", "api not offered", "malformed bytes", "no header"],
 )
 def test_a_request_that_cannot_be_read_ends_the_connection(client: RawClient, frame: bytes) -> None:
     client.send_bytes(frame)
@@ -160,8 +160,8 @@ def test_a_request_that_cannot_be_read_ends_the_connection(client: RawClient, fr
 
 
 def test_the_same_idempotent_batch_twice_is_stored_once(fake_kafka: FakeKafka, client: RawClient) -> None:
-    given = client.ask("InitProducerId", 4, producer_id=-1, producer_epoch=-1, transactional_id=None)
-    batch = make_batch(3, producer_id=given.producer_id, epoch=given.producer_epoch, sequence=0)
+    producer = client.ask("InitProducerId", 4, producer_id=-1, producer_epoch=-1, transactional_id=None)
+    batch = make_batch(3, producer_id=producer.producer_id, epoch=producer.producer_epoch, sequence=0)
     first = produce(client, batch)
     again = produce(client, batch)
     assert (first.error_code, first.base_offset) == (again.error_code, again.base_offset) == (0, 0)
@@ -239,13 +239,13 @@ def fetch(client: RawClient, offset: int, *, version: int = 12, **tree: Any) -> 
 
 
 def offsets(answer: Any) -> list[int]:
-    data, found = bytes(answer.responses[0].partitions[0].records), []
+    data, offsets = bytes(answer.responses[0].partitions[0].records), []
     while data:
         batch = Batch.parse(data)
         batch.verify()
-        found.append(batch.header.base_offset)
+        offsets.append(batch.header.base_offset)
         data = data[len(batch.data) :]
-    return found
+    return offsets
 
 
 def test_fetch_gives_whole_batches_within_the_limits_but_always_one(client: RawClient) -> None:
@@ -322,16 +322,19 @@ def test_a_new_leader_stamps_its_epoch_and_an_old_epoch_is_fenced() -> None:
             assert produce(client, make_batch()).base_offset == 2
             assert fetch(client, 0, epoch=0).responses[0].partitions[0].error_code == ErrorCode.fenced_leader_epoch
             part = {"partition": 0, "current_leader_epoch": 1, "leader_epoch": 0}
-            asked = client.ask("OffsetForLeaderEpoch", 4, topics=[{"topic": "t", "partitions": [part]}])
-            assert (asked.topics[0].partitions[0].leader_epoch, asked.topics[0].partitions[0].end_offset) == (0, 2)
+            response = client.ask("OffsetForLeaderEpoch", 4, topics=[{"topic": "t", "partitions": [part]}])
+            assert (response.topics[0].partitions[0].leader_epoch, response.topics[0].partitions[0].end_offset) == (
+                0,
+                2,
+            )
         assert [Batch.parse(data).header.leader_epoch for data in kafka.log("t", 0)] == [0, 1]
 
 
 def list_offset(client: RawClient, timestamp: int) -> tuple[int, int]:
     part = {"partition_index": 0, "timestamp": timestamp}
     answer = client.ask("ListOffsets", 9, topics=[{"name": "t", "partitions": [part]}])
-    found = answer.topics[0].partitions[0]
-    return found.offset, found.timestamp
+    partition = answer.topics[0].partitions[0]
+    return partition.offset, partition.timestamp
 
 
 def test_list_offsets_knows_start_end_newest_and_time(client: RawClient) -> None:
@@ -347,9 +350,9 @@ def test_list_offsets_knows_start_end_newest_and_time(client: RawClient) -> None
 
 
 def test_a_transactional_id_is_taken_over_with_the_next_epoch(client: RawClient) -> None:
-    nobody = {"producer_id": -1, "producer_epoch": -1}
-    first = client.ask("InitProducerId", 4, transactional_id="tx", **nobody)
-    second = client.ask("InitProducerId", 4, transactional_id="tx", **nobody)
+    new = {"producer_id": -1, "producer_epoch": -1}
+    first = client.ask("InitProducerId", 4, transactional_id="tx", **new)
+    second = client.ask("InitProducerId", 4, transactional_id="tx", **new)
     assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
     stale = {"producer_id": first.producer_id, "producer_epoch": first.producer_epoch}
     refused = client.ask("InitProducerId", 4, transactional_id="tx", **stale)
@@ -362,8 +365,8 @@ def test_offsets_are_committed_and_fetched_by_topic_id(client: RawClient) -> Non
     topic_id = client.ask("Metadata", 12, topics=[{"name": "t"}]).topics[0].topic_id
     part = {"partition_index": 1, "committed_offset": 7, "committed_metadata": "note"}
     client.ask("OffsetCommit", 10, group_id="g", member_id="", topics=[{"topic_id": topic_id, "partitions": [part]}])
-    asked = [{"group_id": "g", "topics": [{"topic_id": topic_id, "partition_indexes": [0, 1]}]}]
-    parts = client.ask("OffsetFetch", 10, groups=asked).groups[0].topics[0].partitions
+    groups = [{"group_id": "g", "topics": [{"topic_id": topic_id, "partition_indexes": [0, 1]}]}]
+    parts = client.ask("OffsetFetch", 10, groups=groups).groups[0].topics[0].partitions
     assert [(p.committed_offset, p.metadata) for p in parts] == [(-1, ""), (7, "note")]
     everything = client.ask("OffsetFetch", 9, groups=[{"group_id": "g", "topics": None}]).groups[0]
     assert [(t.name, p.partition_index) for t in everything.topics for p in t.partitions] == [("t", 1)]

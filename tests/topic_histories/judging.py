@@ -74,7 +74,7 @@ def _may_be_unread(written: Written, lost: list[Lost], away: list[Restarted]) ->
         case Fate.EXPIRED:
             return any(one.start <= written.offset < one.stop for one in said) or bool(
                 # a topic that was found replaced, or a log that was cut, is lost as a whole
-                [one for one in said if "created again" in one.reason or "cut back" in one.reason]
+                [one for one in said if any(word in one.reason for word in ("created again", "truncated", "cut back"))]
             )
         case Fate.REPLACED:
             return bool(said) or any(one.ended <= written.gone_at <= one.began for one in away)

@@ -23,14 +23,14 @@ NewProducer = Callable[..., Producer]
 
 @pytest.fixture(scope="module")
 def cluster(kafka: LocalCluster) -> Iterator[Cluster]:
-    """Ours, connected to the brokers of the run."""
+    """Our client, connected to the brokers of the run."""
     with Cluster(kafka.bootstrap) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def new_topic(cluster: Cluster) -> NewTopic:
-    """Creates a topic and tells its name."""
+    """Creates a topic and returns its name."""
 
     def create(partitions: int = 1, **settings: str) -> str:
         name = f"transactions-{uuid.uuid4().hex[:8]}"
@@ -42,14 +42,14 @@ def new_topic(cluster: Cluster) -> NewTopic:
 
 @pytest.fixture(scope="module")
 def log(kafka: LocalCluster) -> Iterator[Log]:
-    """Readers that are not ours."""
+    """Readers of another client."""
     with Log(kafka.bootstrap) as readers:
         yield readers
 
 
 @pytest.fixture
 def topic(new_topic: NewTopic) -> str:
-    """One with a single partition."""
+    """A topic with a single partition."""
     return new_topic()
 
 
@@ -61,7 +61,7 @@ def tid() -> str:
 
 @pytest.fixture
 def new_producer(kafka: LocalCluster, tid: str) -> Iterator[NewProducer]:
-    """Makes producers with the transactional id of the test."""
+    """Creates producers with the transactional id of the test."""
     with ExitStack() as stack:
 
         def create(**options: Any) -> Producer:
@@ -76,16 +76,16 @@ def _close(producer: Producer) -> None:
     try:
         producer.close(10)
     except OttlaError:
-        pass  # what the test wanted to know, it has asserted
+        pass  # the test has made its assertions already
 
 
 @contextmanager
 def failing(kind: type[BaseException], match: str | None = None) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-    """`pytest.raises` around a whole transaction: where in the block it is raised is for the test to say."""
+    """`pytest.raises` around a whole transaction: it may be raised anywhere in the block."""
     with pytest.raises(kind, match=match) as caught:
         yield caught
 
 
 def fail(error: BaseException) -> None:
-    """What a program does when something goes wrong in its block."""
+    """Raise an error, as a program does in its block."""
     raise error

@@ -13,7 +13,7 @@ FOREVER = 300.0
 
 
 def hang(bootstrap: str, tid: str, topic: str) -> None:
-    """Sends in a transaction, says so, and never ends it."""
+    """Send in a transaction, print "ready", and never end it."""
     with ottla.Producer(bootstrap, transactional_id=tid) as producer, producer.transaction():
         for number in range(100):
             producer.send(topic, b"hanging %d" % number)
@@ -23,14 +23,14 @@ def hang(bootstrap: str, tid: str, topic: str) -> None:
 
 
 def prepare(bootstrap: str, tid: str, topic: str) -> None:
-    """Prepares a transaction and writes the token to standard output."""
+    """Prepare a transaction and write the token to standard output."""
     with ottla.Producer(bootstrap, transactional_id=tid) as producer, producer.transaction() as tx:
         producer.send(topic, b"prepared")
         sys.stdout.buffer.write(pickle.dumps(tx.prepare()))
 
 
 def end(bootstrap: str) -> None:
-    """Ends the transactions whose tokens come from standard input, each with whether to commit."""
+    """End the transactions whose tokens come from standard input, each with whether to commit."""
     for token, commit in pickle.load(sys.stdin.buffer):
         ottla.end_transaction(bootstrap, token, commit=commit)
 

@@ -1,4 +1,4 @@
-"""What readers that are not ours see of a topic: the committed records, and all that are there."""
+"""What readers of another client see of a topic: the committed records, and all of them."""
 
 from __future__ import annotations
 
@@ -34,33 +34,36 @@ class Log:
             reader.close()
 
     def committed(self, topic: str) -> list[bytes]:
-        """Every committed value, sorted, once no transaction is open in the topic; fails if readers are stuck."""
+        """Every committed value, sorted, once no transaction is open in the topic. Fails if readers are stuck."""
         ends = self._ends(topic)
-        found, reached = _read(self._readers["read_committed"], topic, ends)
+        values, reached = _read(self._readers["read_committed"], topic, ends)
         stuck = {partition: (reached.get(partition), end) for partition, end in ends.items()}
         assert all(reached.get(p, -1) >= end for p, end in ends.items()), f"readers wait at (offset, end): {stuck}"
-        return sorted(found)
+        return sorted(values)
 
     def visible(self, topic: str) -> list[bytes]:
         """Every committed value that a reader sees now, sorted."""
         return sorted(_read(self._readers["read_committed"], topic, dict.fromkeys(self._ends(topic), 0))[0])
 
     def everything(self, topic: str) -> list[bytes]:
-        """Every value that is in the log, counting or not, sorted."""
+        """Every value in the log, committed or not, sorted."""
         return sorted(_read(self._readers["read_uncommitted"], topic, self._ends(topic))[0])
 
     def group_offsets(self, group: str, topic: str, partitions: Collection[int]) -> list[int]:
-        """The next offsets that a group would read; -1001 where it has none. Waits for open transactions to end."""
+        """The next offsets that a group would read; -1001 if it has none. Waits for open transactions to end."""
         with closing(_consumer(self._bootstrap, "read_committed", group=group)) as consumer:
-            asked = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
-            return [at.offset for at in consumer.committed(asked, timeout=SECONDS)]
+            tps = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
+            return [tp.offset for tp in consumer.committed(tps, timeout=SECONDS)]
 
     def _ends(self, topic: str) -> dict[int, int]:
-        """The high watermark of each partition: also of what is not committed."""
+        """The high watermark of each partition, which includes what is not committed."""
         reader = self._readers["read_uncommitted"]
         numbers = reader.list_topics(topic, timeout=SECONDS).topics[topic].partitions
-        asked = {number: confluent_kafka.TopicPartition(topic, number) for number in numbers}
-        return {number: reader.get_watermark_offsets(at, timeout=SECONDS)[1] for number, at in asked.items()}
+        partitions = {number: confluent_kafka.TopicPartition(topic, number) for number in numbers}
+        return {
+            number: reader.get_watermark_offsets(partition, timeout=SECONDS)[1]
+            for number, partition in partitions.items()
+        }
 
 
 def _consumer(bootstrap: str, isolation: Isolation, *, group: str = "unused") -> confluent_kafka.Consumer:
@@ -76,9 +79,9 @@ def _consumer(bootstrap: str, isolation: Isolation, *, group: str = "unused") ->
 
 
 def _read(reader: confluent_kafka.Consumer, topic: str, ends: dict[int, int]) -> tuple[list[bytes], dict[int, int]]:
-    """Reads until every partition has ended at its end or later; what was found, and where each ended."""
+    """Read until every partition has reached its end. Returns the values, and where each partition ended."""
     reader.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in ends])
-    found: list[bytes] = []
+    values: list[bytes] = []
     reached: dict[int, int] = {}
     deadline = time.monotonic() + SECONDS
     while any(reached.get(p, -1) < end for p, end in ends.items()) and time.monotonic() < deadline:
@@ -87,8 +90,8 @@ def _read(reader: confluent_kafka.Consumer, topic: str, ends: dict[int, int]) ->
             continue
         error = message.error()
         if error is None:
-            found.append(message.value() or b"")
+            values.append(message.value() or b"")
         elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
             reached[message.partition() or 0] = message.offset() or 0
     reader.unassign()
-    return found, reached
+    return values, reached

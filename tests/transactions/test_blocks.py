@@ -1,4 +1,4 @@
-"""A block commits when it ends and aborts when it raises; a record that fails takes everything with it."""
+"""A block commits when it ends and aborts if it raises; a record that fails aborts everything."""
 
 from __future__ import annotations
 

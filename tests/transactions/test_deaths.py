@@ -1,4 +1,4 @@
-"""Programs that are killed or interrupted, and brokers that die, in the middle of a transaction."""
+"""Programs that are killed or interrupted, and brokers that die, during a transaction."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_after_kill_9_the_next_instance_aborts_what_was_open(
 def test_ctrl_c_aborts_at_once(kafka: LocalCluster, log: Log, topic: str, tid: str) -> None:
     with hanging(kafka.bootstrap, tid, topic) as process:
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
-    assert "KeyboardInterrupt" in told.splitlines()[-1]
+        _, stderr = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in stderr.splitlines()[-1]
     assert len(log.everything(topic)) == 100
     assert log.committed(topic) == []
 
@@ -79,7 +79,7 @@ IMPATIENT = Timeouts(connect=1, request=1, total=2)
 
 @contextmanager
 def thawing(kafka: LocalCluster) -> Iterator[None]:
-    """After the block frozen brokers go on, and work on what was sent to them meanwhile."""
+    """Resume frozen brokers after the block. They then process what was sent to them meanwhile."""
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def thawing(kafka: LocalCluster) -> Iterator[None]:
 
 
 def freeze(kafka: LocalCluster, producer: Producer) -> None:
-    """All brokers stand still; the producer, which is patient with busy ones, gets impatient."""
+    """Freeze all brokers, and shorten the producer's timeouts."""
     producer._cluster.timeouts = IMPATIENT
     kafka.freeze(*BROKERS)
 
@@ -108,13 +108,13 @@ def test_a_commit_without_answer_is_said_so_and_comes_true_or_not(
         producer.flush(30)
         freeze(kafka, producer)
     with when_they_answer(producer):
-        # The commit that was sent first may be worked on only now: it must not end this one.
+        # The broker may process the first commit only now: it must not end this transaction.
         producer.send_many(topic, [b"surely"] * 50)
     assert log.committed(topic).count(b"surely") == 50
     assert log.committed(topic).count(b"perhaps") in (0, 50)
 
 
-def test_an_abort_that_nobody_answers_neither_blocks_nor_hides_the_programs_error(
+def test_an_unanswered_abort_neither_blocks_nor_hides_the_programs_error(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
 ) -> None:
     producer = new_producer()
@@ -128,7 +128,7 @@ def test_an_abort_that_nobody_answers_neither_blocks_nor_hides_the_programs_erro
     assert log.committed(topic) == [b"next"]
 
 
-def test_closing_within_a_transaction_takes_no_longer_than_told(
+def test_closing_within_a_transaction_respects_the_timeout(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
 ) -> None:
     producer, other = new_producer(), new_producer()
@@ -136,9 +136,9 @@ def test_closing_within_a_transaction_takes_no_longer_than_told(
         producer.send(topic, b"never").result(30)
         with thawing(kafka):
             kafka.freeze(*BROKERS)
-            began = time.monotonic()
+            started = time.monotonic()
             producer.close(1.0)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - started < 10
         tx.abort()
     with other.transaction():
         other.send(topic, b"next")
@@ -159,25 +159,25 @@ def test_a_broker_that_dies_leaves_all_or_nothing_of_what_is_open_and_of_what_is
     kept: set[bytes] = set()
     failed: list[int] = []
     for number in range(4):
-        values = [b"%d-%03d" % (number, one) for one in range(600)]
+        values = [b"%d-%03d" % (number, index) for index in range(600)]
         try:
             with producer.transaction():
-                for one, value in enumerate(values):
+                for index, value in enumerate(values):
                     producer.send(topic, value, key=value)
-                    if number == 1 and one == 100:
+                    if number == 1 and index == 100:
                         producer.flush(30)
                         kill.start()
             kept |= set(values)
         except TransactionFailed:
             failed.append(number)
     kill.join(30)
-    assert failed in ([], [1])  # while the broker died, if ever
+    assert failed in ([], [1])  # only while the broker died
     end_transaction(broken.bootstrap, token, commit=True)
     with Cluster(broken.bootstrap) as fresh:
         eventually(lambda: fresh.coordinator(tid, CoordinatorKind.TRANSACTION).id != victim, "another coordinator")
     with preparing.transaction():
         preparing.send(other, b"next")
-    found = log.committed(topic)
-    assert len(found) == len(set(found))
-    assert set(found) == kept
+    committed = log.committed(topic)
+    assert len(committed) == len(set(committed))
+    assert set(committed) == kept
     assert log.committed(other) == [b"next"] + [b"prepared"] * 50

@@ -1,5 +1,5 @@
-"""A second producer with the same transactional id takes over: the first gets `Fenced`, wherever it stands, and nothing
-of its transaction ever counts."""
+"""A second producer with the same transactional id takes over: the first gets `Fenced` in any state, and nothing of its
+transaction is ever committed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _sends_on(old: Producer, topic: str, take_over: TakeOver) -> None:
         take_over()
         assert isinstance(old.send(topic, b"old, too").exception(30), Fenced)
         eventually(refused, "sending is refused at the call")
-        # The program looks away; the end of the block does not.
+        # The program ignores the failure; the end of the block does not.
 
 
 def _sends_offsets(old: Producer, topic: str, take_over: TakeOver) -> None:
@@ -168,35 +168,37 @@ def test_a_fenced_producer_stays_so_and_closes_in_peace(topic: str, new_producer
 
 
 def test_each_error_of_a_fenced_producer_is_a_new_one(topic: str, new_producer: NewProducer) -> None:
-    """Found: one object was raised again and again; its traceback grew, to 151 MB after 1,885 refused sends."""
+    """Found: one object was raised again and again, and its traceback grew to 151 MB after 1,885 refused sends."""
     old, new = new_producer(), new_producer()
     with failing(Fenced), old.transaction():
         old.send(topic, b"old").result(30)
         with new.transaction() as tx:
             tx.abort()
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
     for _ in range(50):
         with pytest.raises(Fenced, match=TAKEN_OVER) as caught:
             old.send(topic, b"old")
-        told.append(caught.value)
+        errors.append(caught.value)
         with failing(Fenced, TAKEN_OVER) as caught_at_begin, old.transaction():
             pass
-        told.append(caught_at_begin.value)
-    assert len({id(error) for error in told}) == len(told)
-    assert max(len(list(traceback.walk_tb(error.__traceback__))) for error in told) < 20
+        errors.append(caught_at_begin.value)
+    assert len({id(error) for error in errors}) == len(errors)
+    assert max(len(list(traceback.walk_tb(error.__traceback__))) for error in errors) < 20
 
 
-def test_a_producer_that_is_fenced_while_its_buffer_is_full_says_so(topic: str, new_producer: NewProducer) -> None:
-    """Found: the sends waited for ever, each for room that the sender could not make for want of a lock."""
+def test_a_producer_that_is_fenced_while_its_buffer_is_full_raises_fenced(
+    topic: str, new_producer: NewProducer
+) -> None:
+    """Found: the sends waited forever, each for room that the sender could not free without a lock."""
     old, new = new_producer(buffering=Buffering(bytes=1 << 20)), new_producer()
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def send() -> None:
         try:
             while True:
                 old.send(topic, bytes(20_000), b"key")
         except OttlaError as error:
-            told.append(error)
+            errors.append(error)
 
     with failing(Fenced, TAKEN_OVER), old.transaction():
         threads = [threading.Thread(target=send, daemon=True) for _ in range(4)]
@@ -207,5 +209,5 @@ def test_a_producer_that_is_fenced_while_its_buffer_is_full_says_so(topic: str, 
             new.send(topic, b"new")
         for thread in threads:
             thread.join(60)
-        assert [type(error) for error in told] == [Fenced] * 4
+        assert [type(error) for error in errors] == [Fenced] * 4
     eventually(lambda: old._budget.used == 0, lambda: f"nothing is kept of {old._budget.used:,} bytes")

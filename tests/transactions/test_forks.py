@@ -1,4 +1,4 @@
-"""A fork in the middle of a transaction: the child can do nothing to it, the parent commits it."""
+"""A fork during a transaction: the child cannot affect it, the parent commits it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reading import Log
 
 pytestmark = [
     pytest.mark.broker,
-    # Threads are running: that is what these tests are about.
+    # These tests fork while threads are running, on purpose.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 
@@ -62,9 +62,9 @@ def test_a_forked_child_touches_no_transaction_of_its_parent(
                 os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
-            told = pickle.loads(pipe.read())
+            errors = pickle.loads(pipe.read())
         os.waitpid(pid, 0)
-        assert told == ["UsedAfterFork"] * 6 + ["nothing was raised"] * 2
+        assert errors == ["UsedAfterFork"] * 6 + ["nothing was raised"] * 2
         producer.send(topic, b"after")
     assert tx.committed is True
     assert log.committed(topic) == [b"acknowledged", b"after", b"on its way"]

@@ -1,4 +1,4 @@
-"""Ctrl-C in transactions: when the exception leaves, it is decided what counts, and `committed` says so."""
+"""Ctrl-C in transactions: when the exception leaves, the outcome is decided, and `committed` has it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 
 def _interrupting(monkeypatch: pytest.MonkeyPatch, name: str, *, before: bool, times: int = 1) -> list[Any]:
-    """Ctrl-C comes in a call to the coordinator: before its request was sent, or before its answer was seen."""
+    """Ctrl-C comes in a call to the coordinator: before its request is sent, or before its answer is seen."""
     real: Callable[..., Any] = getattr(coordinator, name)
     calls: list[Any] = []
 
@@ -62,7 +62,7 @@ def test_a_commit_that_was_begun_is_brought_to_its_end(
     assert log.committed(topic) == [b"one", b"two"]
 
 
-def test_a_commit_that_cannot_be_brought_to_its_end_says_so(
+def test_a_commit_with_an_unknown_outcome_is_reported_as_such(
     log: Log, topic: str, new_producer: NewProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = new_producer()
@@ -117,7 +117,7 @@ def test_offsets_whose_sending_was_interrupted_take_the_transaction_with_them(
     assert log.group_offsets(tid, topic, [0]) == [-1001]
 
 
-def test_a_token_that_nobody_got_is_taken_back(
+def test_a_token_that_was_never_returned_is_withdrawn(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = new_producer()
@@ -157,18 +157,18 @@ def _ctrl_c_after(seconds: float) -> Iterator[None]:
 
 
 def _one_transaction(producer: Producer, topic: str, value: bytes, seconds: float) -> Transaction:
-    """Sends one record in a transaction that Ctrl-C may interrupt anywhere, and leaves none open."""
+    """Send one record in a transaction that Ctrl-C may interrupt anywhere, and leave none open."""
     tx = producer.transaction()
     try:
         with _ctrl_c_after(seconds), tx:
             producer.send(topic, value)
     except KeyboardInterrupt:
         pass
-    tx.abort()  # does nothing but where the block was left before its end had begun
+    tx.abort()  # has an effect only if the block was left before its end began
     return tx
 
 
-# A socket that was just opened when Ctrl-C came is closed by the interpreter, which warns of that.
+# If Ctrl-C comes right after a socket is opened, the interpreter closes it and warns about that.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_ctrl_c_at_any_moment_leaves_no_doubt(log: Log, topic: str, new_producer: NewProducer, rounds: int) -> None:
@@ -180,11 +180,11 @@ def test_ctrl_c_at_any_moment_leaves_no_doubt(log: Log, topic: str, new_producer
     for number in range(rounds):
         value = b"%d" % number
         started = time.monotonic()
-        undisturbed = number % 4 == 0  # they tell how long it takes on this machine at the moment
+        undisturbed = number % 4 == 0  # these measure how long it takes on this machine now
         tx = _one_transaction(producer, topic, value, 60.0 if undisturbed else chance.uniform(0.0001, longest))
         longest = time.monotonic() - started if undisturbed else longest
         (committed if tx.committed else aborted).append(value)
-        assert tx.committed is not None or tx._decision.number < 0, "it is known, or it was never begun"
+        assert tx.committed is not None or tx._decision.number < 0, "the outcome is known, or it was never begun"
     assert log.committed(topic) == sorted(committed)
     assert aborted
     assert len(committed) >= rounds // 4

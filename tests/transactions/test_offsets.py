@@ -1,4 +1,4 @@
-"""Offsets of a consumer group are part of the transaction: they move when it is committed, and only then."""
+"""Offsets of a consumer group are part of the transaction: they move only when it is committed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .reading import Log
 pytestmark = pytest.mark.broker
 
 NONE = -1001
-"""confluent-kafka's word for no offset."""
+"""confluent-kafka's value for no offset."""
 
 
 def test_offsets_move_when_the_transaction_is_committed_and_not_when_it_is_aborted(
@@ -47,7 +47,7 @@ def test_offsets_move_when_the_transaction_is_committed_and_not_when_it_is_abort
 
 @contextmanager
 def _member(bootstrap: str, group: str, topic: str) -> Iterator[confluent_kafka.Consumer]:
-    """A live member of a group, which has got its partitions."""
+    """A live member of a group that has its partitions."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     with closing(confluent_kafka.Consumer(settings)) as consumer:
         consumer.subscribe([topic])
@@ -60,21 +60,21 @@ def test_an_outdated_member_is_refused_and_everything_aborted(
 ) -> None:
     source, sink, group = new_topic(), new_topic(), f"group-{tid}"
     producer = new_producer()
-    at = TopicPartition(source, 0)
+    tp = TopicPartition(source, 0)
     with _member(kafka.bootstrap, group, source) as consumer:
         member_id = consumer.memberid()
         assert member_id is not None
         with failing(BrokerError) as caught, producer.transaction() as tx:
             producer.send(sink, b"outdated")
-            tx.send_offsets(GroupMember(group, member_id=member_id, generation=77), {at: 4})
+            tx.send_offsets(GroupMember(group, member_id=member_id, generation=77), {tp: 4})
         assert isinstance(caught.value, BrokerError)
         assert caught.value.code is ErrorCode.illegal_generation
         assert f"{source}-0 for group {group}" in str(caught.value)
         with failing(BrokerError, match="UNKNOWN_MEMBER_ID"), producer.transaction() as tx:
-            tx.send_offsets(GroupMember(group, member_id="nobody", generation=1), {at: 4})
+            tx.send_offsets(GroupMember(group, member_id="nobody", generation=1), {tp: 4})
         with producer.transaction() as tx:
             producer.send(sink, b"current")
-            tx.send_offsets(GroupMember(group, member_id=member_id, generation=1), {at: 6})
+            tx.send_offsets(GroupMember(group, member_id=member_id, generation=1), {tp: 6})
         assert log.group_offsets(group, source, [0]) == [6]
     assert log.committed(sink) == [b"current"]
 

@@ -1,4 +1,4 @@
-"""A prepared transaction is ended by whoever has its token, in any process, once; its producer then goes on."""
+"""Any process that has its token can end a prepared transaction, once; its producer then continues."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def test_another_process_commits_and_aborts(
     kept, dropped, group = new_topic(3), new_topic(3), f"group-{tid}"
     tokens: dict[str, PreparedTransaction] = {}
     producers = {"commit": new_producer(), "abort": new_producer(transactional_id=f"{tid}-other")}
-    for how, topic in (("commit", kept), ("abort", dropped)):
-        with producers[how].transaction() as tx:
-            producers[how].send_many(topic, [b"value"] * 50)
-            tx.send_offsets(f"{group}-{how}", {TopicPartition(topic, 0): 4})
-            tokens[how] = tx.prepare()
+    for decision, topic in (("commit", kept), ("abort", dropped)):
+        with producers[decision].transaction() as tx:
+            producers[decision].send_many(topic, [b"value"] * 50)
+            tx.send_offsets(f"{group}-{decision}", {TopicPartition(topic, 0): 4})
+            tokens[decision] = tx.prepare()
     assert log.visible(kept) == log.visible(dropped) == []
-    decisions = [(token, how == "commit") for how, token in tokens.items()]
+    decisions = [(token, decision == "commit") for decision, token in tokens.items()]
     program = [sys.executable, str(PROGRAMS), "end", kafka.bootstrap]
     subprocess.run(program, input=pickle.dumps(decisions * 2), check=True, timeout=60)
     assert log.committed(kept) == [b"value"] * 50
     assert log.committed(dropped) == []
     assert log.group_offsets(f"{group}-commit", kept, [0]) == [4]
     assert log.group_offsets(f"{group}-abort", dropped, [0]) == [-1001]
-    for how, topic in (("commit", kept), ("abort", dropped)):
-        with producers[how].transaction():
-            producers[how].send(topic, b"goes on")
+    for decision, topic in (("commit", kept), ("abort", dropped)):
+        with producers[decision].transaction():
+            producers[decision].send(topic, b"goes on")
         assert b"goes on" in log.committed(topic)
 
 
@@ -84,13 +84,13 @@ def test_a_used_token_cannot_end_the_next_transaction(
     with producer.transaction() as tx:
         producer.send(topic, b"second").result(30)
         for commit in (True, False):
-            with pytest.raises(Fenced, match="it was ended before and its producer went on"):
+            with pytest.raises(Fenced, match="it was ended before and its producer began another one"):
                 end_transaction(kafka.bootstrap, token, commit=commit)
         tx.abort()
     assert log.committed(topic) == [b"first"]
 
 
-def test_nothing_goes_on_before_a_prepared_transaction_is_ended(
+def test_nothing_continues_before_a_prepared_transaction_is_ended(
     kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
 ) -> None:
     producer = new_producer()
@@ -101,7 +101,7 @@ def test_nothing_goes_on_before_a_prepared_transaction_is_ended(
             producer.send(topic, b"too late")
         with pytest.raises(TransactionFailed, match="is prepared"):
             tx.send_offsets("group", {TopicPartition(topic, 0): 1})
-        fail(LookupError())  # the token may be elsewhere by now: raising does not abort
+        fail(LookupError())  # another process may have the token by now: raising does not abort
     for _ in range(2):
         with failing(TransactionFailed, "not ended yet"), producer.transaction():
             pass
@@ -133,7 +133,7 @@ def test_preparing_what_failed_aborts(log: Log, new_topic: NewTopic, new_produce
         producer.send(topic, b"x" * 5000)
         with pytest.raises(TransactionFailed, match="MESSAGE_TOO_LARGE"):
             tx.prepare()
-        # A program that looks away hears of it at the end of the block.
+        # A program that ignores the failure gets it at the end of the block.
     assert log.committed(topic) == []
 
 

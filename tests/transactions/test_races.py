@@ -1,4 +1,4 @@
-"""Threads that begin, send and end at the same time: each record is in one transaction, or its sender was told."""
+"""Threads that begin, send and end at the same time: each record is in one transaction, or its send raised."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_of_threads_that_begin_at_once_one_gets_the_transaction(
     assert log.committed(topic) == [b"value"]
 
 
-def test_a_record_sent_while_the_block_ends_counts_or_its_sender_is_told(
+def test_a_record_sent_while_the_block_ends_counts_or_its_send_raises(
     log: Log, new_topic: NewTopic, new_producer: NewProducer
 ) -> None:
     topic = new_topic(2)
@@ -99,5 +99,5 @@ def test_a_record_sent_while_the_block_ends_counts_or_its_sender_is_told(
     assert len(theirs) >= outcomes.count(None) > 0
 
 
-def _has_more(found: Sized, known: int) -> bool:
-    return len(found) > known
+def _has_more(values: Sized, known: int) -> bool:
+    return len(values) > known

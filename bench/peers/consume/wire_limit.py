@@ -31,7 +31,7 @@ def _over(connections: int) -> Callable[[Job], Received]:
     def run(job: Job) -> Received:
         with Cluster(job.bootstrap) as cluster, ThreadPoolExecutor(connections) as threads:
             leader = cluster.leader(job.topic, 0)
-            lines = [cluster.connection(leader, lane=f"limit-{i}") for i in range(connections)]
+            lines = [cluster.connection(leader, channel=f"limit-{i}") for i in range(connections)]
             shares = _shares(job, connections)
             watch = Stopwatch()
             received = list(threads.map(_fetch_all, lines, shares))

@@ -51,9 +51,9 @@ def await_everywhere(
     deadline: Deadline,
 ) -> None:
     """Wait until the response of every broker passes `judge`. A broker that is gone soon drops out of the metadata."""
-    effort = cluster.effort(what, deadline)
+    attempts = cluster.attempts(what, deadline)
     while (objection := _objection(cluster, build, judge, deadline)) is not None:
-        effort.failed(objection)
+        attempts.failed(objection)
 
 
 def _objection(

@@ -33,7 +33,7 @@ class GroupAdmin:
     def list_groups(self, *, timeout: float | None = None) -> list[ListedGroup]:
         """Return every group of every coordinator, sorted by name."""
         deadline = self._deadline(timeout)
-        effort = self.cluster.effort("listing groups", deadline)
+        effort = self.cluster.attempts("listing groups", deadline)
         while True:
             brokers = self.cluster.metadata(deadline=deadline).brokers.values()
             listed: dict[str, ListedGroup] = {}

@@ -85,7 +85,7 @@ def _search(
     deadline: Deadline,
 ) -> None:
     """Add to `results` until it has all partitions. Offsets found before an error stay in it."""
-    effort = cluster.effort(f"listing offsets of {_summary(partitions)}", deadline)
+    attempts = cluster.attempts(f"listing offsets of {_summary(partitions)}", deadline)
     missing = list(dict.fromkeys(partitions))
     while missing:
         listed, errors = _ask_leaders(cluster, _by_leader(cluster, missing, deadline), at, isolation, deadline)
@@ -93,7 +93,7 @@ def _search(
         missing = [partition for partition in missing if partition not in results]
         if errors:
             _doubt_leaders(cluster, errors)
-            effort.failed(_gravest(errors))
+            attempts.failed(_gravest(errors))
 
 
 def _by_leader(cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[Broker, Epochs]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ottla.cli import main
+from ottla.cli.root import main
 
 main()

@@ -1,7 +1,4 @@
-"""`ottla lake`: what an archive has, and whether it is all there.
-
-It asks `ottla.lake` and prints; nothing of an archive is changed, but by `repair --set-aside`.
-"""
+"""`ottla lake`: show, verify and repair archives. Only `repair --set-aside` changes status."""
 
 from __future__ import annotations
 
@@ -11,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli import Failure
-from ottla.cli.options.connecting import meet
-from ottla.cli.options.general import json_option
-from ottla.cli.options.reading import isolation_option, max_batch_bytes_option
+from ottla.cli.errors import CommandFailed
+from ottla.cli.options.common import isolation_option, json_option, max_batch_size_option, timeout_option
+from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
+from ottla.cli.options.connection import require_brokers
 from ottla.cli.options.security import security_options
+from ottla.cli.output.tables import table, terminal_width
 from ottla.cli.terminal.progress import LiveLine
-from ottla.cli.values.units import show_size
-from ottla.cli.views.tables import table, terminal_width
+from ottla.cli.values.quantities import show_size
+from ottla.cli.values.times import show_timestamp
 
 if TYPE_CHECKING:
     from ottla.config import Security
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def lake() -> None:
-    """Archives that 'ottla archive' has made: what they have, and whether it is all there.
+    """Show, verify and repair archives of 'ottla archive'.
 
     \b
     Examples:
@@ -45,41 +43,49 @@ def lake() -> None:
 @click.argument("path")
 @json_option
 def status(path: str, *, as_json: bool) -> None:
-    """Per topic and partition: ranges, records, bytes, files, times, gaps and overlaps."""
+    """Show what an archive has of each partition, with gaps and overlaps.
+
+    \b
+    Examples:
+      ottla lake status /data/clicks
+      ottla lake status /data/clicks --json | jq '.partitions[].gaps'
+    """
     from ottla.lake.lake import Lake
     from ottla.lake.status import summarize
 
-    found = Lake.open(path)
-    entries = list(found.ledger.entries())
+    archive = Lake.open(path)
+    entries = list(archive.ledger.entries())
     partitions = summarize(entries)
     untimed = sum(entry.untimed for entry in entries)
+    settings = archive.settings
     if as_json:
-        head = {"path": str(found.path), **found.settings.to_json(), "entries": len(entries), "without_time": untimed}
-        click.echo(json.dumps({**head, "partitions": [_row(one) for one in partitions]}))
+        head = {"path": str(archive.path), **settings.to_json(), "entries": len(entries), "without_time": untimed}
+        click.echo(json.dumps({**head, "partitions": [_row(partition) for partition in partitions]}))
         return
-    settings = found.settings
     click.echo(
-        f"{found.path}: {settings.format.value}, divided by {', '.join(settings.partition_by) or 'nothing'}"
+        f"{archive.path}: {settings.format.value}, partitioned by {', '.join(settings.partition_by) or 'nothing'}"
         f" (time: {settings.event_time}), {_counted(len(entries), 'entry', 'entries')}"
     )
-    click.echo(table(_HEADINGS, [_cells(one) for one in partitions], width=terminal_width()))
-    for one in partitions:
-        for gap in one.gaps:
+    click.echo(table(_HEADINGS, [_cells(partition) for partition in partitions], width=terminal_width()))
+    for partition in partitions:
+        for gap in partition.gaps:
             click.echo(f"gap: {gap.range}: {gap.reason}")
-        for overlap in one.overlaps:
-            click.echo(f"overlap: {overlap} is there twice")
+        for overlap in partition.overlaps:
+            click.echo(f"overlap: {overlap} is archived twice")
     if untimed:
         click.echo(f"{untimed:,} records have no readable event time")
 
 
 @lake.command()
 @click.argument("path")
-@click.option("--against", "bootstrap", metavar="HOST:PORT,...", help="Brokers: read every range again and compare.")
-@click.option("--deep", is_flag=True, help="Read every record of the files, not only their footers.")
+@click.option(
+    "--against", "bootstrap", metavar="HOST:PORT,...", help="Read every range from these brokers and compare."
+)
+@click.option("--deep", is_flag=True, help="Read all records of the files, not only footers.")
 @isolation_option
-@max_batch_bytes_option
+@max_batch_size_option
 @security_options
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, help="Seconds that brokers may be away.")
+@timeout_option("60s")
 @json_option
 @click.pass_context
 def verify(
@@ -90,67 +96,86 @@ def verify(
     bootstrap: str | None,
     deep: bool,
     isolation: str,
-    max_batch_bytes: int,
+    max_batch_size: int,
     security: Security,
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Hold the ledger's receipts against the files, and against the brokers if asked.
+    """Compare the ledger of an archive with its files and the brokers.
 
-    Sizes and footers of the files are compared; --deep reads all bytes and all records, and compares hashes and
-    fingerprints. Ends with 0 if everything is as the ledger says, 1 and a line for each thing that is not.
+    Compares sizes and footers of the files; --deep reads all records, and compares hashes and fingerprints. Exits with
+    0 if everything matches, else with 1 and a line for each difference.
+
+    \b
+    Examples:
+      ottla lake verify /data/clicks
+      ottla lake verify /data/clicks --deep
+      ottla lake verify /data/clicks --against localhost:9092
     """
     from ottla.config import Timeouts
     from ottla.fetch.options import Fetching
     from ottla.lake.lake import Lake
     from ottla.lake.verifying import Checked
 
-    found = Lake.open(path)
+    archive = Lake.open(path)
     files, logs = Checked(), Checked()
     findings: list[Finding] = []
     reading = {
         "security": security,
         "timeouts": Timeouts(total=timeout),
         "isolation": isolation,
-        "fetching": Fetching(max_batch_bytes=max_batch_bytes),
+        "fetching": Fetching(max_batch_bytes=max_batch_size),
     }
     if bootstrap is not None:
-        meet(bootstrap, security, timeout=timeout)
+        require_brokers(bootstrap, security, timeout=timeout)
     with LiveLine(lambda: f"{files.files:,} files, {files.records + logs.records:,} records compared") as live:
-        for finding in _findings(found, files, logs, bootstrap=bootstrap, deep=deep, **reading):
+        for finding in _findings(archive, files, logs, bootstrap=bootstrap, deep=deep, **reading):
             findings.append(finding)
             if not as_json:
                 live.say(("" if finding.is_wrong else "not compared: ") + str(finding))
     wrong = sum(finding.is_wrong for finding in findings)
     if as_json:
-        click.echo(json.dumps(_verified(found, files, logs, findings)))
+        click.echo(json.dumps(_verified(archive, files, logs, findings)))
     elif not wrong:
         click.echo(_summary(files, logs, deep=deep, bootstrap=bootstrap))
     if wrong:
-        raise Failure(f"{wrong:,} thing{'s are' if wrong != 1 else ' is'} not as the ledger of {found.path} says")
+        raise CommandFailed(f"{wrong:,} difference{'s' if wrong != 1 else ''} from the ledger of {archive.path}")
 
 
 @lake.command()
 @click.argument("path")
-@click.option("--set-aside", is_flag=True, help="Take it out of the archive, into _ottla/set-aside. Deletes nothing.")
+@click.option("--set-aside", is_flag=True, help="Move these files into _ottla/set-aside. Deletes nothing.")
+@yes_option
+@dry_run_option
 @json_option
-def repair(path: str, *, set_aside: bool, as_json: bool) -> None:
-    """Say what keeps an archive from being written to, and set it aside if asked.
+def repair(path: str, *, set_aside: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Show what blocks writes to an archive, and set it aside. Asks for confirmation.
 
-    For an archive whose ledger has lost its newest entries, as after an older copy of it was restored: there are files
-    with offsets that no entry has then. If you have the entries, put them back instead. What is set aside is read from
-    the brokers again by the next 'ottla archive'; what they do not have any more is a gap then, and in the files that
-    were set aside. End all archivers first. Ends with 0 if nothing is in the way, or not any more, else with 1.
+    For an archive whose ledger has lost its newest entries, for example because an older copy was restored: it has
+    files whose offsets are in no entry. If you have the entries, put them back instead. The next 'ottla archive' reads
+    what was set aside from the brokers again; offsets that they no longer have become a gap. Stop all archivers first.
+    Exits with 0 if nothing blocks writes any more, else with 1.
+
+    \b
+    Examples:
+      ottla lake repair /data/clicks
+      ottla lake repair /data/clicks --set-aside --dry-run
+      ottla lake repair /data/clicks --set-aside --yes
     """
     from ottla.lake import repair as lake_repair
     from ottla.lake.lake import Lake
 
-    found = Lake.open(path)
-    damage = lake_repair.look(found)
-    folder = lake_repair.set_aside(found, damage) if set_aside and not damage.is_none else None
+    archive = Lake.open(path)
+    damage = lake_repair.look(archive)
+    folder = None
+    if set_aside and not damage.is_none and not dry_run:
+        if not yes:
+            click.echo("\n".join(_damages(damage)), err=True)
+        confirm(f"this takes {_counted(len(damage.files), 'file', 'files')} out of {archive.path}", yes=yes)
+        folder = lake_repair.set_aside(archive, damage)
     if as_json:
         row = {
-            "path": str(found.path),
+            "path": str(archive.path),
             "last_entry": damage.last,
             "lost_entry": damage.lost or None,
             "withdrawn_entry": damage.withdrawn,
@@ -162,11 +187,11 @@ def repair(path: str, *, set_aside: bool, as_json: bool) -> None:
         for line in _damages(damage):
             click.echo(line)
         if folder is not None:
-            click.echo(f"set aside in {folder}: the archive goes on after entry {damage.last}")
+            click.echo(f"set aside in {folder}: the archive continues after entry {damage.last}")
         elif damage.is_none:
-            click.echo("nothing is in the way")
-    if folder is None and not damage.is_none:
-        raise Failure(f"{found.path} cannot be written to: put the missing entries back, or use --set-aside")
+            click.echo("nothing blocks writes")
+    if folder is None and not damage.is_none and not (dry_run and set_aside):
+        raise CommandFailed(f"{archive.path} cannot be written to: put the missing entries back, or use --set-aside")
 
 
 def _damages(damage: lake_repair.Damage) -> Iterator[str]:
@@ -175,11 +200,11 @@ def _damages(damage: lake_repair.Damage) -> Iterator[str]:
     if damage.withdrawn is not None:
         yield f"entry {damage.withdrawn} was recorded and never published, and files of it are gone"
     for name in damage.files:
-        yield f"{name}: no entry has its offsets"
+        yield f"{name}: its offsets are in no entry"
 
 
 def _findings(
-    found: Lake,
+    archive: Lake,
     files: Checked,
     logs: Checked,
     *,
@@ -190,81 +215,84 @@ def _findings(
     from ottla.fetch.reader import Reader
     from ottla.lake.verifying import verify_brokers, verify_files
 
-    yield from verify_files(found, files, deep=deep)
+    yield from verify_files(archive, files, deep=deep)
     if bootstrap is not None:
         with Reader(bootstrap, client_id="ottla-lake", **reading) as reader:
-            yield from verify_brokers(found, reader, logs)
+            yield from verify_brokers(archive, reader, logs)
 
 
 def _summary(files: Checked, logs: Checked, *, deep: bool, bootstrap: str | None) -> str:
     read = f", {files.records:,} records read" if deep else ""
     ranges = _counted(logs.ranges, "range", "ranges")
-    compared = f"; {ranges}, {logs.records:,} records equal to the log" if bootstrap else ""
+    compared = f"; {ranges}, {logs.records:,} records match the log" if bootstrap else ""
     held = (
         _counted(files.entries, "entry", "entries"),
         _counted(files.ranges, "range", "ranges"),
         _counted(files.files, "file", "files"),
     )
-    return f"all is there: {', '.join(held)}{read}{compared}"
+    return f"complete: {', '.join(held)}{read}{compared}"
 
 
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
+def _counted(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
-def _verified(found: Lake, files: Checked, logs: Checked, findings: list[Finding]) -> dict[str, Any]:
+def _verified(archive: Lake, files: Checked, logs: Checked, findings: list[Finding]) -> dict[str, Any]:
     return {
-        "path": str(found.path),
+        "path": str(archive.path),
         "entries": files.entries,
         "ranges": files.ranges,
         "files": files.files,
         "records_read": files.records,
         "ranges_against_brokers": logs.ranges,
         "records_against_brokers": logs.records,
-        "wrong": [{"where": one.where, "what": one.what} for one in findings if one.is_wrong],
-        "not_compared": [{"where": one.where, "what": one.what} for one in findings if not one.is_wrong],
+        "wrong": [_finding_dict(finding) for finding in findings if finding.is_wrong],
+        "not_compared": [_finding_dict(finding) for finding in findings if not finding.is_wrong],
     }
 
 
-_HEADINGS = ("PARTITION", "OFFSETS", "RECORDS", "BYTES", "FILES", "ON DISK", "FROM", "TO", "GAPS", "OVERLAPS")
+def _finding_dict(finding: Finding) -> dict[str, str]:
+    return {"where": finding.where, "what": finding.what}
 
 
-def _cells(one: PartitionStatus) -> tuple[str, ...]:
-    spans = [f"{span.start}..{span.stop}" for span in one.ranges]
+_HEADINGS = ("partition", "offsets", "records", "bytes", "files", "on disk", "from", "to", "gaps", "overlaps")
+
+
+def _cells(status: PartitionStatus) -> tuple[str, ...]:
+    spans = [f"{span.start}..{span.stop}" for span in status.ranges]
     return (
-        str(one.at),
-        ", ".join(spans[:2]) + (f", and {len(spans) - 2} more" if len(spans) > 2 else "") or f"from {one.next_offset}",
-        f"{one.records:,}",
-        show_size(one.size_bytes),
-        f"{one.files:,}",
-        show_size(one.file_bytes),
-        _time(one.first_time),
-        _time(one.last_time),
-        str(len(one.gaps)),
-        str(len(one.overlaps)),
+        str(status.at),
+        ", ".join(spans[:2]) + (f", and {len(spans) - 2} more" if len(spans) > 2 else "")
+        or f"from {status.next_offset}",
+        f"{status.records:,}",
+        show_size(status.size_bytes),
+        f"{status.files:,}",
+        show_size(status.file_bytes),
+        _time(status.first_time),
+        _time(status.last_time),
+        str(len(status.gaps)),
+        str(len(status.overlaps)),
     )
 
 
-def _row(one: PartitionStatus) -> dict[str, Any]:
+def _row(status: PartitionStatus) -> dict[str, Any]:
     return {
-        "topic": one.at.topic,
-        "partition": one.at.partition,
-        "ranges": [[span.start, span.stop] for span in one.ranges],
-        "next_offset": one.next_offset,
-        "records": one.records,
-        "fingerprint": str(one.fingerprint),
-        "bytes": one.size_bytes,
-        "files": one.files,
-        "file_bytes": one.file_bytes,
-        "first_time": one.first_time,
-        "last_time": one.last_time,
-        "archived": one.archived,
-        "gaps": [gap.to_json() for gap in one.gaps],
-        "overlaps": [[span.start, span.stop] for span in one.overlaps],
+        "topic": status.at.topic,
+        "partition": status.at.partition,
+        "ranges": [[span.start, span.stop] for span in status.ranges],
+        "next_offset": status.next_offset,
+        "records": status.records,
+        "fingerprint": str(status.fingerprint),
+        "bytes": status.size_bytes,
+        "files": status.files,
+        "file_bytes": status.file_bytes,
+        "first_time": status.first_time,
+        "last_time": status.last_time,
+        "archived": status.archived,
+        "gaps": [gap.to_json() for gap in status.gaps],
+        "overlaps": [[span.start, span.stop] for span in status.overlaps],
     }
 
 
 def _time(seconds: float | None) -> str:
-    from ottla.cli.reading.texts import show_time
-
-    return "-" if seconds is None else show_time(round(seconds * 1000)) or "-"
+    return "-" if seconds is None else show_timestamp(round(seconds * 1000)) or "-"

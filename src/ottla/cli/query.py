@@ -1,7 +1,6 @@
-"""`ottla query`: where topics begin and end, the offset of a time, how many records there are and what they are like.
+"""`ottla query`: offsets, counts and statistics of topics, without printing records.
 
-Offsets are asked of the brokers; counts and profiles are added up from the headers of batches, and nothing is
-decompressed. No record is printed.
+Offsets come from the brokers. Counts and profiles are computed from batch headers; nothing is decompressed.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ottla.cli import Failure, Misuse
+from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import soon
-from ottla.cli.options.general import json_option, timeout_option
-from ottla.cli.options.reading import (
-    from_option,
+from ottla.cli.options.common import (
     isolation_option,
-    parsed,
+    json_option,
     partition_option,
+    timeout_option,
     topics_argument,
-    until_option,
 )
+from ottla.cli.options.connection import few_retries
+from ottla.cli.options.places import from_option, until_option
 from ottla.cli.options.security import security_options
-from ottla.cli.values.json_text import json_text
-from ottla.cli.values.places import Fixed, Place
-from ottla.cli.values.times import parse_time
-from ottla.cli.values.units import show_size
-from ottla.cli.views.tables import table, terminal_width
+from ottla.cli.options.types import parsed
+from ottla.cli.output.json_text import json_text
+from ottla.cli.output.tables import table, terminal_width
+from ottla.cli.values.places import Place
+from ottla.cli.values.quantities import show_size
+from ottla.cli.values.times import parse_time, show_timestamp
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -47,17 +46,17 @@ def _time(text: str) -> datetime:
 
 @click.command()
 @topics_argument
-@click.option("--offsets", is_flag=True, help="Where each partition begins and ends. What is asked without any other.")
-@click.option("--at", "at", metavar="TIME", callback=parsed(_time), help="The first record at or after this time.")
-@click.option("--count", is_flag=True, help="How many records there are; holes in the offsets do not count.")
-@click.option("--profile", is_flag=True, help="Records, batches, bytes, codecs, times and producers.")
-@from_option
-@until_option("With --count or --profile: latest, an offset, a time, group:NAME.  [default: latest]")
+@click.option("--offsets", is_flag=True, help="First and last offset of each partition. The default.")
+@click.option("--at", "moment", metavar="TIME", callback=parsed(_time), help="First record at or after this time.")
+@click.option("--count", is_flag=True, help="Number of records, without gaps in the offsets.")
+@click.option("--profile", is_flag=True, help="Records, batches, bytes, codecs, timestamps and producers.")
+@from_option("With --count or --profile: where to start")
+@until_option("With --count or --profile: where to end")
 @partition_option
 @isolation_option
 @bootstrap_option
 @security_options
-@timeout_option
+@timeout_option()
 @json_option
 @click.pass_context
 def query(
@@ -66,11 +65,11 @@ def query(
     topics: tuple[str, ...],
     *,
     offsets: bool,
-    at: datetime | None,
+    moment: datetime | None,
     count: bool,
     profile: bool,
     start: Place,
-    stop: Fixed | None,
+    stop: Place | None,
     partitions: list[int] | None,
     isolation: str,
     bootstrap: str,
@@ -78,44 +77,46 @@ def query(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Answer a question about TOPICs: --offsets, --at TIME, --count or --profile.
+    """Show --offsets, --at TIME, --count or --profile of TOPICs.
 
-    Counts and profiles are read from the headers of batches, from --from to --until; nothing is decompressed. With
-    read_committed, the end is where the oldest open transaction begins.
+    Counts and profiles are computed from batch headers between --from and --until; nothing is decompressed. With
+    read_committed, a partition ends where its oldest open transaction starts.
 
     \b
     Examples:
       ottla query clicks                          first and last offset of each partition
-      ottla query clicks --at -2h                 where the last two hours begin
-      ottla query clicks --count                  a number, for scripts
+      ottla query clicks --at -2h                 offsets of two hours ago
+      ottla query clicks --count                  just the number, for scripts
       ottla query clicks users --count --json
       ottla query clicks --profile --from 2026-01-01T00:00:00Z
-      ottla query clicks --count --from group:billing     what that group has not read yet
+      ottla query clicks --count --from group:billing     what this group has not read yet
     """
     from ottla.admin import Admin
-    from ottla.cli.reading.resolving import Wanted
+    from ottla.cli.ranges import ReadPlan
     from ottla.config import Timeouts
     from ottla.fetch.options import parse_isolation
     from ottla.fetch.reader import Reader
 
-    asked = {"--offsets": offsets, "--at": at is not None, "--count": count, "--profile": profile}
-    given = [option for option, is_given in asked.items() if is_given]
+    questions = {"--offsets": offsets, "--at": moment is not None, "--count": count, "--profile": profile}
+    given = [option for option, is_given in questions.items() if is_given]
     if len(given) > 1:
-        raise Misuse(f"{' and '.join(given)} are different questions: ask one of them")
+        raise UsageError(f"{' and '.join(given)} are mutually exclusive")
     if not (count or profile) and _is_given(context, "start", "stop"):
-        raise Misuse("--from and --until are for --count and --profile")
+        raise UsageError("--from and --until need --count or --profile")
     level = parse_isolation(isolation)
     if count or profile:
-        wanted = Wanted(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
-        with Reader(bootstrap, security=security, client_id="ottla-query", isolation=level, retry=soon()) as reader:
-            found = reader.profile(wanted.ranges(reader))
-        _print_counts(topics, found, as_json=as_json) if count else _print_profiles(found, as_json=as_json)
+        plan = ReadPlan(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
+        with Reader(
+            bootstrap, security=security, client_id="ottla-query", isolation=level, retry=few_retries()
+        ) as reader:
+            profiles = reader.profile(plan.ranges(reader))
+        _print_counts(topics, profiles, as_json=as_json) if count else _print_profiles(profiles, as_json=as_json)
         return
     with Admin(
-        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=soon()
+        bootstrap, security=security, client_id="ottla-query", timeouts=Timeouts(total=timeout), retry=few_retries()
     ) as admin:
-        where = _partitions(admin, topics, partitions)
-        rows = _ends(admin, where, level) if at is None else _at(admin, where, at, level)
+        selected = _partitions(admin, topics, partitions)
+        rows = _ends(admin, selected, level) if moment is None else _at(admin, selected, moment, level)
     _print(rows, as_json=as_json)
 
 
@@ -126,50 +127,54 @@ def _is_given(context: click.Context, *names: str) -> bool:
 def _partitions(admin: Admin, topics: Sequence[str], only: Sequence[int] | None) -> list[TopicPartition]:
     from ottla.model import TopicPartition
 
-    found = [TopicPartition(one.name, p.index) for one in admin.describe_topics(topics) for p in one.partitions]
-    wanted = [TopicPartition(topic, index) for topic in topics for index in only or ()]
-    missing = [at for at in wanted if at not in found]
+    existing = [
+        TopicPartition(topic.name, partition.index)
+        for topic in admin.describe_topics(topics)
+        for partition in topic.partitions
+    ]
+    selected = [TopicPartition(topic, index) for topic in topics for index in only or ()]
+    missing = [tp for tp in selected if tp not in existing]
     if missing:
-        raise Failure(f"there is no partition {', '.join(map(str, missing))}")
-    return wanted or found
+        raise CommandFailed(f"no such partition: {', '.join(map(str, missing))}")
+    return selected or existing
 
 
-def _ends(admin: Admin, where: list[TopicPartition], isolation: Isolation) -> list[_Row]:
+def _ends(admin: Admin, partitions: list[TopicPartition], isolation: Isolation) -> list[_Row]:
     from ottla.admin import OffsetSpec
 
-    first = admin.list_offsets(where, OffsetSpec.EARLIEST, isolation=isolation)
-    last = admin.list_offsets(where, OffsetSpec.LATEST, isolation=isolation)
-    return [{**at._asdict(), "start": first[at].offset, "stop": last[at].offset} for at in sorted(where)]
+    first = admin.list_offsets(partitions, OffsetSpec.EARLIEST, isolation=isolation)
+    last = admin.list_offsets(partitions, OffsetSpec.LATEST, isolation=isolation)
+    return [{**tp._asdict(), "start": first[tp].offset, "stop": last[tp].offset} for tp in sorted(partitions)]
 
 
-def _at(admin: Admin, where: list[TopicPartition], when: datetime, isolation: Isolation) -> list[_Row]:
-    """The end of the log where no record is that late: reading from there gives all that will be."""
+def _at(admin: Admin, partitions: list[TopicPartition], moment: datetime, isolation: Isolation) -> list[_Row]:
+    """Return the offsets of a time: the end of the log where no record is that late."""
     from ottla.admin import OffsetSpec
-    from ottla.cli.reading.texts import show_time
 
-    found = admin.list_offsets(where, when, isolation=isolation)
-    after = [at for at, one in found.items() if one.offset < 0]
+    offsets = admin.list_offsets(partitions, moment, isolation=isolation)
+    after = [tp for tp, first in offsets.items() if first.offset < 0]
     ends = admin.list_offsets(after, OffsetSpec.LATEST, isolation=isolation) if after else {}
     return [
         {
-            **at._asdict(),
-            "offset": ends[at].offset if at in ends else found[at].offset,
-            "timestamp": None if at in ends else show_time(found[at].timestamp),
+            **tp._asdict(),
+            "offset": ends[tp].offset if tp in ends else offsets[tp].offset,
+            "timestamp": None if tp in ends else show_timestamp(offsets[tp].timestamp),
         }
-        for at in sorted(where)
+        for tp in sorted(partitions)
     ]
 
 
-def _print_counts(topics: Sequence[str], found: Sequence[PartitionProfile], *, as_json: bool) -> None:
-    rows = [{"topic": topic, "records": sum(p.records for p in found if p.range.topic == topic)} for topic in topics]
+def _print_counts(topics: Sequence[str], profiles: Sequence[PartitionProfile], *, as_json: bool) -> None:
+    counts = {topic: sum(profile.records for profile in profiles if profile.range.topic == topic) for topic in topics}
+    rows = [{"topic": topic, "records": count} for topic, count in counts.items()]
     if as_json or len(rows) > 1:
         _print(rows, as_json=as_json)
     else:
         click.echo(str(rows[0]["records"]))
 
 
-def _print_profiles(found: Sequence[PartitionProfile], *, as_json: bool) -> None:
-    rows = [_profile(one) for one in found]
+def _print_profiles(profiles: Sequence[PartitionProfile], *, as_json: bool) -> None:
+    rows = [_profile(profile) for profile in profiles]
     if not as_json:
         rows = [
             {
@@ -185,22 +190,21 @@ def _print_profiles(found: Sequence[PartitionProfile], *, as_json: bool) -> None
 _ONLY_JSON = ("transactional", "control")
 
 
-def _profile(one: PartitionProfile) -> _Row:
-    from ottla.cli.reading.texts import show_time
+def _profile(profile: PartitionProfile) -> _Row:
 
     return {
-        **one.range.topic_partition._asdict(),
-        "start": one.range.start,
-        "stop": one.range.stop,
-        "records": one.records,
-        "batches": one.batches,
-        "bytes": one.bytes,
-        "codecs": dict(one.codecs),
-        "first": show_time(one.first_timestamp),
-        "last": show_time(one.last_timestamp),
-        "producers": one.producers,
-        "transactional": one.transactional,
-        "control": one.control,
+        **profile.range.topic_partition._asdict(),
+        "start": profile.range.start,
+        "stop": profile.range.stop,
+        "records": profile.records,
+        "batches": profile.batches,
+        "bytes": profile.bytes,
+        "codecs": dict(profile.codecs),
+        "first": show_timestamp(profile.first_timestamp),
+        "last": show_timestamp(profile.last_timestamp),
+        "producers": profile.producers,
+        "transactional": profile.transactional,
+        "control": profile.control,
     }
 
 
@@ -209,7 +213,7 @@ def _print(rows: Sequence[_Row], *, as_json: bool) -> None:
         click.echo(json_text(rows))
         return
     cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
-    click.echo(table([name.upper() for name in rows[0]], cells, width=terminal_width()))
+    click.echo(table(list(rows[0]), cells, width=terminal_width()))
 
 
 def _cell(name: str, value: object) -> str:

@@ -1,29 +1,42 @@
-"""`ottla rollup`: counts, sums and the like in windows of time, from topics to a topic or to files, by Spark.
+"""`ottla rollup`: counts and sums in windows of time, from topics to a topic or to files, with Spark.
 
-It parses, checks everything that can be wrong before Spark is started, runs the query and reports what was read, made,
-late and not to be read.
+The command checks everything before it starts Spark, runs the query and reports records, results, late and unreadable
+data.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli import Failure, Misuse
+from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.connecting import soon
-from ottla.cli.options.general import json_option
-from ottla.cli.options.reading import isolation_option, max_batch_bytes_option, parsed, topics_argument
+from ottla.cli.options.common import (
+    follow_option,
+    isolation_option,
+    json_option,
+    master_option,
+    max_batch_size_option,
+    timeout_option,
+    topics_argument,
+)
+from ottla.cli.options.connection import few_retries
+from ottla.cli.options.old import old_flag
+from ottla.cli.options.places import from_option, until_option
 from ottla.cli.options.security import security_options
-from ottla.cli.terminal.interrupting import Interrupted, Interruption
+from ottla.cli.options.types import Duration, Integer, parsed
+from ottla.cli.output.json_text import json_text
+from ottla.cli.terminal.interruption import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
-from ottla.cli.terminal.sparks import spark_session
-from ottla.cli.values.json_text import json_text
+from ottla.cli.terminal.spark import spark_session
+from ottla.cli.values.places import Kind, Place
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -31,17 +44,16 @@ if TYPE_CHECKING:
     from ottla.config import Security
     from ottla.spark.rollups import Rollup
 
-_LOOK_SECONDS = 0.3
+_POLL_SECONDS = 0.3
 _OURS = re.compile(r"ottla\.[\w.]+: (.*)")
-_FIND_SECONDS = 20.0
 
 
 def _checked(check: Any) -> Any:
-    def one(text: str) -> str:
+    def checked(text: str) -> str:
         check(text)
         return text
 
-    return parsed(one)
+    return parsed(checked)
 
 
 def _to(text: str) -> str:
@@ -65,67 +77,71 @@ def _time_field(text: str) -> None:
     time_field(text)
 
 
-def _duration(text: str) -> None:
-    from ottla.spark.rollups import interval
-
-    interval("it", text)
-
-
 _FIELDS = {"metavar": "FIELD", "multiple": True, "callback": _checked(_field)}
-_TIME = {"metavar": "DURATION", "callback": _checked(_duration)}
+_SHORTEST = Duration(0.001)
 
 
 @click.command()
 @topics_argument
-@click.option("--window", required=True, **_TIME, help="How long a window is: 30s, 1m, 2h, 1d.")
-@click.option("--slide", **_TIME, help="A window begins that often.  [default: one after the other]")
+@click.option("--window", type=_SHORTEST, required=True, help="Length of a window: 30s, 1m, 2h, 1d.")
+@click.option("--slide", type=_SHORTEST, help="How often a window starts.  [default: --window]")
 @click.option(
     "--by",
     "by",
     **_FIELDS,
-    help="What to group by: json:FIELD, json:FIELD.FIELD, header:NAME, column:NAME, key, topic or partition."
-    " Repeatable.",
+    help="Group by json:FIELD, json:FIELD.FIELD, header:NAME, column:NAME, key, topic or partition. Repeatable.",
 )
-@click.option("--count", is_flag=True, help="How many records. What is done if nothing else is asked.")
-@click.option("--sum", "sums", **_FIELDS, help="The sum of a number. Repeatable, like the next three.")
-@click.option("--min", "lowest", **_FIELDS, help="The smallest number.")
-@click.option("--max", "highest", **_FIELDS, help="The largest number.")
-@click.option("--distinct", **_FIELDS, help="How many different values, about (5 %).")
+@click.option("--count", is_flag=True, help="Number of records. The default.")
+@click.option("--sum", "sums", **_FIELDS, help="Sum of a number. Repeatable, like the next three.")
+@click.option("--min", "lowest", **_FIELDS, help="Smallest number.")
+@click.option("--max", "highest", **_FIELDS, help="Largest number.")
+@click.option("--distinct", **_FIELDS, help="Approximate number of distinct values (5 %).")
 @click.option(
     "--event-time",
     default="record",
     show_default=True,
     metavar="WHERE",
     callback=_checked(_time_field),
-    help="When it happened: json:FIELD, json:FIELD.FIELD, header:NAME, column:NAME or record.",
+    help="Time of a record: json:FIELD, json:FIELD.FIELD, header:NAME, column:NAME or record.",
 )
-@click.option("--watermark", default="10m", show_default=True, **_TIME, help="How late data may come and still count.")
+@click.option("--watermark", type=Duration(), default="10m", show_default=True, help="How late data may arrive.")
 @click.option(
-    "--to", required=True, metavar="TOPIC|PATH", callback=_checked(_to), help="A topic; with a slash, a folder."
+    "--to",
+    required=True,
+    metavar="TOPIC|PATH",
+    callback=_checked(_to),
+    help="Topic to write to; with a slash, a folder.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["append", "update"]),
     default="append",
     show_default=True,
-    help="Tell a window once, when it is complete; or whenever it changes.",
+    help="Write a window once, when it is complete, or whenever it changes.",
 )
-@click.option("--checkpoint", metavar="PATH", help="Where the query keeps its state.  [default with a folder: in it]")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--until-now", is_flag=True, help="End where the topics end now. What is done without --follow.")
-@click.option("--every", default="10s", show_default=True, **_TIME, help="With --follow: how often results are made.")
-@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
+@click.option(
+    "--checkpoint", metavar="PATH", help="Folder for the state of the query.  [default: in the folder of --to]"
+)
+@from_option("Where to start with a new checkpoint")
+@until_option(kinds=(Kind.LATEST,))
+@old_flag("--until-now", "--until", "latest")
+@follow_option
+@click.option(
+    "--every", type=_SHORTEST, default="10s", show_default=True, help="With --follow: how often to compute results."
+)
+@master_option
 @click.option(
     "--tasks",
-    type=click.IntRange(1, 10_000),
+    type=Integer(1, 10_000),
     default=8,
     show_default=True,
-    help="Into how many parts the groups are divided. It stays as it is in the first run of a checkpoint.",
+    help="Number of Spark tasks for the groups; fixed by the first run of a checkpoint.",
 )
 @isolation_option
-@max_batch_bytes_option
+@max_batch_size_option
 @bootstrap_option
 @security_options
+@timeout_option(note="Applies at the start.")
 @json_option
 @click.pass_context
 def rollup(
@@ -136,23 +152,25 @@ def rollup(
     to: str,
     mode: str,
     checkpoint: str | None,
+    start: Place,
+    stop: Place | None,
     follow: bool,
-    until_now: bool,
-    every: str,
+    every: float,
     master: str | None,
     tasks: int,
     isolation: str,
-    max_batch_bytes: int,
+    max_batch_size: int,
     bootstrap: str,
     security: Security,
+    timeout: float,
     as_json: bool,
-    **asked: Any,
+    **measures: Any,
 ) -> None:
-    """Add up TOPICs in windows of time: one small record for each window and group, exactly once.
+    """Aggregate TOPICs in windows of time: one small record for each window and group, exactly once.
 
-    Results are JSON, keyed by what they are grouped by, or Parquet files. A window is told when data shows that it is
-    over, and --watermark more: the last windows of a topic stay in the checkpoint until later records come, unless
-    --mode update tells them at once. What cannot be read and what comes too late is counted and told.
+    Results are JSON, keyed by their group, or Parquet files. A window is written when data shows that it ended at least
+    --watermark ago: the last windows of a topic stay in the checkpoint until later records arrive, unless --mode update
+    writes them at once. Unreadable and late records are counted and reported.
 
     \b
     Examples:
@@ -166,18 +184,18 @@ def rollup(
     from ottla.spark.rollups import is_folder
     from ottla.spark.rollups import rollup as start_rollup
 
-    if follow and until_now:
-        raise Misuse("--follow and --until-now exclude one another")
-    what = _what(**asked)
-    place = checkpoint or _beside(to)
+    if follow and stop is not None:
+        raise UsageError("--follow and --until are mutually exclusive")
+    what = _what(**measures)
+    state = checkpoint or _default_checkpoint(to)
     if is_folder(to) and mode == "update":
-        raise Misuse("--mode update is for topics: files cannot be changed afterwards")
+        raise UsageError("--mode update needs a topic: files cannot be changed afterwards")
     options = {
         **kafka_options(bootstrap, security),
         "kafka.isolation.level": isolation.replace("-", "_"),
-        "maxBatchBytes": str(max_batch_bytes),
+        "maxBatchBytes": str(max_batch_size),
     }
-    _check_topics((*topics,) if is_folder(to) else (*topics, to), bootstrap, security)
+    options |= _start_options(start, topics, () if is_folder(to) else (to,), bootstrap, security, timeout=timeout)
     total = _Total()
     with Interruption() as interruption:
         settings = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(tasks)}
@@ -188,21 +206,21 @@ def rollup(
                     topics,
                     what=what,
                     to=to,
-                    checkpoint=place,
+                    checkpoint=state,
                     options=options,
                     mode=mode,
-                    follow=every if follow else None,
+                    follow=_milliseconds(every) if follow else None,
                 )
                 with LiveLine(total.line):
                     _await(query, total, interruption)
             except PySparkException as error:
-                raise Failure(_reason(str(error))) from error
+                raise CommandFailed(_reason(str(error))) from error
     _report(total, to, as_json=as_json)
     context.exit(interruption.exit_code)
 
 
 class _Total:
-    """What the batches so far have told."""
+    """Counts of all batches so far."""
 
     def __init__(self) -> None:
         from ottla.spark.rollups import Counts
@@ -217,7 +235,7 @@ class _Total:
         return time.monotonic() - self._began
 
     def add(self, query: StreamingQuery) -> None:
-        """Batches that are new."""
+        """Add batches that are new."""
         from ottla.spark.rollups import counts_of
 
         for progress in query.recentProgress:
@@ -227,72 +245,115 @@ class _Total:
                 self.counts += counts_of(progress)
 
     def line(self) -> str:
-        """How things stand."""
-        found = self.counts
-        extra = f", {found.unreadable:,} unreadable" if found.unreadable else ""
-        extra += f", {found.late:,} late" if found.late else ""
-        return f"{found.records:,} records read, {found.results:,} results{extra}, batch {self._last}"
+        """Return the progress as a line."""
+        counts = self.counts
+        extra = f", {counts.unreadable:,} unreadable" if counts.unreadable else ""
+        extra += f", {counts.late:,} late" if counts.late else ""
+        return f"{counts.records:,} records read, {counts.results:,} results{extra}, batch {self._last}"
 
 
-def _what(*, sums: Any, lowest: Any, highest: Any, distinct: Any, count: bool, **rest: Any) -> Rollup:
+def _what(
+    *,
+    sums: Any,
+    lowest: Any,
+    highest: Any,
+    distinct: Any,
+    count: bool,
+    window: float,
+    slide: float | None,
+    watermark: float,
+    **rest: Any,
+) -> Rollup:
     from ottla.spark.rollups import Rollup
 
-    listed = [*(["count"] if count else [])]
+    measures = [*(["count"] if count else [])]
     for kind, fields in (("sum", sums), ("min", lowest), ("max", highest), ("distinct", distinct)):
-        listed += [f"{kind}({one})" for one in fields]
-    return Rollup.of(measures=listed or ["count"], **rest)
+        measures += [f"{kind}({field})" for field in fields]
+    return Rollup.of(
+        measures=measures or ["count"],
+        window=_milliseconds(window),
+        slide=None if slide is None else _milliseconds(slide),
+        watermark=_milliseconds(watermark),
+        **rest,
+    )
 
 
-def _beside(to: str) -> str:
+def _milliseconds(seconds: float) -> str:
+    """Return a duration as Spark writes it."""
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+def _default_checkpoint(to: str) -> str:
     from ottla.spark.rollups import is_folder
 
     if not is_folder(to):
-        raise Misuse("results to a topic need --checkpoint PATH: a folder in which the query keeps its state")
+        raise UsageError("--checkpoint PATH is required for results to a topic: a folder for the state of the query")
     return f"{to.rstrip('/')}/_rollup"
 
 
-def _check_topics(names: tuple[str, ...], bootstrap: str, security: Security) -> None:
+def _start_options(
+    start: Place,
+    topics: tuple[str, ...],
+    targets: Collection[str],
+    bootstrap: str,
+    security: Security,
+    *,
+    timeout: float,
+) -> dict[str, str]:
+    """Return where the source starts, as its options. Raises an error if a topic does not exist."""
+    from ottla.cli.ranges import ReadPlan
     from ottla.config import Timeouts
+    from ottla.fetch.reader import Reader
     from ottla.net import Cluster
 
-    timeouts = Timeouts(total=_FIND_SECONDS)
-    with Cluster(bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=soon()) as cluster:
-        for name in names:
+    timeouts = Timeouts(total=timeout)
+    with Cluster(
+        bootstrap, security=security, client_id="ottla-rollup", timeouts=timeouts, retry=few_retries()
+    ) as cluster:
+        for name in (*topics, *targets):
             cluster.topic(name)
+        if isinstance(start, str):
+            return {"startingOffsets": start}
+        with Reader(cluster) as reader:
+            ranges = ReadPlan(topics=topics, start=start, timeout=timeout).ranges(reader)
+    offsets: dict[str, dict[str, int]] = {}
+    for unread in ranges:
+        offsets.setdefault(unread.topic, {})[str(unread.partition)] = unread.start
+    return {"startingOffsets": json.dumps(offsets)}
 
 
 def _await(query: StreamingQuery, total: _Total, interruption: Interruption) -> None:
     from pyspark.errors import StreamingQueryException
 
     try:
-        while not interruption.wait(lambda: query.awaitTermination(_LOOK_SECONDS)):  # type: ignore[arg-type]
+        while not interruption.wait(lambda: query.awaitTermination(_POLL_SECONDS)):  # type: ignore[arg-type]
             total.add(query)
     except Interrupted:
         query.stop()
     except StreamingQueryException as error:
-        raise Failure(_reason(str(error))) from error
+        raise CommandFailed(_reason(str(error))) from error
     finally:
         total.add(query)
 
 
 def _reason(text: str) -> str:
-    """The sentence of ours in a report of Spark, whose other lines are about Java."""
+    """Return our own message from a Spark error, whose other lines are about Java."""
     ours = _OURS.findall(text)
     return str(ours[-1]) if ours else text
 
 
 def _report(total: _Total, to: str, *, as_json: bool) -> None:
-    found = total.counts
+    counts = total.counts
     if as_json:
-        click.echo(json_text({"to": to, **asdict(found), "batches": total.batches, "seconds": round(total.seconds, 3)}))
-        return
-    click.echo(f"{_records(found.records)} read, {found.results:,} results to {to} in {total.seconds:.1f} s")
-    if found.unreadable:
         click.echo(
-            f"{_records(found.unreadable)} without a JSON object, a time or a number that is needed: in no result"
+            json_text({"to": to, **asdict(counts), "batches": total.batches, "seconds": round(total.seconds, 3)})
         )
-    if found.late:
-        click.echo(f"{found.late:,} times a window and group came too late (--watermark): in no result")
+        return
+    click.echo(f"{_records(counts.records)} read, {counts.results:,} results to {to} in {total.seconds:.1f} s")
+    if counts.unreadable:
+        click.echo(f"{_records(counts.unreadable)} skipped: no JSON object, or a time or number is missing")
+    if counts.late:
+        click.echo(f"{counts.late:,} late windows skipped: older than --watermark")
 
 
 def _records(count: int) -> str:
@@ -300,7 +361,7 @@ def _records(count: int) -> str:
 
 
 def kafka_options(bootstrap: str, security: Security) -> dict[str, str]:
-    """What the data source is told of brokers and security, under the names of Kafka's Java clients."""
+    """Return the options of the data source for brokers and security, with the names of Kafka's Java clients."""
     from ottla.config import Plain, Scram
 
     options = {"kafka.bootstrap.servers": bootstrap, "kafka.security.protocol": security.protocol}

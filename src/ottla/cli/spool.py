@@ -1,7 +1,4 @@
-"""`ottla spool`: what a producer left on disk when it died or its brokers were away: list it, deliver it, export it.
-
-The files themselves are known to `ottla.produce.spool`; this parses, asks and prints.
-"""
+"""`ottla spool`: list, replay and export what a producer left on disk. `ottla.produce.spool` knows the files."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from ottla.cli.options.bootstrap import bootstrap_option
-from ottla.cli.options.general import json_option
+from ottla.cli.options.common import json_option, timeout_option
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
@@ -42,8 +39,8 @@ _directory = click.argument("directory", type=click.Path(path_type=Path), metava
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What the spool has for one partition."""
+class _PartitionContents:
+    """The batches of one partition in a spool."""
 
     batches: int = 0
     records: int = 0
@@ -53,7 +50,7 @@ class _Kept:
     producers: set[int] = field(default_factory=set)
 
     def add(self, stored: Stored) -> None:
-        """One more batch."""
+        """Count a batch."""
         self.batches += 1
         self.records += stored.header.count
         self.size_bytes += stored.ticket.size_bytes
@@ -65,10 +62,10 @@ class _Kept:
 
 @click.group()
 def spool() -> None:
-    """What a producer left on disk.
+    """List, replay and export what a producer left on disk.
 
-    A producer with a spool keeps there what it could not deliver yet. A program that starts with the same directory
-    goes on with it by itself; these commands are for a spool whose program will not come back.
+    A producer with a spool stores there what it could not deliver yet. A program that starts with the same directory
+    delivers it; these commands are for a spool whose program does not come back.
 
     \b
     Examples:
@@ -83,9 +80,9 @@ def spool() -> None:
 @json_option
 @click.pass_context
 def list_spool(context: click.Context, directory: Path, *, as_json: bool) -> None:
-    """Show what is in a spool, who owns it, and what of it is damaged.
+    """Show the contents, the owner and the damage of a spool.
 
-    Changes nothing, also while the owner lives. Ends with 0, or with 1 when something is damaged.
+    Changes nothing, and works while the owner runs. Exits with 1 if something is damaged.
 
     \b
     Examples:
@@ -93,12 +90,12 @@ def list_spool(context: click.Context, directory: Path, *, as_json: bool) -> Non
       ottla spool list unsent --json | jq '.partitions[].records'
     """
     entries, damage, owner = store.inspect(directory)
-    kept = _by_partition(entries)
+    contents = _by_partition(entries)
     if as_json:
-        click.echo(json.dumps(_as_dict(directory, kept, damage, owner)))
+        click.echo(json.dumps(_as_dict(directory, contents, damage, owner)))
     else:
-        click.echo("\n".join(_as_text(directory, kept, owner)))
-        _tell_damage(damage)
+        click.echo("\n".join(_as_text(directory, contents, owner)))
+        _report_damage(damage)
     context.exit(1 if damage else 0)
 
 
@@ -106,19 +103,14 @@ def list_spool(context: click.Context, directory: Path, *, as_json: bool) -> Non
 @_directory
 @bootstrap_option
 @security_options
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0.1),
-    default=60.0,
-    show_default=True,
-    help="Seconds without any delivery after which it gives up. What is left stays in the spool.",
-)
+@timeout_option("60s", note="What is left stays in the spool.")
 @click.pass_context
 def replay(context: click.Context, directory: Path, *, bootstrap: str, security: Security, timeout: float) -> None:
     """Deliver what a dead program left in its spool, each record once.
 
-    What the broker has already is not written again. Refused while the owner of the spool lives. Ends with 0 when all
-    of it was delivered, with 1 when something is left, was refused or is damaged. Ctrl-C leaves the rest in the spool.
+    Records that the broker already has are not written again. Refused while the owner of the spool runs. Exits with 0
+    if everything was delivered, with 1 if something is left, was refused or is damaged. Ctrl-C leaves the rest in the
+    spool.
 
     \b
     Examples:
@@ -128,9 +120,9 @@ def replay(context: click.Context, directory: Path, *, bootstrap: str, security:
     entries, damage, owner = store.inspect(directory)
     if owner is not None:
         raise SpoolInUse(directory, pid=owner.pid or None, host=owner.host or None, started=owner.started)
-    _tell_damage(damage)
+    _report_damage(damage)
     if not entries:
-        click.echo(f"there is nothing to deliver in {directory}", err=True)
+        click.echo(f"nothing to deliver in {directory}", err=True)
         context.exit(1 if damage else 0)
     run = _Replay(directory, total=sum(entry.header.count for entry in entries))
     code = run.all(bootstrap, security, timeout)
@@ -138,31 +130,31 @@ def replay(context: click.Context, directory: Path, *, bootstrap: str, security:
 
 
 class _Replay:
-    """Waits while a producer delivers what it inherited."""
+    """Waits while a producer delivers the contents of the spool."""
 
     def __init__(self, directory: Path, *, total: int) -> None:
         self._directory = directory
         self._total = total
         self._delivered = 0
-        self._began = self._moved = time.monotonic()
+        self._began = self._last_delivery = time.monotonic()
         self._refused = False
 
     def all(self, bootstrap: str, security: Security, timeout: float) -> int:
-        """Delivers; the exit code."""
+        """Deliver everything and return the exit code."""
         from ottla.produce.options import Spool
         from ottla.produce.producer import Producer
 
-        stopping = Stopping("stopping: what is not delivered stays in the spool")
+        stopping = Stopping("stopping: undelivered records stay in the spool")
         with LiveLine(self._status) as live, stopping:
             producer = Producer(
                 bootstrap,
                 security=security,
                 client_id="ottla-spool-replay",
                 spool=Spool(self._directory),
-                events=[self._happened],
+                events=[self._on_event],
             )
             try:
-                while not stopping.asked and time.monotonic() - self._moved < timeout:
+                while not stopping.asked and time.monotonic() - self._last_delivery < timeout:
                     if self._flush(producer, live):
                         break
             except KeyboardInterrupt:
@@ -173,31 +165,31 @@ class _Replay:
         return stopping.exit_code if stopping.asked else int(bool(left or self._refused))
 
     def _flush(self, producer: Producer, live: LiveLine) -> bool:
-        """Whether everything is decided, after waiting a moment for it."""
+        """Wait a moment for deliveries; return whether all are settled."""
         try:
             producer.flush(_WAIT_SECONDS)
         except TimeoutError:
             return False
         except NotDelivered as error:
-            self._tell(error, live)
+            self._report(error, live)
         return True
 
     def _close(self, producer: Producer, live: LiveLine) -> None:
         try:
             producer.close(0.0)
         except NotDelivered as error:
-            self._tell(error, live)
+            self._report(error, live)
 
-    def _tell(self, error: NotDelivered, live: LiveLine) -> None:
+    def _report(self, error: NotDelivered, live: LiveLine) -> None:
         self._refused = True
         live.say(str(error))
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         from ottla.events.values import DowntimeReplayed
 
         if isinstance(event, DowntimeReplayed):
             self._delivered += event.records
-            self._moved = time.monotonic()
+            self._last_delivery = time.monotonic()
 
     def _status(self) -> str:
         seconds = time.monotonic() - self._began
@@ -211,13 +203,13 @@ class _Replay:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write to this new file, which only you can read.  [default: standard output]",
 )
-@click.option("--force", is_flag=True, help="Replace the file of --output if there is one.")
+@click.option("--force", is_flag=True, help="Replace the file of --output if it exists.")
 @click.pass_context
 def export(context: click.Context, directory: Path, *, output: Path | None, force: bool) -> None:
-    """Write the records of a spool as JSON lines, in the form that 'ottla produce --format json' reads.
+    """Write the records of a spool as JSON lines.
 
-    Nothing is taken out of the spool. Damaged batches are named on stderr; then it ends with 1. A file that exists is
-    left alone without --force; with it, the new one takes its place when it is complete.
+    'ottla produce --format json' reads them. Nothing is removed from the spool. Damaged batches are reported on stderr,
+    and the exit code is 1. An existing file is kept, unless --force replaces it when the new one is complete.
 
     \b
     Examples:
@@ -225,27 +217,27 @@ def export(context: click.Context, directory: Path, *, output: Path | None, forc
       ottla spool export unsent | ottla produce - --format json
     """
     entries, damage, owner = store.inspect(directory)
-    _tell_damage(damage)
+    _report_damage(damage)
     if output is None:
-        exported, spoilt = _write(directory, sys.stdout.buffer)
+        exported, corrupt = _write(directory, sys.stdout.buffer)
     else:
         with _own_file(output, force=force) as file:
-            exported, spoilt = _write(directory, file)
+            exported, corrupt = _write(directory, file)
     missing = len(entries) - exported
     if missing > 0 and owner is not None:
-        click.echo(f"{missing} batches were delivered meanwhile by process {owner.pid}", err=True)
+        click.echo(f"process {owner.pid} delivered {missing} batches meanwhile", err=True)
         missing = 0
-    context.exit(1 if damage or spoilt or missing > 0 else 0)
+    context.exit(1 if damage or corrupt or missing > 0 else 0)
 
 
 @contextmanager
 def _own_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A file that only this user can read, there as a whole or not at all; what a link points to is never touched."""
+    """Open a file that only this user can read, complete or not there at all; links are not followed."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}") if force else path
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
-        raise InputError(f"{path} exists already: name another file, or replace it with --force") from error
+        raise InputError(f"{path} exists already: choose another name, or pass --force to replace it") from error
     try:
         with open(handle, "wb") as file:
             yield file
@@ -257,21 +249,21 @@ def _own_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 
 
 def _write(directory: Path, file: BinaryIO) -> tuple[int, int]:
-    """How many batches were found, and how many of them could not be read."""
+    """Write all records; return the number of batches, and of those that could not be read."""
     from ottla.wire.decode import Decoder
 
     decoder = Decoder(("key", "value", "headers", "timestamp"))
-    found = spoilt = 0
+    batches = corrupt = 0
     for stored, batch in store.export(directory):
-        found += 1
+        batches += 1
         try:
             for line in _lines(decoder, stored, batch):
                 file.write(line)
         except CorruptBatch as error:
-            spoilt += 1
+            corrupt += 1
             click.echo(str(error), err=True)
     file.flush()
-    return found, spoilt
+    return batches, corrupt
 
 
 def _lines(decoder: Decoder, stored: Stored, batch: Batch) -> Iterator[bytes]:
@@ -288,65 +280,65 @@ def _lines(decoder: Decoder, stored: Stored, batch: Batch) -> Iterator[bytes]:
             yield line_of(row, topic=topic, partition=partition)
 
 
-def _by_partition(entries: list[Stored]) -> dict[TopicPartition, _Kept]:
-    kept: dict[TopicPartition, _Kept] = {}
+def _by_partition(entries: list[Stored]) -> dict[TopicPartition, _PartitionContents]:
+    contents: dict[TopicPartition, _PartitionContents] = {}
     for stored in entries:
-        kept.setdefault(stored.topic_partition, _Kept()).add(stored)
-    return dict(sorted(kept.items()))
+        contents.setdefault(stored.topic_partition, _PartitionContents()).add(stored)
+    return dict(sorted(contents.items()))
 
 
-def _tell_damage(damage: list[Damage]) -> None:
-    for one in damage:
-        click.echo(f"damaged: {one}", err=True)
+def _report_damage(damage: list[Damage]) -> None:
+    for piece in damage:
+        click.echo(f"damaged: {piece}", err=True)
 
 
 def _as_dict(
-    directory: Path, kept: dict[TopicPartition, _Kept], damage: list[Damage], owner: Owner | None
+    directory: Path, contents: dict[TopicPartition, _PartitionContents], damage: list[Damage], owner: Owner | None
 ) -> dict[str, Any]:
     return {
         "directory": str(directory),
         "owner": None if owner is None else {"pid": owner.pid, "host": owner.host, "started": owner.started},
         "partitions": [
             {
-                "topic": at.topic,
-                "partition": at.partition,
-                "batches": one.batches,
-                "records": one.records,
-                "bytes": one.size_bytes,
-                "oldest": one.oldest,
-                "newest": one.newest,
-                "producer_ids": sorted(one.producers),
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "batches": content.batches,
+                "records": content.records,
+                "bytes": content.size_bytes,
+                "oldest": content.oldest,
+                "newest": content.newest,
+                "producer_ids": sorted(content.producers),
             }
-            for at, one in kept.items()
+            for tp, content in contents.items()
         ],
         "damage": [
             {
-                "file": one.path,
-                "position": one.position,
-                "bytes": one.size_bytes,
-                "reason": one.reason,
-                "topic": one.topic,
-                "partition": one.partition,
-                "batches": one.entries,
+                "file": piece.path,
+                "position": piece.position,
+                "bytes": piece.size_bytes,
+                "reason": piece.reason,
+                "topic": piece.topic,
+                "partition": piece.partition,
+                "batches": piece.entries,
             }
-            for one in damage
+            for piece in damage
         ],
     }
 
 
-def _as_text(directory: Path, kept: dict[TopicPartition, _Kept], owner: Owner | None) -> Iterator[str]:
-    records = sum(one.records for one in kept.values())
-    who = (
-        "no living program owns it"
+def _as_text(directory: Path, contents: dict[TopicPartition, _PartitionContents], owner: Owner | None) -> Iterator[str]:
+    records = sum(content.records for content in contents.values())
+    ownership = (
+        "not in use"
         if owner is None
-        else f"owned by process {owner.pid} on {owner.host} since {_moment(owner.started)}"
+        else f"in use by process {owner.pid} on {owner.host} since {_moment(owner.started)}"
     )
-    yield f"{directory}: {records:,} record{'s' if records != 1 else ''} to deliver, {who}"
-    for at, one in kept.items():
-        ids = ", ".join(map(str, sorted(one.producers))) or "none yet"
+    yield f"{directory}: {records:,} record{'s' if records != 1 else ''} to deliver, {ownership}"
+    for tp, content in contents.items():
+        ids = ", ".join(map(str, sorted(content.producers))) or "none yet"
         yield (
-            f"  {at}: {one.records:,} records in {one.batches:,} batches, {one.size_bytes:,} bytes,"
-            f" from {_moment(one.oldest)} to {_moment(one.newest)}, producer ids {ids}"
+            f"  {tp}: {content.records:,} records in {content.batches:,} batches, {content.size_bytes:,} bytes,"
+            f" from {_moment(content.oldest)} to {_moment(content.newest)}, producer ids {ids}"
         )
 
 

@@ -1,7 +1,7 @@
 """Real Apache Kafka brokers (and a Redis) on this machine, started from pinned jars.
 
-`LocalCluster` is all that other rooms need: for development, tests, benchmarks and the demo. Nothing here is for
-production: users, passwords and ports are made for 127.0.0.1.
+`LocalCluster` is all that other rooms need, for development, tests, benchmarks and the demo. Not for production: users,
+passwords and ports are made for 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ _HOMES = {
 
 __all__ = ["BrokerStatus", "ClusterStatus", "Condition", "Data", "LocalCluster", "RedisStatus", "TopicSpec"]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # Otherwise a type checker would accept every misspelled name.
     __getattr__, __dir__ = lazy(__name__, _HOMES)

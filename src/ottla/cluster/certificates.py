@@ -1,7 +1,7 @@
-"""Certificates for the secure listeners, as PEM files: an authority, one for all brokers, one for clients.
+"""Certificates of the secure listeners, as PEM files: a certificate authority, one for all brokers, one for clients.
 
-They are made for every cluster and valid for 127.0.0.1 and localhost only. Beside them is the key that signs the tokens
-of OAUTHBEARER, and its public half as brokers read it.
+Each cluster gets its own, valid for 127.0.0.1 and localhost only. The folder also holds the key that signs OAUTHBEARER
+tokens, and its public half in the form that brokers read.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 KEY_ID = "ottla"
-"""The name of the key that signs tokens."""
+"""The id of the key that signs tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Where the PEM files of one cluster are."""
+    """The PEM files of one cluster."""
 
     directory: Path
 
     @property
     def authority(self) -> Path:
-        """What both sides trust."""
+        """The certificate authority that both sides trust."""
         return self.directory / "ca.pem"
 
     @property
     def broker(self) -> Path:
-        """The brokers' key and certificate in one file, as Kafka's PEM key store wants them."""
+        """The brokers' key and certificate in one file, as Kafka's PEM key store expects them."""
         return self.directory / "broker.pem"
 
     @property
@@ -54,11 +54,11 @@ class Certificates:
 
     @property
     def token_keys(self) -> Path:
-        """Its public half, as a JSON Web Key Set."""
+        """The public half of the token key, as a JSON Web Key Set."""
         return self.directory / "tokens.json"
 
     def create(self) -> None:
-        """Make what is not there yet."""
+        """Create the files that do not exist yet."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.authority.exists():
             self._create_certificates()
@@ -66,7 +66,7 @@ class Certificates:
             self._create_token_key()
 
     def sign(self, content: bytes) -> bytes:
-        """With the key for tokens, as ES256 has it (RFC 7518)."""
+        """Sign with the token key by ES256 (RFC 7518)."""
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -85,13 +85,13 @@ class Certificates:
         key = generate_private_key(SECP256R1())
         _write_private(self.token_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         point = key.public_key().public_numbers()
-        places = {name: _number(value) for name, value in (("x", point.x), ("y", point.y))}
-        row = {"kty": "EC", "crv": "P-256", "kid": KEY_ID, "use": "sig", "alg": "ES256", **places}
-        self.token_keys.write_text(json.dumps({"keys": [row]}))
+        coordinates = {name: _number(value) for name, value in (("x", point.x), ("y", point.y))}
+        web_key = {"kty": "EC", "crv": "P-256", "kid": KEY_ID, "use": "sig", "alg": "ES256", **coordinates}
+        self.token_keys.write_text(json.dumps({"keys": [web_key]}))
 
     def _create_certificates(self) -> None:
-        """Make the authority and issue both certificates."""
-        import trustme  # here, because commands that only look at a cluster do not need it
+        """Create the authority and issue both certificates."""
+        import trustme  # Imported here: commands that only inspect a cluster do not need it.
 
         authority = trustme.CA(organization_name="Ottla local cluster")
         broker = authority.issue_cert("localhost", "127.0.0.1", "::1")
@@ -111,7 +111,7 @@ def _chain(certificate: LeafCert) -> bytes:
 
 
 def _key(certificate: LeafCert) -> bytes:
-    """As PKCS #8, the only form Kafka reads."""
+    """Return the key as PKCS #8, the only form Kafka reads."""
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,

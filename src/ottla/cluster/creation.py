@@ -1,7 +1,7 @@
-"""What a cluster should have, compared with what is there, and the steps from the one to the other.
+"""Compares the requested cluster with the one on disk, and creates, resumes or repairs it.
 
-In come the wishes of a caller and the folder, its lock held; out goes a running cluster and how it came
-about. Leftovers of programs that died are removed on the way; data that somebody may want is not.
+The request of a caller and the folder, with its lock held, come in; a running cluster and how it came to run go out.
+Leftovers of dead programs are removed on the way, but never data that may still be needed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _MAX_BROKERS = 50
 class Start(Enum):
     """How a cluster came to run."""
 
-    NOTHING = "everything ran already"
-    MISSING = "what did not run was started again"
-    RESUMED = "it was started with the data it had"
-    FRESH = "it was made"
+    NOTHING = "everything was already running"
+    MISSING = "the missing processes were started"
+    RESUMED = "it was started with its existing data"
+    FRESH = "it was created"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where the jars come from, and who hears about it."""
+class JarSource:
+    """Where the jars come from, and who gets the download progress."""
 
     maven_url: str | None = None
     progress: Progress | None = None
@@ -50,7 +50,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest:
-    """What a caller asked for. None means "as it is", or the default when it is not there yet."""
+    """The cluster that a caller asked for. None means the existing value, or the default for a new cluster.
+
+    Raises `ConfigError` for invalid values.
+    """
 
     cache_dir: Path
     brokers: int | None = None
@@ -60,7 +63,7 @@ class ClusterRequest:
     redis: bool = False
     secure: bool = False
     plaintext: bool | None = None
-    """Whether clients come in without credentials; None: unless it is secure."""
+    """Whether clients may connect without credentials; None means yes, unless the cluster is secure."""
 
     @property
     def open(self) -> bool:
@@ -69,35 +72,35 @@ class ClusterRequest:
 
     def __post_init__(self) -> None:
         if self.brokers is not None and not 1 <= self.brokers <= _MAX_BROKERS:
-            raise ConfigError(f"{self.brokers} brokers: a local cluster has 1 to {_MAX_BROKERS}")
+            raise ConfigError(f"{self.brokers} brokers requested: a local cluster has 1 to {_MAX_BROKERS}")
         if self.heap_bytes is not None and self.heap_bytes < 128 << 20:
-            raise ConfigError(f"a heap of {self.heap_bytes} bytes: a broker needs at least {128 << 20}")
+            raise ConfigError(f"heap_bytes is {self.heap_bytes}: a broker needs at least {128 << 20} bytes")
         if self.version is not None:
             pinned_jars(self.version)
         if not self.secure and not self.open:
             raise ConfigError("plaintext=False needs secure=True: there would be no listener for clients")
 
-    def new_state(self, name: str, chance: random.Random) -> ClusterState:
-        """A cluster as it was asked for, on free ports, with no process yet."""
+    def new_state(self, name: str, rng: random.Random) -> ClusterState:
+        """Return a new cluster as requested, on free ports, without processes."""
         return ClusterState(
             name=name,
             cluster_id=lifecycle.fresh_cluster_id(),
             version=self.version or DEFAULT_VERSION,
             phase=Phase.STARTING,
-            nodes=lifecycle.fresh_nodes(self.brokers or 1, is_open=self.open, secure=self.secure, chance=chance),
+            nodes=lifecycle.fresh_nodes(self.brokers or 1, is_open=self.open, secure=self.secure, rng=rng),
             cache_dir=str(self.cache_dir),
             heap_bytes=self.heap_bytes or DEFAULT_HEAP_BYTES,
             settings=dict(self.settings),
             users={user: secrets.token_urlsafe(12) for user in USERS} if self.secure else {},
             internal_password=secrets.token_urlsafe(24) if self.secure else "",
-            redis=RedisState(free_ports(1, chance)[0]) if self.redis else None,
+            redis=RedisState(free_ports(1, rng)[0]) if self.redis else None,
         )
 
     def require(self, state: ClusterState) -> None:
-        """Refuse a cluster that exists and is another one than was asked for."""
+        """Raise `LocalClusterError` if an existing cluster differs from the requested one."""
         differences = [
-            f"{what} {found}, not {wanted}"
-            for what, found, wanted in (
+            f"{label} {actual}, not {requested}"
+            for label, actual, requested in (
                 ("brokers:", len(state.nodes), self.brokers),
                 ("Kafka", state.version, self.version),
                 ("heap bytes:", state.heap_bytes, self.heap_bytes),
@@ -106,7 +109,7 @@ class ClusterRequest:
                 ("plaintext:", state.open, self.plaintext),
                 ("redis:", state.redis is not None, self.redis or None),
             )
-            if wanted is not None and wanted != found
+            if requested is not None and requested != actual
         ]
         if differences:
             raise LocalClusterError(
@@ -117,19 +120,22 @@ class ClusterRequest:
 
 def bring_up(
     folder: ClusterFolder,
-    wanted: ClusterRequest,
+    request: ClusterRequest,
     *,
     owner: ProcessId | None,
-    source: Source,
+    source: JarSource,
     timeout: float,
-    chance: random.Random,
+    rng: random.Random,
 ) -> Start:
-    """Make the cluster run. `timeout` counts from the moment everything needed has been fetched."""
+    """Make the cluster run. `timeout` starts when everything needed has been downloaded.
+
+    Raises `LocalClusterError` if the cluster differs from the request or does not start.
+    """
     state = _survivor(folder)
     if state is None:
-        state = wanted.new_state(folder.name, chance)
+        state = request.new_state(folder.name, rng)
     else:
-        wanted.require(state)
+        request.require(state)
     dead = [node for node in state.nodes if life(node.process) is Life.DEAD]
     if not dead and (state.redis is None or life(state.redis.process) is not Life.DEAD):
         return Start.NOTHING
@@ -139,14 +145,14 @@ def bring_up(
         folder.save(lifecycle.start_nodes(state, folder, dead, tools=tools, deadline=deadline))
         return Start.MISSING
     if state.phase is Phase.STARTING:
-        _start_fresh(replace(state, owner=owner), folder, tools=tools, deadline=deadline, chance=chance)
+        _start_fresh(replace(state, owner=owner), folder, tools=tools, deadline=deadline, rng=rng)
         return Start.FRESH
-    _resume(state, folder, tools=tools, deadline=deadline, chance=chance)
+    _resume(state, folder, tools=tools, deadline=deadline, rng=rng)
     return Start.RESUMED
 
 
-def tools_for(state: ClusterState, source: Source) -> lifecycle.Tools:
-    """Everything that starting processes of this cluster needs."""
+def tools_for(state: ClusterState, source: JarSource) -> lifecycle.Tools:
+    """Find everything needed to start processes of this cluster."""
     return lifecycle.find_tools(
         state.version,
         Path(state.cache_dir),
@@ -162,14 +168,14 @@ def _start_fresh(
     *,
     tools: lifecycle.Tools,
     deadline: Deadline,
-    chance: random.Random,
+    rng: random.Random,
 ) -> None:
     try:
         folder.save(state)
         if state.owner is not None:
             guard = start_guard(folder, state.owner, environment=dict(tools.java.environment))
             state = replace(state, guard=guard)
-        state = lifecycle.start_cluster(state, folder, tools=tools, deadline=deadline, chance=chance)
+        state = lifecycle.start_cluster(state, folder, tools=tools, deadline=deadline, rng=rng)
         folder.save(replace(state, phase=Phase.RUNNING))
     except BaseException:
         lifecycle.end_cluster(folder)
@@ -183,10 +189,10 @@ def _resume(
     *,
     tools: lifecycle.Tools,
     deadline: Deadline,
-    chance: random.Random,
+    rng: random.Random,
 ) -> None:
     try:
-        state = lifecycle.start_cluster(state, folder, tools=tools, deadline=deadline, chance=chance)
+        state = lifecycle.start_cluster(state, folder, tools=tools, deadline=deadline, rng=rng)
         folder.save(replace(state, phase=Phase.RUNNING))
     except BaseException:
         lifecycle.end_cluster(folder)
@@ -195,22 +201,22 @@ def _resume(
 
 
 def _survivor(folder: ClusterFolder) -> ClusterState | None:
-    """The cluster in the folder if it can be used or resumed; what a dead program left behind is removed.
+    """Return the cluster in the folder if it can be used or resumed; remove what a dead program left behind.
 
-    A damaged state file is raised, not cleaned up: no crash damages it, and what lies beside it may be wanted.
+    Raises `StateDamaged` for a damaged state file: no crash damages it, and the data beside it may be needed.
     """
     state = folder.load()
     if state is not None and not _abandoned(state):
         return state
-    lifecycle.end_cluster(folder)  # also what runs on although somebody deleted its folder
+    lifecycle.end_cluster(folder)  # Also ends processes whose folder was deleted.
     if folder.path.exists():
-        logger.info("removing what a dead program left in %s", folder.path)
+        logger.info("removing the leftovers of a dead program in %s", folder.path)
         folder.remove()
     return None
 
 
 def _abandoned(state: ClusterState) -> bool:
-    """Whether a start was cut short (the lock is ours, so nobody is at it) or its program is dead."""
+    """Return whether a start was interrupted (the lock is ours, so no one is starting it), or its program is dead."""
     if state.phase is Phase.STARTING:
         return True
     return state.owner is not None and life(state.owner) is Life.DEAD

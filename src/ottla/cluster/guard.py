@@ -1,7 +1,7 @@
-"""Removes the cluster of a program that died without a word: killed, crashed, its `with` block never left.
+"""Removes the cluster of a program that died without cleaning up: killed, crashed, its `with` block never left.
 
-In comes the folder of a cluster and the process it belongs to; a shell, which costs next to nothing, waits for the end
-of that process and then becomes this module. It touches nothing that has been taken down or started again meanwhile.
+The folder of a cluster and its owner process come in. A shell, which costs almost nothing, waits for the end of that
+process and then becomes this module. It does not touch a cluster that was taken down or started again in the meantime.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ottla.cluster import lifecycle, process
 from ottla.cluster.process import Life, ProcessId, life
 from ottla.cluster.state import ClusterFolder, StateDamaged
 
-# A dead process that its parent has not asked about yet (a zombie) still has its pid.
+# A dead process whose parent has not reaped it yet (a zombie) still has its pid.
 _WAIT = 'while kill -0 "$1" 2>/dev/null && ! grep -qs "^State:.Z" "/proc/$1/status"; do sleep 1; done; shift; exec "$@"'
 _LOCK_TIMEOUT = 600.0
 
 
 def start_guard(folder: ClusterFolder, owner: ProcessId, *, environment: dict[str, str]) -> ProcessId:
-    """Start the watch over `owner`; it ends with the cluster, or ends it."""
+    """Start watching `owner`. The guard ends with the cluster, or ends it."""
     watch = [sys.executable, "-m", __name__, str(folder.base), folder.name, str(owner.pid), owner.started]
     log = folder.path / "logs" / "guard.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def start_guard(folder: ClusterFolder, owner: ProcessId, *, environment: dict[st
 
 
 def remove_orphan(folder: ClusterFolder, owner: ProcessId) -> bool:
-    """Take the cluster down if it still belongs to `owner` and `owner` is gone."""
+    """Take the cluster down if it still belongs to `owner` and `owner` is dead."""
     with folder.locked(timeout=_LOCK_TIMEOUT):
         try:
             state = folder.load()

@@ -1,7 +1,6 @@
-"""Finds the Java that runs the brokers: JAVA_HOME first, then the PATH, at least version 17.
+"""Finds the Java that runs the brokers: JAVA_HOME first, then PATH, at least version 17.
 
-In come the environment's values, out goes the path of an executable, or one sentence that says what to
-install.
+The environment comes in; the path of an executable goes out, or an error that says what to install.
 """
 
 from __future__ import annotations
@@ -23,28 +22,31 @@ _ADVICE = (
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """The first Java that is new enough, in the order JAVA_HOME, PATH."""
+    """Return the first Java that is new enough, from JAVA_HOME or PATH.
+
+    Raises `LocalClusterError` if there is none.
+    """
     refused = []
     for candidate in dict.fromkeys(_candidates(environment)):
         version = _version(candidate)
         if version is not None and version >= MINIMUM:
             return candidate
-        refused.append(f"{candidate} is {f'Java {version}' if version else 'not a Java that runs'}")
-    found = f" ({'; '.join(refused)})" if refused else ""
-    raise LocalClusterError(f"no suitable Java found{found}. {_ADVICE}")
+        refused.append(f"{candidate} is {f'Java {version}' if version else 'not a working Java'}")
+    reasons = f" ({'; '.join(refused)})" if refused else ""
+    raise LocalClusterError(f"no suitable Java found{reasons}. {_ADVICE}")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     if home := environment.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
-    if found := shutil.which("java", path=environment.get("PATH", "")):
-        yield Path(found)
+    if executable := shutil.which("java", path=environment.get("PATH", "")):
+        yield Path(executable)
 
 
 def _version(java: Path) -> int | None:
-    """The feature version (17 of `17.0.15`, 8 of `1.8.0_292`), or None when it does not run."""
+    """Return the feature version (17 of `17.0.15`, 8 of `1.8.0_292`), or None if it does not run."""
     try:
-        answer = subprocess.run(  # noqa: S603
+        output = subprocess.run(  # noqa: S603
             [java, "-version"],
             capture_output=True,
             text=True,
@@ -54,5 +56,5 @@ def _version(java: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', output.stderr + output.stdout)
+    return int(match[1]) if match else None

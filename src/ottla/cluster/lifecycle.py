@@ -1,7 +1,7 @@
-"""Bringing the processes of one cluster up and down; each step is in the state file before the next is taken.
+"""Starts and stops the processes of one cluster, recording each step in the state file before the next.
 
-In come a cluster's folder and state, with its lock held by the caller; out goes the new state. Whatever a failed
-or interrupted step has started is stopped again here, so that callers have no process to clean up.
+A cluster's folder and state, with its lock held by the caller, come in; the new state goes out. If a step fails or is
+interrupted, everything it started is stopped again, so callers have no processes to clean up.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ logger = logging.getLogger(__name__)
 _MAX_CONTROLLERS = 3
 _PORT_ATTEMPTS = 3
 _STOP_GRACE = 20.0
-"""Seconds for a broker to hand its leaderships over and to close its logs."""
+"""Seconds for a broker to hand over its leaderships and close its logs."""
 _LAST_GRACE = 2.0
+"""Seconds for the last of several controllers, which finds no quorum."""
 _POLL = 0.1
+"""Seconds between two rounds of asking brokers whether they are ready."""
 _PROBE = 2.0
+"""Time limit for asking one broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What starting processes needs from outside: Java with Kafka's jars, and a Redis if one is wanted."""
+    """What starting processes needs: Java with Kafka's jars, and a Redis if requested."""
 
     java: Java
     redis: Path | None
@@ -57,7 +60,10 @@ def find_tools(
     base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Tools:
-    """Look for everything before anything is started; jars that are missing are fetched."""
+    """Find everything before anything is started; download missing jars.
+
+    Raises `LocalClusterError` if Java, a requested Redis or a jar is unavailable.
+    """
     environment = dict(os.environ)
     executable = find_java(environment)
     server = find_redis(environment) if redis else None
@@ -66,57 +72,61 @@ def find_tools(
 
 
 def fresh_cluster_id() -> str:
-    """As Kafka writes ids: 16 bytes in URL-safe base 64; a dash in front would look like an option."""
+    """Return a new id in Kafka's form: 16 bytes in URL-safe base64."""
+    # A leading dash would look like a command-line option.
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
 
 
-def with_fresh_ports(state: ClusterState, chance: random.Random) -> ClusterState:
-    """The same cluster on ports that are free now."""
+def with_fresh_ports(state: ClusterState, rng: random.Random) -> ClusterState:
+    """Return the same cluster on ports that are free now."""
     controllers = [node.controller for node in state.nodes]
-    fresh = _ports(chance, controllers=controllers, is_open=state.open, secure=state.secure)
+    fresh = _ports(rng, controllers=controllers, is_open=state.open, secure=state.secure)
     nodes = tuple(replace(node, ports=ports) for node, ports in zip(state.nodes, fresh, strict=True))
-    redis = replace(state.redis, port=free_ports(1, chance)[0]) if state.redis is not None else None
+    redis = replace(state.redis, port=free_ports(1, rng)[0]) if state.redis is not None else None
     return replace(state, nodes=nodes, redis=redis)
 
 
-def fresh_nodes(count: int, *, is_open: bool, secure: bool, chance: random.Random) -> tuple[NodeState, ...]:
-    """Nodes 1 to `count`, the first three of them also controllers."""
+def fresh_nodes(count: int, *, is_open: bool, secure: bool, rng: random.Random) -> tuple[NodeState, ...]:
+    """Return nodes 1 to `count`; the first three are also controllers."""
     controllers = [number <= _MAX_CONTROLLERS for number in range(1, count + 1)]
     return tuple(
         NodeState(number, ports)
-        for number, ports in enumerate(_ports(chance, controllers=controllers, is_open=is_open, secure=secure), start=1)
+        for number, ports in enumerate(_ports(rng, controllers=controllers, is_open=is_open, secure=secure), start=1)
     )
 
 
-def added_node(state: ClusterState, chance: random.Random) -> NodeState:
-    """One more broker. It never becomes a controller: the voters are fixed when the cluster is made."""
-    (ports,) = _ports(chance, controllers=[False], is_open=state.open, secure=state.secure)
+def added_node(state: ClusterState, rng: random.Random) -> NodeState:
+    """Return one more broker. It is never a controller: the voters are fixed when the cluster is created."""
+    (ports,) = _ports(rng, controllers=[False], is_open=state.open, secure=state.secure)
     return NodeState(max(node.id for node in state.nodes) + 1, ports)
 
 
-def _ports(chance: random.Random, *, controllers: list[bool], is_open: bool, secure: bool) -> list[Ports]:
-    """Ports for several nodes, all drawn at once so that no two nodes get the same one."""
-    drawn = iter(free_ports(4 * len(controllers), chance))
+def _ports(rng: random.Random, *, controllers: list[bool], is_open: bool, secure: bool) -> list[Ports]:
+    """Return ports for several nodes, drawn all at once so that no two nodes get the same one."""
+    drawn = iter(free_ports(4 * len(controllers), rng))
     return [
         Ports(
             plaintext if is_open else None,
-            voting if controller else None,
+            vote_port if controller else None,
             sasl_ssl if secure else None,
             ssl if secure else None,
         )
-        for controller, plaintext, voting, sasl_ssl, ssl in zip(controllers, drawn, drawn, drawn, drawn, strict=True)
+        for controller, plaintext, vote_port, sasl_ssl, ssl in zip(controllers, drawn, drawn, drawn, drawn, strict=True)
     ]
 
 
 def start_cluster(
-    state: ClusterState, folder: ClusterFolder, *, tools: Tools, deadline: Deadline, chance: random.Random
+    state: ClusterState, folder: ClusterFolder, *, tools: Tools, deadline: Deadline, rng: random.Random
 ) -> ClusterState:
-    """Start every process of a cluster that has none; ports that turn out to be taken are chosen again."""
+    """Start every process of a stopped cluster; choose other ports if some turn out to be taken.
+
+    Raises `LocalClusterError` if it does not start by the deadline.
+    """
     for attempt in range(1, _PORT_ATTEMPTS + 1):
         if attempt > 1 or not all(is_free(port) for port in state.ports()):
-            state = with_fresh_ports(state, chance)
+            state = with_fresh_ports(state, rng)
         try:
             return start_nodes(state, folder, state.nodes, tools=tools, deadline=deadline)
         except PortTaken as exc:
@@ -134,8 +144,11 @@ def start_nodes(
     tools: Tools,
     deadline: Deadline,
 ) -> ClusterState:
-    """Start these nodes (and the Redis, if it should run and does not) and wait until the cluster has them."""
-    before = {one.pid for one in state.processes() if life(one) is not Life.DEAD}
+    """Start these nodes (and a requested Redis that is not running) and wait until the cluster has them.
+
+    Raises `LocalClusterError` if they are not ready by the deadline.
+    """
+    running_before = {process_id.pid for process_id in state.processes() if life(process_id) is not Life.DEAD}
     try:
         state = _start_redis(state, folder, tools=tools, deadline=deadline)
         _prepare(state, folder, nodes, java=tools.java, deadline=deadline)
@@ -144,28 +157,29 @@ def start_nodes(
             folder.save(state)
         _wait_ready(state, folder, [node.id for node in nodes], deadline=deadline)
     except BaseException:
-        # Also KeyboardInterrupt: nobody else knows of these processes. The scan finds one not noted yet.
+        # Also on KeyboardInterrupt: nothing else knows these processes. The scan finds one that is not recorded yet.
         ours = [*state.processes(), *process.strays(folder.path)]
-        process.end([one for one in ours if one.pid not in before], grace=0)
+        process.end([process_id for process_id in ours if process_id.pid not in running_before], grace=0)
         raise
     return state
 
 
 def end_cluster(folder: ClusterFolder) -> None:
-    """End every process of a cluster at once, noted in its state file or not."""
+    """Kill every process of a cluster, whether recorded in its state file or not."""
     try:
         state = folder.load()
     except StateDamaged:
         state = None
     noted = state.processes() if state is not None else []
-    found = {*noted, *process.strays(folder.path)}
-    process.end([one for one in found if one.pid != os.getpid()], grace=0)
+    processes = {*noted, *process.strays(folder.path)}
+    process.end([process_id for process_id in processes if process_id.pid != os.getpid()], grace=0)
 
 
 def close_cluster(state: ClusterState, folder: ClusterFolder) -> None:
-    """End a cluster so that its data is in order: one controller after the other, each while the rest is a quorum.
+    """Stop a cluster and keep its data consistent: one controller after the other, while the rest still has a quorum.
 
-    The last one of several finds none and would ask for minutes; it is killed soon and recovers its log when it starts.
+    The last of several controllers finds no quorum and would wait for minutes. It is killed early and recovers its log
+    at the next start.
     """
     brokers = [node.process for node in state.nodes if not node.controller]
     controllers = [node.process for node in state.nodes if node.controller]
@@ -178,13 +192,13 @@ def close_cluster(state: ClusterState, folder: ClusterFolder) -> None:
 
 
 def stop_node(state: ClusterState, node: NodeState, folder: ClusterFolder) -> ClusterState:
-    """Stop a node as an operator would: it hands its leaderships over first, if somebody can take them."""
+    """Stop a node as an operator would: it first hands over its leaderships, if another broker can take them."""
     process.end([node.process], grace=_STOP_GRACE)
     return _without_process(state, node, folder)
 
 
 def kill_node(state: ClusterState, node: NodeState, folder: ClusterFolder) -> ClusterState:
-    """End a node as a power cut would."""
+    """Kill a node, as a power cut would."""
     process.end([node.process], grace=0)
     return _without_process(state, node, folder)
 
@@ -211,7 +225,7 @@ def _prepare(
             for job in jobs:
                 job.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # after a failure or Ctrl-C, begin no further one
+            pool.shutdown(wait=False, cancel_futures=True)  # After a failure or Ctrl-C, start no more of them.
             raise
 
 
@@ -228,13 +242,16 @@ def _start_redis(state: ClusterState, folder: ClusterFolder, *, tools: Tools, de
 
 
 def _wait_ready(state: ClusterState, folder: ClusterFolder, ids: Collection[int], *, deadline: Deadline) -> None:
-    """Wait until every running broker answers and lists these brokers, which it does once they are unfenced."""
+    """Wait until every running broker answers and lists these brokers, which it does once they are unfenced.
+
+    Raises `LocalClusterError` at the deadline, or if one of them ends.
+    """
     if not _has_quorum(state):
-        logger.info("cluster %r has no majority of controllers: not waiting for its brokers", state.name)
+        logger.info("cluster %r has no controller majority: not waiting for its brokers", state.name)
         return
     security = internal_security(state, folder.certificates)
     running = {node.id for node in state.nodes if life(node.process) is Life.RUNNING}
-    # The new ones first: the others may still list a broker that was killed and is about to come back as a new one.
+    # The new ones first: the others may still list the previous run of a broker that was killed and restarted.
     for waiting_for in (set(ids), running - set(ids)):
         while waiting_for:
             for node in [state.node(number) for number in waiting_for]:
@@ -259,7 +276,7 @@ def _require_alive(node: NodeState, folder: ClusterFolder) -> None:
     log = folder.log(node.id)
     if port_was_taken(log):
         raise PortTaken(f"a port of broker {node.id} ({', '.join(map(str, node.ports.taken()))}) is taken")
-    raise LocalClusterError(f"broker {node.id} ended while starting; its log ({log}) ends with\n{log_tail(log)}")
+    raise LocalClusterError(f"broker {node.id} ended during startup; its log ({log}) ends with\n{log_tail(log)}")
 
 
 def _not_ready(

@@ -1,7 +1,7 @@
 """`LocalCluster`: real Apache Kafka brokers on this machine, for development, tests, benchmarks and the demo.
 
-In come a name and what the cluster should have; out go addresses to connect to and the means to kill, stop,
-freeze and restart brokers. Everything is in the state file, so that any process may use any cluster of a folder.
+A name and the wanted properties come in; addresses to connect to and methods to kill, stop, freeze and restart brokers
+go out. All state is in the state file, so that any process can use any cluster of a folder.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from types import TracebackType
 import platformdirs
 
 from ottla.cluster import lifecycle, process
-from ottla.cluster.creation import ClusterRequest, Source, Start, bring_up, tools_for
+from ottla.cluster.creation import ClusterRequest, JarSource, Start, bring_up, tools_for
 from ottla.cluster.jars import Progress
 from ottla.cluster.nodes import log_tail
 from ottla.cluster.process import Life, ProcessId, life
 from ottla.cluster.security import internal_security
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, folders
-from ottla.cluster.status import ClusterStatus, look
+from ottla.cluster.status import ClusterStatus, read_status
 from ottla.cluster.topics import TopicSpec, create_topics
 from ottla.cluster.view import ClusterView
 from ottla.errors import LocalClusterError
@@ -38,22 +38,24 @@ class Data(Enum):
 
 
 def default_dir() -> Path:
-    """Where clusters live unless told otherwise."""
+    """Return the default folder of clusters."""
     return Path(platformdirs.user_state_dir("ottla")).resolve() / "clusters"
 
 
 def default_cache_dir() -> Path:
-    """Where jars are kept unless told otherwise."""
+    """Return the default folder of jars."""
     return Path(platformdirs.user_cache_dir("ottla")).resolve()
 
 
 class LocalCluster(ClusterView):
     """A named cluster of real brokers on 127.0.0.1.
 
-    As a context manager it is started if it does not run, and what was started goes away at the end of the
-    block, data included. `up` and `down` do the same without a block; then the brokers outlive this process.
-    With `secure` nobody comes in without credentials, unless `plaintext` asks for an open listener as well.
-    With two brokers both are controllers and a majority is two: such a cluster survives no kill.
+    As a context manager it starts the cluster if it is not running, and removes what it started at the end of the
+    block, data included. `up` and `down` do the same without a block; then the brokers outlive this process. With
+    `secure`, clients need credentials, unless `plaintext` asks for an open listener as well. With two brokers, both are
+    controllers and the majority is two, so the cluster does not survive a kill.
+
+    Raises `ConfigError` for invalid arguments. Methods raise `LocalClusterError` if they fail.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class LocalCluster(ClusterView):
         super().__init__(ClusterFolder(Path(dir).resolve() if dir is not None else default_dir(), name))
         self.timeout = timeout
         self._topics = tuple(TopicSpec.parse(t) if isinstance(t, str) else t for t in topics)
-        self._wanted = ClusterRequest(
+        self._request = ClusterRequest(
             brokers=brokers,
             redis=redis,
             secure=secure,
@@ -87,13 +89,13 @@ class LocalCluster(ClusterView):
             heap_bytes=heap_bytes,
             cache_dir=Path(cache_dir).resolve() if cache_dir is not None else default_cache_dir(),
         )
-        self._source = Source(maven_url=maven_url, progress=progress)
-        self._chance = random.Random()
+        self._source = JarSource(maven_url=maven_url, progress=progress)
+        self._rng = random.Random()
         self._started = Start.NOTHING
 
     @classmethod
     def attach(cls, name: str = "default", dir: str | PathLike[str] | None = None) -> LocalCluster:  # noqa: A002
-        """A cluster that runs already, whoever started it."""
+        """Return a running cluster, whichever process started it. Raises `LocalClusterError` if it is not running."""
         cluster = cls(name, dir=dir)
         status = cluster.status()
         if not status.up:
@@ -103,8 +105,8 @@ class LocalCluster(ClusterView):
 
     @staticmethod
     def all(dir: str | PathLike[str] | None = None) -> list[ClusterStatus]:  # noqa: A002
-        """Every cluster of a folder, running or not."""
-        return [look(folder) for folder in folders(Path(dir).resolve() if dir is not None else default_dir())]
+        """Return the status of every cluster of a folder, running or not."""
+        return [read_status(folder) for folder in folders(Path(dir).resolve() if dir is not None else default_dir())]
 
     def __enter__(self) -> LocalCluster:
         self._started = self._up(owner=ProcessId.own())
@@ -118,13 +120,13 @@ class LocalCluster(ClusterView):
             self.down(Data.REMOVE if started is Start.FRESH else Data.KEEP)
 
     def up(self) -> bool:
-        """Start what does not run and create missing topics; False when all processes ran already."""
+        """Start everything that is not running and create missing topics. Returns False if everything was running."""
         return self._up(owner=None) is not Start.NOTHING
 
     def down(self, data: Data = Data.REMOVE) -> bool:
-        """End every process of the cluster; False when there was no such cluster.
+        """End every process of the cluster. Returns False if it did not exist.
 
-        Removing data needs no farewell: SIGKILL at once. To keep it, brokers are stopped one after the other.
+        To remove the data, all processes get SIGKILL. To keep it, the brokers are stopped one after the other.
         """
         with self._folder.locked(timeout=self.timeout):
             existed = self._folder.path.exists()
@@ -138,10 +140,10 @@ class LocalCluster(ClusterView):
         return existed
 
     def add(self) -> int:
-        """Start one more broker and tell its id. It is no controller: those are fixed at the first start."""
+        """Start one more broker and return its id. It is not a controller: those are fixed at the first start."""
         with self._folder.locked(timeout=self.timeout):
             state = self._state()
-            node = lifecycle.added_node(state, self._chance)
+            node = lifecycle.added_node(state, self._rng)
             try:
                 self._start(state.with_node(node), [node])
             except BaseException:
@@ -150,17 +152,17 @@ class LocalCluster(ClusterView):
             return node.id
 
     def kill(self, *ids: int) -> None:
-        """End brokers with SIGKILL, as a power cut would."""
+        """Kill brokers with SIGKILL, as a power cut would."""
         self._each(ids, lifecycle.kill_node)
 
     def stop(self, *ids: int) -> None:
-        """Stop brokers gracefully, one after the other: each hands its leaderships over first."""
+        """Stop brokers gracefully, one after the other: each first hands over its leaderships."""
         self._each(ids, lifecycle.stop_node)
 
     def restart(self, *ids: int) -> None:
         """Start brokers again, stopping those that run, and wait until the cluster has them back.
 
-        While fewer than a majority of the controllers run there is nothing to wait for; give several ids.
+        While fewer than a majority of the controllers run, it does not wait; pass several ids to restart them together.
         """
         with self._folder.locked(timeout=self.timeout):
             state = self._state()
@@ -169,22 +171,22 @@ class LocalCluster(ClusterView):
             self._start(state, [state.node(number) for number in ids])
 
     def freeze(self, *ids: int) -> None:
-        """SIGSTOP: the broker keeps its connections and answers nothing, as if its machine paused."""
+        """Send SIGSTOP: the broker keeps its connections and answers nothing, as if its machine paused."""
         self._signal(ids, signal.SIGSTOP, Life.FROZEN)
 
     def thaw(self, *ids: int) -> None:
-        """SIGCONT: a frozen broker goes on."""
+        """Send SIGCONT: a frozen broker continues."""
         self._signal(ids, signal.SIGCONT, Life.RUNNING)
 
     def _up(self, *, owner: ProcessId | None) -> Start:
         with self._folder.locked(timeout=self.timeout):
             start = bring_up(
                 self._folder,
-                self._wanted,
+                self._request,
                 owner=owner,
                 source=self._source,
                 timeout=self.timeout,
-                chance=self._chance,
+                rng=self._rng,
             )
         try:
             state = self._state()
@@ -202,23 +204,23 @@ class LocalCluster(ClusterView):
         self._folder.save(lifecycle.start_nodes(state, self._folder, nodes, tools=tools, deadline=deadline))
 
     def _each(
-        self, ids: tuple[int, ...], act: Callable[[ClusterState, NodeState, ClusterFolder], ClusterState]
+        self, ids: tuple[int, ...], action: Callable[[ClusterState, NodeState, ClusterFolder], ClusterState]
     ) -> None:
         with self._folder.locked(timeout=self.timeout):
             state = self._state()
             for node in [state.node(number) for number in ids]:
-                state = act(state, node, self._folder)
+                state = action(state, node, self._folder)
 
     def _signal(self, ids: tuple[int, ...], number: signal.Signals, expected: Life) -> None:
-        """Every broker that runs gets the signal, also when another of them is found dead."""
+        """Send the signal to every running broker, then raise `LocalClusterError` if one of them is dead."""
         state = self._state()
         nodes = [state.node(broker) for broker in ids]
         for node in nodes:
             process.send(node.process, number)
         for node in nodes:
-            process.wait_until(lambda one=node: life(one.process) in (expected, Life.DEAD), timeout=5.0)  # type: ignore[misc]
+            process.wait_until(lambda n=node: life(n.process) in (expected, Life.DEAD), timeout=5.0)  # type: ignore[misc]
         dead = [node.id for node in nodes if life(node.process) is Life.DEAD]
         if dead:
             ends = "".join(f"\n{log_tail(self._folder.log(broker))}" for broker in dead)
             names = " and ".join(f"broker {broker}" for broker in dead)
-            raise LocalClusterError(f"{names} of cluster {self.name!r} {'do' if dead[1:] else 'does'} not run{ends}")
+            raise LocalClusterError(f"{names} of cluster {self.name!r} {'are' if dead[1:] else 'is'} not running{ends}")

@@ -1,6 +1,6 @@
-"""One node of a cluster: its files written, its storage formatted, its process started, its death explained.
+"""One node of a cluster: writes its files, formats its storage, starts its process, and explains its death.
 
-In come a cluster's state and folder, out goes the node with its process. Nothing here waits for the whole cluster.
+A cluster's state and folder come in; the node with its process goes out. Nothing here waits for the whole cluster.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _TAIL_LINES = 10
 _ERROR_LINES = 12
 _READ_BYTES = 4 << 20
 _RUN = "---- "
-"""How the first line of every run in a log begins."""
+"""Prefix of the first line of every run in a log."""
 _PORT_TAKEN = "Address already in use"
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """How to run Kafka's classes: the executable, the class path and the rest of the environment."""
+    """How to run Kafka's classes: the executable, the class path and the environment."""
 
     executable: Path
     class_path: tuple[Path, ...]
     environment: Mapping[str, str]
 
     def command(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        """The command line that runs one class."""
+        """Return the command line that runs one class."""
         return [
             str(self.executable),
             "-XX:+UseSerialGC",
@@ -50,12 +50,12 @@ class Java:
         ]
 
     def variables(self) -> dict[str, str]:
-        """The environment of a JVM, with the class path: on the command line it would bury everything else."""
+        """Return the environment of a JVM, with the class path: on the command line it would bury everything else."""
         return {**self.environment, "CLASSPATH": os.pathsep.join(map(str, self.class_path))}
 
 
 def write_properties(state: ClusterState, node: NodeState, folder: ClusterFolder) -> None:
-    """Write the properties file that the node starts with."""
+    """Write the node's properties file."""
     folder.create()
     folder.node(node.id).mkdir(parents=True, exist_ok=True)
     folder.log(node.id).parent.mkdir(exist_ok=True)
@@ -65,7 +65,10 @@ def write_properties(state: ClusterState, node: NodeState, folder: ClusterFolder
 
 
 def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java, timeout: float) -> None:
-    """Give the node's storage its cluster id, and the first controllers the SCRAM users."""
+    """Format the node's storage with the cluster id, and on the first controllers with the SCRAM users.
+
+    Raises `LocalClusterError` if it fails.
+    """
     users = scram_credentials(state.users) if state.secure else []
     arguments = [
         "format",
@@ -79,13 +82,13 @@ def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, 
         arguments += ["--add-scram", user]
     options = [f"-Xmx{_FORMAT_HEAP_BYTES}", "-XX:TieredStopAtLevel=1", process.marker(folder.path)]
     program, *rest = java.command(_FORMAT_MAIN, *arguments, options=options)
-    # In a file: every user of the machine can read the command lines of others, and there are passwords in this one.
-    given = folder.node(node.id) / "format.arguments"
-    with private_file(given) as file:
-        file.write("".join(f"{_quoted(one)}\n" for one in rest))
+    # In a file: every user of the machine can read command lines, and this one contains passwords.
+    arguments_file = folder.node(node.id) / "format.arguments"
+    with private_file(arguments_file) as file:
+        file.write("".join(f"{_quoted(argument)}\n" for argument in rest))
     try:
-        done = subprocess.run(  # noqa: S603
-            [program, f"@{given}"],
+        result = subprocess.run(  # noqa: S603
+            [program, f"@{arguments_file}"],
             env=java.variables(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -98,20 +101,20 @@ def format_storage(state: ClusterState, node: NodeState, folder: ClusterFolder, 
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise LocalClusterError(f"formatting the storage of broker {node.id} failed: {exc}") from exc
     finally:
-        given.unlink(missing_ok=True)
-    if done.returncode != 0:
-        lines = "\n  ".join(done.stdout.splitlines()[-_ERROR_LINES:])
+        arguments_file.unlink(missing_ok=True)
+    if result.returncode != 0:
+        lines = "\n  ".join(result.stdout.splitlines()[-_ERROR_LINES:])
         raise LocalClusterError(f"formatting the storage of broker {node.id} failed:\n  {lines}")
 
 
 def _quoted(argument: str) -> str:
-    """As Java's launcher reads arguments from a file."""
+    """Quote an argument as Java's launcher reads it from a file."""
     escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def launch(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java: Java) -> NodeState:
-    """Start the node's process; the answer is the node with it."""
+    """Start the node's process and return the node with it."""
     options = [
         f"-Xmx{state.heap_bytes}",
         "-XX:+ExitOnOutOfMemoryError",
@@ -129,16 +132,16 @@ def launch(state: ClusterState, node: NodeState, folder: ClusterFolder, *, java:
 
 
 def log_tail(log: Path) -> str:
-    """What explains the end of the newest run in a log, indented for an error text: its first error, its last lines."""
+    """Return what explains the end of the newest run in a log, indented: its first error and its last lines."""
     lines = _newest_run(log)
     error = next((i for i, line in enumerate(lines) if " ERROR " in line), len(lines))
     last = max(error, len(lines) - _TAIL_LINES)
-    told = [*lines[error : min(error + _ERROR_LINES, last)], *(["..."] if last > error else []), *lines[last:]]
-    return "\n".join(f"  {line}" for line in told)
+    shown = [*lines[error : min(error + _ERROR_LINES, last)], *(["..."] if last > error else []), *lines[last:]]
+    return "\n".join(f"  {line}" for line in shown)
 
 
 def port_was_taken(log: Path) -> bool:
-    """Whether the newest run in a log ended because somebody else had one of its ports."""
+    """Return whether the newest run in a log ended because one of its ports was taken."""
     return any(_PORT_TAKEN in line for line in _newest_run(log))
 
 
@@ -152,7 +155,7 @@ def _newest_run(log: Path) -> list[str]:
     return lines[max((i for i, line in enumerate(lines) if line.startswith(_RUN)), default=0) :]
 
 
-def announce(log: Path, what: str) -> None:
-    """Write the line with which a new run begins."""
+def announce(log: Path, name: str) -> None:
+    """Write the first line of a new run."""
     with log.open("a", encoding="utf-8") as file:
-        file.write(f"{_RUN}{what} started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        file.write(f"{_RUN}{name} started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")

@@ -1,6 +1,6 @@
-"""The versions of Apache Kafka that local brokers can be, and the jars of each: a list with sizes and SHA-256.
+"""The Kafka versions that local brokers can run, and their jars: lists with sizes and SHA-256 checksums.
 
-Reads the lists that lie beside it, and nothing else. `pinning.py` makes them, `jars.py` fetches what they name.
+Reads the lists in this folder and nothing else. `pinned_writer.py` makes them, `jars.py` downloads what they name.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class Jar:
 
     @property
     def file(self) -> str:
-        """The file's name, in the repository and in the cache."""
+        """The file name, in the repository and in the cache."""
         _, artifact, version = self.coordinates.split(":")
         return f"{artifact}-{version}.jar"
 
     @property
     def path(self) -> str:
-        """Where a Maven repository keeps it, below its base URL."""
+        """The path in a Maven repository, below its base URL."""
         group, artifact, version = self.coordinates.split(":")
         return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file}"
 
 
 def versions() -> tuple[str, ...]:
-    """The Kafka versions whose jars are pinned, newest first."""
+    """Return the Kafka versions whose jars are pinned, newest first."""
     names = [entry.name for entry in resources.files(__package__).iterdir()]
-    found = [n.removeprefix("kafka-").removesuffix(".json") for n in names if n.startswith("kafka-")]
-    return tuple(sorted(found, key=lambda v: [int(part) for part in v.split(".")], reverse=True))
+    pinned = [n.removeprefix("kafka-").removesuffix(".json") for n in names if n.startswith("kafka-")]
+    return tuple(sorted(pinned, key=lambda v: [int(part) for part in v.split(".")], reverse=True))
 
 
 def pinned_jars(version: str) -> tuple[Jar, ...]:
-    """The pinned list of one Kafka version."""
+    """Return the pinned list of one Kafka version. Raises `ConfigError` for an unknown version."""
     if version not in versions():
         raise ConfigError(f"Kafka version {version!r} is not one of {', '.join(versions())}")
     text = resources.files(__package__).joinpath(f"kafka-{version}.json").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Free TCP ports of 127.0.0.1 for processes that must find the same port free again when they are restarted.
+"""Free TCP ports of 127.0.0.1 for processes that need the same port again after a restart.
 
-Ports are drawn below the range from which the system gives outgoing connections theirs (32768 and up on Linux,
-49152 on macOS): a port of that range may be taken by any client while its broker is down.
+Ports are drawn below the system's ephemeral range (32768 and up on Linux, 49152 on macOS): any client could take a port
+of that range while its broker is down.
 """
 
 from __future__ import annotations
@@ -18,36 +18,39 @@ _TRIES_PER_PORT = 200
 
 
 class PortTaken(LocalClusterError):
-    """Somebody else took a port between the moment it was chosen and the moment a process bound it."""
+    """Another process took a port between the moment it was chosen and the moment a process bound it."""
 
 
-def free_ports(count: int, chance: random.Random) -> list[int]:
-    """Distinct ports that nobody listens on now; somebody may still be quicker, so starting must retry."""
-    with ExitStack() as held:
-        return [_hold_one(held, chance) for _ in range(count)]
+def free_ports(count: int, rng: random.Random) -> list[int]:
+    """Return distinct ports that are free now. Another process may still take one, so starting must retry.
+
+    Raises `LocalClusterError` if there are not enough.
+    """
+    with ExitStack() as listeners:
+        return [_draw_port(listeners, rng) for _ in range(count)]
 
 
-def _hold_one(held: ExitStack, chance: random.Random) -> int:
+def _draw_port(listeners: ExitStack, rng: random.Random) -> int:
     for _ in range(_TRIES_PER_PORT):
-        port = chance.choice(_RANGE)
-        if hold := _bound(port):
-            held.enter_context(hold)
+        port = rng.choice(_RANGE)
+        if listener := _listen(port):
+            listeners.enter_context(listener)
             return port
     raise LocalClusterError(
-        f"no free port found on {HOST} in {_TRIES_PER_PORT} tries between {_RANGE[0]} and {_RANGE[-1]}"
+        f"no free port on {HOST} between {_RANGE[0]} and {_RANGE[-1]} found in {_TRIES_PER_PORT} tries"
     )
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could bind this port now."""
-    hold = _bound(port)
-    if hold is not None:
-        hold.close()
-    return hold is not None
+    """Return whether a server could bind this port now."""
+    listener = _listen(port)
+    if listener is not None:
+        listener.close()
+    return listener is not None
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody accepts connections on this port."""
+    """Return whether a process accepts connections on this port."""
     try:
         socket.create_connection((HOST, port), timeout=1.0).close()
     except OSError:
@@ -55,14 +58,14 @@ def is_open(port: int) -> bool:
     return True
 
 
-def _bound(port: int) -> socket.socket | None:
-    hold = socket.socket()
+def _listen(port: int) -> socket.socket | None:
+    listener = socket.socket()
     try:
-        # As Java's and Redis's server sockets do: old connections in TIME_WAIT do not keep a port taken.
-        hold.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        hold.bind((HOST, port))
-        hold.listen(1)
+        # Like the server sockets of Java and Redis: old connections in TIME_WAIT do not block the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen(1)
     except OSError:
-        hold.close()
+        listener.close()
         return None
-    return hold
+    return listener

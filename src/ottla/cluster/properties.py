@@ -1,4 +1,4 @@
-"""The properties file of one node, from the state of its cluster. Pure: values in, text out."""
+"""Makes the properties file of one node from the state of its cluster. Pure: values in, text out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MECHANISMS = (*_SCRAM, "PLAIN", "OAUTHBEARER")
 
 
 def node_properties(state: ClusterState, node: NodeState, *, data: Path, certificates: Certificates) -> dict[str, str]:
-    """What one node runs with; the cluster's own `settings` come last and win."""
+    """Return the properties of one node; the cluster's own `settings` come last and take precedence."""
     return {
         **_roles(state, node),
         **_listeners(node, is_open=state.open),
@@ -32,12 +32,12 @@ def node_properties(state: ClusterState, node: NodeState, *, data: Path, certifi
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """As the text of a Java properties file, which is ASCII with escapes."""
+    """Return the text of a Java properties file, which is ASCII with escapes."""
     return "".join(f"{_escaped(key, ' =:#!')}={_escaped(value, '')}\n" for key, value in properties.items())
 
 
 def scram_credentials(users: Mapping[str, str]) -> list[str]:
-    """The users as Kafka's storage tool takes them."""
+    """Return the users in the form that Kafka's storage tool takes."""
     return [f"{kind}=[name={user},password={password}]" for user, password in users.items() for kind in _SCRAM]
 
 
@@ -53,15 +53,15 @@ def _roles(state: ClusterState, node: NodeState) -> dict[str, str]:
 
 def _listeners(node: NodeState, *, is_open: bool) -> dict[str, str]:
     ports = node.ports
-    named = {"PLAINTEXT": ports.plaintext, "SASL_SSL": ports.sasl_ssl, "SSL": ports.ssl}
-    clients = [f"{name}://{HOST}:{port}" for name, port in named.items() if port is not None]
+    ports_by_name = {"PLAINTEXT": ports.plaintext, "SASL_SSL": ports.sasl_ssl, "SSL": ports.ssl}
+    clients = [f"{name}://{HOST}:{port}" for name, port in ports_by_name.items() if port is not None]
     controller = [f"CONTROLLER://{HOST}:{ports.controller}"] if node.controller else []
-    within = "PLAINTEXT" if is_open else "SASL_SSL"
+    inner_listener = "PLAINTEXT" if is_open else "SASL_SSL"
     return {
         "listeners": ",".join([*clients, *controller]),
         "advertised.listeners": ",".join(clients),
-        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:{within}",
-        "inter.broker.listener.name": within,
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:{inner_listener}",
+        "inter.broker.listener.name": inner_listener,
     }
 
 
@@ -80,7 +80,7 @@ def _security(state: ClusterState, certificates: Certificates) -> dict[str, str]
         f"{prefix}.oauthbearer.sasl.jaas.config": (
             f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
         ),
-        # Without this one Kafka accepts unsigned tokens, which everybody can write.
+        # Without this, Kafka accepts unsigned tokens, which anyone can write.
         f"{prefix}.oauthbearer.sasl.server.callback.handler.class": (
             f"{_MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler"
         ),
@@ -91,14 +91,14 @@ def _security(state: ClusterState, certificates: Certificates) -> dict[str, str]
 
 
 def allowed_keys(certificates: Certificates) -> list[str]:
-    """The Java options without which Kafka reads no keys for tokens from a file."""
-    place = certificates.token_keys.absolute()
+    """Return the Java options that allow Kafka to read token keys from a file."""
+    key_file = certificates.token_keys.absolute()
     prefix = "-Dorg.apache.kafka.sasl.oauthbearer"
-    return [f"{prefix}.allowed.urls={place.as_uri()}", f"{prefix}.allowed.files={place}"]
+    return [f"{prefix}.allowed.urls={key_file.as_uri()}", f"{prefix}.allowed.files={key_file}"]
 
 
 def _internal(password: str) -> dict[str, str]:
-    """How nodes log in to one another where no listener is open."""
+    """Return how nodes log in to each other if no listener is open."""
     return {
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",
@@ -108,9 +108,9 @@ def _internal(password: str) -> dict[str, str]:
 
 
 def _plain(password: str, users: Mapping[str, str]) -> str:
-    """The internal user logs in with it, to other nodes, and is known by it, like the others, to this one."""
-    known = "".join(f' user_{user}="{secret}"' for user, secret in {INTERNAL_USER: password, **users}.items())
-    return f'{_MODULES}.plain.PlainLoginModule required username="{INTERNAL_USER}" password="{password}"{known};'
+    """Return a login module: the internal user logs in to other nodes with it, and this node knows all users by it."""
+    passwords = "".join(f' user_{user}="{secret}"' for user, secret in {INTERNAL_USER: password, **users}.items())
+    return f'{_MODULES}.plain.PlainLoginModule required username="{INTERNAL_USER}" password="{password}"{passwords};'
 
 
 def _replication(replicas: int) -> dict[str, str]:
@@ -133,17 +133,17 @@ def _development() -> dict[str, str]:
     return {
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
-        # A killed broker counts as gone after 4 s instead of 9; shorter ones misfire on a busy machine.
+        # A killed broker is gone after 4 s instead of 9. Shorter timeouts misfire on a busy machine.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
-        # The cleaner takes this from the heap when it starts, 128 MB if not told otherwise.
+        # The log cleaner allocates this on the heap when it starts; the default is 128 MB.
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }
 
 
 def _escaped(text: str, special: str) -> str:
-    kept = text.lstrip(" ")  # Java drops blanks at the start of a value unless they are escaped
-    return "\\ " * (len(text) - len(kept)) + "".join(_escape(char, special) for char in kept)
+    stripped = text.lstrip(" ")  # Java drops leading blanks of a value unless they are escaped.
+    return "\\ " * (len(text) - len(stripped)) + "".join(_escape(char, special) for char in stripped)
 
 
 def _escape(char: str, special: str) -> str:

@@ -1,4 +1,4 @@
-"""Asks one broker which brokers of its cluster take part: those that have caught up and are no longer fenced."""
+"""Asks a broker for the active brokers of its cluster: those that have caught up and are no longer fenced."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _QUICK = Retry(initial=0.05, maximum=0.2)
 
 
 def known_brokers(address: Address, *, security: Security = PLAINTEXT, timeout: float) -> frozenset[int]:
-    """The ids that the broker at this address names, none while it does not answer."""
+    """Return the ids that the broker at this address lists; none if it does not answer."""
     if not is_open(address.port):
-        return frozenset()  # cheaper than a client's own attempts, while the JVMs need every cycle
-    # A new client each time: one that has learnt of the other brokers would ask those as well.
+        return frozenset()  # Cheaper than the client's own attempts while the JVMs need every cycle.
+    # A new client each time: one that knows the other brokers would ask them too.
     with Cluster([address], security=security, client_id="ottla-cluster", retry=_QUICK) as client:
         try:
             return frozenset(client.metadata(deadline=Deadline.after(timeout)).brokers)

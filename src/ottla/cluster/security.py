@@ -1,4 +1,4 @@
-"""How clients reach the secure listeners of a local cluster: its users, certificates and signed tokens."""
+"""Security settings for the clients of a local cluster: its users, certificates and signed tokens."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from ottla.errors import ConfigError
 Mechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
 
 USERS = ("alice", "bob")
-"""Every secure cluster has these, with passwords of its own."""
+"""The users of every secure cluster, each with its own password."""
 INTERNAL_USER = "ottla"
-"""As whom the nodes of a secure cluster talk to one another, and the commands that control it to them."""
+"""The user as which the nodes of a secure cluster, and the commands that control it, log in."""
 
 ISSUER = "ottla-local-cluster"
-"""Who gives tokens, and for whom they are."""
+"""Issuer and audience of tokens."""
 _TOKEN_SECONDS = 3600
 
 
 def client_security(
     user: str, mechanism: Mechanism, *, users: Mapping[str, str], certificates: Certificates
 ) -> Security:
-    """For the SASL_SSL listener."""
+    """Return the settings for the SASL_SSL listener. Raises `ConfigError` for an unknown user."""
     if user not in users:
         raise ConfigError(f"the cluster has no user {user!r}: its users are {', '.join(users)}")
     return Security(tls=Tls(ca_file=certificates.authority), sasl=_sasl(user, users[user], mechanism, certificates))
 
 
 def internal_security(state: ClusterState, certificates: Certificates) -> Security:
-    """For `ClusterState.anywhere`."""
+    """Return the settings for `ClusterState.anywhere`."""
     if state.open:
         return PLAINTEXT
     return Security(tls=Tls(ca_file=certificates.authority), sasl=Plain(INTERNAL_USER, state.internal_password))
 
 
 def mutual_tls(certificates: Certificates) -> Security:
-    """For the SSL listener, with the client's certificate."""
+    """Return the settings for the SSL listener, with the client's certificate."""
     return Security(
         tls=Tls(ca_file=certificates.authority, cert_file=certificates.client, key_file=certificates.client_key)
     )
@@ -51,7 +51,7 @@ def mutual_tls(certificates: Certificates) -> Security:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """JSON Web Tokens for a user, signed with the key of the cluster, whose brokers know its public half."""
+    """Makes JSON Web Tokens for a user, signed with the cluster's key, whose public half the brokers know."""
 
     user: str
     certificates: Certificates
@@ -60,11 +60,11 @@ class Tokens:
         return self.signed(now=time.time())
 
     def signed(self, *, now: float, lifetime: float = _TOKEN_SECONDS) -> str:
-        """Times are seconds since 1970."""
-        head = _part({"alg": "ES256", "kid": KEY_ID})
-        whence = {"iss": ISSUER, "aud": ISSUER}
-        told = f"{head}.{_part({'sub': self.user, **whence, 'iat': int(now), 'exp': int(now + lifetime)})}"
-        return f"{told}.{_base64(self.certificates.sign(told.encode()))}"
+        """Return a token. `now` is in seconds since 1970, `lifetime` in seconds."""
+        header = _part({"alg": "ES256", "kid": KEY_ID})
+        claims = {"iss": ISSUER, "aud": ISSUER}
+        content = f"{header}.{_part({'sub': self.user, **claims, 'iat': int(now), 'exp': int(now + lifetime)})}"
+        return f"{content}.{_base64(self.certificates.sign(content.encode()))}"
 
 
 def _sasl(user: str, password: str, mechanism: Mechanism, certificates: Certificates) -> Sasl:

@@ -1,6 +1,6 @@
-"""What a local cluster is, on disk: its folder, its state file (written atomically), the lock between commands.
+"""The state of a local cluster on disk: its folder, its state file (written atomically), and the lock between commands.
 
-In and out go frozen values; a state file that cannot be understood is reported as such and never guessed at.
+Frozen values go in and out. A state file that cannot be parsed raises `StateDamaged`; its content is never guessed.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class StateDamaged(LocalClusterError):
-    """The state file exists and cannot be understood; only `down` removes it."""
+    """The state file exists and cannot be parsed; only `down` removes it."""
 
 
 class Phase(StrEnum):
-    """How far the last command on the cluster came."""
+    """How far the last command on the cluster got."""
 
     STARTING = "starting"
     RUNNING = "running"
     KEPT = "kept"
-    """Stopped on purpose, its data kept."""
+    """Stopped on purpose, with its data kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The listeners of one node; None where it has none."""
+    """The listener ports of one node; None for a listener that it does not have."""
 
     plaintext: int | None
     controller: int | None = None
@@ -55,13 +55,13 @@ class Ports:
     ssl: int | None = None
 
     def taken(self) -> tuple[int, ...]:
-        """Every port in use."""
+        """Return every port in use."""
         return tuple(p for p in (self.plaintext, self.controller, self.sasl_ssl, self.ssl) if p is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One broker, which is also a controller if it has a port for that."""
+    """One broker; it is also a controller if it has a controller port."""
 
     id: int
     ports: Ports
@@ -69,27 +69,30 @@ class NodeState:
 
     @property
     def address(self) -> Address:
-        """Where clients reach it: without credentials, if that is possible."""
+        """The address for clients: without credentials, if possible."""
         port = self.ports.plaintext if self.ports.plaintext is not None else self.ports.sasl_ssl
         assert port is not None
         return Address(HOST, port)
 
     @property
     def controller(self) -> bool:
-        """Whether this node votes in the controllers' quorum."""
+        """Whether this node votes in the controller quorum."""
         return self.ports.controller is not None
 
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """The Redis beside the brokers."""
+    """The Redis of the cluster."""
 
     port: int
     process: ProcessId | None = None
 
     def url(self, password_file: Path) -> str:
-        """As stores of a fleet take it: with the file of the password and not with the password, so that it can be
-        shown and given to other programs of this account."""
+        """Return the address as stores of a fleet take it.
+
+        It names the password file instead of the password, so that it can be shown and passed to other programs of this
+        user.
+        """
         address = f"redis://{HOST}:{self.port}/0"
         return f"{address}?password_file={quote(str(password_file))}" if password_file.exists() else address
 
@@ -108,78 +111,78 @@ class ClusterState:
     settings: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[str, str] = field(default_factory=dict)
     internal_password: str = ""
-    """With which the nodes of a secure cluster, and the commands that control it, log in."""
+    """The password with which the nodes of a secure cluster, and the commands that control it, log in."""
     redis: RedisState | None = None
     owner: ProcessId | None = None
-    """The program whose `with` block this cluster lives in; without one it lives until `down`."""
+    """The program whose `with` block this cluster belongs to; without one it lives until `down`."""
     guard: ProcessId | None = None
-    """The process that takes the cluster down when its owner is gone."""
+    """The process that takes the cluster down when its owner dies."""
 
     @property
     def secure(self) -> bool:
-        """Whether it has the TLS listeners."""
+        """Whether it has TLS listeners."""
         return self.nodes[0].ports.sasl_ssl is not None
 
     @property
     def open(self) -> bool:
-        """Whether clients come in without credentials."""
+        """Whether clients may connect without credentials."""
         return self.nodes[0].ports.plaintext is not None
 
     def node(self, node_id: int) -> NodeState:
-        """The node with this id."""
+        """Return the node with this id. Raises `LocalClusterError` if there is none."""
         for node in self.nodes:
             if node.id == node_id:
                 return node
         known = ", ".join(str(node.id) for node in self.nodes)
         raise LocalClusterError(f"cluster {self.name!r} has no broker {node_id}: its brokers are {known}")
 
-    def with_node(self, changed: NodeState) -> ClusterState:
-        """The same cluster with one node changed, or added."""
-        others = [node for node in self.nodes if node.id != changed.id]
-        return replace(self, nodes=tuple(sorted((*others, changed), key=lambda node: node.id)))
+    def with_node(self, updated: NodeState) -> ClusterState:
+        """Return the cluster with one node replaced or added."""
+        others = [node for node in self.nodes if node.id != updated.id]
+        return replace(self, nodes=tuple(sorted((*others, updated), key=lambda node: node.id)))
 
     def processes(self) -> list[ProcessId]:
-        """Every process that was started and not yet known to be gone."""
+        """Return every process that was started and is not known to be gone."""
         redis = self.redis.process if self.redis is not None else None
-        every = (self.guard, redis, *(node.process for node in self.nodes))
-        return [process for process in every if process is not None]
+        processes = (self.guard, redis, *(node.process for node in self.nodes))
+        return [process for process in processes if process is not None]
 
     def ports(self) -> list[int]:
-        """Every port that its processes listen on."""
+        """Return every port that its processes listen on."""
         redis = [self.redis.port] if self.redis is not None else []
         return [*redis, *(port for node in self.nodes for port in node.ports.taken())]
 
     def stopped(self) -> ClusterState:
-        """The same cluster without processes and without a program that it belongs to."""
+        """Return the cluster without processes and without an owner."""
         nodes = tuple(replace(node, process=None) for node in self.nodes)
         redis = replace(self.redis, process=None) if self.redis is not None else None
         return replace(self, phase=Phase.KEPT, nodes=nodes, redis=redis, owner=None, guard=None)
 
     @property
     def anywhere(self) -> str:
-        """`host:port,...` of every broker, for those who know its internal password."""
+        """`host:port,...` of every broker, for clients with `internal_security`."""
         return ",".join(str(node.address) for node in self.nodes)
 
     def addresses(self, listener: str) -> str | None:
-        """`host:port,...` of one kind of listener of every broker, or None where it has none."""
+        """Return `host:port,...` of every broker's listener of one type, or None if it has none."""
         ports = [getattr(node.ports, listener) for node in self.nodes]
         return ",".join(f"{HOST}:{port}" for port in ports) if None not in ports else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFolder:
-    """The folder of one named cluster, inside the folder of all of them."""
+    """The folder of one named cluster, inside the folder of all clusters. Raises `ConfigError` for an invalid name."""
 
     base: Path
     name: str
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ConfigError(f"cluster name {self.name!r}: up to 64 letters, digits, '.', '_' and '-' are accepted")
+            raise ConfigError(f"invalid cluster name {self.name!r}: use up to 64 letters, digits, '.', '_' and '-'")
 
     @property
     def path(self) -> Path:
-        """Where everything of the cluster is."""
+        """The folder with all files of the cluster."""
         return self.base / self.name
 
     @property
@@ -189,23 +192,23 @@ class ClusterFolder:
 
     @property
     def redis(self) -> Path:
-        """The working folder of its Redis."""
+        """The working directory of its Redis."""
         return self.path / "redis"
 
     def node(self, node_id: int) -> Path:
-        """The folder of one broker's data and properties."""
+        """Return the folder of one broker's data and properties."""
         return self.path / f"broker-{node_id}"
 
     def properties(self, node_id: int) -> Path:
-        """The properties file that one broker runs with."""
+        """Return the properties file of one broker."""
         return self.node(node_id) / "server.properties"
 
     def data(self, node_id: int) -> Path:
-        """The folder in which one broker keeps its partitions."""
+        """Return the folder with the partitions of one broker."""
         return self.node(node_id) / "data"
 
     def log(self, node_id: int) -> Path:
-        """What one broker printed, over all its runs."""
+        """Return the log file of one broker, over all its runs."""
         return self.path / "logs" / f"broker-{node_id}.log"
 
     @property
@@ -213,7 +216,7 @@ class ClusterFolder:
         return self.path / "state.json"
 
     def load(self) -> ClusterState | None:
-        """The state, or None when there is no such cluster."""
+        """Return the state, or None if the cluster does not exist. Raises `StateDamaged` if it cannot be parsed."""
         try:
             text = self._state.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -226,35 +229,35 @@ class ClusterFolder:
             raise self._damaged(f"{type(exc).__name__}: {exc}") from exc
 
     def save(self, state: ClusterState) -> None:
-        """Replace the state file as a whole: a reader sees the old or the new one, never a part."""
+        """Replace the state file atomically: a reader sees the old or the new one, never a part."""
         self.create()
-        draft = self._state.with_suffix(f".{os.getpid()}")
+        temporary = self._state.with_suffix(f".{os.getpid()}")
         try:
-            with private_file(draft) as file:
+            with private_file(temporary) as file:
                 json.dump({"format": _FORMAT, **asdict(state)}, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(self._state)
+            temporary.replace(self._state)
         except BaseException:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
     def create(self) -> None:
-        """Make the folder, for this user alone: passwords and the data of brokers are in it."""
+        """Create the folder for this user alone: it contains passwords and the data of the brokers."""
         self.base.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
         if self.path.stat().st_uid == os.getuid():
             self.path.chmod(0o700)
 
     def remove(self) -> None:
-        """Delete the folder and all data in it."""
+        """Delete the folder and all its data."""
         self._state.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
         if self.path.exists():
             shutil.rmtree(self.path)
 
     def remove_data(self) -> None:
-        """Delete all but the logs, which tell why a start failed."""
+        """Delete everything except the logs, which show why a start failed."""
         self._state.unlink(missing_ok=True)
         for entry in self.path.iterdir() if self.path.exists() else ():
             if entry.name != "logs":
@@ -262,7 +265,10 @@ class ClusterFolder:
 
     @contextmanager
     def locked(self, *, timeout: float) -> Iterator[None]:
-        """Keep every other command on this cluster waiting; its files' trouble (a full disk) is told in our words."""
+        """Make every other command on this cluster wait.
+
+        Raises `LocalClusterError` for file errors such as a full disk.
+        """
         try:
             self.base.mkdir(parents=True, exist_ok=True)
             lock = self._lock()
@@ -271,14 +277,14 @@ class ClusterFolder:
                 yield
             finally:
                 if not self.path.exists():
-                    # While it is held: a command that waits notices that the file has gone, and makes a new one.
+                    # While locked: a waiting command notices that the lock file is gone, and creates a new one.
                     Path(lock.lock_file).unlink(missing_ok=True)
                 lock.release()
         except OSError as exc:
             raise LocalClusterError(f"cluster {self.name!r} in {self.base}: {exc}") from exc
 
     def busy(self) -> bool:
-        """Whether a command is working on this cluster right now."""
+        """Return whether a command is working on this cluster right now."""
         if not self.base.exists():
             return False
         lock = self._lock()
@@ -286,7 +292,7 @@ class ClusterFolder:
             lock.acquire(timeout=0)
         except Timeout:
             return True
-        except OSError:  # a folder that cannot be written: nobody works in it
+        except OSError:  # A folder that cannot be written: no command works in it.
             return False
         lock.release()
         return False
@@ -295,36 +301,36 @@ class ClusterFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            logger.info("another command works on cluster %r: waiting for it", self.name)
+            logger.info("another command is working on cluster %r: waiting for it", self.name)
             try:
                 lock.acquire(timeout=timeout)
             except Timeout as exc:
                 raise LocalClusterError(
                     f"another command has been working on cluster {self.name!r} for {timeout:.0f} s"
-                    f" (it holds {lock.lock_file})"
+                    f" (it holds {lock.lock_file}): wait for it, or end it"
                 ) from exc
 
     def _lock(self) -> FileLock:
-        # Beside the folder, not in it: the folder is deleted while the lock is held.
+        # Next to the folder, not in it: the folder is deleted while the lock is held.
         return FileLock(self.base / f"{self.name}.lock", is_singleton=False)
 
     def _damaged(self, reason: str) -> StateDamaged:
         return StateDamaged(
             f"the state file {self._state} of cluster {self.name!r} is damaged ({reason}):"
-            f" 'ottla cluster down --name {self.name}' removes what is left of it"
+            " down(), or 'ottla cluster down' with this name, removes what is left of it"
         )
 
 
 def private_file(path: Path) -> TextIO:
-    """A new file, or one that is emptied, which only this user can read: it is so before anything is in it."""
+    """Create an empty file, or replace one, that only this user can read, from the start."""
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
 
 
 def folders(base: Path) -> list[ClusterFolder]:
-    """Every named cluster below `base` that has a state file, by name."""
-    found = sorted(path.parent.name for path in base.glob("*/state.json"))
-    return [ClusterFolder(base, name) for name in found if _NAME.fullmatch(name)]
+    """Return every named cluster in `base` that has a state file, sorted by name."""
+    names = sorted(path.parent.name for path in base.glob("*/state.json"))
+    return [ClusterFolder(base, name) for name in names if _NAME.fullmatch(name)]
 
 
 def _from_json(row: dict[str, Any]) -> ClusterState:

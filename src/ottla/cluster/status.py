@@ -1,6 +1,6 @@
-"""What a local cluster looks like from outside, as frozen values that a program reads and the CLI prints.
+"""The status of a local cluster, as frozen values for programs and for the command line.
 
-In come a folder and the process table, out goes a `ClusterStatus`; looking changes nothing.
+A folder and the process table come in; a `ClusterStatus` goes out. Reading the status changes nothing.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, S
 
 
 class Condition(StrEnum):
-    """The state of a cluster as a whole."""
+    """The condition of a cluster as a whole."""
 
     ABSENT = "absent"
     STARTING = "starting"
     RUNNING = "running"
     DEGRADED = "degraded"
-    """Some of its processes run."""
+    """Some of its processes are running."""
     ORPHANED = "orphaned"
-    """Its processes run, and the program whose `with` block they belong to is gone."""
+    """Its processes are running, but the program whose `with` block they belong to is dead."""
     STALE = "stale"
-    """A state file is there and no process that belongs to it."""
+    """It has a state file, but none of its processes is running."""
     STOPPED = "stopped"
-    """Stopped on purpose, its data kept."""
+    """Stopped on purpose, with its data kept."""
     DAMAGED = "damaged"
-    """The state file cannot be read."""
+    """The state file cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker."""
+    """The status of one broker."""
 
     id: int
     roles: str
@@ -47,7 +47,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class RedisStatus:
-    """The Redis beside the brokers."""
+    """The status of the Redis."""
 
     url: str
     life: Life
@@ -57,7 +57,7 @@ class RedisStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """One cluster; `note` says in a sentence what is unusual about it, and what to do."""
+    """The status of one cluster; `note` says what is unusual about it and what to do."""
 
     name: str
     condition: Condition
@@ -75,17 +75,17 @@ class ClusterStatus:
 
     @property
     def up(self) -> bool:
-        """Whether clients can be expected to get an answer."""
+        """Whether clients can expect an answer."""
         return self.condition in (Condition.RUNNING, Condition.DEGRADED, Condition.ORPHANED)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         plain: dict[str, Any] = asdict(self, dict_factory=_plain)
         return plain
 
 
-def look(folder: ClusterFolder) -> ClusterStatus:
-    """The cluster in this folder, now."""
+def read_status(folder: ClusterFolder) -> ClusterStatus:
+    """Return the current status of the cluster in this folder."""
     directory = str(folder.path)
     try:
         state = folder.load()
@@ -112,37 +112,37 @@ def look(folder: ClusterFolder) -> ClusterStatus:
 
 
 def condition_of(state: ClusterState, folder: ClusterFolder) -> Condition:
-    """Judge a cluster by its state file and the process table."""
+    """Derive the condition of a cluster from its state file and the process table."""
     if state.phase is Phase.STARTING:
         return Condition.STARTING if folder.busy() else Condition.STALE
     lives = [life(node.process) for node in state.nodes]
     if state.redis is not None:
         lives.append(life(state.redis.process))
-    if all(one is Life.DEAD for one in lives):
+    if all(process_life is Life.DEAD for process_life in lives):
         return Condition.STOPPED if state.phase is Phase.KEPT else Condition.STALE
     if state.owner is not None and life(state.owner) is Life.DEAD:
         return Condition.ORPHANED
-    return Condition.RUNNING if all(one is Life.RUNNING for one in lives) else Condition.DEGRADED
+    return Condition.RUNNING if all(process_life is Life.RUNNING for process_life in lives) else Condition.DEGRADED
 
 
 def _note(condition: Condition, state: ClusterState) -> str:
     name = f" --name {state.name}" if state.name != "default" else ""
     if condition is Condition.STALE and state.phase is Phase.STARTING:
-        return f"a start of it was cut short: 'ottla cluster up{name}' starts afresh, 'down{name}' removes it"
+        return f"its start was interrupted: 'ottla cluster up{name}' starts it again, 'down{name}' removes it"
     if condition is Condition.STALE:
-        return f"all its processes are gone: 'ottla cluster up{name}' starts it again, 'down{name}' removes it"
+        return f"none of its processes is running: 'ottla cluster up{name}' starts it again, 'down{name}' removes it"
     if condition is Condition.ORPHANED and state.owner is not None:
-        return f"the program that used it (pid {state.owner.pid}) is gone: 'ottla cluster down{name}' removes it"
+        return f"the program that used it (pid {state.owner.pid}) is dead: 'ottla cluster down{name}' removes it"
     return f"stopped, data kept: 'ottla cluster up{name}' resumes it" if condition is Condition.STOPPED else ""
 
 
 def _broker(node: NodeState, folder: ClusterFolder) -> BrokerStatus:
-    alive = life(node.process)
+    process_life = life(node.process)
     return BrokerStatus(
         id=node.id,
         roles="broker+controller" if node.controller else "broker",
-        life=alive,
-        pid=node.process.pid if node.process is not None and alive is not Life.DEAD else None,
+        life=process_life,
+        pid=node.process.pid if node.process is not None and process_life is not Life.DEAD else None,
         address=str(node.address),
         memory_bytes=memory_bytes(node.process),
         log=str(folder.log(node.id)),
@@ -152,10 +152,10 @@ def _broker(node: NodeState, folder: ClusterFolder) -> BrokerStatus:
 def _redis(state: ClusterState, folder: ClusterFolder) -> RedisStatus | None:
     if state.redis is None:
         return None
-    running = state.redis.process
-    alive = life(running)
-    pid = running.pid if running is not None and alive is not Life.DEAD else None
-    return RedisStatus(state.redis.url(password_file(folder.redis)), alive, pid, memory_bytes(running))
+    process = state.redis.process
+    process_life = life(process)
+    pid = process.pid if process is not None and process_life is not Life.DEAD else None
+    return RedisStatus(state.redis.url(password_file(folder.redis)), process_life, pid, memory_bytes(process))
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Kafka's own command line tools (console clients, perf tools, DumpLogSegments), run from the same pinned jars.
+"""Runs Kafka's own command-line tools (console clients, perf tools, DumpLogSegments) from the same pinned jars.
 
-In come a Java class and its arguments, out goes what it printed. For comparisons in tests and benchmarks.
+A Java class and its arguments come in; its output goes out. For comparisons in tests and benchmarks.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ def run_tool(
     cache_dir: str | PathLike[str] | None = None,
     timeout: float = 60.0,
 ) -> bytes:
-    """What the class printed, for example `run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path)`."""
+    """Return what the class printed, as for `run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path)`.
+
+    Raises `LocalClusterError` if it fails or takes longer than `timeout` seconds.
+    """
     jars = ensure_jars(version, Path(cache_dir) if cache_dir is not None else default_cache_dir())
     java = Java(find_java(os.environ), jars, os.environ)
     try:
-        done = subprocess.run(  # noqa: S603
+        result = subprocess.run(  # noqa: S603
             java.command(main, *arguments, options=_QUIET),
             env=java.variables(),
             input=stdin,
@@ -42,7 +45,7 @@ def run_tool(
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise LocalClusterError(f"{main} failed: {exc}") from exc
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace")[-4000:]
-        raise LocalClusterError(f"{main} ended with {done.returncode}:\n{said}")
-    return done.stdout
+    if result.returncode != 0:
+        output = (result.stderr or result.stdout).decode(errors="replace")[-4000:]
+        raise LocalClusterError(f"{main} exited with {result.returncode}:\n{output}")
+    return result.stdout

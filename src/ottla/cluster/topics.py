@@ -15,7 +15,7 @@ _POLICIES = ("delete", "compact", "compact,delete")
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic to create; without `replicas` it gets the cluster's default, one on each of up to three."""
+    """A topic to create. The default for `replicas` is one on each broker, at most three."""
 
     name: str
     partitions: int = 1
@@ -24,17 +24,20 @@ class TopicSpec:
 
     def __post_init__(self) -> None:
         if not is_topic_name(self.name):
-            raise ConfigError(f"topic name {self.name!r}: 1 to 249 letters, digits, '.', '_' and '-' are accepted")
+            raise ConfigError(f"invalid topic name {self.name!r}: use 1 to 249 letters, digits, '.', '_' and '-'")
         if self.partitions < 1:
-            raise ConfigError(f"topic {self.name}: {self.partitions} partitions; at least 1 is needed")
+            raise ConfigError(f"topic {self.name}: {self.partitions} partitions; use at least 1")
         if self.replicas is not None and self.replicas < 1:
-            raise ConfigError(f"topic {self.name}: {self.replicas} replicas; at least 1 is needed")
+            raise ConfigError(f"topic {self.name}: {self.replicas} replicas; use at least 1")
         if self.policy not in _POLICIES:
             raise ConfigError(f"topic {self.name}: policy {self.policy!r} is not one of {' | '.join(_POLICIES)}")
 
     @classmethod
     def parse(cls, text: str) -> TopicSpec:
-        """From `clicks`, `clicks:6`, `clicks:6:3`, `clicks:6:3:compact`; an empty part means its default."""
+        """Parse `clicks`, `clicks:6`, `clicks:6:3` or `clicks:6:3:compact`; an empty part means its default.
+
+        Raises `ConfigError` if the text is invalid.
+        """
         name, *rest = text.strip().split(":")
         if len(rest) > 3:
             raise ConfigError(f"topic {text!r} is not NAME[:PARTITIONS[:REPLICAS[:POLICY]]]")
@@ -48,25 +51,25 @@ class TopicSpec:
 
 
 def create_topics(bootstrap: str, topics: Iterable[TopicSpec], *, security: Security, timeout: float) -> None:
-    """Create those of the topics that do not exist, and return when they can be written to."""
-    wanted = list(topics)
-    if not wanted:
+    """Create the topics that do not exist, and return when they can be written to."""
+    specs = list(topics)
+    if not specs:
         return
     with Admin(bootstrap, security=security) as admin:
         existing = set(admin.topic_names(timeout=timeout))
-        missing = [_new(topic) for topic in wanted if topic.name not in existing]
+        missing = [_new(topic) for topic in specs if topic.name not in existing]
         if missing:
             admin.create_topics(missing, timeout=timeout)
 
 
-def _new(topic: TopicSpec) -> NewTopic:
-    new = NewTopic(name=topic.name, partitions=topic.partitions, settings={"cleanup.policy": topic.policy})
-    return new if topic.replicas is None else replace(new, replicas=topic.replicas)
+def _new(spec: TopicSpec) -> NewTopic:
+    topic = NewTopic(name=spec.name, partitions=spec.partitions, settings={"cleanup.policy": spec.policy})
+    return topic if spec.replicas is None else replace(topic, replicas=spec.replicas)
 
 
-def _number(text: str, spec: str, what: str) -> int | None:
+def _number(text: str, spec: str, field: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ConfigError(f"topic {spec!r}: {what} {text!r} is not a whole number of at least 1")
+        raise ConfigError(f"topic {spec!r}: {field} {text!r} is not an integer of at least 1")
     return int(text)

@@ -1,4 +1,8 @@
-"""What a program may say to a consumer: checked at the call, with a text that names what is accepted."""
+"""Checks the arguments that programs pass to a consumer.
+
+Anything comes in. The typed value goes out, or a `ConfigError` or `InputError` that names the accepted values. The
+checks run at the call, before anything connects.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ Topics = str | Iterable[str] | re.Pattern[str]
 
 
 def check_settings(group: object, start: object, commit_every: object) -> None:
-    """Of a consumer."""
+    """Check the settings of a consumer.
+
+    Raises `ConfigError` for an invalid group or `commit_every`, and `InputError` for an invalid start.
+    """
     if group is not None and (not isinstance(group, str) or not group):
         raise ConfigError(f"group must be a name, got {group!r}")
     if group is not None:
@@ -24,48 +31,46 @@ def check_settings(group: object, start: object, commit_every: object) -> None:
         bounds.check(start, "start")
     elif start not in ("earliest", "latest", "error"):
         raise InputError(
-            f"start is {start!r}; accepted are 'earliest', 'latest', 'error' and a datetime with a time zone:"
-            " it is for partitions of which the group has committed nothing; seek goes to an offset"
+            f"invalid start {start!r}: use 'earliest', 'latest', 'error' or a datetime with a time zone."
+            " It applies to partitions without a committed offset; to start at an offset, use seek()"
         )
     if commit_every is not None:
         check_seconds("Consumer", "commit_every", commit_every, lowest=0.001)
 
 
 def check_wait(name: str, seconds: object) -> None:
-    """A time to wait."""
+    """Check a time to wait, in seconds. Raises `InputError` if it is out of range."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= LONGEST:
         raise InputError(f"{name} must be seconds from 0 to {LONGEST:,.0f}, got {seconds!r}")
 
 
 def topic_names(topics: object) -> frozenset[str] | re.Pattern[str]:
-    """Names, or a pattern of names."""
+    """Return the topic names, or the pattern of names. Raises `InputError` for anything else."""
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
-            raise InputError(f"topics is a pattern of bytes, {topics.pattern!r}: names are text")
+            raise InputError(f"topics is a pattern of bytes, {topics.pattern!r}: compile it from a str")
         return topics
-    given = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else [None]
-    if not all(isinstance(name, str) and name for name in given):
-        raise InputError(f"topics is {topics!r}; accepted are a name, a list of names, and re.compile(...)")
-    return frozenset(given)
+    names = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else [None]
+    if not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"topics is {topics!r}: use a name, a list of names, or re.compile(...)")
+    return frozenset(names)
 
 
-def partition(given: object) -> TopicPartition:
-    """A topic and a number."""
-    match given:
+def partition(value: object) -> TopicPartition:
+    """Return a topic and a partition number as a `TopicPartition`. Raises `InputError` for anything else."""
+    match value:
         case (str(topic), int(number)) if topic and number >= 0 and not isinstance(number, bool):
             return TopicPartition(topic, number)
-    raise InputError(
-        f"{given!r} is no partition; accepted are TopicPartition(topic, number) and a pair (topic, number)"
-    )
+    raise InputError(f"{value!r} is not a partition: use TopicPartition(topic, number) or a pair (topic, number)")
 
 
-def partitions(given: object) -> frozenset[TopicPartition]:
-    """Several of them."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"{given!r} are no partitions; accepted is a list of pairs (topic, number)")
-    return frozenset(map(partition, given))
+def partitions(value: object) -> frozenset[TopicPartition]:
+    """Return several partitions. Raises `InputError` if one of them is invalid."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{value!r} is not a list of partitions: use a list of pairs (topic, number)")
+    return frozenset(map(partition, value))
 
 
 def column_names(columns: Collection[str]) -> Collection[str]:
-    """One name is a list of one."""
+    """Accept a single name in place of a list of names."""
     return [columns] if isinstance(columns, str) else columns

@@ -1,7 +1,8 @@
-"""The partitions that a consumer has: takes what its group gives it, lets go of what it takes away, tells the listener.
+"""The partitions that a consumer has: takes new ones over, releases revoked ones, and calls the listener.
 
-What the group wants comes from the membership; partitions begin and end in `Dispenser`. Offsets are committed on the
-way out. All of it on the program's thread. A listener that raises is heard of by the program, and changes nothing else.
+The target comes from the membership. `Dispenser` starts and stops reading the partitions. Offsets are committed when
+partitions are released. Everything runs on the program's thread. An exception of the listener reaches the program and
+has no other effect.
 """
 
 from __future__ import annotations
@@ -25,106 +26,105 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Partitions = frozenset[TopicPartition]
-Tell = Callable[["Consumer", Partitions], None]
+Callback = Callable[["Consumer", Partitions], None]
 _REVOKE_SECONDS = 5.0
-"""For the commit of partitions that others wait for."""
+"""Time limit for committing revoked partitions, because other members wait for them."""
 
 
 class Assignment:
-    """`owner` is whom the listener is called for; with `commits_done`, what the program is through with is committed
-    when partitions go."""
+    """The listener is called for `consumer`. With `commits_done`, processed offsets are committed on release."""
 
     def __init__(
         self,
-        owner: Consumer,
+        consumer: Consumer,
         *,
         listener: Listener,
-        handing: Dispenser,
+        dispenser: Dispenser,
         commits: Commits,
-        beginnings: StartPositions,
+        start_positions: StartPositions,
         commits_done: bool,
     ) -> None:
         self.held: Partitions = frozenset()
-        self.is_telling = False
-        """A listener is being called."""
-        self._owner = owner
+        self.is_in_listener = False
+        """Whether a method of the listener is running."""
+        self._consumer = consumer
         self._listener = listener
-        self._handing = handing
+        self._dispenser = dispenser
         self._commits = commits
-        self._beginnings = beginnings
+        self._start_positions = start_positions
         self._commits_done = commits_done
         self._seen_version = -1
 
     def follow(self, membership: Membership) -> None:
-        """Does what the group wants."""
-        wanted = membership.wanted()
-        if wanted.version == self._seen_version:
+        """Bring the partitions in line with what the group assigned."""
+        target = membership.target()
+        if target.version == self._seen_version:
             return
         try:
-            self.lose(wanted.lost & self.held)
-            self.let_go(self.held - wanted.partitions)
-            membership.holding(self.held)
-            self.take(wanted.partitions - self.held, membership=membership)
-            self._seen_version = wanted.version
+            self.lose(target.lost & self.held)
+            self.release(self.held - target.partitions)
+            membership.report_held(self.held)
+            self.take(target.partitions - self.held, membership=membership)
+            self._seen_version = target.version
         finally:
-            membership.holding(self.held)
+            membership.report_held(self.held)
 
     def take(
         self,
         new: Partitions,
-        given: Mapping[TopicPartition, int] | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
         *,
         membership: Membership | None = None,
     ) -> None:
-        """They are this consumer's now; `given` says where some begin."""
+        """Take these partitions over; `offsets` holds start offsets for some of them."""
         self.held |= new
         if membership is not None:
-            membership.holding(self.held)  # before the listener, which may commit
-        for at, offset in (given or {}).items():
-            self._handing.begin(at, offset)
+            membership.report_held(self.held)  # Before the listener runs, because it may commit.
+        for partition, offset in (offsets or {}).items():
+            self._dispenser.begin(partition, offset)
         if new:
-            self._tell(self._listener.assigned, new)
+            self._notify(self._listener.assigned, new)
 
-    def let_go(self, gone: Partitions, deadline: Deadline | None = None) -> None:
-        """Somebody else gets them, when this has returned and the group is told."""
-        if not gone:
+    def release(self, revoked: Partitions, deadline: Deadline | None = None) -> None:
+        """Commit and stop these partitions. Other members get them once the membership reports this."""
+        if not revoked:
             return
         limit = deadline or Deadline.after(_REVOKE_SECONDS)
-        self._beginnings.leave(gone)
-        self._handing.stop(gone)
+        self._start_positions.remember(revoked)
+        self._dispenser.stop(revoked)
         try:
             if self._commits_done:
-                done = self._handing.positions.all_done()
-                self.commit_done({at: told for at, told in done.items() if at in gone}, limit)
-            self._tell(self._listener.revoked, gone)
+                done = self._dispenser.positions.all_done()
+                self.commit_done({tp: committed for tp, committed in done.items() if tp in revoked}, limit)
+            self._notify(self._listener.revoked, revoked)
         finally:
-            self._commits.wait(limit)  # what the program began to commit, too
-            self._drop(gone)
+            self._commits.wait(limit)  # Includes the commits that the program started.
+            self._drop(revoked)
 
     def lose(self, lost: Partitions) -> None:
-        """Somebody else may have them already."""
+        """Drop these partitions without a commit: other members may have them already."""
         if lost:
-            self._beginnings.leave(lost)
+            self._start_positions.remember(lost)
             self._drop(lost)
-            self._tell(self._listener.lost, lost)
+            self._notify(self._listener.lost, lost)
 
     def commit_done(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
-        """An automatic commit that somebody waits for; when it fails, those records are read again by others."""
+        """Commit automatically and wait. If it fails, log it: the next owner reads those records again."""
         try:
             self._commits.commit(offsets, deadline)
-            self._handing.positions.committed(offsets)
+            self._dispenser.positions.committed(offsets)
         except OttlaError as error:
             _log.warning("%s", error)
 
-    def _drop(self, gone: Partitions) -> None:
-        self._commits.give_up(gone)
-        self._beginnings.forget(gone)
-        self._handing.forget(gone)
-        self.held -= gone
+    def _drop(self, partitions: Partitions) -> None:
+        self._commits.give_up(partitions)
+        self._start_positions.forget(partitions)
+        self._dispenser.forget(partitions)
+        self.held -= partitions
 
-    def _tell(self, tell: Tell, partitions: Partitions) -> None:
-        self.is_telling = True
+    def _notify(self, callback: Callback, partitions: Partitions) -> None:
+        self.is_in_listener = True
         try:
-            tell(self._owner, partitions)
+            callback(self._consumer, partitions)
         finally:
-            self.is_telling = False
+            self.is_in_listener = False

@@ -1,7 +1,7 @@
-"""Who reads what in a classic group, decided by its leader: range and cooperative-sticky.
+"""The assignors that the leader of a classic group runs: range and cooperative-sticky.
 
-The members' subscriptions and the number of partitions of each topic come in, the partitions of each member go out;
-the same input gives the same output. Pure: nothing is asked, remembered or logged.
+The subscriptions of the members and the partition count of each topic come in. The partitions of each member go out;
+the same input always gives the same output. Pure: no I/O, no state, no logging.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ from ottla.model import TopicPartition
 
 Members = Mapping[str, MemberSubscription]
 Counts = Mapping[str, int]
-"""Partitions by topic; a topic that is not in it has none."""
+"""Partition counts by topic. A missing topic has no partitions."""
 Shares = dict[str, set[TopicPartition]]
 
 
 def assign(assignor: str, members: Members, counts: Counts) -> Shares:
-    """The partitions of each member by the assignor that the group has chosen."""
+    """Return the partitions of each member, computed by the assignor that the group chose.
+
+    Raises `UnsupportedFormat` for an assignor that this client does not implement.
+    """
     match assignor:
         case "range":
             return by_range(members, counts)
         case "cooperative-sticky":
             return cooperatively(members, counts)
     known = f"{COOPERATIVE_STICKY} and {RANGE}"
-    raise UnsupportedFormat(f"the group has chosen the assignor {assignor!r}, but this member offered {known}")
+    raise UnsupportedFormat(f"the group chose the assignor {assignor!r}, but this member offered {known}")
 
 
 def by_range(members: Members, counts: Counts) -> Shares:
-    """Of each topic a run of neighbouring partitions for each subscriber, the first ones one more if need be."""
+    """Give each subscriber a run of adjacent partitions of each topic; the first ones may get one more."""
     shares: Shares = {member: set() for member in members}
     for topic in _topics(members):
-        subscribers = sorted(member for member, wants in members.items() if topic in wants.topics)
+        subscribers = sorted(member for member, subscription in members.items() if topic in subscription.topics)
         each, more = divmod(counts.get(topic, 0), len(subscribers))
         start = 0
         for position, member in enumerate(subscribers):
@@ -47,9 +50,9 @@ def by_range(members: Members, counts: Counts) -> Shares:
 
 
 def cooperatively(members: Members, counts: Counts) -> Shares:
-    """Like `stickily`, but what somebody else still holds goes to nobody yet (KIP-429).
+    """Like `stickily`, but withhold a partition that another member still owns (KIP-429).
 
-    Whoever holds it sees that it is not his any more, lets go of it and joins again; then it goes to its new owner.
+    The current owner sees that it lost the partition, releases it and rejoins; then the new owner gets it.
     """
     shares = stickily(members, counts)
     holders: dict[TopicPartition, set[str]] = defaultdict(set)
@@ -58,13 +61,13 @@ def cooperatively(members: Members, counts: Counts) -> Shares:
             holders[partition].add(member)
     for member, share in shares.items():
         owned = members[member].owned
-        # Its own claim is kept even if somebody of an older generation claims it, too: it stays where it is.
+        # A member keeps its own partition even if a member of an older generation claims it too: nothing moves.
         share -= {p for p in share if holders[p] - {member} and (p not in owned or _is_disputed(p, member, members))}
     return shares
 
 
 def stickily(members: Members, counts: Counts) -> Shares:
-    """As even as the subscriptions allow, and with as few changes of owner as that takes."""
+    """Assign as evenly as the subscriptions allow, with as few changes of owner as possible."""
     shares = _kept(members, counts)
     balance = _Balance(members, shares)
     taken = {partition for share in shares.values() for partition in share}
@@ -81,7 +84,7 @@ def _topics(members: Members) -> list[str]:
 
 
 def _kept(members: Members, counts: Counts) -> Shares:
-    """What everybody holds and may keep; of several who claim the same, the one of the newest generation (KIP-792)."""
+    """Return what each member owns and may keep. If several claim a partition, the newest generation wins (KIP-792)."""
     shares: Shares = {member: set() for member in sorted(members)}
     for member in shares:
         subscription = members[member]
@@ -96,11 +99,11 @@ def _kept(members: Members, counts: Counts) -> Shares:
 
 
 def _is_disputed(partition: TopicPartition, member: str, members: Members) -> bool:
-    """Whether another one claims it from the same generation or a newer one."""
+    """Return whether another member claims it from the same or a newer generation."""
     generation = members[member].generation
     return any(
-        other != member and partition in wants.owned and wants.generation >= generation
-        for other, wants in members.items()
+        other != member and partition in subscription.owned and subscription.generation >= generation
+        for other, subscription in members.items()
     )
 
 
@@ -112,8 +115,10 @@ class _Move:
 
 
 class _Balance:
-    """Moves partitions along chains of members until no chain leads from one to another with two fewer (an optimal
-    semi-matching: no assignment is more even)."""
+    """Moves partitions along chains of members until no chain leads to a member that has at least two fewer.
+
+    This is an optimal semi-matching: no assignment is more even.
+    """
 
     def __init__(self, members: Members, shares: Shares) -> None:
         self._members = members
@@ -127,28 +132,29 @@ class _Balance:
                 self._by_topic[member].setdefault(partition.topic, set()).add(partition)
 
     def give(self, partition: TopicPartition) -> None:
-        """A partition that nobody has, to the subscriber with the fewest."""
+        """Give an unowned partition to the subscriber with the fewest partitions."""
         self._add(min(self._subscribers[partition.topic], key=lambda m: len(self._shares[m])), partition)
 
     def even_out(self) -> None:
-        """Moves what must be moved."""
+        """Move partitions until the assignment is even."""
         settled: set[str] = set()
         while rest := [member for member in self._shares if member not in settled]:
             fullest = max(rest, key=lambda m: len(self._shares[m]))
             chain = self._chain_from(fullest)
             if chain is None:
-                settled.add(fullest)  # nor will it ever get more: nobody reaches it who has two more than it
+                settled.add(fullest)  # It never gets more either: no member with two more partitions reaches it.
             else:
                 for move in chain:
                     self._carry_out(move)
 
     def _chain_from(self, fullest: str) -> list[_Move] | None:
-        """The shortest chain of moves to the emptiest member that can be reached, last move first, if that helps."""
+        """Return the shortest chain of moves to the emptiest reachable member, last move first; None if useless."""
         came_by: dict[str, _Move | None] = {fullest: None}
         queue = [fullest]
         passed: set[str] = set()  # topics whose subscribers are all in the queue
         for member in queue:
-            for topic in sorted(topic for topic, has in self._by_topic[member].items() if has and topic not in passed):
+            available = self._by_topic[member].items()
+            for topic in sorted(topic for topic, partitions in available if partitions and topic not in passed):
                 passed.add(topic)
                 reached = [other for other in self._subscribers[topic] if other not in came_by]
                 came_by.update((other, _Move(member, topic, other)) for other in reached)
@@ -161,7 +167,7 @@ class _Balance:
     def _carry_out(self, move: _Move) -> None:
         movable = self._by_topic[move.source][move.topic]
         owned_here, owned_there = self._members[move.source].owned, self._members[move.target].owned
-        # Rather back to its owner, rather something that its holder does not have yet, rather the last ones.
+        # Prefer a partition that the target owned, then one that the source did not own, then the highest.
         partition = max(movable, key=lambda p: (p in owned_there, p not in owned_here, p))
         movable.discard(partition)
         self._shares[move.source].discard(partition)
@@ -173,7 +179,7 @@ class _Balance:
 
 
 def _path_to(member: str, came_by: Mapping[str, _Move | None]) -> Iterator[_Move]:
-    """From its end backwards."""
+    """Yield the moves of the path, last move first."""
     move = came_by[member]
     while move is not None:
         yield move

@@ -1,6 +1,7 @@
-"""Polls on a thread of its own for programs that `await`: what a cancelled wait would have got stays for the next one.
+"""Polls on a background thread for programs that `await`.
 
-A function that polls comes in; its results go to whoever waits, one after the other. It knows nothing of records.
+A blocking poll function comes in; awaiting tasks get its results, one each. If a task is cancelled, the result it was
+waiting for goes to the next task, so that no records are lost. This module knows nothing about records.
 """
 
 from __future__ import annotations
@@ -17,42 +18,45 @@ T = TypeVar("T")
 
 
 class AsyncPoll(Generic[T]):
-    """`hurry` makes a poll that is under way return soon."""
+    """Runs `poll` on one thread. `hurry` makes a running poll return soon."""
 
     def __init__(self, poll: Callable[[], T], *, hurry: Callable[[], None]) -> None:
         self._poll = poll
         self._hurry = hurry
         self._worker: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
-        self._ahead: Future[T] | None = None
+        self._future: Future[T] | None = None
 
     async def next(self) -> T:
-        """What the next poll brings, or the one that a cancelled wait has left."""
+        """Return the result of the next poll, or of one that a cancelled task left behind.
+
+        Raises whatever the poll raises.
+        """
         while True:
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
-            ahead = self._ahead = self._ahead or self._worker.submit(self._run)
-            await _end_of(ahead)
-            if self._ahead is ahead:  # else another task has it
-                self._ahead = None
-                return ahead.result()
+            future = self._future = self._future or self._worker.submit(self._run)
+            await _end_of(future)
+            if self._future is future:  # Otherwise another task took this result.
+                self._future = None
+                return future.result()
 
     def settle(self, timeout: float) -> None:
-        """The program does something else: a poll that is under way ends, and what it brought is for later."""
-        ahead = self._ahead
-        if ahead is None or threading.current_thread() is self._thread:
+        """Stop a running poll before another call. The next poll returns the records that it got."""
+        future = self._future
+        if future is None or threading.current_thread() is self._thread:
             return
-        if not ahead.done():
+        if not future.done():
             self._hurry()
-            if not wait([ahead], timeout).done:
+            if not wait([future], timeout).done:
                 return
-        self._ahead = None
-        error = ahead.exception()
+        self._future = None
+        error = future.exception()
         if error is not None:
-            _log.warning("nobody waited for this any more: %s", error)
+            _log.warning("a background poll failed after its task was cancelled: %s", error)
 
     def close(self) -> None:
-        """Ends the thread; nothing may be under way."""
+        """Stop the thread. No poll may be running."""
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
 
@@ -72,7 +76,7 @@ async def _end_of(future: Future[T]) -> None:
     def call(_: Future[T]) -> None:
         try:
             loop.call_soon_threadsafe(finish)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+        except RuntimeError:  # The loop was closed in the meantime, so no task waits.
             pass
 
     future.add_done_callback(call)

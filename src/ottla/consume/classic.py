@@ -1,7 +1,8 @@
-"""Membership by the classic protocol: members join, one of them assigns, everybody gets his share, until the next time.
+"""Group membership by the classic protocol, as a state machine.
 
-Time, answers and metadata come in; requests to send, lookups and rests go out, and what the group decides goes into
-the holdings. Pure: no socket, no clock, no thread.
+All members join, the broker elects one of them leader, the leader assigns partitions, and each member syncs to get its
+own. Every change of the group repeats that. Time, responses and metadata come in; requests, metadata lookups and rests
+go out, and the group's decisions go into the `OwnedPartitions`. Pure: no socket, no clock, no thread.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from math import inf
 from typing import Any
 
 from ottla.consume.classic_leader import ClassicLeader
-from ottla.consume.classic_messages import MemberSubscription, read_assignment
-from ottla.consume.classic_requests import JOIN, SYNC, ClassicRequests
+from ottla.consume.classic_messages import JOIN, SYNC, ClassicRequests, MemberSubscription, read_assignment
 from ottla.consume.options import GroupOptions
 from ottla.consume.ownership import NOTHING, OwnedPartitions
 from ottla.consume.steps import Ask, Look, Pace, Rest, Step, Waits, refusal
@@ -21,36 +21,36 @@ from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.net import Refresh, Topic
 
 _MARGIN = 0.1
-"""The share of the rebalance timeout that is left for the request itself, when partitions are not let go of."""
+"""Fraction of the rebalance timeout kept back for the request itself if the program does not release partitions."""
 
 
 class _Phase(Enum):
-    OUT = "no member, and not trying to be one"
-    LEAVING = "saying goodbye"
-    JOIN = "must join, as soon as what has to be given up is given up"
-    LEAD = "leader: must find out about the topics and assign"
-    SYNC = "must ask for its share"
-    STABLE = "has its share, sends heartbeats"
+    OUT = "not a member, and not trying to be one"
+    LEAVING = "leaving the group"
+    JOIN = "must join as soon as it has released what it must release"
+    LEAD = "leader: must look up the topics and assign partitions"
+    SYNC = "must ask for its assignment"
+    STABLE = "has its assignment, sends heartbeats"
 
 
 class Classic:
-    """A member of a classic group."""
+    """A member of a classic group. Implements `steps.Machine`."""
 
     def __init__(
         self,
         group: str,
         *,
         options: GroupOptions,
-        holdings: OwnedPartitions,
+        ownership: OwnedPartitions,
         waits: Waits,
         seconds: float,
         metadata_age: float,
     ) -> None:
         self.member_id = ""
         self.notes: list[str] = []
-        self._letters = ClassicRequests(group, options)
+        self._requests = ClassicRequests(group, options)
         self._options = options
-        self._holdings = holdings
+        self._ownership = ownership
         self._seconds = seconds
         self._metadata_age = metadata_age
         self._pace = Pace(waits, session_timeout=options.session_timeout)
@@ -63,19 +63,19 @@ class Classic:
         self._joining_with: frozenset[str] = frozenset()
         self._must_release_by: float | None = None
         self._due = -inf
-        self._leading: ClassicLeader | None = None
-        self._shares: Mapping[str, bytes] = {}
-        self._look_at = inf
+        self._leader: ClassicLeader | None = None
+        self._assignments: Mapping[str, bytes] = {}
+        self._refresh_at = inf
         self._claimed = NOTHING
-        self._gives_up = False
+        self._must_release = False
 
     @property
     def generation(self) -> int:
-        """-1 while it is no member."""
+        """The generation, -1 while not a member."""
         return self._generation
 
     def step(self, now: float, *, topics: frozenset[str], polled: float) -> Step:
-        """What to do next."""
+        """Return the next step."""
         poll_over = polled + self._options.max_poll_interval
         if self._phase is _Phase.OUT:
             if not topics or polled <= self._polled_before:
@@ -84,10 +84,10 @@ class Classic:
         elif now >= poll_over:
             return self._expire(polled)
         elif self._generation >= 0 and now >= self._pace.session_over:
-            self._lose("the coordinator was not heard for as long as a session lasts")
+            self._lose("no response from the coordinator within the session timeout")
         if not topics:
-            self._holdings.assign(NOTHING)
-            if not self._holdings.claimed:
+            self._ownership.assign(NOTHING)
+            if not self._ownership.claimed:
                 return self._leave()
         if now < self._pace.not_before:
             return Rest(min(self._pace.not_before, poll_over))
@@ -105,7 +105,7 @@ class Classic:
         return self._stay(now, poll_over)
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:
-        """Takes in what the coordinator said."""
+        """Process a response of the coordinator."""
         if self._phase is _Phase.LEAVING:
             self._out()
             return
@@ -121,54 +121,54 @@ class Classic:
         self._due = now + self._options.heartbeat_interval
 
     def learned(self, topics: Collection[Topic], now: float) -> None:
-        """Takes in how many partitions topics have; the leader assigns, or joins again because there are others."""
-        assert self._leading is not None
-        self._look_at = now + self._metadata_age
+        """Process the topics' partition counts: the leader assigns, or rejoins if the counts changed."""
+        assert self._leader is not None
+        self._refresh_at = now + self._metadata_age
         if self._phase is _Phase.LEAD:
-            self._shares = self._leading.shares(topics)
+            self._assignments = self._leader.assignments(topics)
             self._phase = _Phase.SYNC
-        elif self._leading.differs(topics):
+        elif self._leader.differs(topics):
             self._join_again("the topics' partitions have changed")
 
     def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
-        """Tries again later, unless that would only repeat the error."""
+        """Retry later. Raises the error if a retry would only repeat it."""
         if self._phase is _Phase.LEAVING:
             self._out()
             return
         self._pace.failed(error, now)
 
     def farewell(self) -> Ask | None:
-        """A static member does not leave: it may come back before its session is over (KIP-345)."""
+        """Return the request that leaves. A static member does not send it: it may return in time (KIP-345)."""
         if self._phase in (_Phase.OUT, _Phase.LEAVING) or not self.member_id or self._options.instance_id is not None:
             return None
-        return self._letters.leave(self.member_id, reason="the consumer was closed, or asked for no records")
+        return self._requests.leave(self.member_id, reason="the consumer was closed, or asked for no records")
 
-    # -- going out
+    # -- leaving
 
     def _expire(self, polled: float) -> Step:
         limit = self._options.max_poll_interval
-        self.notes.append(f"no records were asked for in {limit:g} s (max_poll_interval): leaving until they are")
-        self._holdings.lose()
+        self.notes.append(f"no poll within {limit:g} s (max_poll_interval): leaving the group until the next poll")
+        self._ownership.lose()
         self._polled_before = polled
         return self._leave()
 
     def _leave(self) -> Step:
-        goodbye = self.farewell()
-        if goodbye is None:
+        leave_request = self.farewell()
+        if leave_request is None:
             self._out()
             return Rest()
         self._phase = _Phase.LEAVING
-        return goodbye
+        return leave_request
 
     def _out(self) -> None:
         self._phase = _Phase.OUT
         self.member_id, self._generation = "", -1
 
     def _lose(self, why: str) -> None:
-        self.notes.append(f"{why}: {len(self._holdings.claimed)} partitions are lost, joining again")
-        self._holdings.lose()
+        self.notes.append(f"{why}: lost {len(self._ownership.claimed)} partitions, rejoining")
+        self._ownership.lose()
         self._generation = -1
-        self._join_again("lost its place")
+        self._join_again("lost its membership")
 
     # -- joining
 
@@ -178,18 +178,18 @@ class Classic:
         self._must_release_by = None
 
     def _release(self, now: float, poll_over: float) -> Step | None:
-        """Heartbeats until everything is given up that must be before joining; None when it is time to join."""
+        """Send heartbeats until everything is released that must be released before joining; None once it may join."""
         if self._options.keeps_while_joining:
             return None
-        self._holdings.assign(NOTHING)
-        if not self._holdings.claimed:
+        self._ownership.assign(NOTHING)
+        if not self._ownership.claimed:
             return None
         if self._must_release_by is None:
             share = self._options.max_poll_interval * (1 - _MARGIN)
             self._must_release_by = now + max(0.0, share - self._options.heartbeat_interval)
         if now >= self._must_release_by:
-            self.notes.append(f"{len(self._holdings.claimed)} partitions were not let go of in time and are lost")
-            self._holdings.lose()
+            self.notes.append(f"{len(self._ownership.claimed)} partitions were not released in time and are lost")
+            self._ownership.lose()
             return None
         if self._generation >= 0 and now >= self._due:
             return self._heartbeat()
@@ -198,96 +198,96 @@ class Classic:
 
     def _join(self, topics: frozenset[str], now: float, poll_over: float) -> Ask:
         self._joining_with = topics
-        claimed = self._claimed = self._holdings.claimed
-        # Who claims nothing says the same every time: a broker may then answer without disturbing the others.
+        claimed = self._claimed = self._ownership.claimed
+        # A member that claims nothing sends the same bytes each time, so the broker need not start a rebalance.
         generation = self._generation if claimed else -1
-        said = MemberSubscription(topics, claimed, generation, self._options.rack)
-        # No longer than its own program may stay away, however slow the others are.
-        return self._letters.join(self.member_id, said, reason=self._reason, seconds=poll_over - now)
+        subscription = MemberSubscription(topics, claimed, generation, self._options.rack)
+        # However slow the other members are, wait no longer than this program may go without a poll.
+        return self._requests.join(self.member_id, subscription, reason=self._reason, seconds=poll_over - now)
 
     def _joined(self, response: Any) -> None:
         self.member_id = response.member_id
         self._generation = int(response.generation_id)
         self._protocol = response.protocol_name or ""
         self._joined_with = self._joining_with
-        self._shares = {}
-        self._leading = None
-        self._look_at = inf
+        self._assignments = {}
+        self._leader = None
+        self._refresh_at = inf
         self._phase = _Phase.SYNC
         if response.leader == self.member_id:
-            self._leading = ClassicLeader(self._protocol, response.members)
-            self.notes += self._leading.notes
-            if getattr(response, "skip_assignment", False):  # KIP-814: a static leader came back, all stays as it is
-                self._look_at = -inf
+            self._leader = ClassicLeader(self._protocol, response.members)
+            self.notes += self._leader.notes
+            if getattr(response, "skip_assignment", False):  # KIP-814: a static leader returned, nothing changes
+                self._refresh_at = -inf
             else:
                 self._phase = _Phase.LEAD
 
     def _look(self) -> Look:
-        assert self._leading is not None
-        return Look(self._leading.topics, Refresh.NOW)
+        assert self._leader is not None
+        return Look(self._leader.topics, Refresh.NOW)
 
-    # -- the share
+    # -- the assignment
 
     def _sync(self, seconds: float) -> Ask:
-        return self._letters.sync(
-            self.member_id, self._generation, protocol=self._protocol, shares=self._shares, seconds=seconds
+        return self._requests.sync(
+            self.member_id, self._generation, protocol=self._protocol, assignments=self._assignments, seconds=seconds
         )
 
     def _synced(self, response: Any, now: float) -> None:
-        given = read_assignment(bytes(response.assignment))
-        meant = frozenset(partition for partition in given if partition.topic in self._joined_with)
-        self._holdings.assign(meant)
+        assigned = read_assignment(bytes(response.assignment))
+        usable = frozenset(partition for partition in assigned if partition.topic in self._joined_with)
+        self._ownership.assign(usable)
         self._phase = _Phase.STABLE
-        role = "leader" if self._leading is not None else "member"
-        count = len(self._holdings.assigned)
+        role = "leader" if self._leader is not None else "member"
+        count = len(self._ownership.assigned)
         where = f"generation {self._generation} ({self._protocol})"
         self.notes.append(f"{role} {self.member_id} has {count} partitions in {where}")
-        # Also what was claimed and never in use: whoever is to have it waits until it is claimed no more.
-        self._gives_up = bool(self._claimed - meant)
-        if meant != given:  # a static member came back with other topics
+        # This includes what was claimed but never read: its new owner waits until this member stops claiming it.
+        self._must_release = bool(self._claimed - usable)
+        if usable != assigned:  # A static member returned with a different subscription.
             self._join_again("got partitions of other topics")
             self._pace.stumbled(now)
 
-    # -- in between
+    # -- stable
 
     def _reconsider(self, topics: frozenset[str]) -> None:
         if topics and topics != self._joined_with:
-            self._join_again("other topics")
-        elif self._gives_up and not self._holdings.unreleased:
-            self._join_again("let go of what others are to have")
+            self._join_again("subscription changed")
+        elif self._must_release and not self._ownership.unreleased:
+            self._join_again("released revoked partitions")
 
     def _stay(self, now: float, poll_over: float) -> Step:
         if now >= self._due:
             return self._heartbeat()
-        look_at = self._look_at if self._leading is not None else inf
-        if now >= look_at:
+        refresh_at = self._refresh_at if self._leader is not None else inf
+        if now >= refresh_at:
             return self._look()
-        return Rest(min(self._due, look_at, poll_over))
+        return Rest(min(self._due, refresh_at, poll_over))
 
     def _heartbeat(self) -> Ask:
-        return self._letters.heartbeat(self.member_id, self._generation, seconds=self._seconds)
+        return self._requests.heartbeat(self.member_id, self._generation, seconds=self._seconds)
 
-    # -- refusals
+    # -- errors
 
     def _refused(self, ask: Ask, error: BrokerError, response: Any, now: float) -> None:
         match error.code:
             case ErrorCode.member_id_required:
-                if self.member_id or not response.member_id:  # it has a name, or gets none: for ever, maybe
+                if self.member_id or not response.member_id:  # It has an id, or gets none: this could repeat forever.
                     self._pace.stumbled(now)
-                self.member_id = response.member_id  # KIP-394: come again with this name
+                self.member_id = response.member_id  # KIP-394: join again with this id
             case ErrorCode.rebalance_in_progress:
                 self._pace.succeeded(now)
                 self._due = now + self._options.heartbeat_interval
                 if self._phase is not _Phase.JOIN:
-                    self._join_again("the group is changing")
+                    self._join_again("the group is rebalancing")
                 if ask.api in (JOIN, SYNC):
                     self._pace.stumbled(now)
             case ErrorCode.unknown_member_id:
                 self.member_id = ""
-                self._lose("the coordinator does not know this member any more")
+                self._lose("the coordinator no longer knows this member")
                 self._pace.stumbled(now)
             case ErrorCode.illegal_generation:
-                self._lose("the group went on without this member")
+                self._lose("the group moved on without this member")
                 if ask.api in (JOIN, SYNC):
                     self._pace.stumbled(now)
             case _:

@@ -1,7 +1,7 @@
-"""What the leader of a classic group does for the others: it reads what they want and says who gets what.
+"""The work of a classic group's leader: reads the members' subscriptions and assigns partitions.
 
-The members of a generation, as JoinGroup lists them, and metadata of their topics come in; everybody's share goes out
-as bytes for SyncGroup, and whether the topics have changed since. Pure.
+The members of a generation, as JoinGroup lists them, and the metadata of their topics come in. The assignment of each
+member goes out as bytes for SyncGroup; later, whether the topics changed since. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.net import Topic
 
 
 class ClassicLeader:
-    """One generation's leader. `notes` says what it could not understand."""
+    """The leader in one generation. `notes` lists what it could not read."""
 
     def __init__(self, protocol: str, members: Iterable[Any]) -> None:
         self.notes: list[str] = []
@@ -26,17 +26,17 @@ class ClassicLeader:
 
     @property
     def topics(self) -> frozenset[str]:
-        """All that somebody in the group wants to read."""
+        """Every topic that a member subscribes to."""
         return frozenset(topic for subscription in self._members.values() for topic in subscription.topics)
 
-    def shares(self, topics: Collection[Topic]) -> dict[str, bytes]:
-        """The assignment of each member."""
+    def assignments(self, topics: Collection[Topic]) -> dict[str, bytes]:
+        """Return the assignment of each member. Raises `UnsupportedFormat` for an unknown assignor."""
         self._counts = _counts(topics)
-        shares = assignors.assign(self._protocol, self._members, self._counts)
-        return {member: write_assignment(share) for member, share in shares.items()}
+        assignments = assignors.assign(self._protocol, self._members, self._counts)
+        return {member: write_assignment(partitions) for member, partitions in assignments.items()}
 
     def differs(self, topics: Collection[Topic]) -> bool:
-        """Whether there are other partitions than when this was asked, or shares were made, for the first time."""
+        """Return whether partition counts differ from those of the first call of this method or of `assignments`."""
         if self._counts is None:
             self._counts = _counts(topics)
         return self._counts != _counts(topics)
@@ -45,7 +45,7 @@ class ClassicLeader:
         try:
             return read_subscription(bytes(member.metadata))
         except WireError as error:
-            self.notes.append(f"member {member.member_id} gets no partitions, what it says cannot be read: {error}")
+            self.notes.append(f"member {member.member_id} gets no partitions: its subscription is unreadable: {error}")
             return MemberSubscription(frozenset())
 
 

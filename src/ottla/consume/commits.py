@@ -1,11 +1,11 @@
-"""Commits of one consumer: waiting ones, and ones in the background that call back, in the order in which they came.
+"""Commits the offsets of one consumer, blocking or in the background, in the order of the calls.
 
-Offsets come in; they are in the group's log afterwards, or there is an error that says whether the group moved on. A
-member whose generation changes while a commit is under way tries again with the new one, for what it has kept.
+Offsets come in; afterwards the group has them, or an error says whether the group moved on. If the generation changes
+during a commit, the commit is retried with the new one, for the partitions that the member kept.
 
-A broker looks at the generation of a commit, not at whose the partitions are. So that no commit can overwrite that of
-the next owner, every attempt first reads the generation and then leaves out what has been let go of or lost: whatever
-is taken away after that look is given to somebody else in a later generation, and the broker refuses the older one.
+A broker checks the generation of a commit, not who owns the partitions. To never overwrite the commit of the next
+owner, each attempt first reads the generation and then drops the partitions that were released or lost. A partition
+that is taken away after this check goes to its next owner in a later generation, so the broker refuses the commit.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _log = logging.getLogger(__name__)
 Partitions = frozenset[TopicPartition]
 Offsets = Mapping[TopicPartition, Committed]
 Done = Callable[[Offsets, OttlaError | None], None]
-"""Called with the offsets, and the error or None, on the thread that commits."""
+"""Called with the offsets and the error, or None, on the thread that commits."""
 
 _PASSING = frozenset({ErrorCode.rebalance_in_progress, ErrorCode.stale_member_epoch, ErrorCode.illegal_generation})
-"""The group is changing, and this member may still be part of it in a moment."""
+"""The group is rebalancing; this member may still be part of the next generation."""
 _PAUSE = 0.05
-CREATED_AGAIN = "the topic was deleted and created again, and these offsets are of the one before"
-_NOT_OF_THIS = "nothing is committed for the new topic"
-NOT_OURS = "they were lost or let go of before, and may be another member's by now"
+"""Seconds between two attempts."""
+CREATED_AGAIN = "the topic was deleted and created again, and these offsets belong to the old one"
+_NOT_OF_THIS = "nothing was committed for the new topic"
+NOT_OURS = "the partitions were lost or released and may belong to another member by now"
 
 
 class _Job:
-    """One commit. `gone` are those of its partitions that this consumer has let go of since."""
+    """One commit. `gone` are those of its partitions that this consumer has released since."""
 
     __slots__ = ("done", "gone", "offsets")
 
@@ -49,7 +50,7 @@ class _Job:
 
 
 class Commits:
-    """Made for a group; `member` tells who this consumer is in it, `keeps` which of some partitions it still has."""
+    """`member` returns the consumer's current membership; `keeps` returns which of some partitions it still owns."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Commits:
         self._name = name
         self._queue: deque[_Job] = deque()
         self._current: _Job | None = None
-        # Ctrl-C within the entry of a Condition would keep the lock; within that of a lock it does not.
+        # Ctrl-C while entering a Condition would keep the lock held; while entering a lock it does not.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
@@ -73,16 +74,19 @@ class Commits:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no commit is queued or running."""
         return not self._queue and self._current is None
 
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
-        """Returns when they are committed, after all that were begun before."""
+        """Block until the offsets are committed, after all earlier commits.
+
+        Raises `CommitFailed` if the group moved on, or another `OttlaError` if the commit failed by the deadline.
+        """
         self.wait(deadline)
         self._carry_out(_Job(offsets, None), deadline)
 
     def commit_soon(self, offsets: Offsets, done: Done | None) -> None:
-        """Returns at once; `done` hears how it ended."""
+        """Queue a commit and return at once; `done` is called with the outcome."""
         with self._lock:
             self._queue.append(_Job(offsets, done))
             if self._thread is None:
@@ -91,14 +95,14 @@ class Commits:
             self._changed.notify_all()
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """They are not this consumer's any more: what is under way for them is not tried again."""
+        """Stop retrying commits of these partitions: this consumer no longer owns them."""
         with self._lock:
             for job in (*self._queue, self._current):
                 if job is not None:
                     job.gone |= job.offsets.keys() & partitions
 
     def wait(self, deadline: Deadline) -> None:
-        """Returns when nothing is under way any more, or the deadline has passed."""
+        """Block until no commit is queued or running, or until the deadline."""
         if self._thread is threading.current_thread():
             return
         with self._lock:
@@ -106,7 +110,7 @@ class Commits:
                 self._changed.wait(left)
 
     def close(self, deadline: Deadline) -> None:
-        """Finishes what was begun, until the deadline."""
+        """Finish queued commits until the deadline, then stop the thread."""
         self.wait(deadline)
         with self._lock:
             self._closed = True
@@ -132,8 +136,8 @@ class Commits:
             self._carry_out(job, Deadline.after(self._cluster.timeouts.total))
         except OttlaError as error:
             return error
-        except Exception as error:  # a bug: whoever waits must hear of it
-            _log.exception("a commit failed in a way that it should not")
+        except Exception as error:  # A bug, but the caller that waits must get an error.
+            _log.exception("unexpected error in a commit; this is a bug")
             wrapped = OttlaError(f"committing failed: {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             return wrapped
@@ -147,18 +151,20 @@ class Commits:
         try:
             job.done(job.offsets, error)
         except Exception:
-            _log.exception("the callback of a commit failed")
+            _log.exception("the callback of a commit raised")
 
     def _carry_out(self, job: _Job, deadline: Deadline) -> None:
         replaced: Partitions = frozenset()
         while True:
-            member = self._member()  # before the look at what is kept
+            member = self._member()  # Before `_keeps`: see the top of this module.
             kept = self._keeps(frozenset(job.offsets)) - job.gone - replaced
             try:
-                commit(self._cluster, member, {at: job.offsets[at] for at in kept}, deadline=deadline)
+                commit(
+                    self._cluster, member, {partition: job.offsets[partition] for partition in kept}, deadline=deadline
+                )
                 break
             except TopicCreatedAgain as error:
-                replaced |= error.partitions  # the others are committed all the same
+                replaced |= error.partitions  # Commit the others nevertheless.
             except BrokerError as error:
                 if error.code not in GROUP_MOVED_ON:
                     raise
@@ -170,18 +176,18 @@ class Commits:
             raise CommitFailed(member.group, _names(lost), NOT_OURS)
 
     def _refused(self, error: BrokerError, member: GroupMember, kept: Partitions, deadline: Deadline) -> None:
-        """Returns when it may be tried again."""
+        """Return if the commit may be retried, after a pause. Raises `CommitFailed` if not."""
         if self._member() != member:
-            return  # the refusal was about the generation before
+            return  # The refusal concerned an earlier generation.
         if error.code not in _PASSING or deadline.remaining() <= _PAUSE:
             raise CommitFailed(member.group, _names(kept), f"{error.row.name}: {error.row.advice}") from error
-        time.sleep(_PAUSE)  # until the next heartbeat tells who we are now
+        time.sleep(_PAUSE)  # The next heartbeat brings the new generation.
 
 
 def of_another_topic(group: str, partitions: Collection[TopicPartition]) -> CommitFailed:
-    """Why the offsets of these were not committed."""
+    """Return the error for offsets of a topic that was deleted and created again."""
     return CommitFailed(group, _names(partitions), CREATED_AGAIN, outcome=_NOT_OF_THIS)
 
 
 def _names(partitions: Collection[TopicPartition]) -> tuple[str, ...]:
-    return tuple(str(at) for at in sorted(partitions))
+    return tuple(str(partition) for partition in sorted(partitions))

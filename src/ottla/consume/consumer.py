@@ -1,8 +1,8 @@
-"""`Consumer`: records of the partitions that a consumer group gives to this member, as Arrow.
+"""`Consumer`: records of the partitions that a consumer group assigns to this member, as Arrow.
 
-Topics come in; `RecordBatch` values go out as the program asks for them, and offsets go back to the group. Joining,
-heartbeats and fetching ahead happen on threads of their own; everything that the program can notice, rebalances
-included, happens inside its calls.
+Topics come in; `RecordBatch` values go out when the program asks for them, and offsets go back to the group. Joining,
+heartbeats and prefetching run on background threads. Everything that the program can notice, including rebalances,
+happens inside its own calls.
 """
 
 from __future__ import annotations
@@ -51,19 +51,21 @@ _GROUP_OPTIONS = GroupOptions()
 _FETCHING = Fetching()
 _LISTENER = Listener()
 _NAP = 1.0
-"""Seconds between two looks at everything else while no records come."""
-_TEND_SECONDS = 0.2
-"""The same while records are handed out one by one."""
+"""Seconds between two maintenance rounds while no records arrive."""
+_MAINTENANCE_SECONDS = 0.2
+"""The same while the program iterates over single records."""
 _CLOSE_SECONDS = 10.0
 _INTERRUPTED_SECONDS = 1.0
-"""To close after Ctrl-C."""
+"""Time limit for closing after Ctrl-C."""
 
 
 class Consumer:
-    """A member of a consumer group, or a reader of partitions that it names itself (`assign`).
+    """A member of a consumer group, or a reader of partitions that the program names (`assign`).
 
-    One thread at a time may use it; `stop` may be called from any. `with` closes it: a block that ends well commits
-    all it got (with automatic commits), one that raises all but the records it was working on.
+    Only one thread at a time may use it; `stop` may be called from any thread. `with` closes it. With automatic
+    commits, a block that ends normally commits everything it received; one that raises commits everything except the
+    records it was processing. Polling, seeking, pausing and committing raise `OttlaError` after `close`, and while
+    another thread uses the consumer.
     """
 
     def __init__(
@@ -86,15 +88,17 @@ class Consumer:
         retry: Retry | None = None,
         events: Sinks = (),
     ) -> None:
-        """`start` is where a partition begins of which the group has committed nothing: "earliest", "latest", a
-        datetime, or "error". `commit_every` is in seconds; None leaves commits to the program.
+        """`start` is where partitions without a committed offset start: "earliest", "latest", a datetime, or "error".
+
+        `commit_every` is the interval of automatic commits in seconds; None leaves commits to the program. Raises
+        `ConfigError` or `InputError` for invalid arguments.
         """
         check_kind("options", options, GroupOptions)
         check_kind("fetching", fetching, Fetching)
         check_kind("listener", listener, Listener)
         arguments.check_settings(group, start, commit_every)
-        wanted = arguments.topic_names(topics)
-        if wanted and group is None:
+        topic_names = arguments.topic_names(topics)
+        if topic_names and group is None:
             raise ConfigError(_NO_GROUP)
         self.group = group
         self._isolation = parse_isolation(isolation)
@@ -104,12 +108,12 @@ class Consumer:
             cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events
         )
         self._cluster = self._context.cluster
-        self._fetcher = Fetcher(self._cluster, policy, lane="consume", events=self._context.events)
-        self._handing = Dispenser(self._fetcher, decoder, self._context.events)
+        self._fetcher = Fetcher(self._cluster, policy, channel="consume", events=self._context.events)
+        self._dispenser = Dispenser(self._fetcher, decoder, self._context.events)
         self._wake = self._fetcher.ring
-        self._errands = BackgroundTasks(wake=self._wake, name=client_id)
+        self._background = BackgroundTasks(wake=self._wake, name=client_id)
         self._subscription = Subscription(
-            self._cluster, group, options=options, errands=self._errands, changed=self._wake
+            self._cluster, group, options=options, background=self._background, changed=self._wake
         )
         self._commits = Commits(
             self._cluster,
@@ -117,33 +121,33 @@ class Consumer:
             keeps=self._subscription.keeps,
             name=group or client_id,
         )
-        self._beginnings = StartPositions(
+        self._start_positions = StartPositions(
             self._cluster,
-            self._handing,
-            errands=self._errands,
+            self._dispenser,
+            background=self._background,
             member=None if group is None else lambda: self._subscription.member,
             start=start,
             isolation=self._isolation,
         )
         self._commit_every = None if group is None else commit_every
         self._commit_at = math.inf if self._commit_every is None else time.monotonic() + self._commit_every
-        self._share = Assignment(
+        self._assignment = Assignment(
             self,
             listener=listener,
-            handing=self._handing,
+            dispenser=self._dispenser,
             commits=self._commits,
-            beginnings=self._beginnings,
+            start_positions=self._start_positions,
             commits_done=self._commit_every is not None,
         )
-        self._tend_at = 0.0
+        self._maintain_at = 0.0
         self._in_use = threading.RLock()
         self._pid = os.getpid()
         self._started = self._stopped = self._closed = self._hurried = False
-        self._is_shaken = False
-        """Ctrl-C came in the middle of something."""
-        self._awaiting = AsyncPoll(self._poll_ahead, hurry=self._hurry)
-        if wanted:
-            self.subscribe(wanted)
+        self._was_interrupted = False
+        """Whether Ctrl-C came in the middle of a call."""
+        self._async_poll = AsyncPoll(self._poll_ahead, hurry=self._hurry)
+        if topic_names:
+            self.subscribe(topic_names)
 
     def __enter__(self) -> Consumer:
         return self
@@ -152,66 +156,74 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._handing.positions.came_back()
+            self._dispenser.positions.mark_done()
         try:
             self.close(_INTERRUPTED_SECONDS if kind is KeyboardInterrupt else _CLOSE_SECONDS)
         except Exception as failed:
             if kind is None:
                 raise
-            _log.error("%s", failed)  # the program's own error is the one to show
+            _log.error("%s", failed)  # The program's own error takes precedence.
 
     def __repr__(self) -> str:
-        return f"<Consumer of group {self.group}, {len(self._share.held)} partitions>"
+        return f"<Consumer of group {self.group}, {len(self._assignment.held)} partitions>"
 
     # What to read
 
     def subscribe(self, topics: Topics) -> None:
-        """Takes part in the group for these topics, or all whose names match a pattern, instead of those before."""
-        wanted = arguments.topic_names(topics)
+        """Subscribe to these topics, or to all whose names match a pattern, instead of the previous ones.
+
+        Raises `ConfigError` without a group, `InputError` after `assign`, and `BrokerError` for a missing topic if the
+        group is already joined.
+        """
+        topic_names = arguments.topic_names(topics)
         if self.group is None:
             raise ConfigError(_NO_GROUP)
-        with self._use():
-            if self._share.held and self._subscription.membership is None:
-                raise InputError("this consumer has partitions by assign(): call assign([]) before it subscribes")
-            self._subscription.want(wanted)
+        with self._exclusive():
+            if self._assignment.held and self._subscription.membership is None:
+                raise InputError("this consumer has partitions from assign(): call assign([]) before subscribe()")
+            self._subscription.change(topic_names)
 
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
-        """Reads exactly these, without joining a group; a mapping says from which offsets on."""
-        wanted = arguments.partitions(partitions)
-        given: dict[TopicPartition, int] = {}
+        """Read exactly these partitions without joining a group; a mapping holds their start offsets.
+
+        Raises `InputError` after `subscribe`, and `BrokerError` for a missing topic or partition.
+        """
+        requested = arguments.partitions(partitions)
+        offsets: dict[TopicPartition, int] = {}
         if isinstance(partitions, Mapping):
             bounds.check(partitions, "assign")
-            given = {arguments.partition(at): offset for at, offset in partitions.items()}
-        with self._use():
+            offsets = {arguments.partition(tp): offset for tp, offset in partitions.items()}
+        with self._exclusive():
             self._refuse_in_listener("assign")
-            if self._subscription.is_there:
-                raise InputError("this consumer has subscribed: a consumer either subscribes or assigns")
-            for at in wanted:
-                self._cluster.leader(*at)  # a clear error, now, for a topic or partition that does not exist
-            self._begin()
-            self._share.let_go(self._share.held - wanted)
-            self._share.take(wanted - self._share.held, given)
+            if self._subscription.has_subscribed:
+                raise InputError("this consumer has subscribed: use either subscribe() or assign()")
+            for tp in requested:
+                self._cluster.leader(*tp)  # Raises now for a missing topic or partition.
+            self._start_fetching()
+            self._assignment.release(self._assignment.held - requested)
+            self._assignment.take(requested - self._assignment.held, offsets)
 
     @property
     def assignment(self) -> Partitions:
         """The partitions that this consumer has now."""
-        return self._share.held
+        return self._assignment.held
 
     @property
     def member(self) -> GroupMember:
-        """Who this consumer is in its group, for `Transaction.send_offsets`.
+        """This consumer's membership in its group, for `Transaction.send_offsets`.
 
-        Raises CommitFailed when partitions were lost of which it may still have records in work: under its new name,
-        their offsets would be taken although another member may be further by now. The same when a topic was deleted
-        and created again: a transaction names topics, and would commit the old one's offsets for the new one.
+        Raises `ConfigError` without a group. Raises `CommitFailed` if partitions were lost whose records the program
+        may still be processing: under the new generation their offsets would be accepted, although another member may
+        be further. Raises it also if a topic was deleted and created again: a transaction names topics, and would
+        commit offsets of the old one for the new one.
         """
-        self._named_group()
-        member = self._subscription.member  # before the look at what is kept, as in `Commits`
-        lost = self._share.held - self._subscription.keeps(self._share.held)
+        self._require_group()
+        member = self._subscription.member  # Before `keeps`: see `commits.py`.
+        lost = self._assignment.held - self._subscription.keeps(self._assignment.held)
         if lost:
             raise CommitFailed(member.group, tuple(map(str, sorted(lost))), NOT_OURS)
-        positions = self._handing.positions
-        ids = {at: positions.topic_id(at) for at in self._share.held - self._handing.replaced}
+        positions = self._dispenser.positions
+        ids = {tp: positions.topic_id(tp) for tp in self._assignment.held - self._dispenser.replaced}
         try:
             refuse_replaced(self._cluster, ids, deadline=self._deadline(None))
         except TopicCreatedAgain as error:
@@ -221,13 +233,16 @@ class Consumer:
     # Records
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
-        """The next records of one partition; None when there are none within `timeout` seconds."""
+        """Return the next records of one partition, or None if none arrive within `timeout` seconds.
+
+        Raises the error of a partition that cannot be read, or the one that ended the membership.
+        """
         arguments.check_wait("timeout", timeout)
         portion = self._next(Deadline.after(timeout))
         if portion is None:
             return None
         records = portion.rest()
-        self._handing.positions.underway = None  # nothing after this can be interrupted
+        self._dispenser.positions.underway = None  # Nothing after this can be interrupted.
         return records
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -235,27 +250,30 @@ class Consumer:
             portion = self._next(Deadline.after(_NAP))
             if portion is not None:
                 records = portion.rest()
-                self._handing.positions.underway = None
+                self._dispenser.positions.underway = None
                 yield records
 
     def records(self) -> Iterator[Record]:
-        """Single records. A commit in between counts those that were handed out, the last one included."""
-        if not set(COLUMNS) - {"timestampType"} <= set(self._handing.columns):
-            raise InputError("records() needs all columns: make the consumer without columns=...")
-        return self._singly()
+        """Iterate over single records. A commit in between includes the records returned so far, the last one too.
 
-    def _singly(self) -> Iterator[Record]:
-        positions, monotonic = self._handing.positions, time.monotonic
+        Raises `InputError` if the consumer was created with a selection of columns.
+        """
+        if not set(COLUMNS) - {"timestampType"} <= set(self._dispenser.columns):
+            raise InputError("records() needs all columns: create the consumer without columns=...")
+        return self._iterate_records()
+
+    def _iterate_records(self) -> Iterator[Record]:
+        positions, monotonic = self._dispenser.positions, time.monotonic
         while not self._stopped:
             portion = self._next(Deadline.after(_NAP))
             if portion is None:
                 continue
             for record in records_of(portion.rest()):
-                portion.used += 1  # all else that has to be known of a record is worked out when somebody asks
+                portion.used += 1  # The positions are computed from this only when needed.
                 yield record
                 if positions.underway is not portion:
-                    break  # it was let go of, or the program went elsewhere
-                if monotonic() >= self._tend_at and not self._tend_between(portion):
+                    break  # The partition was released, or the program called seek().
+                if monotonic() >= self._maintain_at and not self._maintain_between(portion):
                     break
 
     def __aiter__(self) -> Consumer:
@@ -263,175 +281,184 @@ class Consumer:
 
     async def __anext__(self) -> pa.RecordBatch:
         while not self._stopped:
-            portion = await self._awaiting.next()
+            portion = await self._async_poll.next()
             if portion is not None:
                 records = portion.rest()
-                self._handing.positions.underway = None
+                self._dispenser.positions.underway = None
                 return records
         raise StopAsyncIteration
 
     def stop(self) -> None:
-        """Ends iterations and `poll` soon; from any thread, and for good."""
+        """End iterations and `poll` soon, for good. May be called from any thread."""
         self._stopped = True
-        self._tend_at = 0.0
+        self._maintain_at = 0.0
         self._wake()
 
-    # Places
+    # Positions
 
     def seek(self, partition: TopicPartition, place: Bound, *, timeout: float | None = None) -> None:
-        """Goes on at an offset, "earliest", "latest", or the first record at or after a datetime."""
+        """Continue at an offset, "earliest", "latest", or the first record at or after a datetime.
+
+        Raises `InputError` for a partition that this consumer does not have.
+        """
         bounds.check(place, "place")
-        with self._use():
-            at = self._of_mine(partition)
+        with self._exclusive():
+            tp = self._held_partition(partition)
             if isinstance(place, int):
-                # An offset is of the topic that was read so far, unless the program knows already that it is gone.
-                topic_id = None if at in self._handing.replaced else self._handing.positions.topic_id(at)
-                self._handing.begin(at, place, topic_id=topic_id)
+                # An offset belongs to the topic that was read so far, unless the program knows that it was replaced.
+                topic_id = None if tp in self._dispenser.replaced else self._dispenser.positions.topic_id(tp)
+                self._dispenser.begin(tp, place, topic_id=topic_id)
                 return
             deadline = self._deadline(timeout)
-            ids = {name: topic.id for name, topic in self._cluster.topics([at.topic], deadline=deadline).items()}
-            found = bounds.resolve(self._cluster, [at], place, isolation=self._isolation, ids=ids, deadline=deadline)
-            self._handing.begin(at, found[at], topic_id=ids[at.topic])
+            ids = {name: topic.id for name, topic in self._cluster.topics([tp.topic], deadline=deadline).items()}
+            offsets = bounds.resolve(self._cluster, [tp], place, isolation=self._isolation, ids=ids, deadline=deadline)
+            self._dispenser.begin(tp, offsets[tp], topic_id=ids[tp.topic])
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record that will be handed out; None while that is being found out."""
-        return self._handing.positions.handed(self._of_mine(partition))
+        """Return the offset of the next record, None while it is being looked up.
+
+        Raises `InputError` for a partition that this consumer does not have.
+        """
+        return self._dispenser.positions.handed(self._held_partition(partition))
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The same for all partitions of which it is known; what `Transaction.send_offsets` takes.
+        """Return all known positions, as `Transaction.send_offsets` takes them.
 
-        Partitions of a topic that was found deleted and created again have none, until it is read on.
+        Omits partitions of a topic that was deleted and created again, until reading continues.
         """
-        handed, replaced = self._handing.positions.all_handed(), self._handing.replaced
-        return {at: told.offset for at, told in handed.items() if at not in replaced}
+        handed, replaced = self._dispenser.positions.all_handed(), self._dispenser.replaced
+        return {tp: committed.offset for tp, committed in handed.items() if tp not in replaced}
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Committed]:
-        """What the group has committed for these partitions, or for those of this consumer."""
-        wanted = self._share.held if partitions is None else arguments.partitions(partitions)
-        group = GroupMember(self._named_group())
-        return fetch_committed(self._cluster, group, wanted, deadline=self._deadline(timeout))
+        """Return what the group has committed for these partitions, or for those of this consumer.
+
+        Raises `ConfigError` without a group.
+        """
+        requested = self._assignment.held if partitions is None else arguments.partitions(partitions)
+        group = GroupMember(self._require_group())
+        return fetch_committed(self._cluster, group, requested, deadline=self._deadline(timeout))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hands out nothing of these until `resume`; they stay this consumer's."""
-        with self._use():
-            self._handing.pause([self._of_mine(at) for at in partitions])
+        """Return no records of these partitions until `resume`. The consumer keeps them."""
+        with self._exclusive():
+            self._dispenser.pause([self._held_partition(tp) for tp in partitions])
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Goes on with these."""
-        with self._use():
-            self._handing.resume([self._of_mine(at) for at in partitions])
+        """Continue with these partitions."""
+        with self._exclusive():
+            self._dispenser.resume([self._held_partition(tp) for tp in partitions])
 
     @property
     def paused(self) -> Partitions:
-        """What is paused."""
-        return self._handing.paused
+        """The paused partitions."""
+        return self._dispenser.paused
 
     # Commits
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | Committed] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Commits what was handed out so far, or these offsets, and returns when the group has them.
+        """Commit these offsets, or everything returned so far, and block until the group has them.
 
-        Raises CommitFailed when the group has moved on without this member.
+        Raises `CommitFailed` if the group has moved on without this member, and `ConfigError` without a group.
         """
-        with self._use():
-            wanted = self._to_commit(offsets)
-            self._commits.commit(wanted, self._deadline(timeout))
-            self._handing.positions.committed(wanted)
+        with self._exclusive():
+            to_commit = self._to_commit(offsets)
+            self._commits.commit(to_commit, self._deadline(timeout))
+            self._dispenser.positions.committed(to_commit)
 
     def commit_soon(
         self, offsets: Mapping[TopicPartition, int | Committed] | None = None, *, done: Done | None = None
     ) -> None:
-        """Like `commit`, but returns at once; `done(offsets, error)` is called on another thread when it is decided."""
-        with self._use():
+        """Like `commit`, but return at once; `done(offsets, error)` is called on another thread with the outcome."""
+        with self._exclusive():
             self._commits.commit_soon(self._to_commit(offsets), done)
 
     # The end
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commits (if commits are automatic) what the program was through with, leaves the group, ends all threads.
+        """Commit what the program finished (with automatic commits), leave the group, and stop all threads.
 
-        Waits for another thread that is in a call of this consumer, and ends that call.
+        Ends a call of this consumer that runs on another thread, and waits for it. Takes at most `timeout` seconds.
         """
         arguments.check_wait("timeout", timeout)
-        if self._closed or os.getpid() != self._pid:  # what a forked child has is its parent's
+        if self._closed or os.getpid() != self._pid:  # In a forked child, everything belongs to the parent.
             return
         self.stop()
         deadline = Deadline.after(timeout)
-        with self._use(deadline), ExitStack() as last:
+        with self._exclusive(deadline), ExitStack() as last:
             self._refuse_in_listener("close")
-            self._is_shaken = False
+            self._was_interrupted = False
             last.callback(self._context.close)
-            last.callback(self._errands.join, Deadline.after(0.0))
+            last.callback(self._background.join, Deadline.after(0.0))
             last.callback(self._fetcher.stop)
             membership = self._subscription.membership
             if membership is not None:
                 last.callback(lambda: membership.leave(deadline.remaining()))
             last.callback(self._commits.close, deadline)
-            last.callback(self._awaiting.close)
+            last.callback(self._async_poll.close)
             try:
-                self._share.lose(self._share.held - self._subscription.keeps(self._share.held))
-                self._share.let_go(self._share.held, deadline)
+                self._assignment.lose(self._assignment.held - self._subscription.keeps(self._assignment.held))
+                self._assignment.release(self._assignment.held, deadline)
             finally:
                 self._closed = True
 
     # Inside
 
     @contextmanager
-    def _use(self, deadline: Deadline | None = None) -> Iterator[None]:
+    def _exclusive(self, deadline: Deadline | None = None) -> Iterator[None]:
         if os.getpid() != self._pid:
             raise UsedAfterFork(
-                f"this consumer was made in process {self._pid} before fork(); make one of its own in the child"
+                f"this consumer was created in process {self._pid} before fork(); create a new one in the child process"
             )
-        self._awaiting.settle(self._cluster.timeouts.total if deadline is None else deadline.remaining())
+        self._async_poll.settle(self._cluster.timeouts.total if deadline is None else deadline.remaining())
         try:
-            # Inside, because Ctrl-C may come when it is acquired and nobody has heard of it.
+            # Inside the try: Ctrl-C may come right after acquire() and before its result is known.
             if not self._in_use.acquire(timeout=0.0 if deadline is None else deadline.remaining()):
                 raise OttlaError(
-                    "another thread is using this consumer: make one for each thread; only stop() may be shared"
+                    "another thread is using this consumer: use one consumer per thread; only stop() may be shared"
                 )
             if self._closed:
                 raise OttlaError("this consumer is closed")
-            if self._is_shaken and deadline is None:
-                self._handing.begin_again()
-                self._is_shaken = False
+            if self._was_interrupted and deadline is None:
+                self._dispenser.begin_again()
+                self._was_interrupted = False
             yield
         except Exception:
             raise
         except BaseException:
-            self._is_shaken = True
+            self._was_interrupted = True
             raise
         finally:
-            try:  # in place: Ctrl-C may come at the beginning of a function of ours
+            try:  # Inline: Ctrl-C may come at the start of any function of ours.
                 self._in_use.release()
             except RuntimeError:
-                pass  # this thread did not get it
+                pass  # This thread did not acquire it.
 
     def _refuse_in_listener(self, call: str) -> None:
-        if self._share.is_telling:
+        if self._assignment.is_in_listener:
             raise OttlaError(f"a listener may seek, pause and commit, but not {call}; stop() ends the iteration")
 
-    def _begin(self) -> None:
+    def _start_fetching(self) -> None:
         if not self._started:
             self._started = True
             self._fetcher.start()
 
     def _next(self, deadline: Deadline) -> Portion | None:
-        """What comes is `underway` until the caller says that it has got there."""
-        with self._use():
+        """Return the next portion. It stays `underway` until the caller sets that to None."""
+        with self._exclusive():
             self._refuse_in_listener("ask for records")
-            self._handing.positions.came_back()
-            if self._subscription.is_there:
-                self._begin()
-            elif not self._share.held:
-                raise InputError("this consumer has nothing to read: subscribe to topics, or assign partitions")
+            self._dispenser.positions.mark_done()
+            if self._subscription.has_subscribed:
+                self._start_fetching()
+            elif not self._assignment.held:
+                raise InputError("this consumer has nothing to read: call subscribe() or assign() first")
             while not (self._stopped or self._hurried):
-                self._tend()
+                self._maintain()
                 self._subscription.join()
-                portion = self._handing.next(deadline.sooner(_NAP))
+                portion = self._dispenser.next(deadline.sooner(_NAP))
                 if portion is not None:
                     return portion
                 if deadline.expired():
@@ -446,62 +473,63 @@ class Consumer:
         self._hurried = True
         self._wake()
 
-    def _tend_between(self, portion: Portion) -> bool:
-        """Whether the program is to get the rest of the portion."""
-        with self._use():
-            self._handing.positions.came_back_in(portion)
+    def _maintain_between(self, portion: Portion) -> bool:
+        """Run maintenance between two records. Returns whether the program may get the rest of the portion."""
+        with self._exclusive():
+            self._dispenser.positions.mark_done_in(portion)
             if not self._stopped:
-                self._tend()
-        return not self._stopped and self._handing.positions.underway is portion
+                self._maintain()
+        return not self._stopped and self._dispenser.positions.underway is portion
 
-    def _tend(self) -> None:
-        """Everything besides records: what the group wants, automatic commits, new topics."""
-        self._errands.collect()
+    def _maintain(self) -> None:
+        """Do everything besides records: rebalances, start positions, automatic commits, new topics."""
+        self._background.collect()
         now = time.monotonic()
-        self._tend_at = now + _TEND_SECONDS
+        self._maintain_at = now + _MAINTENANCE_SECONDS
         membership = self._subscription.membership
         if membership is not None:
             membership.polled()
-            self._share.follow(membership)
+            self._assignment.follow(membership)
             membership.check()
-        self._beginnings.look(self._share.held)
+        self._start_positions.update(self._assignment.held)
         if now >= self._commit_at and self._commit_every is not None:
             self._commit_at = now + self._commit_every
-            done = self._handing.positions.all_done()
+            done = self._dispenser.positions.all_done()
             if done and self._commits.idle:
-                self._commits.commit_soon(done, self._noted)
-        self._subscription.look(now)
+                self._commits.commit_soon(done, self._background_commit_done)
+        self._subscription.match_topics(now)
 
-    def _noted(self, offsets: Mapping[TopicPartition, Committed], error: OttlaError | None) -> None:
+    def _background_commit_done(self, offsets: Mapping[TopicPartition, Committed], error: OttlaError | None) -> None:
         if error is None:
-            self._handing.positions.committed(offsets)
+            self._dispenser.positions.committed(offsets)
         else:
             _log.warning("%s", error)
 
     def _to_commit(self, offsets: Mapping[TopicPartition, int | Committed] | None) -> dict[TopicPartition, Committed]:
-        self._named_group()
+        self._require_group()
         if offsets is None:
-            return self._handing.positions.all_handed()
-        wanted = {}
-        for given, told in offsets.items():
-            at = arguments.partition(given)
-            one = told if isinstance(told, Committed) else Committed(told)
-            if type(one.offset) is not int or one.offset < 0:
-                raise InputError(f"the offset to commit for {at} is {told!r}; offsets are whole numbers from 0")
-            wanted[at] = one._replace(topic_id=one.topic_id or self._handing.positions.topic_id(at))
-        return wanted
+            return self._dispenser.positions.all_handed()
+        to_commit = {}
+        for partition, value in offsets.items():
+            tp = arguments.partition(partition)
+            committed = value if isinstance(value, Committed) else Committed(value)
+            if type(committed.offset) is not int or committed.offset < 0:
+                raise InputError(f"invalid offset {value!r} to commit for {tp}: offsets are integers from 0")
+            topic_id = committed.topic_id or self._dispenser.positions.topic_id(tp)
+            to_commit[tp] = committed._replace(topic_id=topic_id)
+        return to_commit
 
-    def _named_group(self) -> str:
+    def _require_group(self) -> str:
         if self.group is None:
-            raise ConfigError("this consumer has no group: pass group='...' to commit or to ask for commits")
+            raise ConfigError("this consumer has no group: pass group='...' to commit or to read committed offsets")
         return self.group
 
-    def _of_mine(self, partition: TopicPartition) -> TopicPartition:
-        at = arguments.partition(partition)
-        if at not in self._share.held:
-            mine = ", ".join(map(str, sorted(self._share.held))) or "none"
-            raise InputError(f"{at} is not a partition of this consumer; it has {mine}")
-        return at
+    def _held_partition(self, partition: TopicPartition) -> TopicPartition:
+        tp = arguments.partition(partition)
+        if tp not in self._assignment.held:
+            held = ", ".join(map(str, sorted(self._assignment.held))) or "none"
+            raise InputError(f"this consumer does not have {tp}; it has {held}")
+        return tp
 
     def _deadline(self, timeout: float | None) -> Deadline:
         if timeout is not None:

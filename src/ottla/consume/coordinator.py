@@ -1,7 +1,7 @@
-"""The line to the coordinator of one group: requests of the membership's thread, one after the other.
+"""The connection to the coordinator of one group.
 
-Steps of a state machine come in, answers go out, or one error. It tries everything once: when to try again is the
-machine's affair. Other threads may cut a request short.
+Steps of a state machine come in one at a time, from the membership's thread; responses go out, or an error. Each
+request is sent once: the state machine decides about retries. Other threads may abort a request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.wire import messages
 
 
 class CoordinatorClient:
-    """With a connection of its own: a broker lets JoinGroup wait for the other members, and all that is behind it."""
+    """Has its own connection: a broker holds JoinGroup back until all members join, and everything behind it."""
 
     def __init__(self, cluster: Cluster, group: str, *, seconds: float) -> None:
         self._cluster = cluster
@@ -27,62 +27,66 @@ class CoordinatorClient:
         self._seconds = min(seconds, cluster.timeouts.connect)
         self._lane = f"group {uuid.uuid4().hex}"
         self._lock = threading.Lock()
-        self._asking: tuple[Connection, Ask] | None = None
-        self._in_a_hurry = False
+        self._request: tuple[Connection, Ask] | None = None
+        self._is_leaving = False
 
     def ask(self, ask: Ask) -> Any:
-        """The answer of the group's coordinator; finding and reaching it comes before the time that it has."""
-        line = self._line(Deadline.after(self._seconds))
-        return self._exchange(line, ask, Deadline.after(ask.seconds))
+        """Send a request to the coordinator and return the response.
+
+        Finding and reaching the coordinator has its own time limit, before `ask.seconds`. Raises an `OttlaError` if it
+        fails.
+        """
+        connection = self._connect(Deadline.after(self._seconds))
+        return self._exchange(connection, ask, Deadline.after(ask.seconds))
 
     def ask_by(self, ask: Ask, deadline: Deadline) -> Any:
-        """The same within a deadline for everything."""
-        return self._exchange(self._line(deadline), ask, deadline)
+        """Like `ask`, with one deadline for everything."""
+        return self._exchange(self._connect(deadline), ask, deadline)
 
     def look(self, look: Look) -> Collection[Topic]:
-        """Metadata of topics, also of those that do not exist."""
+        """Return the metadata of topics, including missing ones."""
         deadline = Deadline.after(self._seconds)
         return self._cluster.metadata(look.topics, deadline=deadline, refresh=look.refresh).topics.values()
 
     def doubt(self) -> None:
-        """The coordinator is looked up again before the next request."""
+        """Look the coordinator up again before the next request."""
         self._cluster.doubt(self._target)
 
     def check_usable(self) -> None:
-        """Raises when the cluster's client was closed."""
-        self._cluster.effort("taking part in a group")
+        """Raise if the client was closed."""
+        self._cluster.check_usable()
 
     def hurry(self) -> None:
-        """Nothing that waits for other members is asked from now on; such a request that is under way is cut."""
+        """Send no more requests that wait for other members, and abort one that is in flight."""
         with self._lock:
-            self._in_a_hurry = True
-            asking = self._asking
-        if asking is not None and asking[1].patient:
-            asking[0].close()
+            self._is_leaving = True
+            request = self._request
+        if request is not None and request[1].patient:
+            request[0].close()
 
     def cut(self) -> None:
-        """Ends whatever is under way."""
+        """Abort the request in flight, if any."""
         with self._lock:
-            asking = self._asking
-        if asking is not None:
-            asking[0].close()
+            request = self._request
+        if request is not None:
+            request[0].close()
 
-    def _line(self, deadline: Deadline) -> Connection:
+    def _connect(self, deadline: Deadline) -> Connection:
         broker = self._cluster.coordinator(self._target.key, self._target.kind, deadline=deadline)
-        return self._cluster.connection(broker, lane=self._lane, deadline=deadline)
+        return self._cluster.connection(broker, channel=self._lane, deadline=deadline)
 
-    def _exchange(self, line: Connection, ask: Ask, deadline: Deadline) -> Any:
-        version = line.version(ask.api)
+    def _exchange(self, connection: Connection, ask: Ask, deadline: Deadline) -> Any:
+        version = connection.version(ask.api)
         if version < ask.lowest:
             api = messages.api_name(ask.api)
-            raise UnsupportedFormat(f"{ask.what} needs {api} in version {ask.lowest}, the broker has {version}")
+            raise UnsupportedFormat(f"{ask.what} needs {api} version {ask.lowest}, but the broker supports {version}")
         message = messages.compose(messages.request_type(ask.api, version), ask.fields)
         with self._lock:
-            if self._in_a_hurry and ask.patient:
+            if self._is_leaving and ask.patient:
                 raise client_closed()
-            self._asking = line, ask
+            self._request = connection, ask
         try:
-            return line.request(message, deadline=deadline)
+            return connection.request(message, deadline=deadline)
         finally:
             with self._lock:
-                self._asking = None
+                self._request = None

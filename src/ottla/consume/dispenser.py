@@ -1,7 +1,7 @@
-"""Hands out the records of the partitions that a consumer has, and keeps count of how far it is.
+"""Hands the records of a consumer's partitions to the program, and tracks its positions.
 
-Partitions with a place to begin come in, `Portion` values go out, each of one partition and in its order. Nothing
-of a partition is handed out after `stop`. It knows nothing of groups.
+Partitions with a start offset come in; `Portion` values go out, each of one partition, in the order of its log. After
+`stop` no record of a partition goes out. This module knows nothing about groups.
 """
 
 from __future__ import annotations
@@ -23,191 +23,197 @@ from ottla.wire.decode import Decoded, Decoder
 
 
 class Dispenser:
-    """Used by the program's thread."""
+    """Only the program's thread may use it."""
 
     def __init__(self, fetcher: Fetcher, decoder: Decoder, events: Events) -> None:
         self._fetcher = fetcher
-        self._decoding = PieceDecoder(decoder, events, fetcher.buffer.following)
+        self._piece_decoder = PieceDecoder(decoder, events, fetcher.buffer.following)
         self.positions = Positions()
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._paused: set[TopicPartition] = set()
         self._failed: dict[TopicPartition, OttlaError] = {}
         self._piece: Piece | None = None
         self._chunks: Iterator[Decoded] = iter(())
-        self._taking = threading.Lock()
-        """Held while a piece is waited for."""
-        self._is_sure = True
-        """False while records are on their way from the fetcher to `positions`, and after an interrupt of that."""
+        self._waiting = threading.Lock()
+        """Held while waiting for a piece, to detect a call from a signal handler."""
+        self._is_consistent = True
+        """False while records move from the fetcher to `positions`; it stays False if Ctrl-C interrupts that."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the records that are handed out."""
-        return tuple(self._decoding.decoder.schema.names)
+        """The column names of the records."""
+        return tuple(self._piece_decoder.decoder.schema.names)
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """What is not handed out for now."""
+        """Partitions whose records are held back."""
         return frozenset(self._paused)
 
     @property
     def failed(self) -> frozenset[TopicPartition]:
-        """What cannot be read, until somebody says where to go on."""
+        """Partitions that cannot be read until the program seeks."""
         return frozenset(self._failed)
 
     @property
     def replaced(self) -> frozenset[TopicPartition]:
-        """What cannot be read because another topic has the name by now."""
-        lost = {at: error for at, error in self._failed.items() if isinstance(error, OffsetsLost)}
-        return frozenset(at for at, error in lost.items() if error.replaced)
+        """Partitions that cannot be read because their topic was deleted and created again."""
+        lost = {partition: error for partition, error in self._failed.items() if isinstance(error, OffsetsLost)}
+        return frozenset(partition for partition, error in lost.items() if error.replaced)
 
     def begin(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         offset: int,
         *,
         epoch: int = -1,
         committed: int = -1,
         topic_id: UUID | None = None,
     ) -> None:
-        """Reads this partition from this offset on, whatever was before; of the topic with this id, if it is given."""
-        self.positions.begin(at, offset, epoch=epoch, committed=committed, topic_id=topic_id)
-        self._restart(at)
+        """Read this partition from this offset, whatever came before.
+
+        `topic_id` is the topic of the offset, if known.
+        """
+        self.positions.begin(partition, offset, epoch=epoch, committed=committed, topic_id=topic_id)
+        self._restart(partition)
 
     def begin_again(self) -> None:
-        """Ctrl-C may have come between any two steps: what was fetched and is not with the program is fetched anew."""
+        """Fetch again everything that the program has not received.
+
+        Called after Ctrl-C, which may have interrupted between any two steps.
+        """
         self._piece = None
         self._chunks = iter(())
-        self._decoding.forget()
+        self._piece_decoder.forget()
         self._fetcher.abandon()
-        for at in self.positions:
-            self._restart(at)
-        self._is_sure = True
+        for partition in self.positions:
+            self._restart(partition)
+        self._is_consistent = True
 
-    def fail(self, at: TopicPartition, error: OttlaError) -> None:
-        """It cannot be read, and says so every time, until it is begun anew or let go."""
-        self._failed[at] = error
+    def fail(self, partition: TopicPartition, error: OttlaError) -> None:
+        """Make `next` raise this error until the partition is started again or released."""
+        self._failed[partition] = error
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing more of these is handed out; how far they are is still known."""
-        gone = list(partitions)
-        cursors = [self._cursors[at] for at in gone if at in self._cursors]
+        """Stop handing out these partitions; their positions stay known."""
+        stopped = list(partitions)
+        cursors = [self._cursors[partition] for partition in stopped if partition in self._cursors]
         if cursors:
             self._fetcher.remove(cursors)
-        for at in gone:
-            self.positions.take_back(at)
-            self._cursors.pop(at, None)
-            self._failed.pop(at, None)
+        for partition in stopped:
+            self.positions.take_back(partition)
+            self._cursors.pop(partition, None)
+            self._failed.pop(partition, None)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are somebody else's."""
-        gone = frozenset(partitions)
-        self.stop(gone)
-        self.positions.drop(gone)
-        self._paused -= gone
+        """Drop all state of these partitions: another member owns them."""
+        stopped = frozenset(partitions)
+        self.stop(stopped)
+        self.positions.drop(stopped)
+        self._paused -= stopped
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing of these is handed out until `resume`. What was fetched ahead is fetched again then."""
-        for at in partitions:
-            self._paused.add(at)
-            if at in self._cursors:
-                self._restart(at)
+        """Hold back these partitions until `resume`, which fetches the prefetched records again."""
+        for partition in partitions:
+            self._paused.add(partition)
+            if partition in self._cursors:
+                self._restart(partition)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """They go on."""
-        for at in partitions:
-            self._paused.discard(at)
-            cursor = self._cursors.get(at)
+        """Continue with these partitions."""
+        for partition in partitions:
+            self._paused.discard(partition)
+            cursor = self._cursors.get(partition)
             if cursor is not None:
                 self._fetcher.resume(cursor)
 
     def next(self, deadline: Deadline) -> Portion | None:
-        """The next records; None when there are none until the deadline, or somebody rang.
+        """Return the next records, or None if none arrive by the deadline or the fetcher is woken.
 
-        A partition that cannot be read raises its error, now and every time, until it is begun anew or let go.
+        Raises the error of a partition that cannot be read, each time, until it is started again or released.
         """
-        if self._taking.locked():
+        if self._waiting.locked():
             raise OttlaError(
-                "this consumer waits for records already, in the call that a signal handler has interrupted;"
+                "this consumer is already waiting for records, in the call that a signal handler interrupted;"
                 " set a flag in the handler, or call stop()"
             )
-        if not self._is_sure:
+        if not self._is_consistent:
             self.begin_again()
-        portion = self._still_underway()
+        portion = self._unfinished_portion()
         if portion is not None:
             return portion
-        for at, error in self._failed.items():
-            if at not in self._paused:
-                raise error.with_traceback(None)  # else each time would add to it
+        for partition, error in self._failed.items():
+            if partition not in self._paused:
+                raise error.with_traceback(None)  # Otherwise the traceback would grow with each raise.
         while True:
             portion = self._next_chunk()
             if portion is not None:
                 return portion
-            with self._taking:
+            with self._waiting:
                 self._fetcher.wait(deadline)
-                self._is_sure = False
+                self._is_consistent = False
                 item = self._fetcher.take()
                 failure = None if item is None else self._open(item)
-                self._is_sure = True
+                self._is_consistent = True
             if item is None:
                 self._fetcher.check()
                 return None
             if failure is not None:
                 raise failure
 
-    def _restart(self, at: TopicPartition) -> None:
-        self.stop([at])
-        position, epoch = self.positions.handed(at) or 0, self.positions.epoch(at)
-        cursor = Cursor(at, position, epoch=epoch, topic_id=self.positions.topic_id(at))
-        cursor.paused = at in self._paused
-        self._cursors[at] = cursor
+    def _restart(self, partition: TopicPartition) -> None:
+        self.stop([partition])
+        position, epoch = self.positions.handed(partition) or 0, self.positions.epoch(partition)
+        cursor = Cursor(partition, position, epoch=epoch, topic_id=self.positions.topic_id(partition))
+        cursor.paused = partition in self._paused
+        self._cursors[partition] = cursor
         self._fetcher.add([cursor])
 
-    def _still_underway(self) -> Portion | None:
-        """What was handed out and did not get to the program."""
+    def _unfinished_portion(self) -> Portion | None:
+        """Return the portion that did not reach the program completely, if any."""
         portion = self.positions.underway
         if portion is not None and portion.is_over:
             portion = self.positions.underway = None
         return portion
 
     def _open(self, item: Piece | Failed) -> OttlaError | None:
-        """Begins with the piece; the error if there is none."""
-        at = item.cursor.at
-        if self._cursors.get(at) is not item.cursor:
+        """Start on the item of the fetcher. Returns the error if it is one."""
+        partition = item.cursor.tp
+        if self._cursors.get(partition) is not item.cursor:
             if isinstance(item, Piece):
                 self._fetcher.buffer.used_up(item)
             return None
         if isinstance(item, Failed):
-            self._failed[at] = item.error
+            self._failed[partition] = item.error
             return item.error
-        self.positions.reach(at, item.start, topic_id=item.topic_id)
+        self.positions.reach(partition, item.start, topic_id=item.topic_id)
         self._piece = item
-        self._chunks = self._decoding.decode(item)
+        self._chunks = self._piece_decoder.decode(item)
         return None
 
     def _next_chunk(self) -> Portion | None:
         piece = self._piece
         if piece is None:
             return None
-        at = piece.cursor.at
-        self._is_sure = False
-        if self._cursors.get(at) is piece.cursor:
+        partition = piece.cursor.tp
+        self._is_consistent = False
+        if self._cursors.get(partition) is piece.cursor:
             try:
                 decoded = next(self._chunks, None)
             except OttlaError as error:
                 self._close_piece()
                 piece.cursor.is_over = True
-                self._failed[at] = error
-                self._is_sure = True
+                self._failed[partition] = error
+                self._is_consistent = True
                 raise
             if decoded is not None:
-                start = self.positions.handed(at) or 0
+                start = self.positions.handed(partition) or 0
                 portion = Portion(piece.cursor, decoded.records, start=start, stop=decoded.next_offset)
                 self.positions.hand_out(portion, epoch=_epoch_before(piece.batches, decoded.next_offset))
-                self._is_sure = True
+                self._is_consistent = True
                 return portion
-            self.positions.pass_over(at, piece.next_offset)
+            self.positions.skip_to(partition, piece.next_offset)
         self._close_piece()
-        self._is_sure = True
+        self._is_consistent = True
         return None
 
     def _close_piece(self) -> None:
@@ -218,7 +224,7 @@ class Dispenser:
 
 
 def _epoch_before(batches: Sequence[Batch], offset: int) -> int:
-    """The leader epoch of the last record before the offset."""
+    """Return the leader epoch of the last record before the offset."""
     last = batches[-1].header
     if last.leader_epoch == batches[0].header.leader_epoch:
         return last.leader_epoch

@@ -1,4 +1,4 @@
-"""What a program may want to know about its partitions."""
+"""The interface through which a program follows the partitions of its consumer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ Partitions = frozenset[TopicPartition]
 
 
 class Listener:
-    """Derive from it and replace what is of interest. All is called from within the consumer's own calls, on the thread
-    that makes them, so that it may commit and seek."""
+    """Subclass it and override the methods you need.
+
+    The consumer calls them inside its own methods, on the thread of that call. So a listener may commit, seek and
+    pause. An exception that it raises comes out of the call of the consumer.
+    """
 
     def assigned(self, consumer: Consumer, partitions: Partitions) -> None:
-        """These are this consumer's from now on; none of their records was handed out yet, and it may seek."""
+        """Called when the consumer gets partitions, before it returns any of their records; may seek."""
 
     def revoked(self, consumer: Consumer, partitions: Partitions) -> None:
-        """These go to others as soon as this returns; it may still commit them."""
+        """Called before partitions go to other members; may still commit them."""
 
     def lost(self, consumer: Consumer, partitions: Partitions) -> None:
-        """Others may have these already: a commit would be refused."""
+        """Called when other members may have the partitions already: a commit would be refused."""

@@ -1,8 +1,8 @@
-"""A member of a consumer group: a thread that joins, sends heartbeats and leaves, whatever the program does meanwhile.
+"""Keeps a consumer a member of its group: a thread that joins, sends heartbeats and leaves.
 
-What the program wants and holds comes in from its thread; what the group wants it to hold goes out as
-`TargetAssignment`. All decisions are those of the state machines (`modern.py`, `classic.py`); this drives them, and
-reads no record.
+The topics and the partitions that the program holds come in from its thread; the partitions that the group assigned go
+out as `TargetAssignment`. The state machines (`modern.py`, `classic.py`) make all decisions; this module drives them.
+It reads no records.
 """
 
 from __future__ import annotations
@@ -28,119 +28,119 @@ __all__ = ["GroupOptions", "Membership", "Protocol", "TargetAssignment"]
 
 _log = logging.getLogger(__name__)
 _SESSION_SHARE = 1 / 3
-"""No heartbeat waits longer for its answer than this share of the session: there must be time for another one."""
+"""A heartbeat waits at most this fraction of the session for its response, to leave time for another one."""
 
 
 class Membership:
-    """Constructing starts nothing. Between `start` and `leave` a thread of its own keeps the membership.
+    """A member of one group. Its thread runs between `start` and `leave`.
 
-    The program's thread looks at `wanted`, lets go and takes over, and says what it then has with `holding`. `changed`
-    is called from the membership's thread, and must not wait, whenever `wanted` or `check` have something new.
+    The program's thread calls `target`, releases and takes over partitions, and then calls `report_held`. `changed` is
+    called on the membership's thread whenever `target` or `check` have something new; it must not block.
     """
 
     def __init__(self, cluster: Cluster, group: str, *, options: GroupOptions, changed: Callable[[], None]) -> None:
         if not group:
-            raise ConfigError("a consumer group needs a name that is not empty")
+            raise ConfigError("the name of a consumer group must not be empty")
         self._group = group
         self._options = options
         self._changed = changed
-        # Ctrl-C within the entry of a Condition would keep the lock; within that of a lock it does not.
+        # Ctrl-C while entering a Condition would keep the lock held; while entering a lock it does not.
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
-        self._holdings = OwnedPartitions()
-        self._announced = self._holdings.version
+        self._ownership = OwnedPartitions()
+        self._announced = self._ownership.version
         self._topics: frozenset[str] = frozenset()
         self._polled = time.monotonic()
-        self._is_dormant = True  # nothing but the program wakes it up
+        self._is_dormant = True  # Only the program can wake it.
         self._stopping: Deadline | None = None
-        self._in_trouble = False
+        self._is_failing = False
         self._error: OttlaError | None = None
         self._seconds = min(cluster.timeouts.request, options.session_timeout * _SESSION_SHARE)
-        self._talk = CoordinatorClient(cluster, group, seconds=self._seconds)
-        setting = MemberSettings(
+        self._coordinator = CoordinatorClient(cluster, group, seconds=self._seconds)
+        settings = MemberSettings(
             options=options,
-            holdings=self._holdings,
+            ownership=self._ownership,
             member_id=str(uuid.uuid4()),
             waits=lambda failures: cluster.retry.wait(failures, random.random()),
             seconds=self._seconds,
             metadata_age=cluster.timeouts.metadata_age,
         )
-        self._machine = ChosenProtocol(group, setting)
+        self._machine = ChosenProtocol(group, settings)
         self._thread = threading.Thread(target=self._run, name=f"ottla-group-{group}", daemon=True)
 
     def __repr__(self) -> str:
-        spoken = self.protocol
-        return f"<Membership in {self._group}, {spoken.value if spoken else 'undecided'}, {self.member}>"
+        protocol = self.protocol
+        return f"<Membership in {self._group}, {protocol.value if protocol else 'undecided'}, {self.member}>"
 
     def start(self) -> None:
-        """Starts the thread; the group is joined as soon as there are topics."""
+        """Start the thread. It joins the group as soon as there are topics."""
         self._polled = time.monotonic()
         self._thread.start()
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """What this member wants to read from now on; with none it lets go of everything and leaves the group."""
+        """Replace the subscribed topics. With none, the member releases everything and leaves the group."""
         with self._lock:
             self._topics = topics
             self._wake.notify()
 
-    def wanted(self) -> TargetAssignment:
-        """What the group wants this member to hold. Act on it, and call `holding`, before asking again."""
+    def target(self) -> TargetAssignment:
+        """Return what this member should hold. Act on it and call `report_held` before the next call."""
         with self._lock:
-            before = self._holdings.claimed
-            wanted = self._holdings.look()
-            claimed = self._holdings.claimed
-            if claimed is not before and claimed != before:
+            claimed_before = self._ownership.claimed
+            target = self._ownership.target()
+            claimed = self._ownership.claimed
+            if claimed is not claimed_before and claimed != claimed_before:
                 self._wake.notify()
-            return wanted
+            return target
 
-    def holding(self, partitions: frozenset[TopicPartition]) -> None:
-        """The program's side holds exactly these now."""
+    def report_held(self, partitions: frozenset[TopicPartition]) -> None:
+        """Report the exact set of partitions that the program holds now."""
         with self._lock:
-            self._holdings.hold(partitions)
+            self._ownership.hold(partitions)
             self._wake.notify()
 
     def keeps(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of these that the program's side holds and the group cannot have given to others."""
+        """Return those of the partitions that the program holds and that no other member can have."""
         with self._lock:
-            return partitions & self._holdings.kept
+            return partitions & self._ownership.kept
 
     def polled(self) -> None:
-        """The program asked for records."""
+        """Note that the program asked for records."""
         self._polled = time.monotonic()
         if self._is_dormant:
             with self._lock:
                 self._wake.notify()
 
     def check(self) -> None:
-        """Raises the error that ended the membership, if one did."""
+        """Raise the error that ended the membership, if any."""
         if self._error is not None:
             raise self._error
 
     @property
     def member(self) -> GroupMember:
-        """Who this is at the moment. With a generation below 0 it is no member, and must not commit."""
+        """The current member id and generation. With a negative generation it is not a member and must not commit."""
         with self._lock:
             machine = self._machine
             return GroupMember(self._group, machine.member_id, machine.generation, self._options.instance_id)
 
     @property
     def protocol(self) -> Protocol | None:
-        """The one in use, None while that is open."""
+        """The protocol in use, None until it is decided."""
         return self._machine.protocol
 
     def leave(self, timeout: float) -> None:
-        """Leaves the group and ends the thread, within `timeout` seconds; a static member says that it will be back."""
+        """Leave the group and stop the thread, within `timeout` seconds. A static member says that it will return."""
         deadline = Deadline.after(timeout)
         with self._lock:
             self._stopping = self._stopping or deadline
             self._wake.notify()
-        self._talk.hurry()
+        self._coordinator.hurry()
         if self._thread.ident is None:
             return
-        # A heartbeat that is under way is answered at once, or its broker is in trouble.
+        # A healthy broker answers a heartbeat at once, so waiting longer for one is of no use.
         self._thread.join(deadline.remaining() / 2)
         if self._thread.is_alive():
-            self._talk.cut()
+            self._coordinator.cut()
             self._thread.join(deadline.remaining())
 
     def _run(self) -> None:
@@ -149,86 +149,86 @@ class Membership:
                 self._turn()
         except OttlaError as error:
             self._end(error)
-        except BaseException as error:  # a bug, or `changed` raised: the program must hear of it
-            _log.exception("group %s: the membership failed in a way that it should not", self._group)
+        except BaseException as error:  # A bug, or `changed` raised: the program must get an error.
+            _log.exception("group %s: unexpected error in the membership thread; this is a bug", self._group)
             wrapped = OttlaError(f"group {self._group}: unexpected {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             self._end(wrapped)
         finally:
-            self._say_goodbye()
+            self._leave_group()
 
     def _turn(self) -> None:
         with self._lock:
-            self._is_dormant = True  # before the time of the last poll is read, so that none is missed
+            self._is_dormant = True  # Set before reading the time of the last poll, so that no poll is missed.
             now = time.monotonic()
             step = self._machine.step(now, topics=self._topics, polled=self._polled)
             self._is_dormant = isinstance(step, Rest) and step.until == inf
-            news = self._news()
-            if isinstance(step, Rest) and not news and self._stopping is None:
+            is_new = self._log_notes()
+            if isinstance(step, Rest) and not is_new and self._stopping is None:
                 self._wake.wait(None if self._is_dormant else max(0.0, step.until - now))
-        if news:
+        if is_new:
             self._changed()
         if not isinstance(step, Rest):
             self._carry_out(step)
 
-    def _news(self) -> bool:
-        """Whether the program has something new to hear of. The caller has the lock."""
+    def _log_notes(self) -> bool:
+        """Write the machine's notes to the log. Returns whether the target changed. The caller holds the lock."""
         for note in self._machine.notes:
             _log.info("group %s: %s", self._group, note)
         self._machine.notes.clear()
-        is_new = self._holdings.version != self._announced
-        self._announced = self._holdings.version
+        is_new = self._ownership.version != self._announced
+        self._announced = self._ownership.version
         return is_new
 
     def _carry_out(self, step: Ask | Look) -> None:
         try:
-            found = self._talk.ask(step) if isinstance(step, Ask) else self._talk.look(step)
+            response = self._coordinator.ask(step) if isinstance(step, Ask) else self._coordinator.look(step)
         except OttlaError as error:
             self._failed(step, error)
             return
-        self._in_trouble = False
+        self._is_failing = False
         if isinstance(step, Ask):
-            refused = refusal(step, found)
+            refused = refusal(step, response)
             if refused is not None and refused.row.refresh:
-                self._talk.doubt()
+                self._coordinator.doubt()
         with self._lock:
             now = time.monotonic()
             if isinstance(step, Ask):
-                self._machine.answered(step, found, now)
+                self._machine.answered(step, response, now)
             else:
-                self._machine.learned(found, now)
+                self._machine.learned(response, now)
 
     def _failed(self, step: Ask | Look, error: OttlaError) -> None:
         if self._stopping is not None:
             return
-        self._talk.check_usable()
+        self._coordinator.check_usable()
         if isinstance(step, Ask):
-            self._talk.doubt()
-        # Once: while a coordinator is away, this happens several times a second.
-        _log.log(logging.DEBUG if self._in_trouble else logging.INFO, "group %s: %s", self._group, _headline(error))
-        self._in_trouble = True
+            self._coordinator.doubt()
+        # Logged once at INFO: while a coordinator is down, this happens several times a second.
+        _log.log(logging.DEBUG if self._is_failing else logging.INFO, "group %s: %s", self._group, _headline(error))
+        self._is_failing = True
         with self._lock:
             self._machine.failed(step, error, time.monotonic())
 
     def _end(self, error: OttlaError) -> None:
         with self._lock:
             self._error = error
-            self._holdings.lose()
+            self._ownership.lose()
         try:
             self._changed()
         except Exception:
-            _log.exception("group %s: the consumer failed when it was told of an error", self._group)
+            _log.exception("group %s: the consumer raised when it was notified of an error", self._group)
 
-    def _say_goodbye(self) -> None:
+    def _leave_group(self) -> None:
         with self._lock:
             ask = self._machine.farewell()
             deadline = self._stopping or Deadline.after(self._seconds)
         if ask is None:
             return
         try:
-            self._talk.ask_by(ask, deadline.sooner(ask.seconds))
+            self._coordinator.ask_by(ask, deadline.sooner(ask.seconds))
         except OttlaError as error:
-            _log.info("group %s: left without a word, the session will run out: %s", self._group, _headline(error))
+            _log.info("group %s: could not leave, the session will expire: %s", self._group, _headline(error))
 
 
 def _headline(error: OttlaError) -> str:

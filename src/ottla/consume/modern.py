@@ -1,7 +1,7 @@
-"""Membership by the protocol of KIP-848: the broker assigns, and one heartbeat carries everything both ways.
+"""Group membership by the protocol of KIP-848, as a state machine: the broker assigns, and one heartbeat carries all.
 
-Time, answers and metadata come in; heartbeats to send, lookups and rests go out, and what the group decides goes into
-the holdings. Pure: no socket, no clock, no thread.
+Time, responses and metadata come in; heartbeats, metadata lookups and rests go out, and the group's decisions go into
+the `OwnedPartitions`. Pure: no socket, no clock, no thread.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ HEARTBEAT = 68
 _LEAVING, _LEAVING_TO_RETURN = -1, -2
 _FENCED = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.stale_member_epoch}
 _FIRST_INTERVAL = 5.0
-"""Seconds; what brokers have by default, until one says otherwise."""
+"""Seconds between heartbeats until the broker sends its own interval; this is the brokers' default."""
 _IMPATIENT_INTERVAL, _IMPATIENT_TIMES = 0.5, 10
-"""A new member that got nothing asks again soon, a few times: brokers put off an assignment by about a second when they
-have just made another."""
+"""Seconds and number of early heartbeats of a new member without partitions: brokers delay an assignment by about a
+second if they have just made another one."""
 
 
 class _Phase(Enum):
-    OUT = "no member, and not trying to be one"
-    IN = "a member, or on the way to be one"
-    LEAVING = "saying goodbye"
+    OUT = "not a member, and not trying to be one"
+    IN = "a member, or joining"
+    LEAVING = "leaving the group"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the broker has of this member. It keeps what a heartbeat leaves out."""
+class _Reported:
+    """What the broker knows about this member. It keeps the values that a heartbeat omits."""
 
     topics: frozenset[str]
     owned: frozenset[tuple[UUID, int]]
 
 
 class Modern:
-    """A member whose id is made here (KIP-1082) and never changes."""
+    """A member of a KIP-848 group. Implements `steps.Machine`. It makes its own id (KIP-1082), which never changes."""
 
     def __init__(
         self,
         group: str,
         *,
         options: GroupOptions,
-        holdings: OwnedPartitions,
+        ownership: OwnedPartitions,
         member_id: str,
         waits: Waits,
         seconds: float,
@@ -63,7 +63,7 @@ class Modern:
         self.notes: list[str] = []
         self._group = group
         self._options = options
-        self._holdings = holdings
+        self._ownership = ownership
         self._waits = waits
         self._seconds = seconds
         self._lowest = lowest
@@ -74,24 +74,24 @@ class Modern:
         self._topics: frozenset[str] = frozenset()
         self._interval = _FIRST_INTERVAL
         self._due = -inf
-        self._told: _Told | None = None
-        self._telling: _Told | None = None
+        self._reported: _Reported | None = None
+        self._reporting: _Reported | None = None
         self._target: dict[UUID, frozenset[int]] = {}
         self._names: dict[UUID, str] = {}
-        self._ids: dict[str, UUID] = {}  # under which id the partitions of a name were given
-        self._looks = 0
-        self._look_at = -inf
-        self._waited = 0  # answers in a row that gave it nothing
-        self._had_some = False
-        self._taken_since: float | None = None
+        self._ids: dict[str, UUID] = {}  # The topic id under which the partitions of a name were assigned.
+        self._lookups = 0
+        self._lookup_at = -inf
+        self._empty_responses = 0  # Consecutive responses without partitions.
+        self._had_partitions = False
+        self._instance_taken_since: float | None = None
 
     @property
     def generation(self) -> int:
-        """The member epoch, -1 while it is no member."""
+        """The member epoch, -1 while not a member."""
         return self._epoch if self._phase is _Phase.IN and self._epoch > 0 else -1
 
     def step(self, now: float, *, topics: frozenset[str], polled: float) -> Step:
-        """What to do next."""
+        """Return the next step."""
         poll_over = polled + self._options.max_poll_interval
         if self._phase is _Phase.OUT:
             if not topics or polled <= self._polled_before:
@@ -100,36 +100,36 @@ class Modern:
         elif now >= poll_over:
             return self._expire(polled)
         elif self._epoch > 0 and now >= self._pace.session_over:
-            self._start_over("the coordinator was not heard for as long as a session lasts")
+            self._start_over("no response from the coordinator within the session timeout")
         if not topics:
             self._target = {}
         self._resolve()
-        if not topics and not self._holdings.claimed:
+        if not topics and not self._ownership.claimed:
             return self._leave()
         return self._next(now, topics, poll_over)
 
     def _next(self, now: float, topics: frozenset[str], poll_over: float) -> Step:
         if now < self._pace.not_before:
             return Rest(min(self._pace.not_before, poll_over))
-        look_at = self._look_at if self._unresolved() else inf
-        if now >= look_at:
-            self._looks += 1
-            return Look(topics, Refresh.NOW if self._looks > 1 else Refresh.IF_STALE)
+        lookup_at = self._lookup_at if self._unresolved() else inf
+        if now >= lookup_at:
+            self._lookups += 1
+            return Look(topics, Refresh.NOW if self._lookups > 1 else Refresh.IF_STALE)
         self._topics = topics or self._topics
-        news = _Told(self._topics, self._owned())
-        if self._epoch == 0 or self._told != news or now >= self._due:
-            return self._heartbeat(news)
-        return Rest(min(self._due, poll_over, look_at))
+        state = _Reported(self._topics, self._owned())
+        if self._epoch == 0 or self._reported != state or now >= self._due:
+            return self._heartbeat(state)
+        return Rest(min(self._due, poll_over, lookup_at))
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:
-        """Takes in what a heartbeat brought."""
+        """Process the response to a heartbeat."""
         if self._phase is _Phase.LEAVING:
             self._phase = _Phase.OUT
             return
-        # A member that was in finds its group deleted: that is the same. At the door it means a group of another kind.
+        # For a member, a missing group was deleted: same as fenced. While joining, it is a group of another type.
         is_gone = self._epoch > 0 and response.error_code is ErrorCode.group_id_not_found
         if response.error_code in _FENCED or is_gone:
-            self._start_over(f"the coordinator does not know this member any more ({response.error_code.name.upper()})")
+            self._start_over(f"the coordinator no longer knows this member ({response.error_code.name.upper()})")
             self._pace.stumbled(now)
             return
         error = refusal(ask, response)
@@ -141,23 +141,23 @@ class Modern:
             self.failed(ask, error, now)
 
     def learned(self, topics: Collection[Topic], now: float) -> None:
-        """Takes in the ids of topics."""
+        """Process the ids of topics."""
         self._names.update({topic.id: topic.name for topic in topics if topic.id is not None})
-        self._look_at = now + self._waits(self._looks)
+        self._lookup_at = now + self._waits(self._lookups)
         self._resolve()
 
     def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
-        """Tries again later, unless that would only repeat the error."""
+        """Retry later. Raises the error if a retry would only repeat it."""
         if self._phase is _Phase.LEAVING:
             self._phase = _Phase.OUT
             return
         if isinstance(step, Ask):
-            self._told = None  # the broker has it or not: say everything again
+            self._reported = None  # It is unknown whether the broker got it, so report everything again.
         self._pace.failed(error, now)
 
     def farewell(self) -> Ask | None:
-        """The heartbeat that leaves; a static member says that it comes back."""
-        if self._phase is _Phase.OUT or (self._epoch == 0 and self._telling is None):
+        """Return the heartbeat that leaves; that of a static member says that it will return."""
+        if self._phase is _Phase.OUT or (self._epoch == 0 and self._reporting is None):
             return None
         epoch = _LEAVING if self._options.instance_id is None else _LEAVING_TO_RETURN
         return self._ask("leaving", epoch, {"topic_partitions": None}, PATIENCE)
@@ -166,37 +166,37 @@ class Modern:
         self._phase = _Phase.IN
         self._epoch = 0
         self._target = {}
-        self._told = self._telling = None
-        self._waited, self._had_some = 0, False
+        self._reported = self._reporting = None
+        self._empty_responses, self._had_partitions = 0, False
 
     def _start_over(self, why: str) -> None:
-        self.notes.append(f"{why}: {len(self._holdings.claimed)} partitions are lost, joining again")
-        self._holdings.lose()
+        self.notes.append(f"{why}: lost {len(self._ownership.claimed)} partitions, rejoining")
+        self._ownership.lose()
         self._epoch = 0
         self._target = {}
-        self._told = None
+        self._reported = None
 
     def _expire(self, polled: float) -> Step:
         limit = self._options.max_poll_interval
-        self.notes.append(f"no records were asked for in {limit:g} s (max_poll_interval): leaving until they are")
-        self._holdings.lose()
+        self.notes.append(f"no poll within {limit:g} s (max_poll_interval): leaving the group until the next poll")
+        self._ownership.lose()
         self._polled_before = polled
         return self._leave()
 
     def _leave(self) -> Step:
-        goodbye = self.farewell()
-        self._phase = _Phase.OUT if goodbye is None else _Phase.LEAVING
-        return goodbye or Rest()
+        leave_request = self.farewell()
+        self._phase = _Phase.OUT if leave_request is None else _Phase.LEAVING
+        return leave_request or Rest()
 
-    def _heartbeat(self, news: _Told) -> Ask:
-        told = None if self._epoch == 0 else self._told
-        self._telling = news if self._epoch > 0 else _Told(news.topics, frozenset())
+    def _heartbeat(self, state: _Reported) -> Ask:
+        reported = None if self._epoch == 0 else self._reported
+        self._reporting = state if self._epoch > 0 else _Reported(state.topics, frozenset())
         fields: dict[str, Any] = {"topic_partitions": None}
-        if told is None or told.owned != news.owned:
-            fields["topic_partitions"] = _by_id(self._telling.owned)
-        if told is None or told.topics != news.topics:
-            fields["subscribed_topic_names"] = sorted(news.topics)
-        if told is None:
+        if reported is None or reported.owned != state.owned:
+            fields["topic_partitions"] = _by_id(self._reporting.owned)
+        if reported is None or reported.topics != state.topics:
+            fields["subscribed_topic_names"] = sorted(state.topics)
+        if reported is None:
             fields |= {
                 "instance_id": self._options.instance_id,
                 "rack_id": self._options.rack,
@@ -206,54 +206,56 @@ class Modern:
         return self._ask("joining" if self._epoch == 0 else "heartbeat in", self._epoch, fields, self._seconds)
 
     def _ask(self, verb: str, epoch: int, fields: dict[str, Any], seconds: float) -> Ask:
-        who = {"group_id": self._group, "member_id": self.member_id, "member_epoch": epoch}
+        member = {"group_id": self._group, "member_id": self.member_id, "member_epoch": epoch}
         if epoch == _LEAVING_TO_RETURN:
-            who["instance_id"] = self._options.instance_id or ""
-        return Ask(HEARTBEAT, f"{verb} group {self._group}", who | fields, seconds, self._lowest)
+            member["instance_id"] = self._options.instance_id or ""
+        return Ask(HEARTBEAT, f"{verb} group {self._group}", member | fields, seconds, self._lowest)
 
     def _welcome(self, response: Any, now: float) -> None:
         self._pace.succeeded(now)
         if self._epoch == 0:
             self.notes.append(f"joined as member {self.member_id}, epoch {response.member_epoch}")
-        self._told = self._telling
-        self._taken_since = None
+        self._reported = self._reporting
+        self._instance_taken_since = None
         self._epoch = int(response.member_epoch)
         self._interval = response.heartbeat_interval.total_seconds()
         if response.assignment is not None:
             topics = response.assignment.topic_partitions
             self._target = {topic.topic_id: frozenset(map(int, topic.partitions)) for topic in topics}
-            self._looks, self._look_at = 0, -inf
+            self._lookups, self._lookup_at = 0, -inf
             self._resolve()
-        self._waited = 0 if self._target else self._waited + 1
-        impatient = 0 < self._waited <= _IMPATIENT_TIMES and not self._had_some
-        self._had_some |= bool(self._target)
+        self._empty_responses = 0 if self._target else self._empty_responses + 1
+        impatient = 0 < self._empty_responses <= _IMPATIENT_TIMES and not self._had_partitions
+        self._had_partitions |= bool(self._target)
         self._due = now + (min(self._interval, _IMPATIENT_INTERVAL) if impatient else self._interval)
 
     def _may_be_released(self, now: float) -> bool:
-        """The member that has this instance id may just have died: it is out when its session is over."""
-        self._taken_since = now if self._taken_since is None else self._taken_since
-        return now - self._taken_since < self._options.session_timeout + PATIENCE
+        """Return whether to keep trying: a dead member with the same instance id is removed after its session."""
+        self._instance_taken_since = now if self._instance_taken_since is None else self._instance_taken_since
+        return now - self._instance_taken_since < self._options.session_timeout + PATIENCE
 
     def _unresolved(self) -> bool:
         return any(topic_id not in self._names for topic_id in self._target)
 
     def _resolve(self) -> None:
-        """Offers what was given, by name. Partitions of a topic that was created anew are others than before: those are
-        let go of first."""
+        """Offer the assigned partitions by topic name.
+
+        If a topic was deleted and created again, the partitions of the old topic must be released first.
+        """
         offered = NOTHING
-        held = self._holdings.claimed
+        claimed = self._ownership.claimed
         for topic_id, indices in self._target.items():
             name = self._names.get(topic_id)
             if name is None:
                 continue
-            if self._ids.get(name, topic_id) != topic_id and any(one.topic == name for one in held):
+            if self._ids.get(name, topic_id) != topic_id and any(partition.topic == name for partition in claimed):
                 continue
             self._ids[name] = topic_id
             offered |= {TopicPartition(name, index) for index in indices}
-        self._holdings.assign(offered)
+        self._ownership.assign(offered)
 
     def _owned(self) -> frozenset[tuple[UUID, int]]:
-        return frozenset((self._ids[p.topic], p.partition) for p in self._holdings.claimed if p.topic in self._ids)
+        return frozenset((self._ids[p.topic], p.partition) for p in self._ownership.claimed if p.topic in self._ids)
 
 
 def _by_id(owned: Collection[tuple[UUID, int]]) -> list[dict[str, Any]]:

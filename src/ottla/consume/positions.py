@@ -1,6 +1,6 @@
-"""How far a consumer is in each of its partitions: what it has handed out, what is done, what is committed.
+"""Where a consumer is in each of its partitions: what it handed out, what the program finished, what is committed.
 
-The consumer says what it hands out, and when the program comes back for more; offsets to commit go out. Pure.
+The consumer reports what it hands out and when the program asks for more; offsets to commit go out. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 class Portion:
-    """Records of one partition on their way to the program, which has got the first `used` of them."""
+    """Records of one partition on their way to the program, which has received the first `used` of them."""
 
     __slots__ = ("cursor", "first", "records", "stop", "used")
 
@@ -30,18 +30,18 @@ class Portion:
         self.used = 0
 
     @property
-    def at(self) -> TopicPartition:
-        """Whose they are."""
-        return self.cursor.at
+    def partition(self) -> TopicPartition:
+        """The partition of the records."""
+        return self.cursor.tp
 
     @property
     def start(self) -> int:
-        """The offset after the last record that the program has got."""
+        """The offset after the last record that the program received."""
         return self._after(self.used)
 
     @property
     def done(self) -> int:
-        """The offset after the last record that the program has got and come back from."""
+        """The offset after the last record that the program received and finished."""
         return self._after(self.used - 1)
 
     def _after(self, count: int) -> int:
@@ -49,157 +49,164 @@ class Portion:
 
     @property
     def is_over(self) -> bool:
-        """Whether the program has got all of them."""
+        """Whether the program received all records."""
         return self.used >= len(self.records)
 
     def rest(self) -> pa.RecordBatch:
-        """Those that the program has not got."""
+        """Return the records that the program has not received."""
         return self.records.slice(self.used) if self.used else self.records
 
 
-class _Place:
+class _Position:
     __slots__ = ("committed", "done", "epoch", "handed", "topic_id")
 
     def __init__(self, offset: int, epoch: int, committed: int, topic_id: UUID | None) -> None:
         self.handed = offset
         """The offset after the last record that was handed out."""
         self.done = offset
-        """The offset after the last record that the program is through with, as far as can be told."""
+        """The offset after the last record that the program finished, as far as is known."""
         self.epoch = epoch
         self.committed = committed
         self.topic_id = topic_id
-        """The topic that all of these are of, as far as known; its name may be another one's by now."""
+        """The topic that these offsets belong to, if known; another topic may have its name by now."""
 
-    def told(self, offset: int) -> Committed:
+    def as_committed(self, offset: int) -> Committed:
         return Committed(offset, self.epoch, topic_id=self.topic_id)
 
 
 class Positions:
-    """The places of one consumer, by partition."""
+    """The positions of one consumer, by partition."""
 
     def __init__(self) -> None:
-        self._places: dict[TopicPartition, _Place] = {}
+        self._positions: dict[TopicPartition, _Position] = {}
         self._moved: set[TopicPartition] = set()
-        """Where something was handed out since the program came back last."""
+        """Partitions with records handed out since the program last asked for more."""
         self.underway: Portion | None = None
-        """Handed out, and not with the program yet. One store ends that: Ctrl-C comes before it or after it, and what
-        the program has not got is neither passed over nor committed."""
+        """Handed out, but not yet with the program. A single assignment of None ends that, so Ctrl-C comes before or
+        after it: records that the program did not receive are neither skipped nor committed."""
 
-    def __contains__(self, at: TopicPartition) -> bool:
-        return at in self._places
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._positions
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(list(self._places))
+        return iter(list(self._positions))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def begin(
         self,
-        at: TopicPartition,
+        partition: TopicPartition,
         offset: int,
         *,
         epoch: int = UNKNOWN,
         committed: int = UNKNOWN,
         topic_id: UUID | None = None,
     ) -> None:
-        """Reading begins, or goes on, at this offset."""
-        before = self._places.get(at)
-        if before is not None and before.topic_id == topic_id:
-            committed = before.committed
-        self._places[at] = _Place(offset, epoch, committed, topic_id)
-        if self.underway is not None and self.underway.at == at:
+        """Set the offset at which reading starts or continues."""
+        previous = self._positions.get(partition)
+        if previous is not None and previous.topic_id == topic_id:
+            committed = previous.committed
+        self._positions[partition] = _Position(offset, epoch, committed, topic_id)
+        if self.underway is not None and self.underway.partition == partition:
             self.underway = None
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are somebody else's."""
-        for at in partitions:
-            self.take_back(at)
-            self._places.pop(at, None)
+        """Forget these partitions: another member owns them."""
+        for partition in partitions:
+            self.take_back(partition)
+            self._positions.pop(partition, None)
 
-    def reach(self, at: TopicPartition, offset: int, *, topic_id: UUID | None) -> None:
-        """What comes next begins here. That is where the last records ended, unless the log was gone on with elsewhere:
-        then everything that was known is of a log, or of a part of it, that is not there any more."""
-        place = self._places[at]
-        if place.topic_id is None and place.handed == offset:
-            place.topic_id = topic_id
-        elif place.handed != offset or place.topic_id != topic_id:
-            self._places[at] = _Place(offset, UNKNOWN, UNKNOWN, topic_id)
+    def reach(self, partition: TopicPartition, offset: int, *, topic_id: UUID | None) -> None:
+        """Note the offset and topic at which the next records start.
+
+        Usually the last ones ended there. If not, reading continued elsewhere, and everything known so far belongs to a
+        log, or a part of it, that no longer exists.
+        """
+        position = self._positions[partition]
+        if position.topic_id is None and position.handed == offset:
+            position.topic_id = topic_id
+        elif position.handed != offset or position.topic_id != topic_id:
+            self._positions[partition] = _Position(offset, UNKNOWN, UNKNOWN, topic_id)
 
     def hand_out(self, portion: Portion, *, epoch: int = UNKNOWN) -> None:
-        """These are for the program, which has them when they are `underway` no more."""
-        place = self._places[portion.at]
-        self._moved.add(portion.at)  # first this: an interrupt may come at any time
+        """Note that this portion goes to the program, which has it once `underway` is None again."""
+        position = self._positions[portion.partition]
+        self._moved.add(portion.partition)  # First, because an interrupt may come at any time.
         self.underway = portion
-        place.handed = portion.stop
+        position.handed = portion.stop
         if epoch != UNKNOWN:
-            place.epoch = epoch
+            position.epoch = epoch
 
-    def pass_over(self, at: TopicPartition, next_offset: int) -> None:
-        """Up to this offset there is nothing more for the program."""
-        self._moved.add(at)
-        self._places[at].handed = next_offset
+    def skip_to(self, partition: TopicPartition, next_offset: int) -> None:
+        """Note that no record before this offset is left for the program."""
+        self._moved.add(partition)
+        self._positions[partition].handed = next_offset
 
-    def take_back(self, at: TopicPartition) -> None:
-        """What is underway does not get to the program."""
+    def take_back(self, partition: TopicPartition) -> None:
+        """Withdraw the portion under way: it does not reach the program."""
         portion = self.underway
-        if portion is not None and portion.at == at:
-            self._moved.add(at)
+        if portion is not None and portion.partition == partition:
+            self._moved.add(partition)
             self._note_done(portion)
-            self._places[at].handed = portion.start
+            self._positions[partition].handed = portion.start
             self.underway = None
 
-    def came_back(self) -> None:
-        """The program asks for more: it is through with what it got."""
-        for at in list(self._moved):
-            place = self._places.get(at)
-            if place is not None:
-                place.done = self._handed(at, place)
+    def mark_done(self) -> None:
+        """Note that the program asks for more, and so has finished what it received."""
+        for partition in list(self._moved):
+            position = self._positions.get(partition)
+            if position is not None:
+                position.done = self._handed(partition, position)
         portion = self.underway
-        self._moved = set() if portion is None else {portion.at}
+        self._moved = set() if portion is None else {portion.partition}
 
-    def came_back_in(self, portion: Portion) -> None:
-        """The program asks for the next record of the portion."""
-        self._places[portion.at].done = portion.start
+    def mark_done_in(self, portion: Portion) -> None:
+        """Note that the program asks for the next record of the portion."""
+        self._positions[portion.partition].done = portion.start
 
-    def handed(self, at: TopicPartition) -> int | None:
-        """The offset of the next record that the program gets; None while that is not known."""
-        place = self._places.get(at)
-        return None if place is None else self._handed(at, place)
+    def handed(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the next record for the program, None while it is unknown."""
+        position = self._positions.get(partition)
+        return None if position is None else self._handed(partition, position)
 
-    def epoch(self, at: TopicPartition) -> int:
-        """The leader epoch of what was handed out last, as far as known."""
-        return self._places[at].epoch
+    def epoch(self, partition: TopicPartition) -> int:
+        """Return the leader epoch of the records handed out last, -1 if unknown."""
+        return self._positions[partition].epoch
 
-    def topic_id(self, at: TopicPartition) -> UUID | None:
-        """The topic that the partition's offsets are of, as far as known."""
-        place = self._places.get(at)
-        return None if place is None else place.topic_id
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Return the id of the topic that the offsets belong to, None if unknown."""
+        position = self._positions.get(partition)
+        return None if position is None else position.topic_id
 
     def all_handed(self) -> dict[TopicPartition, Committed]:
-        """Everything that the program got, as offsets to commit."""
-        return {at: place.told(self._handed(at, place)) for at, place in list(self._places.items())}
+        """Return everything that the program received, as offsets to commit."""
+        return {tp: position.as_committed(self._handed(tp, position)) for tp, position in list(self._positions.items())}
 
     def all_done(self) -> dict[TopicPartition, Committed]:
-        """What the program is through with and is not committed yet."""
+        """Return what the program finished and is not committed yet."""
         if self.underway is not None:
             self._note_done(self.underway)
-        return {at: place.told(place.done) for at, place in self._places.items() if place.done != place.committed}
+        return {
+            tp: position.as_committed(position.done)
+            for tp, position in self._positions.items()
+            if position.done != position.committed
+        }
 
     def committed(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """The group has these offsets now."""
-        for at, told in offsets.items():
-            place = self._places.get(at)
-            if place is not None and told.topic_id in (None, place.topic_id):
-                place.committed = told.offset
-                # What the program has committed itself it is through with: the next automatic commit goes not back.
-                place.done = max(place.done, min(told.offset, self._handed(at, place)))
+        """Note that the group has these offsets now."""
+        for partition, committed in offsets.items():
+            position = self._positions.get(partition)
+            if position is not None and committed.topic_id in (None, position.topic_id):
+                position.committed = committed.offset
+                # The program finished what it committed itself: the next automatic commit must not go back.
+                position.done = max(position.done, min(committed.offset, self._handed(partition, position)))
 
     def _note_done(self, portion: Portion) -> None:
         if portion.used:
-            place = self._places[portion.at]
-            place.done = max(place.done, portion.done)
+            position = self._positions[portion.partition]
+            position.done = max(position.done, portion.done)
 
-    def _handed(self, at: TopicPartition, place: _Place) -> int:
+    def _handed(self, partition: TopicPartition, position: _Position) -> int:
         portion = self.underway
-        return portion.start if portion is not None and portion.at == at else place.handed
+        return portion.start if portion is not None and portion.partition == partition else position.handed

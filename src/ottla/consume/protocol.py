@@ -1,7 +1,7 @@
-"""The protocol that a member speaks: the one its program names, or the one that suits the group and its brokers.
+"""Chooses the protocol of a group member: the one that the program names, or the one that fits group and brokers.
 
-A machine that first asks what the group is, and from then on is the machine of the protocol that was chosen: the
-classic one for a classic group with live members and for brokers before 4.0, else that of KIP-848. Pure.
+A state machine that first asks for the type of the group and then becomes the machine of the chosen protocol: classic
+for a classic group with live members and for brokers before 4.0, otherwise KIP-848. Pure.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ottla.net import Topic
 
 DESCRIBE_GROUPS = 15
 _FIRST_STABLE = 1
-"""The version of ConsumerGroupHeartbeat with which KIP-848 became part of Kafka (4.0); 3.x had previews."""
-_LIVE = {"Stable", "PreparingRebalance", "CompletingRebalance"}
-_NOT_HERE = {ErrorCode.unsupported_version, ErrorCode.group_id_not_found}
+"""The version of ConsumerGroupHeartbeat with which KIP-848 became stable (Kafka 4.0); 3.x had previews."""
+_LIVE_STATES = {"Stable", "PreparingRebalance", "CompletingRebalance"}
+_UNAVAILABLE = {ErrorCode.unsupported_version, ErrorCode.group_id_not_found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What every machine needs. `seconds` is for a request that waits for nobody."""
+    """What every machine needs. `seconds` is the time limit of a request that does not wait for other members."""
 
     options: GroupOptions
-    holdings: OwnedPartitions
+    ownership: OwnedPartitions
     member_id: str
     waits: Waits
     seconds: float
@@ -38,17 +38,17 @@ class MemberSettings:
 
 
 class ChosenProtocol:
-    """Behaves like the machine of the protocol in use."""
+    """Behaves like the machine of the protocol in use. Implements `steps.Machine`."""
 
-    def __init__(self, group: str, setting: MemberSettings) -> None:
+    def __init__(self, group: str, settings: MemberSettings) -> None:
         self.notes: list[str] = []
         self._group = group
-        self._setting = setting
+        self._settings = settings
         self._machine = self._first()
 
     @property
     def protocol(self) -> Protocol | None:
-        """The one in use, None while that is open."""
+        """The protocol in use, None until it is decided."""
         match self._machine:
             case Modern():
                 return Protocol.CONSUMER
@@ -58,54 +58,54 @@ class ChosenProtocol:
 
     @property
     def member_id(self) -> str:
-        """Empty while it has none."""
+        """The member id, empty until it has one."""
         return self._machine.member_id
 
     @property
     def generation(self) -> int:
-        """-1 while it is no member."""
+        """The generation or member epoch, -1 while not a member."""
         return self._machine.generation
 
     def step(self, now: float, *, topics: frozenset[str], polled: float) -> Step:
-        """What to do next."""
+        """Return the next step."""
         try:
             return self._machine.step(now, topics=topics, polled=polled)
         finally:
             self._take_notes()
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:
-        """The coordinator answered."""
-        self._or_classic(lambda: self._machine.answered(ask, response, now))
-        if isinstance(self._machine, _Question) and self._machine.answer is not None:
+        """Process a response of the coordinator."""
+        self._fall_back_to_classic(lambda: self._machine.answered(ask, response, now))
+        if isinstance(self._machine, _GroupTypeQuery) and self._machine.answer is not None:
             self._machine = self._modern() if self._machine.answer is Protocol.CONSUMER else self._classic()
 
     def learned(self, topics: Collection[Topic], now: float) -> None:
-        """What a `Look` found."""
+        """Process the metadata that a `Look` asked for."""
         self._machine.learned(topics, now)
 
     def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
-        """A step could not be carried out."""
-        self._or_classic(lambda: self._machine.failed(step, error, now))
+        """Process the failure of a step."""
+        self._fall_back_to_classic(lambda: self._machine.failed(step, error, now))
 
     def farewell(self) -> Ask | None:
-        """How to leave."""
+        """Return the request that leaves, if any."""
         return self._machine.farewell()
 
     def _first(self) -> Machine:
-        match self._setting.options.protocol:
+        match self._settings.options.protocol:
             case Protocol.CONSUMER:
                 return self._modern()
             case Protocol.CLASSIC:
                 return self._classic()
-        return _Question(self._group, self._setting)
+        return _GroupTypeQuery(self._group, self._settings)
 
-    def _or_classic(self, act: Callable[[], None]) -> None:
-        """Where the program leaves the protocol open, some errors at the door of one lead to the other."""
+    def _fall_back_to_classic(self, call: Callable[[], None]) -> None:
+        """If the program left the protocol open, switch to classic when joining shows that KIP-848 is unavailable."""
         try:
-            act()
+            call()
         except OttlaError as error:
-            is_open = self._setting.options.protocol is Protocol.AUTO and self.generation < 0
-            if not is_open or isinstance(self._machine, Classic) or not _not_to_be_had(error):
+            is_open = self._settings.options.protocol is Protocol.AUTO and self.generation < 0
+            if not is_open or isinstance(self._machine, Classic) or not _is_unavailable(error):
                 raise
             self._machine = self._classic()
         finally:
@@ -116,43 +116,43 @@ class ChosenProtocol:
         self._machine.notes.clear()
 
     def _modern(self) -> Modern:
-        setting = self._setting
+        settings = self._settings
         return Modern(
             self._group,
-            options=setting.options,
-            holdings=setting.holdings,
-            member_id=setting.member_id,
-            waits=setting.waits,
-            seconds=setting.seconds,
-            lowest=_FIRST_STABLE if setting.options.protocol is Protocol.AUTO else 0,
+            options=settings.options,
+            ownership=settings.ownership,
+            member_id=settings.member_id,
+            waits=settings.waits,
+            seconds=settings.seconds,
+            lowest=_FIRST_STABLE if settings.options.protocol is Protocol.AUTO else 0,
         )
 
     def _classic(self) -> Classic:
-        setting = self._setting
+        settings = self._settings
         return Classic(
             self._group,
-            options=setting.options,
-            holdings=setting.holdings,
-            waits=setting.waits,
-            seconds=setting.seconds,
-            metadata_age=setting.metadata_age,
+            options=settings.options,
+            ownership=settings.ownership,
+            waits=settings.waits,
+            seconds=settings.seconds,
+            metadata_age=settings.metadata_age,
         )
 
 
-class _Question:
-    """Asks what the group is; `answer` is None until that is known."""
+class _GroupTypeQuery:
+    """Asks for the type of the group; `answer` is None until it is known."""
 
-    def __init__(self, group: str, setting: MemberSettings) -> None:
+    def __init__(self, group: str, settings: MemberSettings) -> None:
         self.member_id = ""
         self.generation = -1
         self.notes: list[str] = []
         self.answer: Protocol | None = None
         self._group = group
-        self._seconds = setting.seconds
-        self._pace = Pace(setting.waits, session_timeout=setting.options.session_timeout)
+        self._seconds = settings.seconds
+        self._pace = Pace(settings.waits, session_timeout=settings.options.session_timeout)
 
     def step(self, now: float, *, topics: frozenset[str], polled: float) -> Step:
-        """Asks, once there is something to join for."""
+        """Ask as soon as there are topics to join for."""
         if not topics:
             return Rest()
         if now < self._pace.not_before:
@@ -161,25 +161,25 @@ class _Question:
         return Ask(DESCRIBE_GROUPS, f"looking at group {self._group}", fields, self._seconds)
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:
-        """A group that is not there, or of another kind, is not found (KIP-1043), or dead to older versions."""
+        """Process the answer. A missing group, or one of another type, is not found (KIP-1043) or dead."""
         error = refusal(ask, response)
         if error is not None and error.code is not ErrorCode.group_id_not_found:
             self.failed(ask, error, now)
             return
-        is_classic = error is None and response.groups[0].group_state in _LIVE
+        is_classic = error is None and response.groups[0].group_state in _LIVE_STATES
         self.answer = Protocol.CLASSIC if is_classic else Protocol.CONSUMER
 
     def learned(self, topics: Collection[Topic], now: float) -> None:
-        """It asked for none."""
+        """Do nothing: this machine never looks up topics."""
 
     def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
-        """Tries again later."""
+        """Retry later. Raises the error if a retry would only repeat it."""
         self._pace.failed(error, now)
 
     def farewell(self) -> Ask | None:
-        """There is nothing to leave."""
+        """Return None: there is no membership to leave."""
         return None
 
 
-def _not_to_be_had(error: OttlaError) -> bool:
-    return isinstance(error, UnsupportedFormat) or (isinstance(error, BrokerError) and error.code in _NOT_HERE)
+def _is_unavailable(error: OttlaError) -> bool:
+    return isinstance(error, UnsupportedFormat) or (isinstance(error, BrokerError) and error.code in _UNAVAILABLE)

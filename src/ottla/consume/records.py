@@ -1,4 +1,4 @@
-"""Records one by one, for programs that want them so: an Arrow batch comes in, `Record` values go out."""
+"""Turns an Arrow batch into `Record` values, for programs that process records one by one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Pairs = tuple[tuple[str, bytes | None], ...]
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch that has all columns. All of them are of one partition."""
+    """Yield the records of a batch that has all columns and is of one partition."""
     if not len(batch):
         return iter(())
-    # All that happens for each record happens in C.
+    # Everything per record runs in C.
     rows = zip(
         repeat(batch.column("topic")[0].as_py()),
         repeat(batch.column("partition")[0].as_py()),
@@ -40,5 +40,5 @@ def _headers(column: pa.Array) -> Iterable[Pairs]:
     return repeat(()) if column.null_count == len(column) else map(_pairs, column.to_pylist())
 
 
-def _pairs(listed: list[dict[str, Any]] | None) -> Pairs:
-    return tuple((pair["key"], pair["value"]) for pair in listed) if listed else ()
+def _pairs(headers: list[dict[str, Any]] | None) -> Pairs:
+    return tuple((header["key"], header["value"]) for header in headers) if headers else ()

@@ -1,7 +1,7 @@
-"""Finds out where a consumer begins in partitions that are new to it: where its group is, or else at `start`.
+"""Finds the start offset of partitions that are new to a consumer: the group's committed offset, otherwise `start`.
 
-Partitions without a place come in; they are begun, or fail with what is to be said about them. Brokers are asked
-beside the program, which may get records of other partitions meanwhile.
+Partitions without a position come in; the dispenser starts them, or gets the error to raise for them. The brokers are
+asked in the background, so that the program can read other partitions meanwhile.
 """
 
 from __future__ import annotations
@@ -30,127 +30,133 @@ Start = str | datetime
 _ERROR = "error"
 
 
-class _Found(NamedTuple):
-    """What the group has committed, where the others begin, and of which topics all that is."""
+class _Lookup(NamedTuple):
+    """Committed offsets, start offsets of the other partitions, and the topic ids that they belong to."""
 
     committed: dict[TopicPartition, Committed]
-    begun: dict[TopicPartition, int]
+    starts: dict[TopicPartition, int]
     ids: dict[str, UUID | None]
 
 
 class StartPositions:
-    """`start` is for partitions of which the group has committed nothing; without a group, for all."""
+    """`start` applies to partitions without a committed offset; without a group, to all."""
 
     def __init__(
         self,
         cluster: Cluster,
-        handing: Dispenser,
+        dispenser: Dispenser,
         *,
-        errands: BackgroundTasks,
+        background: BackgroundTasks,
         member: Callable[[], GroupMember] | None,
         start: Start,
         isolation: Isolation,
     ) -> None:
         self._cluster = cluster
-        self._handing = handing
-        self._errands = errands
+        self._dispenser = dispenser
+        self._background = background
         self._member = member
         self._start = start
         self._isolation = isolation
         self._numbers = itertools.count()
-        self._searches: dict[int, Partitions] = {}
-        self._left: dict[TopicPartition, Committed] = {}
-        """Where partitions were when they were let go of last, and of which topic."""
+        self._lookups: dict[int, Partitions] = {}
+        self._last_positions: dict[TopicPartition, Committed] = {}
+        """Where released partitions were last, and of which topic."""
         self._failures = 0
         self._not_before = 0.0
 
-    def look(self, held: Partitions) -> None:
-        """Begins what has a place by now, and searches for those that have none."""
-        if len(self._handing.positions) == len(held) or time.monotonic() < self._not_before:
+    def update(self, held: Partitions) -> None:
+        """Look up the partitions that have no position and no lookup running. Call it on every poll."""
+        if len(self._dispenser.positions) == len(held) or time.monotonic() < self._not_before:
             return
-        self._searches = {n: these for n, these in self._searches.items() if self._errands.busy(("places", n))}
-        searched = frozenset[TopicPartition]().union(*self._searches.values())
-        missing = frozenset(at for at in held if at not in self._handing.positions)
-        missing -= searched | self._handing.failed
+        self._lookups = {n: partitions for n, partitions in self._lookups.items() if self._is_running(n)}
+        in_progress = frozenset[TopicPartition]().union(*self._lookups.values())
+        missing = frozenset(partition for partition in held if partition not in self._dispenser.positions)
+        missing -= in_progress | self._dispenser.failed
         if missing:
-            self._search(missing)
+            self._start_lookup(missing)
 
     def forget(self, partitions: Partitions) -> None:
-        """What is being found out about these does not count any more."""
-        self._searches = {number: these - partitions for number, these in self._searches.items()}
+        """Ignore the results of running lookups for these partitions."""
+        self._lookups = {number: in_progress - partitions for number, in_progress in self._lookups.items()}
 
-    def leave(self, partitions: Partitions) -> None:
-        """They are about to be let go of, and may come back when another topic has the name."""
-        handed, told = self._handing.positions.all_handed(), self._handing.replaced
-        self._left |= {at: handed[at] for at in partitions if at in handed and at not in told}
+    def remember(self, partitions: Partitions) -> None:
+        """Keep the positions of partitions that are about to be released: they may return with another topic's id."""
+        handed, replaced = self._dispenser.positions.all_handed(), self._dispenser.replaced
+        self._last_positions |= {tp: handed[tp] for tp in partitions if tp in handed and tp not in replaced}
 
-    def _search(self, missing: Partitions) -> None:
+    def _is_running(self, number: int) -> bool:
+        return self._background.busy(("start positions", number))
+
+    def _start_lookup(self, missing: Partitions) -> None:
         number = next(self._numbers)
-        self._searches[number] = missing
-        self._errands.run(
-            ("places", number),
-            lambda: self._find(missing),
-            done=lambda found: self._found(number, found),
+        self._lookups[number] = missing
+        self._background.run(
+            ("start positions", number),
+            lambda: self._look_up(missing),
+            done=lambda lookup: self._apply(number, lookup),
             failed=lambda error: self._failed(number, error),
         )
 
-    def _found(self, number: int, found: _Found) -> None:
+    def _apply(self, number: int, lookup: _Lookup) -> None:
         self._failures = 0
-        for at in sorted(self._searches.pop(number, frozenset())):
-            if at in self._handing.positions:
-                continue  # the program went elsewhere meanwhile
-            topic_id = found.ids.get(at.topic)
-            if at in found.committed:
-                offset, epoch, *_ = found.committed[at]
-                self._handing.begin(at, offset, epoch=epoch, committed=offset, topic_id=topic_id)
-            elif (before := self._predecessor(at, topic_id)) is not None:
-                self._handing.begin(at, before.offset, topic_id=before.topic_id)
-            elif at in found.begun:
-                self._handing.begin(at, found.begun[at], topic_id=topic_id)
+        for partition in sorted(self._lookups.pop(number, frozenset())):
+            if partition in self._dispenser.positions:
+                continue  # The program has set a position in the meantime.
+            topic_id = lookup.ids.get(partition.topic)
+            if partition in lookup.committed:
+                offset, epoch, *_ = lookup.committed[partition]
+                self._dispenser.begin(partition, offset, epoch=epoch, committed=offset, topic_id=topic_id)
+            elif (predecessor := self._predecessor(partition, topic_id)) is not None:
+                self._dispenser.begin(partition, predecessor.offset, topic_id=predecessor.topic_id)
+            elif partition in lookup.starts:
+                self._dispenser.begin(partition, lookup.starts[partition], topic_id=topic_id)
             else:
-                reason = f"group {self._group} has committed nothing for {at}, and start is 'error'"
-                self._handing.fail(at, InputError(f"{reason}: seek to where it should begin"))
+                reason = f"group {self._group} has no committed offset for {partition}, and start is 'error'"
+                self._dispenser.fail(partition, InputError(f"{reason}: seek to the offset where it should start"))
 
-    def _predecessor(self, at: TopicPartition, topic_id: UUID | None) -> Committed | None:
-        """Where this consumer was in an earlier topic of the name. Where it goes on is for `on_lost` to say then, and
-        not for `start`: it is found replaced, as if it had never been let go of."""
-        left = self._left.pop(at, None)
-        return None if left is None or None in (left.topic_id, topic_id) or left.topic_id == topic_id else left
+    def _predecessor(self, partition: TopicPartition, topic_id: UUID | None) -> Committed | None:
+        """Return where this consumer was in an earlier topic of the same name, if anywhere.
+
+        Then `on_lost` decides where reading continues, not `start`: the topic counts as replaced, as if the partition
+        had never been released.
+        """
+        last = self._last_positions.pop(partition, None)
+        return None if last is None or None in (last.topic_id, topic_id) or last.topic_id == topic_id else last
 
     def _failed(self, number: int, error: OttlaError) -> None:
-        these = self._searches.pop(number, frozenset())
-        if _may_go_by(error):
+        partitions = self._lookups.pop(number, frozenset())
+        if _is_transient(error):
             self._failures += 1
             self._not_before = time.monotonic() + self._cluster.retry.wait(self._failures, 1.0)
-            _log.warning("where to begin could not be found out, and is tried again: %s", error)
+            _log.warning("could not look up start offsets, retrying: %s", error)
             return
-        for at in these:
-            if at not in self._handing.positions:
-                self._handing.fail(at, error)
+        for partition in partitions:
+            if partition not in self._dispenser.positions:
+                self._dispenser.fail(partition, error)
 
     @property
     def _group(self) -> str | None:
         return None if self._member is None else self._member().group
 
-    def _find(self, new: Collection[TopicPartition]) -> _Found:
+    def _look_up(self, new: Collection[TopicPartition]) -> _Lookup:
         deadline = Deadline.after(self._cluster.timeouts.total)
-        # From the brokers, not from memory: what is remembered may be an earlier topic of the same name.
-        topics = self._cluster.metadata({at.topic for at in new}, deadline=deadline).topics
+        # Ask the brokers: cached metadata may describe an earlier topic of the same name.
+        topics = self._cluster.metadata({partition.topic for partition in new}, deadline=deadline).topics
         ids = {name: topic.id for name, topic in topics.items()}
         committed: dict[TopicPartition, Committed] = {}
         if self._member is not None:
-            # A transaction that is about to change an offset is waited for (KIP-447).
+            # Wait for open transactions that are about to change an offset (KIP-447).
             stable = Isolation.READ_COMMITTED
             committed = fetch_committed(
                 self._cluster, self._member(), new, isolation=stable, ids=ids, deadline=deadline
             )
-        missing = [at for at in new if at not in committed]
+        missing = [partition for partition in new if partition not in committed]
         if not missing or self._start == _ERROR:
-            return _Found(committed, {}, ids)
-        begun = bounds.resolve(self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline)
-        return _Found(committed, begun, ids)
+            return _Lookup(committed, {}, ids)
+        starts = bounds.resolve(self._cluster, missing, self._start, isolation=self._isolation, deadline=deadline)
+        return _Lookup(committed, starts, ids)
 
 
-def _may_go_by(error: OttlaError) -> bool:
-    # A group that moves on is asked again as the member that this consumer is by then.
+def _is_transient(error: OttlaError) -> bool:
+    # If the group moved on, ask again under the new generation.
     return worth_repeating(error) or (isinstance(error, BrokerError) and error.code in GROUP_MOVED_ON)

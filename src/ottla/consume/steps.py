@@ -1,7 +1,7 @@
-"""What a state machine of group membership wants done next, and the interface that the driver knows of it.
+"""The steps that a state machine of group membership asks for, and the interface of these machines.
 
-Steps go out, answers, failures and metadata come in, always with the time. Pure values; who carries a step out, and on
-which connection, is the driver's affair.
+Steps go out; responses, failures and metadata come in, always with the time. Pure values: the driver (`membership.py`)
+decides on which thread and connection a step runs.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ottla.net import Refresh, Topic
 from ottla.net.attempts import worth_repeating
 
 Waits = Callable[[int], float]
-"""Seconds to wait after so many failures in a row."""
+"""Returns the seconds to wait after a number of consecutive failures."""
 PATIENCE = 5.0
-"""Seconds beyond the time that a broker may take for an answer by its own rules."""
+"""Seconds added to the time that a broker may take for a response by its own rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send this to the coordinator of the group; the answer must be there within `seconds`."""
+    """Send this request to the group's coordinator; the response must arrive within `seconds`."""
 
     api: int
     what: str
     fields: Mapping[str, Any]
     seconds: float
     lowest: int = 0
-    """The oldest version of the API that will do."""
+    """The oldest API version that is sufficient."""
     patient: bool = False
-    """The coordinator answers when other members have done something."""
+    """Whether the coordinator holds the response back until other members act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Find out about these topics."""
+    """Look up the metadata of these topics."""
 
     topics: frozenset[str]
     refresh: Refresh
@@ -45,7 +45,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Nothing to do before `until`, unless the program does something."""
+    """Do nothing before `until`, unless the program does something."""
 
     until: float = inf
 
@@ -54,7 +54,7 @@ Step = Ask | Look | Rest
 
 
 class Machine(Protocol):
-    """One way of being a member. Methods raise the error that ends the membership."""
+    """One protocol of membership. Methods raise the error that ends the membership."""
 
     member_id: str
     notes: list[str]
@@ -62,26 +62,26 @@ class Machine(Protocol):
 
     @property
     def generation(self) -> int:
-        """Generation or member epoch; -1 while it is no member."""
+        """The generation or member epoch; -1 while not a member."""
 
     def step(self, now: float, *, topics: frozenset[str], polled: float) -> Step:
-        """What to do next; `polled` is when the program last asked for records."""
+        """Return the next step; `polled` is when the program last asked for records."""
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:
-        """The coordinator answered."""
+        """Process a response of the coordinator."""
 
     def learned(self, topics: Collection[Topic], now: float) -> None:
-        """What a `Look` found."""
+        """Process the metadata that a `Look` asked for."""
 
     def failed(self, step: Ask | Look, error: OttlaError, now: float) -> None:
-        """A step could not be carried out; whether the coordinator got the request is not known."""
+        """Process the failure of a step; it is unknown whether the coordinator received the request."""
 
     def farewell(self) -> Ask | None:
-        """How to leave, if there is anything to leave."""
+        """Return the request that leaves, if there is a membership to leave."""
 
 
 class Pace:
-    """Failures in a row, the pause that they demand, and when the coordinator was last heard."""
+    """Counts consecutive failures, paces retries, and tracks the last response of the coordinator."""
 
     def __init__(self, waits: Waits, *, session_timeout: float) -> None:
         self._waits = waits
@@ -96,26 +96,26 @@ class Pace:
         return self._heard + self._session_timeout
 
     def succeeded(self, now: float) -> None:
-        """The coordinator answered as a member hopes."""
+        """Note a successful response."""
         self._failures = 0
         self._heard = now
         self.not_before = -inf
 
     def stumbled(self, now: float) -> None:
-        """Try again, but not at once."""
+        """Note a failure: retry after a pause."""
         self._failures += 1
         self.not_before = now + self._waits(self._failures)
 
     def failed(self, error: OttlaError, now: float) -> None:
-        """Raises the error if another attempt would only repeat it."""
+        """Note a failure. Raises the error if a retry would only repeat it."""
         if not worth_repeating(error):
             raise error
         self.stumbled(now)
 
 
 def refusal(ask: Ask, response: Any) -> BrokerError | None:
-    """The error in an answer; DescribeGroups has it in its only group."""
-    judged = response if hasattr(response, "error_code") else response.groups[0]
-    if judged.error_code is ErrorCode.none:
+    """Return the error of a response, if any. DescribeGroups has it in its only group."""
+    result = response if hasattr(response, "error_code") else response.groups[0]
+    if result.error_code is ErrorCode.none:
         return None
-    return BrokerError(judged.error_code, ask.what, getattr(judged, "error_message", None))
+    return BrokerError(result.error_code, ask.what, getattr(result, "error_message", None))

@@ -1,7 +1,7 @@
-"""What a consumer has subscribed to, and the membership in its group that comes of it.
+"""The subscription of a consumer, and its membership in the group.
 
-Names or a pattern come in from the program; the group is joined when the first records are asked for, and hears of
-every change. Topics that match a pattern are looked for beside the program, again and again.
+Topic names or a pattern come in from the program. The group is joined when the program first asks for records, and gets
+every later change. Topics that match a pattern are looked up periodically in the background.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ottla.net.background import BackgroundTasks
 
 _log = logging.getLogger(__name__)
 _PATTERN_SECONDS = 10.0
-"""How often topics are matched with a pattern, at least."""
+"""Maximum seconds between two lookups of the topics that match a pattern."""
 
 
 class Subscription:
-    """Of one consumer, and used by the program's thread. Without a group there is never a membership."""
+    """Only the program's thread may use it. Without a group, `membership` stays None."""
 
     def __init__(
         self,
@@ -32,40 +32,40 @@ class Subscription:
         group: str | None,
         *,
         options: GroupOptions,
-        errands: BackgroundTasks,
+        background: BackgroundTasks,
         changed: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._group = group
         self._options = options
-        self._errands = errands
+        self._background = background
         self._changed = changed
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._match_at = math.inf
         self._checked: frozenset[str] | None = None
         """Topics that are known to exist."""
-        self._unknown: OttlaError | None = None
-        """Why it is not known whether they do; the program has not heard of it yet."""
+        self._check_error: OttlaError | None = None
+        """Why that check failed; not raised yet."""
         self.membership: Membership | None = None
-        """There from the first time on that records were asked for."""
+        """Set when the program first asks for records."""
 
     @property
-    def is_there(self) -> bool:
-        """Whether the program has ever subscribed to something."""
+    def has_subscribed(self) -> bool:
+        """Whether the program ever subscribed."""
         return bool(self._topics) or self._pattern is not None or self.membership is not None
 
     @property
     def member(self) -> GroupMember:
-        """Who this consumer is in its group at the moment."""
+        """The current membership of this consumer in its group."""
         return GroupMember(self._group or "") if self.membership is None else self.membership.member
 
     def keeps(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that nobody else can have yet."""
+        """Return those of the partitions that no other member can have yet."""
         return partitions if self.membership is None else self.membership.keeps(partitions)
 
-    def want(self, topics: frozenset[str] | re.Pattern[str]) -> None:
-        """These instead of those before. A name that does not exist is told at once when the group is joined."""
+    def change(self, topics: frozenset[str] | re.Pattern[str]) -> None:
+        """Replace the subscription. Raises `BrokerError` for a missing topic if the group is already joined."""
         if isinstance(topics, re.Pattern):
             self._pattern, self._topics, self._match_at = topics, frozenset(), 0.0
             return
@@ -75,17 +75,17 @@ class Subscription:
         self._pattern, self._topics = None, topics
 
     def join(self) -> None:
-        """Becomes a member, unless it is one, or nothing is subscribed to, or it is not known yet whether that exists.
+        """Join the group. Does nothing if already joined, without a subscription, or until the topics are checked.
 
-        Raises once when that cannot be found out, or one does not; the next time it is looked for again.
+        Raises the error of that check once, for example for a missing topic; the next call checks again.
         """
-        if self.membership is not None or not self.is_there:
+        if self.membership is not None or not self.has_subscribed:
             return
-        if self._unknown is not None:
-            error, self._unknown = self._unknown, None
+        if self._check_error is not None:
+            error, self._check_error = self._check_error, None
             raise error
         if self._topics and self._topics != self._checked:
-            self._look_up(self._topics)
+            self._check_in_background(self._topics)
             return
         membership = Membership(self._cluster, self._group or "", options=self._options, changed=self._changed)
         try:
@@ -97,8 +97,8 @@ class Subscription:
             membership.leave(0.0)
             raise
 
-    def look(self, now: float) -> None:
-        """Looks for topics that match, now and then."""
+    def match_topics(self, now: float) -> None:
+        """Look up the topics that match the pattern, if it is time."""
         pattern = self._pattern
         if pattern is None or now < self._match_at:
             return
@@ -109,26 +109,26 @@ class Subscription:
                 self.membership.subscribe(names)
 
         def failed(error: OttlaError) -> None:
-            _log.warning("topics could not be matched with %s: %s", pattern.pattern, error)
+            _log.warning("could not look up the topics that match %s: %s", pattern.pattern, error)
 
-        self._errands.run(("match", pattern), lambda: self._matching(pattern), done=done, failed=failed)
+        self._background.run(("match", pattern), lambda: self._matching_topics(pattern), done=done, failed=failed)
 
-    def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+    def _matching_topics(self, pattern: re.Pattern[str]) -> frozenset[str]:
         topics = self._cluster.metadata(None).topics.values()
         return frozenset(topic.name for topic in topics if not topic.internal and pattern.fullmatch(topic.name))
 
-    def _look_up(self, names: frozenset[str]) -> None:
-        """Beside the program, whose call may have less time than brokers need that are away."""
+    def _check_in_background(self, names: frozenset[str]) -> None:
+        """Check in the background: the program's call may have less time than it takes to reach the brokers."""
 
         def done(_: None) -> None:
             self._checked = names
 
         def failed(error: OttlaError) -> None:
             if names == self._topics:
-                self._unknown = error
+                self._check_error = error
 
-        self._errands.run(("topics", names), lambda: self._check(names), done=done, failed=failed)
+        self._background.run(("topics", names), lambda: self._check(names), done=done, failed=failed)
 
     def _check(self, names: frozenset[str]) -> None:
         for name in names:
-            self._cluster.topic(name)  # a misspelt name is told at once
+            self._cluster.topic(name)  # Raises for a missing topic.

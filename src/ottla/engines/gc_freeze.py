@@ -1,6 +1,6 @@
-"""Keeps small tasks small: what a Python worker has loaded is put out of the garbage collector's sight.
+"""Keeps small tasks fast: takes the modules that a Python worker has loaded out of the garbage collector's view.
 
-Called at the end of a task, in Spark's workers; it takes effect once in each process and changes nothing else.
+Spark's workers call this at the end of a task. It takes effect once per process and changes nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import gc
 
 @functools.cache
 def settle() -> None:
-    """Spark's daemon collects garbage after every task. What the first task has imported (Spark, Arrow) is none, but
-    looking through it takes 20 ms, as long as an empty task."""
+    """Freeze all live objects, once per process."""
+    # Spark's daemon collects garbage after every task. Scanning what the first task imported (Spark, Arrow) takes
+    # 20 ms, as long as an empty task, and frees nothing.
     gc.collect()
     gc.freeze()

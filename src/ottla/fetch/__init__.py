@@ -1,5 +1,6 @@
-"""Reading: offset ranges become Arrow or raw batches, fetched ahead from all leaders at once.
+"""Reading: turns offset ranges into Arrow or raw batches, fetched ahead from all leaders at once.
 
-`Reader` is the entrance. `cursor` says how far a partition is read and what an answer means (pure), `fetcher` is the
-thread that asks, `buffer` the bounded memory between the two, `places` turns what people say into offsets.
+`Reader` is the entry point. `cursor` knows how far a partition was read and what a response means (pure), `fetcher`
+sends the requests, `buffer` bounds the memory between the two, and `bounds` turns "earliest", a time or a group into
+offsets.
 """

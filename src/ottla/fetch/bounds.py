@@ -1,7 +1,7 @@
-"""Where to begin and to stop reading, as people say it: `"earliest"`, a time, an offset, what a group has committed.
+"""Where to start and stop reading, as users say it: `"earliest"`, a time, an offset, what a group has committed.
 
-Places come in, offsets and ranges for each partition go out. What must be asked of the brokers is asked here, all
-leaders at once.
+Bounds come in, offsets and ranges for each partition go out. Offsets that only brokers know are requested here, from
+all leaders at once. It reads no records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
 @dataclass(frozen=True, slots=True)
 class CommittedBy:
-    """Where a consumer group has got to; `otherwise` for partitions of which it has committed nothing."""
+    """The committed offsets of a consumer group. `otherwise` is for partitions without one.
+
+    Raises `InputError` if `otherwise` is neither "earliest" nor "latest".
+    """
 
     group: str
     otherwise: str = "earliest"
@@ -40,118 +43,126 @@ class CommittedBy:
 
 
 Bound = str | int | datetime | CommittedBy | Mapping[TopicPartition, int] | Mapping[int, int]
-"""A place in every partition of a topic."""
+"""A position in every partition of a topic."""
 
 
-def check(place: object, name: str) -> None:
-    """Refuses what is no place before anything is asked."""
-    match place:
+def check(bound: object, name: str) -> None:
+    """Check an argument before any request is sent. Raises `InputError` if it is not a bound."""
+    match bound:
         case "earliest" | "latest" | CommittedBy():
             return
         case datetime():
-            wire_timestamp(place)
+            wire_timestamp(bound)
             return
-        case int() if not isinstance(place, bool):
-            if place < 0:
-                raise InputError(f"{name} is offset {place}; offsets begin at 0")
+        case int() if not isinstance(bound, bool):
+            if bound < 0:
+                raise InputError(f"{name} is offset {bound}; offsets begin at 0")
             return
         case Mapping():
-            for key, offset in place.items():
+            for key, offset in bound.items():
                 if not isinstance(offset, int) or offset < 0:
                     raise InputError(f"{name}: the offset of {key} is {offset!r}; offsets are whole numbers from 0")
             return
-    raise InputError(f"{name} is {place!r}; accepted are {ACCEPTED}")
+    raise InputError(f"{name} is {bound!r}; accepted are {ACCEPTED}")
 
 
 def resolve(
     cluster: Cluster,
     partitions: Collection[TopicPartition],
-    place: Bound,
+    bound: Bound,
     *,
     isolation: Isolation,
     deadline: Deadline,
     ids: Mapping[str, UUID | None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset of the place in each of the partitions. A time after the last record is the end of the log.
+    """Return the offset of the bound in each partition. A time after the last record is the end of the log.
 
-    With the `ids` of the topics, what a group has committed for an earlier topic of the same name does not count.
+    With the `ids` of the topics, offsets that a group committed for an earlier topic of the same name are ignored.
+    Raises `InputError` if a mapping lacks a partition, and the errors of `Cluster.call` if brokers do not answer.
     """
-    match place:
+    match bound:
         case str():
-            return _find(cluster, partitions, _SPECS[place], isolation, deadline)
+            return _find(cluster, partitions, _SPECS[bound], isolation, deadline)
         case datetime():
-            found = _find(cluster, partitions, place, isolation, deadline)
-            after = [at for at, offset in found.items() if offset < 0]
-            ends = _find(cluster, after, OffsetSpec.LATEST, isolation, deadline) if after else {}
-            return {at: ends.get(at, offset) for at, offset in found.items()}
+            offsets = _find(cluster, partitions, bound, isolation, deadline)
+            past_end = [partition for partition, offset in offsets.items() if offset < 0]
+            ends = _find(cluster, past_end, OffsetSpec.LATEST, isolation, deadline) if past_end else {}
+            return offsets | ends
         case int():
-            return dict.fromkeys(partitions, place)
+            return dict.fromkeys(partitions, bound)
         case CommittedBy(group, otherwise):
             from ottla.admin.committed import fetch_committed
 
             committed = fetch_committed(cluster, GroupMember(group), partitions, ids=ids, deadline=deadline)
-            missing = [at for at in partitions if at not in committed]
+            missing = [partition for partition in partitions if partition not in committed]
             rest = _find(cluster, missing, _SPECS[otherwise], isolation, deadline) if missing else {}
-            return {at: committed[at].offset if at in committed else rest[at] for at in partitions}
-    return {at: _given(place, at) for at in partitions}
+            return {
+                partition: committed[partition].offset if partition in committed else rest[partition]
+                for partition in partitions
+            }
+    return {partition: _given(bound, partition) for partition in partitions}
 
 
-def _given(place: Mapping[TopicPartition, int] | Mapping[int, int], at: TopicPartition) -> int:
-    given: dict[object, int] = dict(place.items())
-    offset = given.get(at, given.get(at.partition))
+def _given(bound: Mapping[TopicPartition, int] | Mapping[int, int], tp: TopicPartition) -> int:
+    offsets: dict[object, int] = dict(bound.items())
+    offset = offsets.get(tp, offsets.get(tp.partition))
     if offset is None:
-        raise InputError(f"no offset is given for {at}; those given are for {', '.join(map(str, place)) or 'none'}")
+        raise InputError(f"no offset is given for {tp}; those given are for {', '.join(map(str, bound)) or 'none'}")
     return offset
 
 
-class Beyond(NamedTuple):
-    """An offset at which reading was to begin, and where the log has ended before it."""
+class BeyondEnd(NamedTuple):
+    """A start offset behind the end of its log."""
 
-    at: TopicPartition
+    partition: TopicPartition
     offset: int
-    ends: LogExtent
+    extent: LogExtent
 
 
-def beyond(
+def beyond_end(
     cluster: Cluster,
-    place: Bound,
+    bound: Bound,
     starts: Mapping[TopicPartition, int],
     stops: Mapping[TopicPartition, int],
     *,
     deadline: Deadline,
-) -> list[Beyond]:
-    """The partitions in which `place`, at `starts`, lies behind everything that was ever written.
+) -> list[BeyondEnd]:
+    """Return the partitions in which `bound`, at `starts`, lies behind everything that was ever written.
 
-    An offset for all partitions is a place as long as one of them has it.
+    None of them if the bound is one offset for all partitions and at least one partition has it.
     """
-    suspects = [at for at, offset in starts.items() if offset > stops[at]]
-    if not suspects or isinstance(place, str | datetime):
+    suspects = [partition for partition, offset in starts.items() if offset > stops[partition]]
+    if not suspects or isinstance(bound, str | datetime):
         return []
-    # Records of open transactions are there.
+    # Uncommitted, because records of open transactions count as written.
     first, last = (
         _find(cluster, suspects, spec, Isolation.READ_UNCOMMITTED, deadline)
         for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
     )
-    found = [Beyond(at, starts[at], LogExtent(first[at], last[at])) for at in suspects if starts[at] > last[at]]
-    return [] if isinstance(place, int) and len(found) < len(starts) else found
+    beyond = [
+        BeyondEnd(partition, starts[partition], LogExtent(first[partition], last[partition]))
+        for partition in suspects
+        if starts[partition] > last[partition]
+    ]
+    return [] if isinstance(bound, int) and len(beyond) < len(starts) else beyond
 
 
-def mentioned(place: object) -> frozenset[object] | None:
-    """The partitions that a mapping names; None for any other place."""
-    return frozenset(place) if isinstance(place, Mapping) else None
+def named_partitions(bound: object) -> frozenset[object] | None:
+    """Return the partitions that a mapping names, None for any other bound."""
+    return frozenset(bound) if isinstance(bound, Mapping) else None
 
 
-def span(start: Mapping[TopicPartition, int], stop: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """A range for each partition; empty where it would end before it begins."""
-    return [OffsetRange(*at, first, max(first, stop[at])) for at, first in sorted(start.items())]
+def ranges_between(starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """Return a range for each partition, empty if it would end before it starts."""
+    return [OffsetRange(*partition, start, max(start, stops[partition])) for partition, start in sorted(starts.items())]
 
 
 def _find(
     cluster: Cluster,
     partitions: Collection[TopicPartition],
-    at: OffsetSpec | datetime,
+    spec: OffsetSpec | datetime,
     isolation: Isolation,
     deadline: Deadline,
 ) -> dict[TopicPartition, int]:
-    found = find_offsets(cluster, partitions, at=at, isolation=isolation, deadline=deadline)
-    return {partition: place.offset for partition, place in found.items()}
+    offsets = find_offsets(cluster, partitions, at=spec, isolation=isolation, deadline=deadline)
+    return {partition: entry.offset for partition, entry in offsets.items()}

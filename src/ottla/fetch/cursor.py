@@ -1,7 +1,7 @@
-"""How far one partition has been read: where the next request begins, where to stop, and what an answer means.
+"""The cursor of one partition: how far it was read, where to stop, and what a response means.
 
-Answers of a broker come in, `Piece` values (batches in order, without gaps that were not told) or what went wrong go
-out. Pure: the loop that owns a cursor gives it the time and does what it says.
+Responses of a broker come in; `Piece` values (batches in order, without unreported gaps) or errors go out. Pure: the
+loop that owns a cursor passes in the time and does what the cursor says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ottla.errors import BrokerError, CorruptBatch, OttlaError, WireError
+from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.model import TopicPartition
 from ottla.wire.batch import Batch, split
 from ottla.wire.fetch import Aborted, Diverging, Fetched, FetchPartition
@@ -19,14 +19,15 @@ from ottla.wire.scan import Batches
 
 END_OF_LOG = (1 << 63) - 1
 UNKNOWN = -1
+_OUT_OF_RANGE = int(ErrorCode.offset_out_of_range)
 _USUAL_BYTES = 1024.0
-"""What an offset takes in the log, until an answer tells."""
+"""What an offset takes in the log, until the first response shows it."""
 _SLACK, _SLACK_BYTES = 1.1, 1 << 16
-"""The rest of a range may have larger records than what was read of it last."""
+"""The rest of a range may have larger records than the part that was read."""
 
 
 class Checkpoint(NamedTuple):
-    """How far a cursor is for certain: up to what its reader has, or finds on the buffer."""
+    """A confirmed position of a cursor: behind what its reader has taken, or will find in the buffer."""
 
     position: int
     epoch: int
@@ -35,7 +36,7 @@ class Checkpoint(NamedTuple):
 
 
 class ResponseMemory:
-    """The memory of one answer; `pieces` of it are not used up yet."""
+    """The memory of one response. `pieces` counts those that are not used up yet."""
 
     __slots__ = ("pieces", "size_bytes")
 
@@ -45,9 +46,9 @@ class ResponseMemory:
 
 
 class Piece(NamedTuple):
-    """What one answer had for one partition: the records in `[start, stop)` of these batches.
+    """What one response had for one partition: the records in `[start, stop)` of these batches.
 
-    It begins where the one before it ended, unless the cursor went on elsewhere in between.
+    It starts where the piece before it ended, unless the cursor moved in between.
     """
 
     cursor: Cursor
@@ -57,51 +58,56 @@ class Piece(NamedTuple):
     next_offset: int
     memory: ResponseMemory
     topic_id: uuid.UUID | None = None
-    """The topic that they are of: another one may have its name by now."""
+    """The topic of the records: by now another topic may have its name."""
     epoch: int = UNKNOWN
-    """The leader epoch of the record before `next_offset`, as far as known."""
+    """The leader epoch of the record before `next_offset`, if known."""
 
-    def fact(self) -> Checkpoint:
-        """Where its reader is with it."""
+    def checkpoint(self) -> Checkpoint:
+        """Return the position of a reader that has taken the piece."""
         return Checkpoint(self.next_offset, self.epoch, self.topic_id, self.next_offset >= self.stop)
 
 
 class Failed(NamedTuple):
-    """A partition cannot be read on."""
+    """A partition that cannot be read any further."""
 
     cursor: Cursor
     error: OttlaError
 
-    def fact(self) -> Checkpoint:
-        """Where its reader is with it."""
-        return self.cursor.fact._replace(is_over=True)
+    def checkpoint(self) -> Checkpoint:
+        """Return the position of a reader that has taken the failure."""
+        return self.cursor.checkpoint._replace(is_over=True)
+
+
+Item = Piece | Failed
+"""What a reader gets."""
 
 
 class OutOfRange(NamedTuple):
-    """The broker has no such offset: find out what it has."""
+    """The broker has no such offset: look up which offsets it has."""
 
 
 class Diverged(NamedTuple):
-    """The log has other records by now than those that were read before this offset."""
+    """The log now has other records than those that were read before this offset."""
 
     where: Diverging
 
 
 class Cursor:
-    """One partition that is being read. The loop's thread changes it; `open` and `paused` are its user's."""
+    """One partition that is being read. Only the loop's thread changes it, except `open` and `paused`."""
 
     __slots__ = (
-        "at",
+        "bytes_per_offset",
+        "checkpoint",
         "clamped",
         "contradictions",
-        "density",
         "epoch",
-        "fact",
+        "failing_since",
         "failures",
-        "inquiry",
-        "is_asked",
-        "is_certain",
+        "generation",
+        "is_busy",
+        "is_id_confirmed",
         "is_over",
+        "last_error",
         "leader",
         "leader_epoch",
         "open",
@@ -111,107 +117,108 @@ class Cursor:
         "start",
         "stop",
         "topic_id",
-        "trouble",
-        "trouble_since",
+        "tp",
         "waiting_since",
     )
 
     def __init__(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         start: int,
         stop: int = END_OF_LOG,
         *,
         epoch: int = UNKNOWN,
         topic_id: uuid.UUID | None = None,
     ) -> None:
-        self.at = at
+        self.tp = tp
         self.start = start
-        """Of a range: nothing before it is handed out."""
+        """The start of the range: nothing before it is handed out."""
         self.position = start
-        """The next offset to ask for."""
+        """The next offset to fetch."""
         self.stop = stop
         self.epoch = epoch
-        """The leader epoch of the record before the position, as far as known."""
-        self.density = _USUAL_BYTES
-        """Bytes that an offset takes in the log, as of the last answer."""
+        """The leader epoch of the record before the position, if known."""
+        self.bytes_per_offset = _USUAL_BYTES
+        """The average size of an offset in the log, from the last response."""
         self.topic_id = topic_id
-        self.is_certain = topic_id is not None
-        """Whether its offsets are known to be of the topic with this id: because its user said so, or a broker had
-        records for it. Otherwise the id was only remembered, and may be that of an earlier topic of the name."""
+        self.is_id_confirmed = topic_id is not None
+        """Whether its offsets are known to belong to the topic with this id: the user said so, or a broker returned
+        records for it. Otherwise the id comes from cached metadata, and may be that of an earlier topic of the name."""
         self.leader = UNKNOWN
-        """The broker to ask; -1 while it must be looked up."""
+        """The broker to fetch from; -1 while it must be looked up."""
         self.leader_epoch = UNKNOWN
-        self.inquiry = 0
-        """Counts what was asked: answers to an older question are void, pieces that were fetched before are not."""
+        self.generation = 0
+        """Raised by every move: responses to requests of an earlier generation are void, pieces fetched before are
+        not."""
         self.open = True
         self.paused = False
         self.is_over = start >= stop
         """Nothing more is to be read: the end was reached, or it failed."""
-        self.fact = Checkpoint(start, epoch, topic_id, self.is_over)
-        """As of what its reader took last. All else about the position may be half done after an interrupt."""
-        self.is_asked = False
-        """A request is under way, or something is being found out."""
+        self.checkpoint = Checkpoint(start, epoch, topic_id, self.is_over)
+        """As of what the reader took last. Everything else about the position may be half done after an interrupt."""
+        self.is_busy = False
+        """A request is in flight, or a background task is looking something up."""
         self.resume_at = 0.0
+        """When the next request is allowed, by `time.monotonic`."""
         self.failures = 0
         self.contradictions = 0
-        """Refusals in a row of an offset that the log should have."""
+        """How often in a row a broker refused an offset that its log should have."""
         self.clamped = 0
-        """Records so far whose time does not fit in microseconds; its user's, too."""
-        self.trouble: OttlaError | None = None
-        self.trouble_since = math.inf
+        """Records so far whose time does not fit into microseconds. Changed by the reader's thread."""
+        self.last_error: OttlaError | None = None
+        self.failing_since = math.inf
         self.waiting_since = math.inf
-        """Since when the broker has had nothing for us, although there should be something."""
+        """Since when the broker has returned nothing, although there should be records."""
 
     def __repr__(self) -> str:
-        return f"<Course {self.at} at {self.position}, leader {self.leader}>"
+        return f"<Cursor {self.tp} at {self.position}, leader {self.leader}>"
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it is a range; otherwise it follows the log for ever."""
+        """Whether it reads a range; otherwise it follows the log forever."""
         return self.stop < END_OF_LOG
 
-    def wanted(self, max_bytes: int) -> FetchPartition:
-        """What to ask for; of a range, hardly more than there is left of it."""
-        at, most = self.at, max_bytes
+    def fetch_partition(self, max_bytes: int) -> FetchPartition:
+        """Return its part of a Fetch request. For a range, ask for hardly more than is left of it."""
+        tp, most = self.tp, max_bytes
         if self.is_bounded:
-            left = int((self.stop - self.position) * self.density * _SLACK) + _SLACK_BYTES
+            left = int((self.stop - self.position) * self.bytes_per_offset * _SLACK) + _SLACK_BYTES
             most = min(most, left)
-        return FetchPartition(at.topic, at.partition, self.position, most, self.leader_epoch, self.topic_id, self.epoch)
+        return FetchPartition(tp.topic, tp.partition, self.position, most, self.leader_epoch, self.topic_id, self.epoch)
 
     def move(self, position: int, *, epoch: int = UNKNOWN) -> None:
-        """Goes on elsewhere; what was asked for before is void, what was fetched before is not."""
+        """Continue elsewhere. Requests in flight become void; pieces that were fetched before stay valid."""
         self.position = position
         self.epoch = epoch
-        self.inquiry += 1
-        self.is_asked = False
+        self.generation += 1
+        self.is_busy = False
         self.is_over = position >= self.stop
-        self.recover()
+        self.reset_errors()
 
     def restart(self) -> None:
-        """Goes back to what is a fact."""
-        self.move(self.fact.position, epoch=self.fact.epoch)
-        self.topic_id = self.fact.topic_id
-        self.is_certain = self.is_certain and self.topic_id is not None
-        self.is_over = self.fact.is_over
+        """Go back to the checkpoint."""
+        self.move(self.checkpoint.position, epoch=self.checkpoint.epoch)
+        self.topic_id = self.checkpoint.topic_id
+        self.is_id_confirmed = self.is_id_confirmed and self.topic_id is not None
+        self.is_over = self.checkpoint.is_over
 
-    def recover(self) -> None:
-        """The last trouble is over."""
+    def reset_errors(self) -> None:
+        """Forget past errors and waits."""
         self.failures = self.contradictions = 0
-        self.trouble = None
-        self.trouble_since = self.waiting_since = math.inf
+        self.last_error = None
+        self.failing_since = self.waiting_since = math.inf
         self.resume_at = 0.0
 
     def postpone(self, seconds: float) -> None:
-        """For so long nobody could ask for it: its patience begins later."""
-        self.trouble_since += seconds
+        """Exclude a period in which no request could be sent from all timeouts."""
+        self.failing_since += seconds
         self.waiting_since += seconds
 
-    def stumble(self, error: OttlaError, now: float, *, resume_at: float) -> None:
-        """Something went wrong that may go by."""
+    def back_off(self, error: OttlaError, now: float, *, resume_at: float) -> None:
+        """Record a transient error and send no request before `resume_at`."""
         self.failures += 1
-        self.trouble = error
-        self.trouble_since = min(self.trouble_since, now)
+        self.last_error = error
+        self.failing_since = min(self.failing_since, now)
         self.resume_at = resume_at
 
     def take(
@@ -223,18 +230,21 @@ class Cursor:
         committed_only: bool,
         scanned: Batches | None = None,
     ) -> Piece | OutOfRange | Diverged | BrokerError | CorruptBatch | None:
-        """What the answer means; None when there is nothing new. An error that it returns may go by.
+        """Interpret the part of a response about this partition. None if it has nothing new.
 
-        `scanned` are its batches, if they were looked for already and nothing is wrong with them.
+        A returned error may be transient. `scanned` are the batches, if a scan has found them and nothing is wrong with
+        them. Raises `WireError` if the batches are damaged.
         """
-        if fetched.error_code == OUT_OF_RANGE:
+        if fetched.error_code == _OUT_OF_RANGE:
             return OutOfRange()
         if fetched.error_code:
-            return BrokerError(fetched.error_code, f"reading {self.at} at offset {self.position}")
+            return BrokerError(fetched.error_code, f"reading {self.tp} at offset {self.position}")
         if fetched.diverging is not None and fetched.diverging.epoch >= 0:
             return Diverged(fetched.diverging)
-        self.is_certain = True
-        self.recover_but_wait(now, fetched)
+        self.is_id_confirmed = True
+        waiting_since = min(self.waiting_since, now)
+        self.reset_errors()
+        self.waiting_since = waiting_since  # until records are found below
         batches: Sequence[Batch]
         if scanned is not None and scanned.next_offset > self.position:
             batches = scanned
@@ -246,30 +256,24 @@ class Cursor:
             last = batches[-1].header
             first_offset, next_offset, epoch = batches[0].header.base_offset, last.next_offset, last.leader_epoch
         self.waiting_since = math.inf
-        self.density = len(fetched.records) / (next_offset - first_offset)
+        self.bytes_per_offset = len(fetched.records) / (next_offset - first_offset)
         start, self.position = self.position, next_offset
         self.epoch = epoch
         self.is_over = self.position >= self.stop
         kept = without_aborted(batches, fetched.aborted) if committed_only and fetched.aborted else batches
         return Piece(self, kept, start, self.stop, self.position, memory, self.topic_id, self.epoch)
 
-    def recover_but_wait(self, now: float, fetched: Fetched) -> None:
-        """An answer came; whether it has anything is seen next."""
-        waiting = min(self.waiting_since, now)
-        self.recover()
-        self.waiting_since = waiting
 
+def fetchable(cursors: Iterable[Cursor], now: float) -> list[Cursor]:
+    """Return the cursors for which a request may be sent now.
 
-OUT_OF_RANGE = 1
-
-
-def askable(cursors: Iterable[Cursor], now: float) -> list[Cursor]:
-    """Those for which a request may be sent now. There may be thousands: a call for each would take too long."""
+    One comprehension, because there may be thousands of cursors and a call for each would take too long.
+    """
     return [
         cursor
         for cursor in cursors
         if not (
-            cursor.is_asked
+            cursor.is_busy
             or cursor.is_over
             or cursor.paused
             or not cursor.open
@@ -280,17 +284,17 @@ def askable(cursors: Iterable[Cursor], now: float) -> list[Cursor]:
 
 
 def _cut_short(records: memoryview) -> CorruptBatch | None:
-    """Brokers send the first batch whole, whatever its size (KIP-74), or nothing."""
+    """Brokers send the first batch whole, whatever its size (KIP-74), or nothing: a part of it is an error."""
     if not len(records):
         return None
-    reason = f"the answer ends within its first batch, after {len(records)} bytes"
+    reason = f"the response ends within its first batch, after {len(records)} bytes"
     return CorruptBatch(reason, base_offset=None, position=len(records))
 
 
 def _in_order(records: memoryview, position: int) -> list[Batch]:
-    """The whole batches of an answer: they must follow one another, and lead beyond the position.
+    """Return the complete batches of a response. They must be in order and end after the position.
 
-    Those before a damaged one are good: the damaged one is the first of the next answer.
+    Batches before a damaged one are good: the damaged one is then the first of the next response.
     """
     batches: list[Batch] = []
     reached = 0
@@ -298,41 +302,40 @@ def _in_order(records: memoryview, position: int) -> list[Batch]:
         for batch in split(records):
             base_offset = batch.header.base_offset
             if base_offset < reached:
-                raise CorruptBatch(
-                    f"it lies behind a batch that ends at {reached}", base_offset=base_offset, position=0
-                )
+                raise CorruptBatch(f"it follows a batch that ends at {reached}", base_offset=base_offset, position=0)
             batches.append(batch)
             reached = batch.header.next_offset
     except WireError:
         if reached <= position:
             raise
     if batches and reached <= position:
-        # Taken as progress it would be asked for again and again.
-        reason = f"it ends at {reached}, and offset {position} was asked for"
+        # Taken as progress, it would be fetched again and again.
+        reason = f"it ends at {reached}, but offset {position} was requested"
         raise CorruptBatch(reason, base_offset=batches[-1].header.base_offset, position=0)
     return batches
 
 
 def moved(cursor: Cursor) -> Piece:
-    """Tells a reader that the cursor went on elsewhere, or is over, although no records came."""
+    """Return an empty piece that tells the reader that the cursor moved, or is over, without any records."""
     memory = ResponseMemory(0)
     memory.pieces = 1
-    at = cursor.position
-    return Piece(cursor, (), at, cursor.stop, at, memory, cursor.topic_id, cursor.epoch)
+    position = cursor.position
+    return Piece(cursor, (), position, cursor.stop, position, memory, cursor.topic_id, cursor.epoch)
 
 
 def without_aborted(batches: Iterable[Batch], aborted: Iterable[Aborted]) -> list[Batch]:
-    """The batches that belong to no aborted transaction.
+    """Return the batches that belong to no aborted transaction.
 
-    `aborted` names, for each, the producer and where it began; it ends with that producer's next marker.
+    Each entry of `aborted` names a producer and the first offset of its transaction, which ends with the producer's
+    next marker.
     """
-    coming = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+    upcoming = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
     active: set[int] = set()
     kept: list[Batch] = []
     for batch in batches:
         header = batch.header
-        while coming and coming[-1].first_offset <= header.last_offset:
-            active.add(coming.pop().producer_id)
+        while upcoming and upcoming[-1].first_offset <= header.last_offset:
+            active.add(upcoming.pop().producer_id)
         if header.is_control:
             active.discard(header.producer_id)
         if not (header.is_transactional and not header.is_control and header.producer_id in active):

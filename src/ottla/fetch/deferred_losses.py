@@ -1,6 +1,7 @@
-"""Events of a range that is fetched before anybody reads it: a loss is told only when somebody does.
+"""Holds back the losses of a prefetched range until the range is read.
 
-Apart from `reader.py`, which most programs import: the events are values of their own that take time to import.
+The events of a prefetch come in and are forwarded to the reader's hub; a `RangeLost` only when the range is read. In a
+module of its own, because `reader.py` is imported by most programs and the event values take time to import.
 """
 
 from __future__ import annotations
@@ -9,35 +10,34 @@ from collections import deque
 
 from ottla.events.event import Event
 from ottla.events.hub import Events
-from ottla.events.reading import RangeLost
+from ottla.events.reads import RangeLost
 
 
 class DeferredLosses:
-    """A sink that passes on the events of a prefetch. A loss waits until the range is read, and is dropped if it never
-    is."""
+    """A sink that forwards the events of a prefetch. Losses wait until the range is read, or are dropped."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._kept: deque[RangeLost] = deque()
+        self._held_back: deque[RangeLost] = deque()
         self._is_read = False
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, RangeLost):
             self._events.emit(event)
             return
-        self._kept.append(event)
+        self._held_back.append(event)
         if self._is_read:
-            self._pass_on()
+            self._forward()
 
     def release(self) -> None:
-        """The range is being read."""
+        """Forward losses from now on: the range is being read."""
         self._is_read = True
-        self._pass_on()
+        self._forward()
 
-    def _pass_on(self) -> None:
-        while self._kept:
+    def _forward(self) -> None:
+        while self._held_back:
             try:
-                event = self._kept.popleft()
+                event = self._held_back.popleft()
             except IndexError:
-                return  # another thread has it
+                return  # another thread has taken it
             self._events.emit(event)

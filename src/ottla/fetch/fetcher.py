@@ -1,8 +1,8 @@
-"""Fetches ahead: asks the leaders of all cursors, hears their answers, fills the buffer.
+"""Fetches ahead: sends Fetch requests to the leaders of all cursors and puts the responses into the buffer.
 
-Cursors come in, pieces go into the buffer, within its memory and in the order of each partition. It is the actor of a
-loop (`net/loop.py`) and waits for nothing: connecting, metadata and looking up offsets are background tasks. What a
-piece contains is for others to know.
+Cursors come in, pieces go into the buffer, within its memory limit and in the order of each partition. It is the actor
+of a loop (`net/loop.py`) and never blocks: connecting, metadata and offset lookups are background tasks. It does not
+decode records.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import math
 import operator
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
 from ottla.fetch.buffer import FetchBuffer
-from ottla.fetch.cursor import Cursor, Diverged, Failed, OutOfRange, Piece, ResponseMemory, askable
+from ottla.fetch.cursor import Cursor, Diverged, Failed, Item, OutOfRange, Piece, ResponseMemory, fetchable
 from ottla.fetch.leaders import Leaders
 from ottla.fetch.options import FetchPolicy
-from ottla.fetch.recovery import News, Recovery
+from ottla.fetch.recovery import Recovery
 from ottla.fetch.session import Session
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
@@ -34,20 +34,20 @@ from ottla.wire import fetch
 from ottla.wire.scan import Batches, scan
 
 _LEAST_BYTES = 1 << 16
-"""A request for less is not worth while, unless nothing else is on the buffer."""
+"""A request for less is not worth it, unless the buffer is empty."""
 _LEAST_PER_PARTITION = 1 << 20
-"""A broker has nothing of a partition whose next batch is larger, unless it is the first of the request."""
+"""A broker omits a partition whose next batch is larger than this limit, unless it is the first of the request."""
 _DECODING_BYTES = 24 << 20
-"""Of the memory, what the columns of the piece that is being handed out take, and those that the program still has."""
+"""The part of the memory that is set aside for decoded columns, including those that the program still holds."""
 _GROWTH_SECONDS = 30.0
-"""How often new partitions are looked for."""
+"""How often to look for new partitions."""
 _BULK_BYTES = 1 << 16
-"""Of an answer, from which on decoding is worth another thread."""
+"""The size of a response from which on decoding is worth another thread."""
 _SCANNED_BYTES = 1 << 14
-"""Of an answer, from which on its batches are looked for by a kernel."""
+"""The size of a response from which on a kernel finds its batches."""
 _STOP_SECONDS = 5.0
-_ERRAND_SECONDS = 0.5
-"""What is under way when it ends is waited for so long; connecting to a dead machine takes longer."""
+_TASK_SECONDS = 0.5
+"""How long to wait for background tasks at the end. Connecting to a dead machine would take longer."""
 _TOPIC_ID = operator.attrgetter("topic_id")
 _UNKNOWN_TOPIC = frozenset(
     {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
@@ -55,98 +55,110 @@ _UNKNOWN_TOPIC = frozenset(
 
 
 class _Request:
-    """One Fetch under way."""
+    """One Fetch request in flight."""
 
-    __slots__ = ("cursors", "inquiries", "reserved", "session", "version")
+    __slots__ = ("cursors", "generations", "reserved", "session", "version")
 
     def __init__(self, cursors: list[Cursor], session: Session, *, reserved: int, version: int) -> None:
         self.cursors = cursors
-        self.inquiries = [cursor.inquiry for cursor in cursors]
+        self.generations = [cursor.generation for cursor in cursors]
         self.session = session
         self.reserved = reserved
         self.version = version
 
 
 class Fetcher:
-    """`start` begins it, `stop` ends it; `lane` names its connections."""
+    """Fetches from `start` to `stop`. `channel` names its connections."""
 
     def __init__(
-        self, cluster: Cluster, policy: FetchPolicy, *, lane: str, events: Events, buffers: Buffers | None = None
+        self, cluster: Cluster, policy: FetchPolicy, *, channel: str, events: Events, buffers: Buffers | None = None
     ) -> None:
-        self.lane = lane
+        self.channel = channel
         self._cluster = cluster
         self._policy = policy
-        self._loop: Loop[_Request] = Loop(cluster, lane=lane, name=f"ottla-{lane}", most_requests=1, events=events)
+        self._loop: Loop[_Request] = Loop(
+            cluster, channel=channel, name=f"ottla-{channel}", most_requests=1, events=events
+        )
         memory = policy.fetching.memory_bytes
         self.buffers = Buffers(memory // 2) if buffers is None else buffers
         self.buffer = FetchBuffer(memory - min(_DECODING_BYTES, memory // 2), room=self._loop.wakeup.ring)
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._topics: frozenset[str] = frozenset()
-        """Of the cursors."""
+        """The topics of the cursors."""
         self._turns: deque[Cursor] = deque()
-        """The cursors in the order in which they are asked for: those that got records go to the end."""
+        """The cursors in the order of the next requests: those that got records move to the end."""
         self._recovery = Recovery(
             cluster, policy, background=self._loop.background, events=events, chance=self._loop.chance
         )
-        self._leaders = Leaders(self._new_watch())
+        self._leaders = Leaders(self._new_refresh())
         self._sessions: dict[int, Session] = {}
-        """By broker."""
-        self._held_since = math.inf
-        """Since when the buffer is full, so that nobody is asked."""
+        """Fetch sessions by broker id."""
+        self._full_since = math.inf
+        """Since when the buffer is full, so that no request is sent."""
+        self._all_fetched: Callable[[], None] | None = None
         self._is_bulk = False
-        """Whether the last piece that was taken was large: then fetching and decoding overlap, in two threads."""
+        """Whether the last piece that was taken was large: then two threads fetch and decode at the same time."""
 
     # Any thread
 
     def start(self) -> None:
-        """Begins to fetch."""
+        """Start fetching."""
         self._loop.start(self)
 
     def stop(self) -> None:
-        """Ends it; nothing more comes."""
+        """Stop fetching and drop what is in the buffer."""
         self._loop.stop(self, Deadline.after(_STOP_SECONDS))
         self.buffer.clear()
 
     def add(self, cursors: Iterable[Cursor]) -> None:
-        """These are read from now on."""
+        """Read these cursors from now on."""
         new = list(cursors)
         self._loop.call(lambda: self._add(new))
 
+    def tell_when_fetched(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once, on the loop's thread, when the brokers have sent everything."""
+
+        def begin() -> None:
+            self._all_fetched = tell
+            self._tell_if_all_fetched()
+
+        self._loop.call(begin)
+
     def follow(self, topics: Iterable[str]) -> None:
-        """Partitions that these topics get later are read, too, from their beginning."""
-        wanted = frozenset(topics)
-        self._loop.call(lambda: self._leaders.follow(wanted, time.monotonic()))
+        """Also read partitions that are added to these topics later, from their start."""
+        followed = frozenset(topics)
+        self._loop.call(lambda: self._leaders.follow(followed, time.monotonic()))
 
     def remove(self, cursors: Iterable[Cursor]) -> None:
-        """These are read no more; nothing of them is handed out from this moment on."""
-        gone = list(cursors)
-        for cursor in gone:
+        """Stop reading these cursors. Nothing of them is handed out from this moment on."""
+        removed = list(cursors)
+        for cursor in removed:
             cursor.open = False
-        self._loop.call(lambda: self._remove(gone))
+        self._loop.call(lambda: self._remove(removed))
 
     def resume(self, cursor: Cursor) -> None:
-        """It is read on."""
+        """Continue a paused cursor."""
         cursor.paused = False
         self.ring()
 
     def ring(self) -> None:
-        """A reader that waits looks at other things. Signal handlers may ring."""
+        """Wake a reader that waits, without an item. Signal handlers may call it."""
         self.buffer.ring()
         self._loop.wakeup.ring()
 
     def wait(self, deadline: Deadline) -> None:
-        """Until `take` has something, somebody rang, or the deadline. One thread at a time.
+        """Block until `take` has something, `ring` was called, or the deadline passes. Only one thread at a time.
 
-        The thread that waits does the work of the loop meanwhile: a record that comes wakes no other.
+        The waiting thread drives the loop meanwhile, so that an arriving record need not wake another thread.
         """
-        while not (self.buffer.has_news() or deadline.expired()):
+        while not (self.buffer.is_ready() or deadline.expired()):
             if self._is_bulk or self._loop.is_stopping:
                 self.buffer.wait(deadline)
             else:
-                self._loop.drive(self, self.buffer.has_news, deadline)
+                self._loop.drive(self, self.buffer.is_ready, deadline)
 
     def take(self) -> Piece | Failed | None:
-        """The first item of the buffer; None when there is none, or somebody rang."""
+        """Take the first item of the buffer. None if there is none, or `ring` was called."""
         item = self.buffer.take()
         if isinstance(item, Piece):
             self._is_bulk = item.memory.size_bytes >= _BULK_BYTES
@@ -155,151 +167,151 @@ class Fetcher:
         return item
 
     def abandon(self) -> None:
-        """The reader was interrupted, and has none of the pieces that it took."""
+        """Forget the pieces that an interrupted reader has taken."""
         self.buffer.abandon()
         self._loop.call(self.buffer.recount)
 
     def check(self) -> None:
-        """Raises when the loop has ended by itself, or its client was closed."""
-        self._cluster.effort("reading")
+        """Raises `OttlaError` if the loop has crashed, and as `Cluster.check_usable` does."""
+        self._cluster.check_usable()
         if self._loop.has_stopped:
-            raise OttlaError("the thread that fetches has ended; see the log for why")
+            raise OttlaError("the fetching thread has ended; see the log for the reason")
 
     # The actor
 
     def begin(self) -> None:
-        """As in `Actor`."""
+        """Do nothing: requests are sent in turns (`Actor.begin`)."""
 
     def turn(self, now: float) -> float:
-        """As in `Actor`."""
-        news: list[News] = []
+        """Receive responses, send requests and fill the buffer (`Actor.turn`)."""
+        items: list[Item] = []
         for answer in self._loop.answers():
-            news += self._hear(answer, now)
-            del answer  # it holds the memory of all its pieces
-        news += self._recovery.found()
-        for looked in self._loop.lookups.done():
-            if looked.metadata is not None:
-                self._learn(looked.metadata, now)
-            elif looked.error is not None:
-                self._leaders.watch.failed(looked.lookup, looked.error, now)
-                self._stumble_without_leader(looked.lookup.topics, looked.error, now)
+            items += self._receive(answer, now)
+            del answer  # it keeps the memory of all its pieces alive
+        items += self._recovery.results()
+        for result in self._loop.lookups.done():
+            if result.metadata is not None:
+                self._learn(result.metadata, now)
+            elif result.error is not None:
+                self._leaders.refresh.failed(result.lookup, result.error, now)
+                self._back_off_without_leader(result.lookup.topics, result.error, now)
         for link in self._loop.links.changed():
             self._link_changed(link, now)
         if (lookup := self._leaders.due(now, self._topics)) is not None:
             self._loop.lookups.run(lookup)
-        is_handed_first = self._loop.is_mine and _is_small(news)
-        if not is_handed_first:
-            news += self._ask(now)
-        if self._held_since == math.inf:
-            news += self._recovery.give_up(self._cursors.values(), now)
-        # Only now: a reader that wakes up takes the interpreter away from the next request.
-        for item in news:
+        hand_out_first = self._loop.is_mine and _is_small(items)
+        if not hand_out_first:
+            items += self._send_requests(now)
+        if self._full_since == math.inf:
+            items += self._recovery.give_up(self._cursors.values(), now)
+        # After the requests: a reader that wakes up takes the interpreter lock away from them.
+        for item in items:
             self.buffer.put(item)
-        if is_handed_first:
+        if hand_out_first:
             return now
         resumes = (cursor.resume_at for cursor in self._cursors.values() if cursor.resume_at > now)
         return min((*resumes, self._loop.links.next_at(now), self._leaders.next_at(self._topics)))
 
     def recover(self) -> None:
-        """As in `Actor`."""
+        """Restart every cursor at its checkpoint (`Actor.recover`)."""
         self.buffer.recover()
         self._recovery.forget()
-        self._leaders = Leaders(self._new_watch(), self._leaders.followed)
-        self._leaders.watch.refresh(time.monotonic())
+        self._leaders = Leaders(self._new_refresh(), self._leaders.followed)
+        self._leaders.refresh.mark_fresh(time.monotonic())
         self._turns = deque(self._cursors.values())
-        self._topics = frozenset(at.topic for at in self._cursors)
-        self._held_since = math.inf
+        self._topics = frozenset(tp.topic for tp in self._cursors)
+        self._full_since = math.inf
         for session in self._sessions.values():
             session.reset()
         for cursor in self._turns:
             cursor.restart()
-            self._meet_leader(cursor)
+            self._set_leader(cursor)
 
     def end(self, error: OttlaError | None) -> None:
-        """As in `Actor`."""
+        """Fail the cursors if the loop crashed, and release connections and memory (`Actor.end`)."""
         if error is not None:
             for cursor in self._cursors.values():
                 self.buffer.put(Failed(cursor, error))
         for link in self._loop.links:
             if link.connection is not None:
                 link.connection.use_buffers(Buffers())
-                if link.requests:  # the answer is nobody's; else whoever reads next on this lane goes on with it
+                if link.requests:  # its response would reach the next reader; an idle connection is reused
                     link.connection.close()
-        self._loop.background.join(Deadline.after(_ERRAND_SECONDS))
+        self._loop.background.join(Deadline.after(_TASK_SECONDS))
 
-    def _new_watch(self) -> MetadataRefresh:
+    def _new_refresh(self) -> MetadataRefresh:
         timeouts = self._cluster.timeouts
         refresh_seconds = min(_GROWTH_SECONDS, timeouts.metadata_age)
         return MetadataRefresh(
             self._cluster.retry, self._loop.chance, longest=timeouts.request, refresh_seconds=refresh_seconds
         )
 
-    # What the user wants
+    # Cursors
 
     def _add(self, cursors: list[Cursor]) -> None:
         for cursor in cursors:
-            before = self._cursors.get(cursor.at)
+            before = self._cursors.get(cursor.tp)
             if before is cursor:
-                continue  # it was interrupted, and is done again
+                continue  # the command was interrupted and is called again
             if before is not None:
                 self._remove([before])
-            self._cursors[cursor.at] = cursor
+            self._cursors[cursor.tp] = cursor
             self._turns.append(cursor)
-            self._meet_leader(cursor)
-        self._topics |= {cursor.at.topic for cursor in cursors}
+            self._set_leader(cursor)
+        self._topics |= {cursor.tp.topic for cursor in cursors}
 
     def _remove(self, cursors: list[Cursor]) -> None:
         self.buffer.discard(cursors)
         for cursor in cursors:
             cursor.open = False
-            if self._cursors.get(cursor.at) is cursor:
-                del self._cursors[cursor.at]
+            if self._cursors.get(cursor.tp) is cursor:
+                del self._cursors[cursor.tp]
         self._turns = deque(cursor for cursor in self._turns if cursor.open)
-        self._topics = frozenset(at.topic for at in self._cursors)
+        self._topics = frozenset(tp.topic for tp in self._cursors)
 
     # Leaders
 
-    def _meet_leader(self, cursor: Cursor) -> None:
-        """The one that is known; if there is none, or another by now, that is looked up."""
+    def _set_leader(self, cursor: Cursor) -> None:
+        """Set the leader from cached metadata. If it is unknown, it is looked up."""
         if self._leaders.learn(cursor, self._cluster.known).is_other:
-            self._recovery.suspect(cursor)
+            self._recovery.check_replaced(cursor)
 
     def _learn(self, metadata: Metadata, now: float) -> None:
-        self._leaders.watch.learned(now)
+        self._leaders.refresh.learned(now)
         self._add(self._leaders.newcomers(metadata, self._cursors))
         missing: dict[str, OttlaError] = {}
         for cursor in list(self._cursors.values()):
-            if cursor.at.topic not in metadata.topics:
+            if cursor.tp.topic not in metadata.topics:
                 continue
             error, is_other = self._leaders.learn(cursor, metadata)
             if is_other:
-                self._recovery.suspect(cursor)
+                self._recovery.check_replaced(cursor)
             if error is not None:
-                missing[cursor.at.topic] = error
+                missing[cursor.tp.topic] = error
         if missing:
-            self._leaders.watch.look_again(missing, now)
+            self._leaders.refresh.look_again(missing, now)
         for topic, error in missing.items():
-            self._stumble_without_leader({topic}, error, now)
+            self._back_off_without_leader({topic}, error, now)
 
-    def _stumble_without_leader(self, topics: Iterable[str], error: OttlaError, now: float) -> None:
+    def _back_off_without_leader(self, topics: Iterable[str], error: OttlaError, now: float) -> None:
         for cursor in self._cursors.values():
-            if cursor.at.topic in topics and cursor.leader < 0:
-                self._recovery.stumble(cursor, error, now)
+            if cursor.tp.topic in topics and cursor.leader < 0:
+                self._recovery.back_off(cursor, error, now)
 
     def _link_changed(self, link: Link, now: float) -> None:
-        """A broker that is away may lead nothing by now."""
+        """Look up the leaders of the partitions of a broker that is down: they may have moved."""
         if not link.is_away:
             return
         for cursor in self._cursors.values():
             if cursor.leader == link.broker.id and not cursor.is_over:
                 self._leaders.doubt(cursor)
-                if link.error is not None and cursor.trouble_since > now:
-                    self._recovery.stumble(cursor, link.error, now)
+                if link.error is not None and cursor.failing_since > now:
+                    self._recovery.back_off(cursor, link.error, now)
 
-    # Asking
+    # Requests
 
-    def _ask(self, now: float) -> Iterator[News]:
-        ready = askable(self._turns, now)
+    def _send_requests(self, now: float) -> Iterator[Item]:
+        ready = fetchable(self._turns, now)
         links = self._loop.links
         for leader in dict.fromkeys([cursor.leader for cursor in ready]):
             cursors = [cursor for cursor in ready if cursor.leader == leader]
@@ -313,16 +325,16 @@ class Fetcher:
                 yield from self._send(link, cursors, now)
 
     def _send(self, link: Link, cursors: list[Cursor], now: float) -> list[Failed]:
-        """Asks a broker for its cursors; those of them that cannot be read from it."""
+        """Send a Fetch request for these cursors. Returns those that cannot be read from this broker."""
         fetching = self._policy.fetching
         connection = link.connection
         if connection is None:
             return []
         reserved = self.buffer.reserve(fetching.request_bytes, least=_LEAST_BYTES)
         if not reserved:
-            self._held_since = min(self._held_since, now)
+            self._full_since = min(self._full_since, now)
             return []
-        self._let_go(now)
+        self._end_full(now)
         try:
             version = connection.version(fetch.API_KEY, highest=fetch.HIGHEST_VERSION)
         except OttlaError as error:
@@ -330,147 +342,155 @@ class Fetcher:
             return [self._recovery.fail(cursor, error) for cursor in cursors]
         if version > fetch.LOWEST_VERSION and not all(map(_TOPIC_ID, cursors)):
             version = fetch.LOWEST_VERSION
-        # Not less when there is little room: a session remembers it, and the whole answer is limited anyhow.
+        # Not less if there is little room: a session remembers this limit, and `reserved` limits the whole response.
         each = max(reserved // len(cursors), _LEAST_PER_PARTITION)
         connection.use_buffers(self.buffers)
         session = self._sessions.setdefault(link.broker.id, Session())
-        question = session.question(cursors, version=version)
+        session_request = session.request(cursors, version=version)
         request = _Request(cursors, session, reserved=reserved, version=version)
         body = fetch.fetch_request(
-            [cursor.wanted(each) for cursor in question.cursors],
+            [cursor.fetch_partition(each) for cursor in session_request.cursors],
             version=version,
             max_wait_ms=int(fetching.max_wait * 1000),
             min_bytes=self._min_bytes(cursors, each),
             max_bytes=reserved,
             isolation=self._policy.isolation,
-            session=question.session,
-            forgotten=question.forgotten,
+            session=session_request.session,
+            forgotten=session_request.forgotten,
         )
         for cursor in cursors:
-            cursor.is_asked = True
+            cursor.is_busy = True
         seconds = self._cluster.timeouts.request + fetching.max_wait
         self._loop.request(request, link, fetch.API_KEY, version, body, seconds=seconds)
         return []
 
     def _min_bytes(self, cursors: Sequence[Cursor], each: int) -> int:
-        """A broker that may not send as much as it shall wait for would wait for nothing."""
-        wanted = self._policy.fetching.min_bytes
-        return wanted if wanted <= 1 else min(wanted, sum(cursor.wanted(each).max_bytes for cursor in cursors))
+        """Limit `min_bytes` to what the broker may send at all: it would wait in vain for more."""
+        min_bytes = self._policy.fetching.min_bytes
+        if min_bytes <= 1:
+            return min_bytes
+        return min(min_bytes, sum(cursor.fetch_partition(each).max_bytes for cursor in cursors))
 
-    def _let_go(self, now: float) -> None:
-        """There is room again: the time without any was nobody's fault."""
-        if self._held_since < math.inf:
+    def _end_full(self, now: float) -> None:
+        """There is room again: the time without room does not count for any timeout."""
+        if self._full_since < math.inf:
             for cursor in self._cursors.values():
-                cursor.postpone(now - self._held_since)
-            self._held_since = math.inf
+                cursor.postpone(now - self._full_since)
+            self._full_since = math.inf
 
-    # Hearing
+    # Responses
 
-    def _hear(self, heard: Answer[_Request], now: float) -> list[News]:
-        request = heard.request
-        if heard.error is not None:
-            self._lost(request, heard.error, now)
+    def _receive(self, answer: Answer[_Request], now: float) -> list[Item]:
+        request = answer.request
+        if answer.error is not None:
+            self._lost(request, answer.error, now)
             return []
         try:
-            answer = fetch.fetch_response(heard.body, version=request.version)
+            response = fetch.fetch_response(answer.body, version=request.version)
         except OttlaError as error:
-            self._loop.distrust(heard.link, error)
+            self._loop.distrust(answer.link, error)
             self._lost(request, error, now)
             return []
-        for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
-            if cursor.inquiry == inquiry:
-                cursor.is_asked = False
-        if answer.error_code:
+        for cursor, generation in zip(request.cursors, request.generations, strict=True):
+            if cursor.generation == generation:
+                cursor.is_busy = False
+        if response.error_code:
             self.buffer.settle(request.reserved, None)
-            if request.session.was_lost(answer.error_code):
+            if request.session.was_lost(response.error_code):
                 return []
             request.session.reset()
-            refusal = BrokerError(answer.error_code, f"Fetch from {heard.link.broker}")
-            met = (self._recovery.meet(cursor, refusal, now) for cursor in request.cursors)
-            return [failed for failed in met if failed is not None]
-        request.session.answered(answer.session_id)
+            refusal = BrokerError(response.error_code, f"Fetch from {answer.link.broker}")
+            outcomes = (self._recovery.handle(cursor, refusal, now) for cursor in request.cursors)
+            return [failed for failed in outcomes if failed is not None]
+        request.session.answered(response.session_id)
         if self._policy.patience < math.inf:
-            # What a session says nothing about has nothing new. Those that have get over it in `take`.
-            for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
-                if cursor.inquiry == inquiry and cursor.waiting_since > now:
+            # Partitions that a session omits have nothing new. For the others, `Cursor.take` resets this.
+            for cursor, generation in zip(request.cursors, request.generations, strict=True):
+                if cursor.generation == generation and cursor.waiting_since > now:
                     cursor.waiting_since = now
-        memory = ResponseMemory(len(heard.body))
-        news: list[News] = []
+        response_memory = ResponseMemory(len(answer.body))
+        items: list[Item] = []
         scanned: Iterable[Batches | None] = itertools.repeat(None)
-        if len(heard.body) >= _SCANNED_BYTES:
-            scanned = scan(heard.body, [fetched.span for fetched in answer.partitions])
-        for fetched, batches in zip(answer.partitions, scanned, strict=False):
+        if len(answer.body) >= _SCANNED_BYTES:
+            scanned = scan(answer.body, [fetched.span for fetched in response.partitions])
+        for fetched, batches in zip(response.partitions, scanned, strict=False):
             number = request.session.number_of(fetched.topic, fetched.partition)
             if number is None:
                 continue
             cursor = request.cursors[number]
-            is_awaited = cursor.inquiry == request.inquiries[number]
+            is_awaited = cursor.generation == request.generations[number]
             if is_awaited and cursor.open and not cursor.paused and not cursor.is_over:
-                found = self._judge(cursor, fetched, batches, memory, now)
-                if found is not None:
-                    news.append(found)
-        pieces = [found for found in news if isinstance(found, Piece) and found.memory is memory]
-        memory.pieces = len(pieces)
-        self.buffer.settle(request.reserved, memory)
+                item = self._take(cursor, fetched, batches, response_memory, now)
+                if item is not None:
+                    items.append(item)
+        self._tell_if_all_fetched()
+        pieces = [item for item in items if isinstance(item, Piece) and item.memory is response_memory]
+        response_memory.pieces = len(pieces)
+        self.buffer.settle(request.reserved, response_memory)
         if pieces:
             self._rotate({piece.cursor for piece in pieces})
-        return news
+        return items
+
+    def _tell_if_all_fetched(self) -> None:
+        if self._all_fetched is not None and all(cursor.is_over for cursor in self._cursors.values()):
+            tell, self._all_fetched = self._all_fetched, None
+            tell()
 
     def _rotate(self, served: set[Cursor]) -> None:
         if len(self._turns) > len(served):
             first = [cursor for cursor in self._turns if cursor not in served]
             self._turns = deque([*first, *(cursor for cursor in self._turns if cursor in served)])
 
-    def _judge(
+    def _take(
         self, cursor: Cursor, fetched: fetch.Fetched, scanned: Batches | None, memory: ResponseMemory, now: float
-    ) -> News | None:
+    ) -> Item | None:
         committed_only = self._policy.isolation is Isolation.READ_COMMITTED
         try:
-            found = cursor.take(fetched, memory, now, committed_only=committed_only, scanned=scanned)
+            outcome = cursor.take(fetched, memory, now, committed_only=committed_only, scanned=scanned)
         except WireError as error:
             return self._recovery.fail(cursor, error)
-        match found:
+        match outcome:
             case Piece():
-                return found
+                return outcome
             case OutOfRange():
-                self._recovery.find_ends(cursor)
+                self._recovery.find_extent(cursor)
             case Diverged(where):
-                return self._recovery.parted(cursor, where)
+                return self._recovery.diverged(cursor, where)
             case BrokerError():
-                return self._refused(cursor, fetched, found, now)
+                return self._refused(cursor, fetched, outcome, now)
             case CorruptBatch():
-                self._recovery.stumble(cursor, found, now)
+                self._recovery.back_off(cursor, outcome, now)
             case None:
                 pass
         return None
 
     def _refused(self, cursor: Cursor, fetched: fetch.Fetched, error: BrokerError, now: float) -> Failed | None:
         leader = fetched.leader
-        # Only what is news: a broker that names the leader that was asked would be asked again at once, for ever.
+        # Only if it is another one: a broker that names itself would be asked again at once, forever (KIP-951).
         if (
             leader is not None
             and (leader.id, leader.epoch) != (cursor.leader, cursor.leader_epoch)
-            and self._cluster.leader_moved(*cursor.at, leader=leader.id, epoch=leader.epoch)
+            and self._cluster.leader_moved(*cursor.tp, leader=leader.id, epoch=leader.epoch)
         ):
             cursor.leader, cursor.leader_epoch = leader.id, leader.epoch
             return None
         if error.row.refresh or error.code in _UNKNOWN_TOPIC:
             self._leaders.doubt(cursor)
-        return self._recovery.meet(cursor, error, now)
+        return self._recovery.handle(cursor, error, now)
 
     def _lost(self, request: _Request, error: OttlaError, now: float) -> None:
         self.buffer.settle(request.reserved, None)
         request.session.reset()
-        for cursor, inquiry in zip(request.cursors, request.inquiries, strict=True):
-            if cursor.inquiry == inquiry:
-                cursor.is_asked = False
+        for cursor, generation in zip(request.cursors, request.generations, strict=True):
+            if cursor.generation == generation:
+                cursor.is_busy = False
             if cursor.open:
-                self._recovery.stumble(cursor, error, now)
+                self._recovery.back_off(cursor, error, now)
 
 
-def _is_small(news: Sequence[News]) -> bool:
-    """Whether a program that waits for it should have it before more is asked for, which takes as long as to decode it.
+def _is_small(items: Sequence[Item]) -> bool:
+    """Whether to hand the items out before the next request, which takes as long to send as the items to decode.
 
-    It asks when it comes back; if it takes its time, the loop's own thread does.
+    The waiting program sends the request when it comes back; if that takes long, the loop's own thread does.
     """
-    return bool(news) and all(isinstance(item, Piece) and item.memory.size_bytes < _BULK_BYTES for item in news)
+    return bool(items) and all(isinstance(item, Piece) and item.memory.size_bytes < _BULK_BYTES for item in items)

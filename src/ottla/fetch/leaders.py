@@ -1,7 +1,7 @@
-"""Who leads the partitions that are being read, and which partitions there are.
+"""The leaders of the partitions that are read, and the partitions that a topic has.
 
-Courses whose leader is in doubt come in, and metadata when a loop has looked it up; cursors learn whom to ask. A topic
-that was deleted and created again is noticed here, by its id.
+Cursors with a leader in doubt come in, and metadata after a lookup; the cursors learn which broker to fetch from. A
+topic that was deleted and created again is noticed here by its id. Pure: the loop runs the lookups.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ class LeaderUpdate(NamedTuple):
     """What metadata says about a cursor."""
 
     error: OttlaError | None
-    """Why its leader is not known; None when it is."""
+    """Why its leader is unknown, or None."""
     is_other: bool
-    """The topic has another id than the one that is being read."""
+    """The topic has another id than the one that is read."""
 
 
 class Leaders:
-    """Of the cursors of one loop. `watch` says when topics are looked up."""
+    """The leaders of the cursors of one loop. `refresh` schedules the lookups."""
 
-    def __init__(self, watch: MetadataRefresh, followed: frozenset[str] = frozenset()) -> None:
-        self.watch = watch
+    def __init__(self, refresh: MetadataRefresh, followed: frozenset[str] = frozenset()) -> None:
+        self.refresh = refresh
         self.followed = followed
 
     def follow(self, topics: Iterable[str], now: float) -> None:
-        """Partitions that these topics get later are read, too, from their beginning."""
+        """Also read partitions that are added to these topics later, from their start."""
         self.followed = frozenset(topics)
-        self.watch.refresh(now)
+        self.refresh.mark_fresh(now)
 
     def doubt(self, cursor: Cursor) -> None:
-        """Its leader is looked up again."""
+        """Look up the leader of a cursor again."""
         cursor.leader = UNKNOWN
-        self.watch.doubt(cursor.at.topic)
+        self.refresh.doubt(cursor.tp.topic)
 
     def due(self, now: float, topics: frozenset[str]) -> Lookup | None:
-        """What to look up now; `topics` are those that are being read."""
-        return self.watch.due(now, topics | self.followed, refreshed=self.followed)
+        """Return what to look up now, or None. `topics` are those that are read."""
+        return self.refresh.due(now, topics | self.followed, refreshed=self.followed)
 
     def next_at(self, topics: frozenset[str]) -> float:
-        """When `due` has something."""
-        return self.watch.next_at(topics | self.followed)
+        """Return when `due` has the next lookup."""
+        return self.refresh.next_at(topics | self.followed)
 
     def newcomers(self, metadata: Metadata, read: Collection[TopicPartition]) -> list[Cursor]:
-        """The partitions of followed topics that are not being read yet."""
+        """Return cursors for the partitions of followed topics that are not read yet."""
         return [
             Cursor(TopicPartition(name, partition.index), 0)
             for name in self.followed & metadata.topics.keys()
@@ -60,23 +60,23 @@ class Leaders:
         ]
 
     def learn(self, cursor: Cursor, metadata: Metadata) -> LeaderUpdate:
-        """The cursor learns who leads its partition; where that is not known, it stays in doubt."""
-        at = cursor.at
-        topic = metadata.topics.get(at.topic)
+        """Set the leader of a cursor from metadata. If it is unknown, it stays in doubt."""
+        tp = cursor.tp
+        topic = metadata.topics.get(tp.topic)
         is_other = False
         if topic is not None and topic.id is not None and not cursor.is_over:
-            if not cursor.is_certain:
+            if not cursor.is_id_confirmed:
                 cursor.topic_id = topic.id
             else:
-                is_other = topic.id != cursor.topic_id  # whether or not the new topic has such a partition
-        partition = topic.partition(at.partition) if topic is not None else None
+                is_other = topic.id != cursor.topic_id  # whether or not the new topic has this partition
+        partition = topic.partition(tp.partition) if topic is not None else None
         if topic is None or partition is None:
-            self.watch.doubt(at.topic)
+            self.refresh.doubt(tp.topic)
             code = ErrorCode.unknown_topic_or_partition if topic is None or not topic.error else topic.error
-            return LeaderUpdate(BrokerError(int(code), f"reading {at}"), is_other)
+            return LeaderUpdate(BrokerError(int(code), f"reading {tp}"), is_other)
         if partition.leader < 0:
-            self.watch.doubt(at.topic)
+            self.refresh.doubt(tp.topic)
             reason = int(partition.error) or int(ErrorCode.leader_not_available)
-            return LeaderUpdate(BrokerError(reason, f"reading {at}"), is_other)
+            return LeaderUpdate(BrokerError(reason, f"reading {tp}"), is_other)
         cursor.leader, cursor.leader_epoch = partition.leader, partition.leader_epoch
         return LeaderUpdate(None, is_other)

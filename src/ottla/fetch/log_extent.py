@@ -1,4 +1,7 @@
-"""Where the log of a partition begins and ends at this moment, and where what one leader wrote ends in it."""
+"""Looks up where the log of a partition starts and ends, and where a leader epoch ends in it.
+
+A partition comes in, offsets go out, as its leader has them now. It reads no records.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +29,30 @@ class LogExtent(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The latest epoch of the log up to the one that was asked for, and where it ends; both -1 when the log is of a
-    time before that epoch."""
+    """The latest epoch of the log up to the requested one, and where it ends.
+
+    Both are -1 if the log is older than that epoch.
+    """
 
     epoch: int
     offset: int
 
 
-def find_ends(cluster: Cluster, at: TopicPartition, *, isolation: Isolation) -> LogExtent:
-    """Asks the leader."""
+def find_extent(cluster: Cluster, tp: TopicPartition, *, isolation: Isolation) -> LogExtent:
+    """Ask the leader where the log starts and ends. Raises as `Cluster.call` does."""
     deadline = Deadline.after(cluster.timeouts.request)
     first, last = (
-        find_offsets(cluster, [at], at=spec, isolation=isolation, deadline=deadline)[at].offset
+        find_offsets(cluster, [tp], at=spec, isolation=isolation, deadline=deadline)[tp].offset
         for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
     )
     return LogExtent(first, last)
 
 
-def find_epoch_end(cluster: Cluster, at: TopicPartition, epoch: int) -> EpochEnd:
-    """Asks the leader where the records of this leader epoch end (KIP-320)."""
-    what = f"looking for leader epoch {epoch} of {at}"
-    row = {"partition": at.partition, "current_leader_epoch": UNKNOWN, "leader_epoch": epoch}
-    fields = {"replica_id": -1, "topics": [{"topic": at.topic, "partitions": [row]}]}
+def find_epoch_end(cluster: Cluster, tp: TopicPartition, epoch: int) -> EpochEnd:
+    """Ask the leader where the records of a leader epoch end (KIP-320). Raises as `Cluster.call` does."""
+    what = f"looking for leader epoch {epoch} of {tp}"
+    row = {"partition": tp.partition, "current_leader_epoch": UNKNOWN, "leader_epoch": epoch}
+    fields = {"replica_id": -1, "topics": [{"topic": tp.topic, "partitions": [row]}]}
 
     def build(version_of: VersionOf) -> messages.Message:
         version = version_of(OFFSET_FOR_LEADER_EPOCH, highest=_HIGHEST)
@@ -61,4 +66,4 @@ def find_epoch_end(cluster: Cluster, at: TopicPartition, epoch: int) -> EpochEnd
         return EpochEnd(int(answer.leader_epoch), int(answer.end_offset))
 
     deadline = Deadline.after(cluster.timeouts.request)
-    return cluster.call(LeaderOf(*at), build, check=check, what=what, deadline=deadline)
+    return cluster.call(LeaderOf(*tp), build, check=check, what=what, deadline=deadline)

@@ -1,4 +1,4 @@
-"""Settings of reading, as small frozen values that are checked when they are made."""
+"""Settings of reading, as small frozen values that are checked when they are created."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ _LARGEST = 1 << 30
 
 
 class OnLost(Enum):
-    """What to do when records that were to be read are gone: by retention, a log that was cut back, a new topic.
+    """What to do if records are gone before they were read: by retention, truncation, or a new topic of the same name.
 
-    A range is never left: for either of the two that go on, it goes on with what the log has of it.
+    Reading never leaves a range: with `EARLIEST` and `LATEST` alike it continues with what the log has of the range.
     """
 
     ERROR = "error"
-    """Raise OffsetsLost."""
+    """Raise `OffsetsLost`."""
     EARLIEST = "earliest"
-    """Go on at the oldest record there is, and tell it as an event."""
+    """Continue at the oldest record and emit `RangeLost`."""
     LATEST = "latest"
-    """Go on with what is written from now on, and tell it as an event."""
+    """Continue with what is written from now on and emit `RangeLost`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetching:
-    """How much is fetched ahead, and how.
+    """How much to fetch ahead, and how.
 
-    `memory_bytes` bounds what is fetched and not yet handed out, whatever the number of brokers and partitions; a
-    single batch that is larger is still read. One answer has up to `request_bytes`; a broker that has less than
-    `min_bytes` waits for more, for `max_wait` seconds. `max_batch_bytes` is what one batch may decompress to.
+    `memory_bytes` limits what is fetched and not yet handed out, for any number of brokers and partitions; a single
+    larger batch is still read. A response has up to `request_bytes`. A broker with less than `min_bytes` waits for more
+    for `max_wait` seconds. A batch may decompress to at most `max_batch_bytes`. Raises `ConfigError` if a value is out
+    of range.
     """
 
     memory_bytes: int = 64 << 20
@@ -51,7 +52,7 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy:
-    """How a fetcher goes about it. `patience` is how long a partition may be stuck before that is an error."""
+    """The settings of a fetcher. `patience` is how long, in seconds, a partition may be stuck before it fails."""
 
     fetching: Fetching
     isolation: Isolation
@@ -60,20 +61,20 @@ class FetchPolicy:
 
 
 def parse_isolation(value: Isolation | str) -> Isolation:
-    """`"read_committed"`, `"read_uncommitted"`, or the value itself."""
+    """Parse `"read_committed"` or `"read_uncommitted"`. Raises `ConfigError` for anything else."""
     if isinstance(value, Isolation):
         return value
     try:
         return Isolation[str(value).upper()]
     except KeyError:
-        names = " and ".join(repr(one.name.lower()) for one in Isolation)
+        names = " and ".join(repr(level.name.lower()) for level in Isolation)
         raise ConfigError(f"isolation is {value!r}; accepted are {names}") from None
 
 
 def parse_on_lost(value: OnLost | str) -> OnLost:
-    """`"error"`, `"earliest"`, `"latest"`, or the value itself."""
+    """Parse `"error"`, `"earliest"` or `"latest"`. Raises `ConfigError` for anything else."""
     try:
         return OnLost(value)
     except ValueError:
-        names = ", ".join(repr(one.value) for one in OnLost)
+        names = ", ".join(repr(policy.value) for policy in OnLost)
         raise ConfigError(f"on_lost is {value!r}; accepted are {names}") from None

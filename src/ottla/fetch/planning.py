@@ -1,6 +1,7 @@
-"""What a call of a reader reads: topics and places, or ranges, come in; cursors, one for each partition, go out.
+"""Plans a call of a reader: topics with bounds, or ranges, come in; a cursor for each partition goes out.
 
-Everything is as the brokers say at this moment, not as it is remembered: what is missing here is missing from a proof.
+Everything is planned as the brokers say at this moment, never from cached metadata: a partition that is missing here
+would be missing from a proof. It reads no records.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from ottla.net.deadline import Deadline
 What = str | Iterable[str] | OffsetRange | Iterable[OffsetRange]
 """Topics by name, or offset ranges."""
 Ids = Mapping[str, UUID | None]
-"""Of topics, by name."""
+"""Topic ids by name."""
 
 
 class ReadPlan(NamedTuple):
-    """What a call reads. Of the topics that are `followed`, partitions that are added later, too."""
+    """What a call reads. Partitions that are added later to `followed` topics are read, too."""
 
     cursors: list[Cursor]
     followed: frozenset[str] = frozenset()
 
 
 class ReadPlanner:
-    """With the settings of one reader."""
+    """Plans with the settings of one reader."""
 
     def __init__(self, cluster: Cluster, *, isolation: Isolation, on_lost: OnLost, events: Events) -> None:
         self._cluster = cluster
@@ -51,30 +52,30 @@ class ReadPlanner:
         partitions: Collection[int] | None,
         deadline: Deadline,
     ) -> ReadPlan:
-        """The cursors of a call."""
-        given = [what] if isinstance(what, str | OffsetRange) or not isinstance(what, Iterable) else list(what)
-        ranges = [one for one in given if isinstance(one, OffsetRange)]
-        names = [one for one in given if isinstance(one, str)]
-        if len(ranges) == len(given):
+        """Plan a call. Raises `InputError` if an argument is wrong, and `OffsetsLost` if a start is past the end."""
+        sources = [what] if isinstance(what, str | OffsetRange) or not isinstance(what, Iterable) else list(what)
+        ranges = [source for source in sources if isinstance(source, OffsetRange)]
+        names = [source for source in sources if isinstance(source, str)]
+        if len(ranges) == len(sources):
             if (start, stop, partitions) != ("earliest", "latest", None):
-                raise InputError("ranges say where to start and stop themselves: leave out start, stop and partitions")
-            return ReadPlan(_apart(ranges, {}))
-        if len(names) != len(given):
+                raise InputError("a range has its own start and stop: leave out start, stop and partitions")
+            return ReadPlan(_cursors(ranges, {}))
+        if len(names) != len(sources):
             raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
         if stop is not None:
-            return ReadPlan(_apart(*self.between(names, start, stop, partitions, deadline)))
+            return ReadPlan(_cursors(*self.between(names, start, stop, partitions, deadline)))
         bounds.check(start, "start")
-        wanted, ids = self._partitions(names, partitions, start, deadline)
-        starts = self._resolve(wanted, start, ids, deadline)
-        cursors = [Cursor(at, offset, topic_id=ids[at.topic]) for at, offset in starts.items()]
-        whole = partitions is None and bounds.mentioned(start) is None
-        return ReadPlan(cursors, frozenset(names) if whole else frozenset())
+        selected, ids = self._partitions(names, partitions, start, deadline)
+        starts = self._resolve(selected, start, ids, deadline)
+        cursors = [Cursor(tp, offset, topic_id=ids[tp.topic]) for tp, offset in starts.items()]
+        is_whole = partitions is None and bounds.named_partitions(start) is None
+        return ReadPlan(cursors, frozenset(names) if is_whole else frozenset())
 
     def offsets(self, topic: str, at: Bound, deadline: Deadline) -> dict[TopicPartition, int]:
-        """Where a place is in each partition."""
+        """Return the offset of a bound in each partition. Raises `InputError` if it is not a bound."""
         bounds.check(at, "at")
-        wanted, ids = self._partitions([topic], None, at, deadline)
-        return self._resolve(wanted, at, ids, deadline)
+        selected, ids = self._partitions([topic], None, at, deadline)
+        return self._resolve(selected, at, ids, deadline)
 
     def between(
         self,
@@ -84,60 +85,62 @@ class ReadPlanner:
         partitions: Collection[int] | None,
         deadline: Deadline,
     ) -> tuple[list[OffsetRange], Ids]:
-        """A range for each partition, and of which topics they are."""
+        """Return a range for each partition, and the ids of the topics. Raises as `plan` does."""
         bounds.check(start, "start")
         bounds.check(stop, "stop")
         if isinstance(start, int) and isinstance(stop, int) and stop < start:
             raise InputError(f"stop {stop} lies before start {start}")
-        wanted, ids = self._partitions(names, partitions, start, deadline)
-        starts = self._resolve(wanted, start, ids, deadline)
-        stops = self._resolve(wanted, stop, ids, deadline)
-        self._tell_beyond(bounds.beyond(self._cluster, start, starts, stops, deadline=deadline))
-        return bounds.span(starts, stops), ids
+        selected, ids = self._partitions(names, partitions, start, deadline)
+        starts = self._resolve(selected, start, ids, deadline)
+        stops = self._resolve(selected, stop, ids, deadline)
+        self._report_beyond_end(bounds.beyond_end(self._cluster, start, starts, stops, deadline=deadline))
+        return bounds.ranges_between(starts, stops), ids
 
-    def _tell_beyond(self, lost: Iterable[bounds.Beyond]) -> None:
-        """Nothing is read where a log has ended before; that is told as any other loss."""
-        for at, offset, ends in lost:
-            loss = losses.outside(Cursor(at, offset), ends, self._on_lost)
+    def _report_beyond_end(self, starts: Iterable[bounds.BeyondEnd]) -> None:
+        """Report starts behind the end of their logs like any other loss: nothing is read there."""
+        for partition, offset, extent in starts:
+            loss = losses.outside(Cursor(partition, offset), extent, self._on_lost)
             if loss is None:
                 continue
             if self._on_lost is OnLost.ERROR:
-                raise OffsetsLost(*at, start=loss.start, stop=loss.stop, resume=loss.resume, reason=loss.reason)
-            self._events.emit(events.RangeLost(*at, loss.start, loss.stop, offset, loss.reason))
+                raise OffsetsLost(*partition, start=loss.start, stop=loss.stop, resume=loss.resume, reason=loss.reason)
+            self._events.emit(events.RangeLost(*partition, loss.start, loss.stop, offset, loss.reason))
 
     def _partitions(
-        self, topics: Collection[str], only: Collection[int] | None, place: Bound, deadline: Deadline
+        self, topics: Collection[str], only: Collection[int] | None, bound: Bound, deadline: Deadline
     ) -> tuple[list[TopicPartition], Ids]:
-        """As the brokers have them now: one that is missing here would be missing from a proof."""
-        named = bounds.mentioned(place)
+        """Return the partitions to read, as the brokers have them now, and the ids of the topics."""
+        named = bounds.named_partitions(bound)
         if only is not None and not isinstance(only, Collection):
             raise InputError(f"partitions is {only!r}; accepted is a collection of numbers, for example [0, 1]")
-        found: list[TopicPartition] = []
-        present = self._cluster.topics(topics, deadline=deadline)
-        ids = {name: topic.id for name, topic in present.items()}
+        selected: list[TopicPartition] = []
+        metadata = self._cluster.topics(topics, deadline=deadline)
+        ids = {name: topic.id for name, topic in metadata.items()}
         for name in topics:
-            there = [partition.index for partition in present[name].partitions]
-            missing = sorted(set(only or ()) - set(there))
+            indexes = [partition.index for partition in metadata[name].partitions]
+            missing = sorted(set(only or ()) - set(indexes))
             if missing:
-                raise InputError(f"topic {name} has no partition {', '.join(map(str, missing))}; it has {len(there)}")
-            found += [TopicPartition(name, index) for index in there if only is None or index in only]
+                raise InputError(f"topic {name} has no partition {', '.join(map(str, missing))}; it has {len(indexes)}")
+            selected += [TopicPartition(name, index) for index in indexes if only is None or index in only]
         if named is None:
-            return found, ids
-        unknown = sorted(map(str, named - {*found, *(at.partition for at in found)}))
+            return selected, ids
+        unknown = sorted(map(str, named - {*selected, *(tp.partition for tp in selected)}))
         if unknown:
             raise InputError(f"offsets are given for {', '.join(unknown)}, which is no partition of what is read")
-        return [at for at in found if at in named or at.partition in named], ids
+        return [tp for tp in selected if tp in named or tp.partition in named], ids
 
     def _resolve(
-        self, wanted: Collection[TopicPartition], place: Bound, ids: Ids, deadline: Deadline
+        self, partitions: Collection[TopicPartition], bound: Bound, ids: Ids, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        return bounds.resolve(self._cluster, wanted, place, isolation=self._isolation, ids=ids, deadline=deadline)
+        return bounds.resolve(self._cluster, partitions, bound, isolation=self._isolation, ids=ids, deadline=deadline)
 
 
-def _apart(ranges: Iterable[OffsetRange], ids: Ids) -> list[Cursor]:
-    """A cursor for each range; two ranges of one partition would have to be one cursor after the other."""
-    cursors = [Cursor(one.topic_partition, one.start, one.stop, topic_id=ids.get(one.topic)) for one in sorted(ranges)]
+def _cursors(ranges: Iterable[OffsetRange], ids: Ids) -> list[Cursor]:
+    """Return a cursor for each range. A partition may have only one: two would be read at the same time."""
+    cursors = [
+        Cursor(span.topic_partition, span.start, span.stop, topic_id=ids.get(span.topic)) for span in sorted(ranges)
+    ]
     for before, after in itertools.pairwise(cursors):
-        if before.at == after.at:
-            raise InputError(f"{before.at} is named twice: read its ranges one after the other, or as one range")
+        if before.tp == after.tp:
+            raise InputError(f"{before.tp} is named twice: read its ranges one after the other, or as one range")
     return cursors

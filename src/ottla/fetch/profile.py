@@ -1,7 +1,7 @@
-"""What the headers of batches tell about a range: records, bytes, codecs, times, producers. Nothing is decompressed.
+"""Profiles a range from batch headers alone: records, bytes, codecs, times, producers.
 
-Batches come in, sums go out. Only where a batch lies across the edge of the range and has holes are its offsets looked
-at, since the header does not say on which side the records are.
+Batches come in, sums go out. Nothing is decompressed, with one exception: if a batch crosses the edge of the range and
+has holes, its offsets are decoded, because the header does not say on which side of the edge the records are.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from ottla.model import OffsetRange
 from ottla.wire.batch import Batch, TimestampType
 from ottla.wire.decode import Decoder
 
+_CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionProfile:
-    """What is in a range of one partition. Times are milliseconds since 1970, None when there is no record.
+    """The content of a range of one partition. Times are milliseconds since 1970, None if there are no records.
 
-    `bytes` and `codecs` (batches by codec) count whole batches, as they are stored; `producers` is the number of
-    producer ids. `first_timestamp` is the least of those that batches begin with.
+    `bytes` and `codecs` (batches by codec) count whole batches as they are stored. `producers` is the number of
+    producer ids. `first_timestamp` is the lowest base timestamp of a batch.
     """
 
     range: OffsetRange
@@ -36,10 +38,10 @@ class PartitionProfile:
 
 
 class ProfileBuilder:
-    """Adds up the headers of one partition."""
+    """Adds up the batch headers of one partition."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
-        self._range = wanted
+    def __init__(self, span: OffsetRange) -> None:
+        self._range = span
         self._records = self._batches = self._bytes = self._transactional = self._control = 0
         self._codecs: Counter[int] = Counter()
         self._producers: set[int] = set()
@@ -47,7 +49,7 @@ class ProfileBuilder:
         self._last: int | None = None
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """Batches in the order of the log."""
+        """Add batches, in the order of the log."""
         start, stop = self._range.start, self._range.stop
         for batch in batches:
             header = batch.header
@@ -58,8 +60,8 @@ class ProfileBuilder:
             if header.is_control:
                 self._control += 1
                 continue
-            inside = header.base_offset >= start and header.next_offset <= stop
-            count = header.count if inside else _inside(batch, start, stop)
+            is_inside = header.base_offset >= start and header.next_offset <= stop
+            count = header.count if is_inside else _count_inside(batch, start, stop)
             self._records += count
             self._codecs[header.codec] += 1
             self._transactional += header.is_transactional
@@ -67,13 +69,13 @@ class ProfileBuilder:
                 self._producers.add(header.producer_id)
             if count:
                 last = header.max_timestamp
-                # Where the broker sets the time, the base is still what the producer said.
+                # If the broker sets the time, the base timestamp is still that of the producer.
                 first = last if header.timestamp_type is TimestampType.LOG_APPEND else header.base_timestamp
                 self._first = first if self._first is None else min(self._first, first)
                 self._last = last if self._last is None else max(self._last, last)
 
     def profile(self) -> PartitionProfile:
-        """The sums so far."""
+        """Return the sums so far."""
         return PartitionProfile(
             self._range,
             records=self._records,
@@ -88,10 +90,7 @@ class ProfileBuilder:
         )
 
 
-_CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-
-
-def _inside(batch: Batch, start: int, stop: int) -> int:
+def _count_inside(batch: Batch, start: int, stop: int) -> int:
     header = batch.header
     if header.count == header.last_offset_delta + 1:
         return min(stop, header.next_offset) - max(start, header.base_offset)

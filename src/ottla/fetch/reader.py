@@ -1,7 +1,7 @@
-"""`Reader`: offset ranges in, Arrow out; or raw batches, a fold over them, or what their headers tell.
+"""`Reader`: reads offset ranges as Arrow batches or raw batches, folds over them, or sums up their headers.
 
-A topic with a start and a stop, or ranges, come in; they are fetched ahead on a thread of their own and handed out
-piece by piece in the order of each partition, complete or with an error. Nothing is committed: a reader has no group.
+Topics with a start and a stop, or ranges, come in. A background thread fetches ahead; records come out in the order of
+each partition, complete or with an error. It never commits: a reader has no group.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ T = TypeVar("T")
 
 _FETCHING = Fetching()
 _CHUNK_BYTES = 2 << 20
-"""Of records in one `RecordBatch`, about: several are alive at a time, beside what is fetched ahead."""
+"""The approximate size of the records in one `RecordBatch`. Several are alive at a time, beside what is fetched
+ahead."""
 _numbers = itertools.count(1)
-"""Of lanes: readers that share a cluster share no connection."""
+"""Numbers for channels: readers that share a cluster do not share connections."""
 _MOST_BUFFERS = 2
 _NAP = 1.0
-"""Seconds between two looks of a reader that waits whether its thread is still there."""
+"""How often, in seconds, a reader that waits checks whether its fetcher is alive."""
 
 
 class RawBatch(NamedTuple):
-    """A batch as the broker stores it, and where it is from."""
+    """A batch as the broker stores it, with its partition."""
 
     topic: str
     partition: int
@@ -57,7 +58,7 @@ class RawBatch(NamedTuple):
 
 
 class ReadFailure(NamedTuple):
-    """A partition that could not be read on from `offset`."""
+    """A partition that could not be read from `offset` on."""
 
     topic: str
     partition: int
@@ -65,10 +66,20 @@ class ReadFailure(NamedTuple):
     error: OttlaError
 
 
-class Prefetch:
-    """A range whose first answer is fetched before anybody reads it.
+class _Watch(NamedTuple):
+    """What the caller of a read wants to be called for."""
 
-    `Reader.decoded` takes it over and goes on from there; `close` ends one that nobody wants any more.
+    check: Callable[[], None] | None = None
+    all_fetched: Callable[[], None] | None = None
+
+
+_NO_WATCH = _Watch()
+
+
+class Prefetch:
+    """A range whose first response is fetched before the range is read.
+
+    `Reader.decoded` takes it over and continues. `close` ends one that is not needed.
     """
 
     __slots__ = ("_end", "_fetcher", "_losses", "plan")
@@ -82,23 +93,26 @@ class Prefetch:
         self._end = end
 
     def close(self) -> None:
-        """Stops fetching, unless a reader took it over."""
+        """Stop fetching, unless a reader took it over."""
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is not None:
             self._end(fetcher)
 
     def taken(self) -> Fetcher:
-        """The fetcher, for the one who reads: from now on it may use all of its memory."""
+        """Hand over the fetcher to its reader. From now on it may use all of its memory.
+
+        Raises `InputError` if it was taken or closed before.
+        """
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is None:
-            raise InputError("a prefetch is read once, and not after it was closed")
+            raise InputError("this prefetch was already read or closed; a prefetch can be read only once")
         self._losses.release()
-        fetcher.buffer.widen()
+        fetcher.buffer.restore()
         return fetcher
 
 
 class Reader:
-    """Reads offset ranges. Threads may share one; constructing it connects nothing; `with` closes it."""
+    """Reads offset ranges. Constructing it does not connect. Threads may share it. `with` closes it."""
 
     def __init__(
         self,
@@ -113,6 +127,7 @@ class Reader:
         on_lost: OnLost | str = OnLost.ERROR,
         events: Sinks = (),
     ) -> None:
+        """Check the settings. Raises `ConfigError` if one of them is invalid."""
         check_kind("fetching", fetching, Fetching)
         self._isolation = parse_isolation(isolation)
         self._context = ClientContext(
@@ -124,8 +139,8 @@ class Reader:
         self._planning = ReadPlanner(
             self.cluster, isolation=self._isolation, on_lost=self._on_lost, events=self._context.events
         )
-        self._lanes: list[tuple[str, Buffers | None]] = []
-        """Of reads that have ended: their connections, and for a few the memory for answers, to be used again."""
+        self._channels: list[tuple[str, Buffers | None]] = []
+        """The channels of finished reads, to reuse their connections, and a few of their memory pools."""
         self._fetchers: set[Fetcher] = set()
         self._closed = False
 
@@ -141,17 +156,21 @@ class Reader:
         return f"<Reader {','.join(map(str, self.cluster.bootstrap))}>"
 
     def close(self) -> None:
-        """Ends it. Iterators that are still open raise at their next step."""
+        """Close the reader. Iterators that are still open raise `ConnectionLost` at their next step."""
         self._closed = True
-        reading = list(self._fetchers)
-        for fetcher in reading:
+        fetchers = list(self._fetchers)
+        for fetcher in fetchers:
             fetcher.stop()
-        for lane in {*(lane for lane, _ in self._lanes), *(fetcher.lane for fetcher in reading)}:
-            self.cluster.leave(lane)  # others may go on using the cluster
+        for channel in {*(channel for channel, _ in self._channels), *(fetcher.channel for fetcher in fetchers)}:
+            self.cluster.leave(channel)  # the cluster may be shared
         self._context.close()
 
     def offsets(self, topic: str, at: Bound = "earliest", *, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Where a place is in each partition: an offset, for a time that of the first record at or after it."""
+        """Return the offset of a bound in each partition. For a time: that of the first record at or after it.
+
+        Raises `InputError` if `at` is invalid, `BrokerError` if the topic does not exist, and `NoBrokerReachable` or
+        `DeadlineExceeded` after `timeout` seconds.
+        """
         return self._planning.offsets(topic, at, self._deadline(timeout))
 
     def ranges(
@@ -163,7 +182,10 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> list[OffsetRange]:
-        """What lies between two places, as they are now: a range for each partition, empty ones too."""
+        """Return the range between two bounds in each partition, as of now, including empty ranges.
+
+        Raises as `offsets` does, and `OffsetsLost` if `start` is behind the end of a log.
+        """
         names = [topics] if isinstance(topics, str) else list(topics)
         ranges, _ = self._planning.between(names, start, stop, partitions, self._deadline(timeout))
         return ranges
@@ -178,25 +200,30 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The records as Arrow, each `RecordBatch` of one partition and in order; `columns` says which of them.
+        """Read the records as Arrow: each `RecordBatch` belongs to one partition and is in order.
 
-        `"latest"` is where the log ended when the call was made; `stop=None` reads on for ever. Everything that can be
-        wrong with the arguments is told by the call itself; `close()` on the iterator ends it early.
+        `columns` selects the columns. `"latest"` is the end of the log at the time of the call; `stop=None` follows the
+        log forever. `close()` on the iterator ends it early. The call itself raises `InputError` or `ConfigError` if an
+        argument is wrong, and as `ranges` does. The iterator raises `OffsetsLost`, `CorruptBatch`, `BrokerError`, and
+        `DeadlineExceeded` if a partition makes no progress for `Timeouts.total` seconds.
         """
         decoding = PieceDecoder(self._decoder(columns), self._context.events)
         return self._records(self._plan(what, start, stop, partitions, timeout), decoding)
 
     def prefetch(self, what: OffsetRange) -> Prefetch:
-        """Begins to fetch a range that is to be read soon: one answer of it, no more, waits until `decoded` asks."""
-        plan = self._plan(what, "earliest", "latest", None, None)
+        """Start fetching a range that is to be read soon: one response, no more, until `decoded` takes it over.
+
+        Raises `ConnectionLost` if the reader is closed.
+        """
         from ottla.fetch.deferred_losses import DeferredLosses
 
+        plan = self._plan(what, "earliest", "latest", None, None)
         losses = DeferredLosses(self._context.events)
         fetcher = self._fetcher(plan.cursors, plan.followed, Events(losses))
-        fetcher.buffer.narrow(self._fetching.request_bytes)
+        fetcher.buffer.shrink(self._fetching.request_bytes)
         self._fetchers.add(fetcher)
         try:
-            self._check_open()  # only now: whoever closes the reader ends all that are there
+            self._check_open()  # after the fetcher was added: `close` stops all fetchers that it finds
             fetcher.start()
         except BaseException:
             self._end(fetcher)
@@ -214,15 +241,19 @@ class Reader:
         timeout: float | None = None,
         fingerprint: bool = True,
         check: Callable[[], None] | None = None,
+        all_fetched: Callable[[], None] | None = None,
     ) -> Generator[Decoded, None, None]:
-        """As `read`, and with each stretch of records their number and fingerprint: what a receipt is made of.
+        """Read as `read` does, but yield each stretch of records with its count and fingerprint, for receipts.
 
-        `check` is called now and then while nothing comes: what it raises ends the wait.
+        `check` is called from time to time while no records come; an error that it raises ends the iterator.
+        `all_fetched` is called on the fetching thread when the brokers have sent everything; it must not block. Raises
+        as `read` does.
         """
         decoding = PieceDecoder(self._decoder(columns, fingerprint=fingerprint), self._context.events)
+        watch = _Watch(check, all_fetched)
         if isinstance(what, Prefetch):
-            return self._stretches(what.plan, decoding, check, what)
-        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, check)
+            return self._stretches(what.plan, decoding, watch, what)
+        return self._stretches(self._plan(what, start, stop, partitions, timeout), decoding, watch)
 
     def batches(
         self,
@@ -233,8 +264,10 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> Generator[RawBatch, None, None]:
-        """The batches as they are stored, still compressed, control batches too; those at the ends may hold more
-        than was asked for."""
+        """Read the batches as they are stored: compressed, and including control batches.
+
+        The first and last batch of a range may have records outside of it. Raises as `read` does.
+        """
         return self._raw(self._plan(what, start, stop, partitions, timeout))
 
     def fold(
@@ -249,15 +282,18 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> T:
-        """Calls `function` with what it returned last and the next records, or with a `ReadFailure`: that partition is
-        then given up, and the others are read on."""
+        """Call `function(state, records)` for all records and return the last state.
+
+        If a partition fails, the function gets a `ReadFailure` instead, and the other partitions are read to their end.
+        Raises as `read` does for wrong arguments.
+        """
         check_callable("the function of a fold", function, arguments=2)
         decoder = self._decoder(columns)
         bounds.check(stop, "stop")
         state = initial
         for item in self._items(self._plan(what, start, stop, partitions, timeout)):
             if isinstance(item, Failed):
-                state = function(state, ReadFailure(*item.cursor.at, item.cursor.position, item.error))
+                state = function(state, ReadFailure(*item.cursor.tp, item.cursor.position, item.error))
                 continue
             for result in self._tried(decoder, item):
                 state = function(state, result)
@@ -272,9 +308,9 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> int:
-        """How many records there are, from the headers of their batches; nothing is decompressed."""
+        """Count the records from the headers of their batches, without decompressing them. Raises as `read` does."""
         profiles = self.profile(what, start, stop, partitions=partitions, timeout=timeout)
-        return sum(one.records for one in profiles)
+        return sum(profile.records for profile in profiles)
 
     def profile(
         self,
@@ -285,17 +321,20 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> list[PartitionProfile]:
-        """Records, bytes, codecs, times and producers of each partition, from the headers of batches alone."""
+        """Return records, bytes, codecs, times and producers of each partition, from batch headers alone.
+
+        Raises as `read` does.
+        """
         from ottla.fetch.profile import ProfileBuilder
 
         bounds.check(stop, "stop")
         plan = self._plan(what, start, stop, partitions, timeout)
-        tallies = {
-            cursor.at: ProfileBuilder(OffsetRange(*cursor.at, cursor.position, cursor.stop)) for cursor in plan.cursors
+        builders = {
+            cursor.tp: ProfileBuilder(OffsetRange(*cursor.tp, cursor.position, cursor.stop)) for cursor in plan.cursors
         }
         for piece in self._pieces(plan):
-            tallies[piece.cursor.at].add(piece.batches)
-        return [tally.profile() for _, tally in sorted(tallies.items())]
+            builders[piece.cursor.tp].add(piece.batches)
+        return [builder.profile() for _, builder in sorted(builders.items())]
 
     def fingerprint(
         self,
@@ -307,8 +346,11 @@ class Reader:
         timeout: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Fingerprint:
-        """How many records there are, and the sum of their content, whatever their order: equal to that of what was
-        written exactly if nothing is missing and nothing is there twice. `progress` hears how many were read."""
+        """Return the count and an order-independent sum of the records' content.
+
+        It equals the fingerprint of what was written exactly if no record is missing or duplicated. `progress` is
+        called with the number of records read so far. Raises as `read` does.
+        """
         bounds.check(stop, "stop")
         if progress is not None:
             check_callable("progress", progress, arguments=1)
@@ -349,27 +391,27 @@ class Reader:
     def _records(self, plan: ReadPlan, decoding: PieceDecoder) -> Generator[pa.RecordBatch, None, None]:
         for decoded in self._stretches(plan, decoding):
             yield decoded.records
-            del decoded  # its memory is free before the next one is waited for
+            del decoded  # frees its memory before waiting for the next one
 
     def _stretches(
         self,
         plan: ReadPlan,
         decoding: PieceDecoder,
-        check: Callable[[], None] | None = None,
-        begun: Prefetch | None = None,
+        watch: _Watch = _NO_WATCH,
+        prefetch: Prefetch | None = None,
     ) -> Generator[Decoded, None, None]:
-        for piece in self._pieces(plan, check, decoding, begun):
+        for piece in self._pieces(plan, watch, decoding, prefetch):
             yield from decoding.decode(piece)
             del piece
 
     def _tried(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch | ReadFailure]:
-        """The records of a piece, up to what cannot be decoded; then its partition is given up."""
+        """Yield the records of a piece. If a batch cannot be decoded, yield a failure and end its partition."""
         try:
             yield from self._decode(decoder, piece)
         except WireError as error:
             piece.cursor.open = False
             damaged = getattr(error, "base_offset", None) or 0
-            yield ReadFailure(*piece.cursor.at, max(piece.start, damaged), error)
+            yield ReadFailure(*piece.cursor.tp, max(piece.start, damaged), error)
 
     def _decode(self, decoder: Decoder, piece: Piece) -> Iterator[pa.RecordBatch]:
         return (decoded.records for decoded in self._decoded(decoder, piece))
@@ -381,16 +423,16 @@ class Reader:
         for piece in self._pieces(plan):
             for batch in piece.batches:
                 if batch.header.base_offset < piece.stop and batch.header.next_offset > piece.start:
-                    yield RawBatch(*piece.cursor.at, batch)
+                    yield RawBatch(*piece.cursor.tp, batch)
 
     def _pieces(
         self,
         plan: ReadPlan,
-        check: Callable[[], None] | None = None,
+        watch: _Watch = _NO_WATCH,
         decoding: PieceDecoder | None = None,
-        begun: Prefetch | None = None,
+        prefetch: Prefetch | None = None,
     ) -> Iterator[Piece]:
-        for item in self._items(plan, check, decoding, begun):
+        for item in self._items(plan, watch, decoding, prefetch):
             if isinstance(item, Failed):
                 raise item.error
             yield item
@@ -399,37 +441,39 @@ class Reader:
     def _items(
         self,
         plan: ReadPlan,
-        check: Callable[[], None] | None = None,
+        watch: _Watch = _NO_WATCH,
         decoding: PieceDecoder | None = None,
-        begun: Prefetch | None = None,
+        prefetch: Prefetch | None = None,
     ) -> Iterator[Piece | Failed]:
-        """What comes of the cursors, until all are over; a failure ends its cursor."""
-        ahead = {cursor for cursor in plan.cursors if not cursor.fact.is_over}
-        if begun is not None:
-            fetcher = begun.taken()
-        elif ahead:
-            fetcher = self._fetcher(ahead, plan.followed)
+        """Yield pieces and failures of the cursors until all are over. A failure ends its cursor."""
+        unfinished = {cursor for cursor in plan.cursors if not cursor.checkpoint.is_over}
+        if prefetch is not None:
+            fetcher = prefetch.taken()
+        elif unfinished:
+            fetcher = self._fetcher(unfinished, plan.followed)
         else:
             return
         if decoding is not None:
             decoding.following = fetcher.buffer.following
+        if watch.all_fetched is not None:
+            fetcher.tell_when_fetched(watch.all_fetched)
         try:
             self._fetchers.add(fetcher)
             fetcher.start()
-            while ahead:
+            while unfinished:
                 self._check_open()
                 fetcher.wait(Deadline.after(_NAP))
                 item = fetcher.take()
                 if item is None:
                     fetcher.check()
-                    if check is not None:
-                        check()
+                    if watch.check is not None:
+                        watch.check()
                     continue
                 yield item
                 if isinstance(item, Piece):
                     fetcher.buffer.used_up(item)
                 if isinstance(item, Failed) or item.next_offset >= item.cursor.stop or not item.cursor.open:
-                    ahead.discard(item.cursor)
+                    unfinished.discard(item.cursor)
                 del item
         finally:
             self._end(fetcher)
@@ -437,25 +481,25 @@ class Reader:
     def _end(self, fetcher: Fetcher) -> None:
         fetcher.stop()
         self._fetchers.discard(fetcher)
-        # Each may have half of what a read is allowed: many reads at a time must not leave all of that behind.
-        is_kept = len(self._lanes) < _MOST_BUFFERS
-        self._lanes.append((fetcher.lane, fetcher.buffers if is_kept else None))
+        # Each pool may hold half of a read's memory: many simultaneous reads must not leave all of that behind.
+        is_kept = len(self._channels) < _MOST_BUFFERS
+        self._channels.append((fetcher.channel, fetcher.buffers if is_kept else None))
 
     def _check_open(self) -> None:
         if self._closed:
             raise client_closed()
-        self.cluster.effort("reading")  # raises in a forked child, which must not touch locks of the parent
+        self.cluster.check_usable()  # raises in a forked child, which must not touch the parent's locks
 
     def _fetcher(self, cursors: Collection[Cursor], followed: Collection[str], events: Events | None = None) -> Fetcher:
-        endless = all(cursor.stop == END_OF_LOG for cursor in cursors)
-        patience = math.inf if endless else self.cluster.timeouts.total
+        is_endless = all(cursor.stop == END_OF_LOG for cursor in cursors)
+        patience = math.inf if is_endless else self.cluster.timeouts.total
         policy = FetchPolicy(self._fetching, self._isolation, self._on_lost, patience)
         try:
-            lane, buffers = self._lanes.pop()
+            channel, buffers = self._channels.pop()
         except IndexError:
-            lane, buffers = f"read-{next(_numbers)}", None
-        fetcher = Fetcher(self.cluster, policy, lane=lane, events=events or self._context.events, buffers=buffers)
-        fetcher.add(sorted(cursors, key=lambda cursor: cursor.at))
+            channel, buffers = f"read-{next(_numbers)}", None
+        fetcher = Fetcher(self.cluster, policy, channel=channel, events=events or self._context.events, buffers=buffers)
+        fetcher.add(sorted(cursors, key=lambda cursor: cursor.tp))
         if followed:
             fetcher.follow(followed)
         return fetcher

@@ -1,7 +1,8 @@
-"""What is done with ranges of offsets: functions of one range that return a receipt, and the rounds around them.
+"""What to do with ranges of offsets: archive topics, and replay archives.
 
-`archive` runs the whole of it with one call. The jobs themselves know no engine. What decodes records is imported when
-it is first used: the process in which a query of Spark plans its batches needs none of it.
+`archive` and `replay` do everything with one call. Below them are jobs (functions of one range that return a receipt)
+and the rounds around them; a job knows no engine. Names are imported on first use: the process in which a Spark query
+plans its batches does not need the modules that decode records.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ from ottla._lazy import lazy
 if TYPE_CHECKING:
     from ottla.jobs.archives import archive
     from ottla.jobs.brokers import Brokers
+    from ottla.jobs.replay_throttle import Rate, Unit
+    from ottla.jobs.replays import ReplayReport, replay
 
-_HOMES = {"Brokers": "ottla.jobs.brokers", "archive": "ottla.jobs.archives"}
+_HOMES = {
+    "Brokers": "ottla.jobs.brokers",
+    "Rate": "ottla.jobs.replay_throttle",
+    "ReplayReport": "ottla.jobs.replays",
+    "Unit": "ottla.jobs.replay_throttle",
+    "archive": "ottla.jobs.archives",
+    "replay": "ottla.jobs.replays",
+}
 
-__all__ = ["Brokers", "archive"]
+__all__ = ["Brokers", "Rate", "ReplayReport", "Unit", "archive", "replay"]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept every misspelt name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

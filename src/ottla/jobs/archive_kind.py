@@ -1,8 +1,8 @@
-"""How the job that archives a range travels to the nodes of a fleet: as plain values, without any credentials.
+"""How the archive job travels to the nodes of a fleet: as plain values, without credentials.
 
-A node makes the job from what it was told and what it has of its own: brokers and how to log in there, and the archive
-itself. What it was told is checked, since others can write to a store: the archive must be there, and lie where this
-node may work; the brokers must be of the same cluster. Results are checked where they come back.
+A node builds the job from the values in the store and from its own configuration: brokers, credentials, the archive.
+Others can write to a store, so a node checks the values: the archive must exist, in a folder where this node may work,
+and the brokers must belong to the same cluster. The driver checks results in the same way.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 _STAGED = re.compile(rf"{STAGING}/[0-9a-f]{{32}}-[0-9a-f]{{32}}/")
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is told of a job."""
+class _JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as plain values. The field names are those in the store."""
 
     path: str
     run: str
     cluster: str | None
     isolation: int
     seconds: float
-    """For which brokers may be away."""
+    """How long brokers may be away."""
     options: FileOptions
 
 
 class ArchiveKind:
-    """Jobs that archive, on this node's brokers."""
+    """The kind of job that archives a range, with this node's brokers."""
 
     name = "archive"
 
     def __init__(self, brokers: Brokers, *, folders: Iterable[Path] = ()) -> None:
-        """Only archives in these folders are written to; without any, all that there are."""
+        """Restrict this node to archives in `folders`. Without any, it works on every archive."""
         self._brokers = brokers
         self._folders = tuple(folder.resolve() for folder in folders)
         self._cluster_id: str | None = None
 
     def job_row(self, job: ArchiveRange, /) -> Row:
-        """What a node needs to know of a job."""
+        """Return a job as plain values."""
         return {
             "path": job.path,
             "run": job.run,
@@ -63,38 +63,41 @@ class ArchiveKind:
         }
 
     def job(self, row: Row, /) -> ArchiveRange:
-        """The job with this node's brokers; `InputError` if this node must not do it."""
-        told = msgspec.convert(row, _Told)
-        if not _RUN.fullmatch(told.run):
-            raise InputError(f"the run {told.run!r} of a job is not the number of one")
-        path = self._allowed(told.path)
+        """Return the job with this node's brokers.
+
+        Raises `InputError` if this node must not run it, and `LakeError` if its archive cannot be opened.
+        """
+        values = msgspec.convert(row, _JobRow)
+        if not _RUN.fullmatch(values.run):
+            raise InputError(f"the run {values.run!r} of a job is not the id of a run")
+        path = self._allowed(values.path)
         lake = Lake.open(path)
-        here = self._cluster()
-        if None not in (here, told.cluster) and here != told.cluster:
-            raise InputError(f"the job is about cluster {told.cluster}, and this node works with cluster {here}")
-        brokers = replace(self._brokers, timeouts=Timeouts(total=told.seconds), isolation=Isolation(told.isolation))
+        cluster = self._cluster()
+        if None not in (cluster, values.cluster) and cluster != values.cluster:
+            raise InputError(f"the job is about cluster {values.cluster}, and this node works with cluster {cluster}")
+        brokers = replace(self._brokers, timeouts=Timeouts(total=values.seconds), isolation=Isolation(values.isolation))
         return ArchiveRange(
-            brokers=brokers, path=str(lake.path), settings=lake.settings, options=told.options, run=told.run
+            brokers=brokers, path=str(lake.path), settings=lake.settings, options=values.options, run=values.run
         )
 
     def result_row(self, result: Archived, /) -> Row:
-        """What came of a range."""
+        """Return a result as plain values."""
         return result.to_json()
 
     def result(self, row: Row, /) -> Archived:
-        """What `result_row` made plain; `InputError` if it names files that no such job has written."""
+        """Return the result from plain values. Raises `InputError` if it names files that no job can have written."""
         try:
-            found = Archived.from_json(row)
-        except ValueError as error:  # such as a path that leads out of the archive
+            archived = Archived.from_json(row)
+        except ValueError as error:  # for example a path that leads out of the archive
             raise InputError(f"a result names files that no job can have written: {error}") from error
-        for file in found.files:
+        for file in archived.files:
             _check(file)
-        return found
+        return archived
 
     def _allowed(self, text: str) -> Path:
         path = Path(text)
         if not path.is_absolute():
-            raise InputError(f"the archive {text!r} of a job is not named from the root on")
+            raise InputError(f"the archive {text!r} of a job is not an absolute path")
         real = path.resolve()
         if self._folders and not any(real.is_relative_to(folder) for folder in self._folders):
             raise InputError(f"the archive {text!r} is in none of the folders in which this node works")

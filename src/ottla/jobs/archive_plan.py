@@ -1,14 +1,13 @@
-"""Which ranges an archive needs next: where it is, against where the logs of the topics begin and end.
+"""Plans what to archive next: compares the positions of the ledger with where the logs of the topics begin and end.
 
-Positions of the ledger and offsets of the brokers come in; ranges, gaps and beginnings go out, or an error where
-records are gone that were to be archived. `Survey` asks the brokers; the rest is pure.
+Positions and log offsets come in. Ranges, gaps and start positions go out, or an error if records were deleted before
+they were archived. `Survey` asks the brokers; everything else is pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from ottla.errors import InputError, OffsetsLost, OttlaError
 from ottla.fetch import bounds
@@ -21,64 +20,67 @@ from ottla.net.deadline import Deadline
 from ottla.plan import RecordBytes, cut, limit_bytes
 
 Offsets = Mapping[TopicPartition, int]
-Start = str | datetime
+Start = bounds.Bound
+"""Where to start topics that are new to an archive."""
+_WORTH_RECORDS = 50_000
+"""Fewer records than this are not worth a task of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The logs of the topics, as they are at one moment."""
+    """The logs of the topics at one moment."""
 
     begins: Offsets
     ends: Offsets
     topics: Mapping[str, str]
-    """Their ids."""
+    """Topic ids by topic."""
     record_bytes: RecordBytes = GUESS_BYTES
 
     def without(self, topics: Collection[str]) -> Logs:
-        """Those of the other topics."""
+        """Return the logs of all other topics."""
         return replace(
             self,
-            begins={at: offset for at, offset in self.begins.items() if at.topic not in topics},
-            ends={at: offset for at, offset in self.ends.items() if at.topic not in topics},
-            topics={name: found for name, found in self.topics.items() if name not in topics},
+            begins={tp: offset for tp, offset in self.begins.items() if tp.topic not in topics},
+            ends={tp: offset for tp, offset in self.ends.items() if tp.topic not in topics},
+            topics={name: topic_id for name, topic_id in self.topics.items() if name not in topics},
         )
 
 
-def joined(logs: Iterable[Logs]) -> Logs:
-    """Logs of different topics, together."""
-    found = list(logs)
+def joined(parts: Iterable[Logs]) -> Logs:
+    """Join the logs of different topics."""
+    parts = list(parts)
     return Logs(
-        {at: offset for one in found for at, offset in one.begins.items()},
-        {at: offset for one in found for at, offset in one.ends.items()},
-        {name: known for one in found for name, known in one.topics.items()},
+        {tp: offset for logs in parts for tp, offset in logs.begins.items()},
+        {tp: offset for logs in parts for tp, offset in logs.ends.items()},
+        {name: topic_id for logs in parts for name, topic_id in logs.topics.items()},
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What comes into an archive next, together."""
+    """What comes into the archive next, as one entry of the ledger."""
 
     ranges: tuple[OffsetRange, ...]
     gaps: tuple[Gap, ...] = ()
 
     @property
     def records(self) -> int:
-        """Offsets, to be exact."""
+        """The number of offsets, which is at least the number of records."""
         return sum(map(len, self.ranges))
 
     @property
     def topics(self) -> list[str]:
-        """Of which something is in it."""
-        return sorted({one.topic for one in (*self.ranges, *(gap.range for gap in self.gaps))})
+        """The topics with a range or a gap in this round."""
+        return sorted({span.topic for span in (*self.ranges, *(gap.range for gap in self.gaps))})
 
     def of(self, topic: str) -> Round:
-        """What it has of one topic."""
-        ranges = tuple(one for one in self.ranges if one.topic == topic)
+        """Return the part of this round that belongs to one topic."""
+        ranges = tuple(span for span in self.ranges if span.topic == topic)
         return Round(ranges, tuple(gap for gap in self.gaps if gap.range.topic == topic))
 
 
 class Survey:
-    """Asks where the logs of topics begin and end."""
+    """Asks the brokers where the logs of topics begin and end."""
 
     def __init__(self, cluster: Cluster, topics: tuple[str, ...], isolation: Isolation) -> None:
         self._cluster = cluster
@@ -87,88 +89,110 @@ class Survey:
         self._sizes = RecordSizes(cluster)
 
     def logs(self, topics: Collection[str] | None = None) -> Logs:
-        """As they are now, of all topics or of some."""
+        """Return the current logs of these topics, by default of all.
+
+        Raises the errors of `Cluster` if a topic does not exist or brokers cannot be reached.
+        """
         names = self._topics if topics is None else tuple(topics)
-        # Partitions and ids that are new since the last time are not in what a cluster remembers.
-        found = self._cluster.topics(names)
-        partitions = [TopicPartition(name, one.index) for name in names for one in found[name].partitions]
+        # Ask the brokers: cached metadata lacks new partitions and the id of a topic that was created again.
+        described = self._cluster.topics(names)
+        partitions = [TopicPartition(name, row.index) for name in names for row in described[name].partitions]
         begins, ends = (self._resolve(partitions, place) for place in ("earliest", "latest"))
-        ids = {name: str(found[name].id) for name in names if found[name].id is not None}
-        return Logs(begins, {at: max(begins[at], end) for at, end in ends.items()}, ids)
+        ids = {name: str(described[name].id) for name in names if described[name].id is not None}
+        return Logs(begins, {tp: max(begins[tp], end) for tp, end in ends.items()}, ids)
 
     def sized(self, logs: Logs) -> Logs:
-        """The same, with the size of records."""
-        topics = sorted({at.topic for at in logs.begins})
+        """Return the logs with the average size of their records."""
+        topics = sorted({tp.topic for tp in logs.begins})
         return replace(logs, record_bytes=self._sizes.of(topics, logs.begins, logs.ends))
 
     def ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Of the topics, as they are now; those that are gone are left out."""
-        found = self._cluster.metadata(topics).topics
-        return {name: str(found[name].id) for name in topics if name in found and found[name].id is not None}
+        """Return the current ids of the topics, without those that are gone."""
+        described = self._cluster.metadata(topics).topics
+        return {
+            name: str(described[name].id) for name in topics if name in described and described[name].id is not None
+        }
 
     def at(self, start: Start, topics: Collection[str]) -> dict[TopicPartition, int]:
-        """Where a place is in every partition of the topics."""
-        known = self._cluster.topics(topics)
-        partitions = [TopicPartition(name, part.index) for name, one in known.items() for part in one.partitions]
+        """Return the offset of a place in every partition of the topics."""
+        described = self._cluster.topics(topics)
+        partitions = [
+            TopicPartition(name, partition.index) for name, topic in described.items() for partition in topic.partitions
+        ]
         return self._resolve(partitions, start)
 
     def _resolve(self, partitions: list[TopicPartition], place: Start) -> dict[TopicPartition, int]:
         deadline = Deadline.after(self._cluster.timeouts.total)
-        found = bounds.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
-        return dict(sorted(found.items()))
+        offsets = bounds.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
+        return dict(sorted(offsets.items()))
 
 
 def beginnings(positions: Offsets, starts: Offsets, topics: tuple[str, ...]) -> dict[TopicPartition, int]:
-    """Where to begin with the partitions of topics of which the archive knows nothing."""
-    known = {at.topic for at in positions}
-    return {at: offset for at, offset in starts.items() if at.topic in topics and at.topic not in known}
+    """Return the start positions for topics that the archive does not have yet."""
+    known = {tp.topic for tp in positions}
+    return {tp: offset for tp, offset in starts.items() if tp.topic in topics and tp.topic not in known}
 
 
 def check(positions: Offsets, logs: Logs) -> None:
-    """Refuses logs that end before what is archived; the positions must have been read before the logs were."""
-    for at, end in logs.ends.items():
-        if end < positions.get(at, 0):
+    """Raise `InputError` if a log ends before what is archived. The positions must be older than the logs."""
+    for tp, end in logs.ends.items():
+        if end < positions.get(tp, 0):
             raise InputError(
-                f"{at} ends at offset {end}, but is archived up to {positions[at]}: the topic was created again, or"
+                f"{tp} ends at offset {end}, but is archived up to {positions[tp]}: the topic was created again, or"
                 " these are the brokers of another cluster"
             )
 
 
+def up_to(positions: Offsets, logs: Logs, stops: Offsets) -> Logs:
+    """Return the logs as if they ended at these stops; never before what is archived, which would look like a loss."""
+    ends = {
+        tp: min(end, max(stops.get(tp, end), positions.get(tp, 0), logs.begins[tp])) for tp, end in logs.ends.items()
+    }
+    return replace(logs, ends=ends)
+
+
 def faults(positions: Offsets, ids: Mapping[str, str], logs: Logs, *, on_lost: OnLost) -> dict[str, OttlaError]:
-    """Which topics cannot be archived, and why: created again, ended before what is archived, offsets lost."""
-    found: dict[str, OttlaError] = {}
-    for topic in sorted({at.topic for at in logs.begins}):
-        mine = logs.without([at.topic for at in logs.begins if at.topic != topic])
+    """Return the topics that cannot be archived, with the error of each.
+
+    A topic was created again, ends before what is archived, or lost offsets before they were archived.
+    """
+    errors: dict[str, OttlaError] = {}
+    for topic in sorted({tp.topic for tp in logs.begins}):
+        topic_logs = logs.without([tp.topic for tp in logs.begins if tp.topic != topic])
         try:
-            check(positions, mine)
+            check(positions, topic_logs)
             require_same_id(topic, ids.get(topic), logs.topics.get(topic))
-            due(positions, mine, on_lost=on_lost)
+            due(positions, topic_logs, on_lost=on_lost)
         except OttlaError as error:
-            found[topic] = error
-    return found
+            errors[topic] = error
+    return errors
 
 
 def require_same_id(topic: str, before: str | None, now: str | None) -> None:
-    """Refuses a topic that is another one than before, under the same name."""
+    """Raise `InputError` if the topic was deleted and created again under the same name."""
     if before is not None and now is not None and before != now:
         raise InputError(
-            f"topic {topic} was deleted and created again (its id was {before} and is {now}), so that its offsets mean"
+            f"topic {topic} was deleted and created again (its id was {before} and is {now}), so its offsets mean"
             " other records: archive it to another place"
         )
 
 
 def due(positions: Offsets, logs: Logs, *, on_lost: OnLost) -> Round:
-    """All that is not archived yet. A partition of which nothing is known was added later: it begins with its log."""
+    """Return everything that is not archived yet.
+
+    A partition without a position was added later, and starts where its log begins. Raises `OffsetsLost` if retention
+    deleted offsets before they were archived, unless `on_lost` is EARLIEST: then they become a gap.
+    """
     ranges: list[OffsetRange] = []
     gaps: list[Gap] = []
-    for at, begin in logs.begins.items():
-        position = positions.get(at, begin)
-        end = logs.ends[at]
+    for tp, begin in logs.begins.items():
+        position = positions.get(tp, begin)
+        end = logs.ends[tp]
         if position < begin:
-            lost = OffsetRange(*at, position, begin)
+            lost = OffsetRange(*tp, position, begin)
             if on_lost is not OnLost.EARLIEST:
                 raise OffsetsLost(
-                    *at,
+                    *tp,
                     start=position,
                     stop=begin,
                     resume=begin,
@@ -176,37 +200,34 @@ def due(positions: Offsets, logs: Logs, *, on_lost: OnLost) -> Round:
                 )
             gaps.append(Gap(lost, "deleted by retention before it was archived"))
         if max(position, begin) < end:
-            ranges.append(OffsetRange(*at, max(position, begin), end))
+            ranges.append(OffsetRange(*tp, max(position, begin), end))
     return Round(tuple(ranges), tuple(gaps))
 
 
 def limited(whole: Round, max_bytes: int, record_bytes: RecordBytes) -> Round:
-    """About so many bytes of it, of each partition its share."""
-    starts = {one.topic_partition: one.start for one in whole.ranges}
-    stops = limit_bytes(starts, {one.topic_partition: one.stop for one in whole.ranges}, max_bytes, record_bytes)
-    ranges = (OffsetRange(*at, start, stops[at]) for at, start in starts.items())
-    return Round(tuple(one for one in ranges if len(one)), whole.gaps)
+    """Return about `max_bytes` of a round, divided fairly among the partitions."""
+    starts = {span.topic_partition: span.start for span in whole.ranges}
+    stops = limit_bytes(starts, {span.topic_partition: span.stop for span in whole.ranges}, max_bytes, record_bytes)
+    ranges = (OffsetRange(*tp, start, stops[tp]) for tp, start in starts.items())
+    return Round(tuple(span for span in ranges if len(span)), whole.gaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """How ranges become tasks: none should write more than a file, and every worker should have some."""
+    """How ranges become tasks: a task writes at most one file's worth, and every worker gets some."""
 
     file_bytes: int
     workers: int
     batch_bytes: int = field(default=0)
-    """What one entry of the ledger should have at most; 0: four files for each worker."""
+    """The largest size of one ledger entry; 0 for four files per worker."""
 
     @property
     def round_bytes(self) -> int:
-        """What one entry of the ledger should have at most."""
+        """The largest size of one ledger entry."""
         return self.batch_bytes or 4 * self.workers * self.file_bytes
 
     def tasks(self, whole: Round, record_bytes: RecordBytes) -> list[OffsetRange]:
-        """The ranges in pieces. Little is not worth dividing: a file for each partition is small enough."""
-        total = sum(len(one) for one in whole.ranges)
+        """Cut the ranges into tasks. Few records stay together: one file per partition is small enough."""
+        total = sum(len(span) for span in whole.ranges)
         worth = min(self.workers, max(1, total // _WORTH_RECORDS))
         return cut(whole.ranges, at_least=worth, max_bytes=self.file_bytes, record_bytes=record_bytes)
-
-
-_WORTH_RECORDS = 50_000

@@ -1,7 +1,7 @@
-"""The job that archives one range: read it from the brokers, write it as Parquet into the lake's staging folder.
+"""The job that archives one range: reads it from the brokers and writes it as Parquet into the lake's staging folder.
 
-An `OffsetRange` comes in, `Archived` goes out: the receipt and the staged files, which come into the archive when
-somebody records them in its ledger. It can be pickled, knows no engine, and leaves nothing behind when it fails.
+An `OffsetRange` comes in, `Archived` goes out: the receipt and the staged files. They belong to the archive once an
+entry of its ledger records them. The job can be pickled, knows no engine, and leaves nothing behind when it fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Stopped(Exception):
-    """The job was asked to stop before it was done."""
+    """The job was asked to stop before the end of its range."""
 
 
 def _never() -> bool:
@@ -48,43 +48,48 @@ class ArchiveRange:
 
     brokers: Brokers
     path: str
-    """Of the archive, the same on every machine."""
+    """The folder of the archive, the same on every machine."""
     settings: LakeSettings
     options: FileOptions = field(default_factory=FileOptions)
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Whatever is staged has this in its name, so that a run can throw away what its dead tasks have left."""
+    """Part of the name of everything that is staged, so that a run can remove what its dead tasks left."""
     is_stopped: Callable[[], bool] = _never
 
+    # `until` and `undo` are the engines' contract for jobs that can stop early and discard their results.
+
     def until(self, is_stopped: Callable[[], bool]) -> ArchiveRange:
-        """The same job, which gives up with `Stopped` soon after the function says so."""
+        """Return the same job, which raises `Stopped` soon after `is_stopped` returns True."""
         return replace(self, is_stopped=is_stopped)
 
     def undo(self, done: Archived) -> None:
-        """Throws away what a call has staged, when nobody will record it."""
+        """Remove the files of a result that no entry will record."""
         Lake(Path(self.path), self.settings).discard([done])
 
-    def __call__(self, one: OffsetRange) -> Archived:
-        """Reads and writes; returns when the files are on the disk."""
+    def __call__(self, span: OffsetRange) -> Archived:
+        """Read the range and write its files. Return when they are on disk.
+
+        Raises `Stopped` if asked to stop, `LakeError` if a file cannot be written, and the errors of `Reader`.
+        """
         started, began = time.time(), time.monotonic()
         tally = _Tally()
         times = event_time.parse(self.settings.event_time).reader() if self.settings.needs_time else None
         with (
             self.brokers.reader() as reader,
-            _Watch(reader, self.is_stopped),
-            RangeFiles(Path(self.path), self.settings, one, options=self.options, run=self.run) as files,
+            _Watch(reader, self.is_stopped),  # inside of the reader: it must be over before the reader closes
+            RangeFiles(Path(self.path), self.settings, span, options=self.options, run=self.run) as files,
         ):
-            for stretch in reader.decoded(one):
+            for stretch in reader.decoded(span):
                 if self.is_stopped():
                     raise Stopped
                 tally.add(stretch.records, stretch.fingerprint)
                 files.add(stretch.records, times(stretch.records) if times is not None else None)
             staged = files.close(tally.fingerprint)
-        receipt = tally.receipt(one, started=started, seconds=time.monotonic() - began)
+        receipt = tally.receipt(span, started=started, seconds=time.monotonic() - began)
         return Archived(receipt, staged, files.untimed, tally.stored)
 
 
 class _Watch:
-    """Closes the reader when the job is asked to stop, so that it does not wait for brokers any longer."""
+    """Closes the reader when the job is asked to stop, so that it stops waiting for brokers."""
 
     def __init__(self, reader: Reader, is_stopped: Callable[[], bool]) -> None:
         self._reader = reader
@@ -104,7 +109,7 @@ class _Watch:
         if self._thread is not None:
             self._thread.join()
         if isinstance(error, OttlaError) and self._is_stopped():
-            raise Stopped from error
+            raise Stopped from error  # the error is only that the reader was closed
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
@@ -114,7 +119,7 @@ class _Watch:
 
 
 class _Tally:
-    """Adds up what a receipt says."""
+    """Adds up the content of a receipt."""
 
     def __init__(self) -> None:
         self.fingerprint = Fingerprint()
@@ -135,13 +140,16 @@ class _Tally:
 
     @property
     def stored(self) -> Fingerprint | None:
-        """Of what the columns have, where that is something else than the log has."""
+        """The fingerprint of the columns; None if it is that of the log.
+
+        It differs where header names are not UTF-8: columns have replacement characters there.
+        """
         return None if self._stored == self.fingerprint else self._stored
 
-    def receipt(self, one: OffsetRange, *, started: float, seconds: float) -> Receipt:
+    def receipt(self, span: OffsetRange, *, started: float, seconds: float) -> Receipt:
         is_empty = self.fingerprint.count == 0
         return Receipt(
-            range=one,
+            range=span,
             fingerprint=self.fingerprint,
             size_bytes=self._bytes,
             first_time=None if is_empty else self._first / 1e6,
@@ -153,6 +161,6 @@ class _Tally:
 
 
 def _content_bytes(column: pa.Array) -> int:
-    """Bytes of texts, from where the first begins and the last ends; nothing is looked at in between."""
+    """Return the bytes in a column, from the offsets of its first and last value alone."""
     ends = np.frombuffer(column.buffers()[1], np.int32)
     return int(ends[column.offset + len(column)] - ends[column.offset])

@@ -1,7 +1,7 @@
-"""Which of several topics can be archived now: one that is gone, or is another one by now, must not stop the others.
+"""Decides which of several topics can be archived now: one that is gone or was created again must not stop the others.
 
-A survey of the brokers and a lake come in; the logs of the topics that are in order go out, and events for those that
-are not. When none is in order, that is an error.
+A survey of the brokers and a lake come in. The logs of the healthy topics go out, and events for the others. It is an
+error if no topic is healthy.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from ottla.jobs.archive_plan import Logs, Survey, faults, joined
 from ottla.lake.lake import Lake
 
 _AGAIN_SECONDS = 10.0
-"""Between looks at a topic that was not in order: a broker is asked for seconds before a topic counts as gone."""
+"""How often a failed topic is looked at again. A look takes seconds: a topic counts as gone only after retries."""
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the error says that brokers, or a fleet's store, are away: what can be waited for."""
+    """Return whether brokers or a fleet's store are away, so that waiting can help."""
     if isinstance(error, AuthenticationFailed | SecurityMismatch):
         return False
     if isinstance(error, BrokerError):
-        # A topic that is not there is not away: somebody has deleted it.
+        # An unknown topic is retriable for Kafka, but not an outage: it was deleted.
         return error.retriable and error.row.name not in ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
     if isinstance(error, ArchiveIncomplete):
-        return any(is_outage(one) for one in error.troubles.values())
+        return any(is_outage(trouble) for trouble in error.troubles.values())
     return isinstance(error, NoBrokerReachable | DeadlineExceeded | NetworkError | StoreUnavailable)
 
 
 class Topics:
-    """The topics of an archiver, and what is wrong with some of them."""
+    """The topics of an archiver, and the errors of those that cannot be archived."""
 
     def __init__(self, survey: Survey, lake: Lake, topics: tuple[str, ...], *, on_lost: OnLost, events: Events) -> None:
         self.troubles: dict[str, OttlaError] = {}
-        """Why topics are not archived."""
-        self._told: dict[str, str] = {}
+        """Topics that are left out, with the error of each."""
+        self._reported: dict[str, str] = {}
+        """The last reason that was emitted as an event, by topic."""
         self._unread: set[str] = set()
-        """Topics whose records could not be read: that their logs can be looked at says little."""
+        """Topics whose records could not be read. They resume once a read succeeds: metadata proves little."""
         self._looked = float("-inf")
         self._survey = survey
         self._lake = lake
@@ -58,11 +59,12 @@ class Topics:
         self._events = events
 
     def look(self) -> Logs:
-        """The logs of the topics that are in order. Now and then, those that were not are looked at again.
+        """Return the logs of the healthy topics. Looks at the others again every ten seconds or so.
 
-        Raises what is wrong if that is so with all of them, or if no broker answers.
+        Raises the error of the topic, or `ArchiveIncomplete`, if none is healthy, and `NoBrokerReachable` if no broker
+        answers.
         """
-        last = self._lake.ledger.last()  # before the logs, which only grow
+        last = self._lake.ledger.last()  # read before the logs, which only grow: so positions cannot be ahead of them
         positions, ids = ({}, {}) if last is None else (last.positions, last.topics)
         before = self.troubles
         again = time.monotonic() >= self._looked + _AGAIN_SECONDS or len(before) == len(self._topics)
@@ -75,35 +77,35 @@ class Topics:
             self.troubles = before
             raise
         self.troubles |= faults(positions, ids, logs, on_lost=self._on_lost)
-        self._tell()
+        self._emit_changes()
         if len(self.troubles) == len(self._topics):
             self.require_none()
         return self._survey.sized(logs.without(self.troubles))
 
     def suspend(self, topic: str, error: OttlaError) -> None:
-        """Leaves the topic out until another look finds it in order; raises if no topic is left."""
+        """Leave the topic out until a later look finds it healthy. Raises the error if no topic is left."""
         self.troubles[topic] = error
         self._unread.add(topic)
-        self._tell()
+        self._emit_changes()
         if len(self.troubles) == len(self._topics):
             self.require_none()
 
     def archived(self, topics: Iterable[str]) -> None:
-        """Something of the topics has come into the archive."""
+        """Note that records of these topics were archived, so their logs can be read."""
         self._unread.difference_update(topics)
-        self._tell()
+        self._emit_changes()
 
-    def _tell(self) -> None:
-        for topic in [topic for topic in self._told if topic not in self.troubles and topic not in self._unread]:
-            del self._told[topic]
+    def _emit_changes(self) -> None:
+        for topic in [topic for topic in self._reported if topic not in self.troubles and topic not in self._unread]:
+            del self._reported[topic]
             self._events.emit(TopicResumed(topic))
         for topic, error in self.troubles.items():
-            if self._told.get(topic) != str(error):
-                self._told[topic] = str(error)
+            if self._reported.get(topic) != str(error):
+                self._reported[topic] = str(error)
                 self._events.emit(TopicSuspended(topic, str(error)))
 
     def require_none(self) -> None:
-        """Raises what is wrong with topics, if there is something."""
+        """Raise the error of the only topic, or `ArchiveIncomplete`, if a topic cannot be archived."""
         if not self.troubles:
             return
         if len(self._topics) == 1:
@@ -111,16 +113,16 @@ class Topics:
         raise ArchiveIncomplete(self._lake.path, self.troubles)
 
     def _jointly(self, left_out: Collection[str]) -> Logs:
-        wanted = [topic for topic in self._topics if topic not in left_out]
-        if not wanted:
+        topics = [topic for topic in self._topics if topic not in left_out]
+        if not topics:
             return joined([])
         try:
-            return self._survey.logs(wanted)
+            return self._survey.logs(topics)
         except OttlaError as error:
             if len(self._topics) == 1 or isinstance(error, NoBrokerReachable):
                 raise
-        # One of them may be what is wrong: each by itself tells which.
-        return joined([self._single(topic) for topic in wanted])
+        # One topic may be the cause: ask for each alone to find out which.
+        return joined([self._single(topic) for topic in topics])
 
     def _single(self, topic: str) -> Logs:
         try:

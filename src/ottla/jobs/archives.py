@@ -1,8 +1,7 @@
-"""`archive`: topics into a folder of Parquet or Delta with one call, for programs; `ottla archive` does the same.
+"""`archive`: topics into a folder of Parquet or Delta with one call, for programs. `ottla archive` does the same.
 
-Topics, a folder and brokers come in; what was archived goes out when everything that was in the topics at the time of
-the call is in the archive, exactly once. With a Spark session its tasks do the work, without one threads of this
-process.
+Topics, a folder and brokers come in. The call returns what it archived once everything that was in the topics at the
+time of the call is in the archive, exactly once. Threads of this process do the work, or tasks of a Spark session.
 """
 
 from __future__ import annotations
@@ -10,23 +9,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ottla.engines import local
+from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
+from ottla.jobs import event_time as event_times
 from ottla.jobs.archive_plan import Cutting, Start
 from ottla.jobs.archive_range import ArchiveRange, Brokers
 from ottla.jobs.archiving import ArchiveRequest, Archiving, Progress
+from ottla.jobs.engine_choice import choose_engine, engine_name, parallelism
 from ottla.lake.lake import Lake
-from ottla.lake.layout import Format, LakeSettings
+from ottla.lake.layout import Format, LakeSettings, parse_format, parse_partition_by
 from ottla.lake.writer import FileOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ottla.jobs.engine_choice import EngineChoice
+
 _FILES = FileOptions()
-_SOME = 8
-"""Tasks at a time, about, where nobody tells how many there can be."""
+_DEFAULT = LakeSettings()
 
 
 def archive(
@@ -34,7 +36,11 @@ def archive(
     to: str | os.PathLike[str],
     *,
     brokers: Brokers | str,
+    format: Format | str | None = None,  # noqa: A002
+    partition_by: str | Iterable[str] | None = None,
+    event_time: str | None = None,
     layout: LakeSettings | None = None,
+    engine: EngineChoice | None = None,
     spark: SparkSession | None = None,
     workers: int | None = None,
     files: FileOptions = _FILES,
@@ -42,23 +48,28 @@ def archive(
     on_lost: OnLost = OnLost.ERROR,
     group: str | None = None,
 ) -> Progress:
-    """Archives what is in the topics now, and returns what came into the archive.
+    """Archive what is in the topics now, and return what this call added to the archive.
 
-    A call goes on where the last one stopped, whoever made that. An archive that is there keeps its `layout`; `start`
-    is where topics begin that it does not have yet; `group` is told how far it is.
+    A call continues where the last one stopped. `format`, `partition_by` and `event_time` (or all three as `layout`)
+    count for a new archive; an existing one keeps its own and refuses others. `start` is where topics begin that the
+    archive does not have yet. `group` is a consumer group whose offsets follow the archive, for tools that show lag.
+
+    Raises `LakeError` if the folder is not an archive, is damaged or has another layout, `OffsetsLost` if retention
+    deleted records before they were archived (unless `on_lost` says otherwise), `ArchiveIncomplete` if some of several
+    topics could not be archived, and the errors of `Reader` if brokers cannot be reached.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
-    reached = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
-    lake = open_archive(to, names, reached, layout=layout)
-    job = ArchiveRange(brokers=reached, path=str(lake.path), settings=lake.settings, options=files)
-    wanted = ArchiveRequest(topics=names, start=start, on_lost=on_lost, group=group)
+    source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
+    runner = choose_engine(engine, spark=spark, workers=workers)
+    settings = _layout(to, layout, file_format=format, partition_by=partition_by, event_time=event_time)
+    lake = open_archive(to, names, source, layout=settings)
     archiving = Archiving(
         lake,
-        job,
-        wanted,
-        engine=_engine(spark, workers),
-        cutting=Cutting(file_bytes=files.file_bytes, workers=workers or _parallel(spark)),
-        name="local" if spark is None else "spark",
+        ArchiveRange(brokers=source, path=str(lake.path), settings=lake.settings, options=files),
+        ArchiveRequest(topics=names, start=start, on_lost=on_lost, group=group),
+        engine=runner,
+        cutting=Cutting(file_bytes=files.file_bytes, workers=parallelism(spark, workers)),
+        name=engine_name(engine, spark),
     )
     for _ in archiving.until_now():
         pass
@@ -73,37 +84,43 @@ def open_archive(
     layout: LakeSettings | None = None,
     ask: Callable[[Callable[[], object]], object] = lambda step: step(),
 ) -> Lake:
-    """The archive, created if it is not there: after the topics were found, so that a typing error leaves nothing.
+    """Open the archive, or create it once the topics are known to exist: a typo leaves no folder behind.
 
-    `ask` runs every step that waits for brokers.
+    `ask` runs each step that waits for brokers. Raises `LakeError` if the archive has another layout, and the errors of
+    `Reader` if a topic does not exist or brokers cannot be reached.
     """
-    there = Lake.find(path)
-    settings = layout or (LakeSettings() if there is None else there.settings)
+    existing = Lake.find(path)
+    settings = layout or (_DEFAULT if existing is None else existing.settings)
     if settings.format is Format.DELTA:
         from ottla.lake import delta
 
         delta.require()
-    if there is None:
+    if existing is None:
         with brokers.reader() as reader:
             for topic in topics:
                 ask(partial(reader.cluster.topic, topic))
-    return Lake.create(path, settings)  # one that is there with other settings is refused
+    return Lake.create(path, settings)  # refuses an existing archive with other settings
 
 
-def _engine(spark: SparkSession | None, workers: int | None) -> Any:
-    if spark is None:
-        return partial(local.run, workers=workers)
-    from ottla.engines import spark as on_spark
-
-    return partial(on_spark.run, spark=spark)
-
-
-def _parallel(spark: SparkSession | None) -> int:
-    if spark is None:
-        return local.default_workers()
-    from pyspark.errors import PySparkAttributeError
-
-    try:
-        return spark.sparkContext.defaultParallelism
-    except PySparkAttributeError:  # Spark Connect does not tell
-        return _SOME
+def _layout(
+    path: str | os.PathLike[str],
+    layout: LakeSettings | None,
+    *,
+    file_format: Format | str | None,
+    partition_by: str | Iterable[str] | None,
+    event_time: str | None,
+) -> LakeSettings | None:
+    """Return the layout that was asked for; None if nothing was. What was left out is as in the existing archive."""
+    if file_format is None and partition_by is None and event_time is None:
+        return layout
+    if layout is not None:
+        raise ConfigError("layout and format, partition_by, event_time are mutually exclusive")
+    existing = Lake.find(path)
+    base = _DEFAULT if existing is None else existing.settings
+    folders = parse_partition_by(partition_by) if isinstance(partition_by, str) else partition_by
+    return LakeSettings(
+        format=base.format if file_format is None else parse_format(file_format),
+        partition_by=base.partition_by if folders is None else tuple(folders),
+        event_time=base.event_time if event_time is None else str(event_times.parse(event_time)),
+        no_date=base.no_date,
+    )

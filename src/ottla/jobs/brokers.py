@@ -1,6 +1,7 @@
-"""How a job reaches a cluster: a value that travels to where the job runs, and makes clients there.
+"""How a job reaches a cluster: a value that travels with the job and creates clients where it runs.
 
-Nothing connects here, and what decodes records is imported only when a reader is made: whoever plans needs none of it.
+The value itself never connects. The modules that decode records are imported when a reader is created: a process that
+only plans does not need them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brokers:
-    """How to reach a cluster, and which records of transactions to see there."""
+    """How to reach a cluster, and which isolation to read with."""
 
     bootstrap: str
     security: Security = PLAINTEXT
@@ -32,11 +33,11 @@ class Brokers:
         object.__setattr__(self, "isolation", parse_isolation(self.isolation))
 
     def cluster(self) -> Cluster:
-        """A client for questions."""
+        """Return a client for metadata and offsets."""
         return Cluster(self.bootstrap, security=self.security, client_id=self.client_id, timeouts=self.timeouts)
 
     def reader(self) -> Reader:
-        """A client for records."""
+        """Return a client that reads records."""
         from ottla.fetch.reader import Reader
 
         return Reader(

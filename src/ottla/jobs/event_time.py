@@ -1,11 +1,11 @@
-"""When an event happened: the record's own timestamp, a header, or a field of its JSON value.
+"""Finds the event time of records: the record's own timestamp, a header, or a field of its JSON value.
 
-Record batches come in, microseconds since 1970 go out, `NO_TIME` where there is none to be read; nothing is dropped and
-nothing raises for what a record holds.
+Record batches come in. Microseconds since 1970 go out, one per record, `NO_TIME` where no time can be read. The content
+of a record never raises an error.
 
-A time in a header or in JSON is text or a number. Text is ISO 8601, without a zone in UTC (`2026-01-31T12:00:00Z`,
-`2026-01-31 12:00:00.5`, `2026-01-31`), or a number. A number counts since 1970, and its size says in what: below 10^11
-it is seconds (until the year 5138), below 10^14 milliseconds, below 10^17 microseconds, above nanoseconds.
+A time in a header or in JSON is text or a number. Text is ISO 8601, in UTC if it has no zone (`2026-01-31T12:00:00Z`,
+`2026-01-31 12:00:00.5`, `2026-01-31`), or a number. A number counts since 1970, and its size gives the unit: seconds
+below 10^11 (until the year 5138), milliseconds below 10^14, microseconds below 10^17, nanoseconds above.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where the time of a record is."""
+    """Where to find the event time of a record."""
 
     kind: str
     name: str = ""
@@ -41,7 +41,7 @@ class EventTime:
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
     def reader(self) -> Callable[[pa.RecordBatch], Times]:
-        """A function that finds the times of records; one for each thread."""
+        """Return a function that finds the times of records. Use one per thread."""
         if self.kind == "record":
             return lambda records: as_numbers(records.column("timestamp"))
         if self.kind == "header":
@@ -52,7 +52,7 @@ class EventTime:
 
 
 def parse(text: str) -> EventTime:
-    """`record`, `header:NAME` or `json:PATH`."""
+    """Parse `record`, `header:NAME` or `json:PATH`. Raises `ConfigError` for anything else."""
     kind, separator, name = text.partition(":")
     if text == "record":
         return EventTime("record")
@@ -60,11 +60,11 @@ def parse(text: str) -> EventTime:
         return EventTime(kind, name)
     if kind == "json" and separator and _PATH.fullmatch(name):
         return EventTime(kind, name)
-    raise ConfigError(f"{text!r} is nowhere to find the time of an event; accepted are {ACCEPTED}")
+    raise ConfigError(f"invalid event time {text!r}; accepted are {ACCEPTED}")
 
 
 def moment(value: object) -> int:
-    """The microseconds that a number or a text stands for; `NO_TIME` if it does not stand for a time."""
+    """Return the microseconds that a number or a text means; `NO_TIME` if it is not a time."""
     if isinstance(value, bool) or value is None:
         return NO_TIME
     if isinstance(value, int | float):
@@ -79,17 +79,17 @@ def _each(values: Iterable[Any], function: Callable[[Any], int]) -> Times:
 
 
 def _header(records: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
-    """The value of the last header of that name, in each record. Names are compared as bytes: they may be no text."""
+    """Return the value of each record's last header with that name. Compares bytes: names may not be valid UTF-8."""
     column = records.column("headers")
     pairs = column.flatten()
     rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
     names = pc.struct_field(pairs, "key").view(pa.binary())
-    mine = np.flatnonzero(pc.fill_null(pc.equal(names, name.encode()), False).to_numpy(zero_copy_only=False))
-    values = pc.struct_field(pairs, "value").take(pa.array(mine)).to_pylist()
-    found: list[bytes | None] = [None] * len(records)
-    for row, value in zip(rows[mine], values, strict=True):
-        found[row] = value
-    return found
+    matches = np.flatnonzero(pc.fill_null(pc.equal(names, name.encode()), False).to_numpy(zero_copy_only=False))
+    values = pc.struct_field(pairs, "value").take(pa.array(matches)).to_pylist()
+    last: list[bytes | None] = [None] * len(records)
+    for row, value in zip(rows[matches], values, strict=True):
+        last[row] = value
+    return last
 
 
 def _from_text(value: bytes | None) -> int:
@@ -107,15 +107,15 @@ def _from_string(text: str) -> int:
     except ValueError:
         pass
     try:
-        found = datetime.fromisoformat(text.strip())
-        aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(text.strip())
+        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         return round(aware.timestamp() * 1e6)
-    except (ValueError, OverflowError):  # the first or the last day there is, in another zone
+    except (ValueError, OverflowError):  # overflow: the first or last day of the calendar, in another zone
         return NO_TIME
 
 
 def _from_number(value: float) -> int:
-    if not 0 <= value < _LARGEST:  # also what is no number
+    if not 0 <= value < _LARGEST:  # False for NaN, too
         return NO_TIME
     if value < _SECONDS:
         return round(value * 1_000_000)
@@ -125,7 +125,7 @@ def _from_number(value: float) -> int:
 
 
 def _decoder(path: str) -> Callable[[bytes | None], int]:
-    """Reads one field of a JSON text and passes over the others."""
+    """Return a function that reads one field of a JSON text. msgspec skips the others without building them."""
     names = path.split(".")
     kind: Any = int | float | str | None
     for depth, name in enumerate(reversed(names)):
@@ -136,13 +136,13 @@ def _decoder(path: str) -> Callable[[bytes | None], int]:
         if value is None:
             return NO_TIME
         try:
-            found: Any = decoder.decode(value)
-        except (msgspec.MsgspecError, ValueError, RecursionError):  # also a text that is no UTF-8
+            node: Any = decoder.decode(value)
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8
             return NO_TIME
         for _ in names:
-            if found is None:
+            if node is None:
                 return NO_TIME
-            found = found.inner
-        return moment(found)
+            node = node.inner
+        return moment(node)
 
     return read

@@ -1,9 +1,9 @@
 """The job that replays one source partition of an archive into a topic, chunk by chunk, exactly once.
 
-An `OffsetRange` of the source comes in, `Replayed` goes out, with a receipt for each chunk. Every chunk is a
-transaction of its records and of the position behind them, which is committed as the offset of a consumer group;
-whoever begins takes the transactional id first, so that nobody else can commit any more, and reads the position then.
-It can be pickled and knows no engine.
+An `OffsetRange` of the source comes in, `Replayed` goes out, with a receipt for each chunk. Every chunk is one
+transaction: its records, and the position after them, committed as the offset of a consumer group. A run first takes
+over the transactional id, which fences every other run, and only then reads the position. The job can be pickled and
+knows no engine.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from ottla.wire.encode import fingerprint_of
 CHUNK_BYTES = 16 << 20
 CHUNK_RECORDS = 200_000
 _TRANSACTION_SECONDS = 60.0
-"""How long readers may have to wait behind a replay that was killed and is not begun again."""
+"""How long read-committed readers may wait behind a replay that was killed and not resumed."""
 _LARGEST_RECORD = (1 << 30) - 1
-"""The broker says what is too large: the records were in a log once."""
+"""No limit of our own: these records were in a log once, and the broker refuses what is too large."""
 
 
 class Placement(Enum):
     """Which partition of the target a record goes to."""
 
     BY_KEY = "by key"
-    """As any producer has it."""
+    """By the hash of the key, as any producer does it."""
     KEPT = "kept"
-    """The number that it has had."""
+    """The partition number that it had in the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The topic that is written to, and how to reach it."""
+    """The topic to write to, and how to reach it."""
 
     bootstrap: str
     topic: str
@@ -61,15 +61,15 @@ class Target:
 
     @property
     def position_at(self) -> TopicPartition:
-        """The partition for which positions are committed; every topic has it."""
+        """The partition under which positions are committed. Partition 0 exists in every topic."""
         return TopicPartition(self.topic, 0)
 
     def cluster(self) -> Cluster:
-        """A connection for questions."""
+        """Return a client for metadata and offsets."""
         return Cluster(self.bootstrap, security=self.security, client_id="ottla-replay", timeouts=self.timeouts)
 
     def producer(self, transactional_id: str) -> Producer:
-        """A producer of its own for a lineage."""
+        """Return the producer of one source partition."""
         return Producer(
             self.bootstrap,
             security=self.security,
@@ -84,61 +84,64 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ReplayNames:
-    """Under which names the brokers know a replay.
+    """The names of a replay on the brokers.
 
-    A topic's name has no colon, and neither has that of a replay, so no two lineages share one.
+    Neither a topic's name nor a replay's has a colon, so no two source partitions share a name.
     """
 
     name: str
     digest: str
-    """Of what is selected and where it goes: positions of another selection are never taken for ours."""
+    """Of the selection and the target, so that positions of another selection are never mistaken for ours."""
 
     @property
     def prefix(self) -> str:
-        """Of the groups of every replay of this name, whatever it selects."""
+        """The prefix of the groups of all replays with this name, whatever they select."""
         return f"ottla-replay-{self.name}:"
 
-    def transactional_id(self, at: TopicPartition) -> str:
-        """Of the lineage; the same for every selection, so that two under one name end one another."""
-        return f"{self.prefix}{at.topic}:{at.partition}"
+    def transactional_id(self, tp: TopicPartition) -> str:
+        """Return the transactional id of a source partition.
 
-    def group(self, at: TopicPartition) -> str:
-        """The group whose offset is the position of the lineage."""
-        return f"{self.prefix}{self.digest}:{at.topic}:{at.partition}"
+        It does not depend on the selection, so of two replays with one name the later fences the earlier.
+        """
+        return f"{self.prefix}{tp.topic}:{tp.partition}"
+
+    def group(self, tp: TopicPartition) -> str:
+        """Return the group whose committed offset is the position of a source partition."""
+        return f"{self.prefix}{self.digest}:{tp.topic}:{tp.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What was done of a lineage."""
+    """What one run did for a source partition."""
 
     range: OffsetRange
-    """All of it."""
+    """The whole range of the source partition."""
     start: int
-    """The position at which this run has begun; the beginning if it was stopped before it looked."""
+    """The position where this run started; the start of the range if it was stopped before it read the position."""
     position: int
-    """The position at which it has ended: what lies before is in the topic, exactly once."""
+    """The position where it ended. Everything before it is in the topic, exactly once."""
     receipts: tuple[Receipt, ...]
-    """One for each chunk: source range, number and fingerprint of the records sent."""
+    """One per chunk: source range, number and fingerprint of the records sent."""
     before: Fingerprint | None
-    """Of what earlier runs have sent; None if that is not known."""
+    """The fingerprint of what earlier runs sent; None if unknown."""
 
     @property
     def whole(self) -> Fingerprint | None:
-        """Of everything before the position, whichever run has sent it."""
+        """The fingerprint of everything before the position, by all runs; None if unknown."""
         return None if self.before is None else self.before + self.fingerprint
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no records are left."""
         return self.position >= self.range.stop
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of all records that were sent."""
-        return sum((one.fingerprint for one in self.receipts), Fingerprint())
+        """The fingerprint of the records that this run sent."""
+        return sum((receipt.fingerprint for receipt in self.receipts), Fingerprint())
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values for JSON."""
         return {
             "topic": self.range.topic,
             "partition": self.range.partition,
@@ -148,7 +151,7 @@ class Replayed:
             "finished": self.is_finished,
             "fingerprint": str(self.fingerprint),
             "whole": None if self.whole is None else str(self.whole),
-            "receipts": [one.to_json() for one in self.receipts],
+            "receipts": [receipt.to_json() for receipt in self.receipts],
         }
 
 
@@ -158,96 +161,107 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPartition:
-    """Replays the lineage of the range it is called with."""
+    """Replays the source partition of the range it is called with."""
 
     target: Target
-    title: ReplayNames
-    lineages: Mapping[TopicPartition, SourcePartition]
+    names: ReplayNames
+    partitions: Mapping[TopicPartition, SourcePartition]
     selection: Selection
     notes: Notes = NO_NOTES
-    reins: ReplayControl = field(default_factory=ReplayControl)
+    control: ReplayControl = field(default_factory=ReplayControl)
     is_stopped: Callable[[], bool] = _never
     chunk_bytes: int = CHUNK_BYTES
     chunk_records: int = CHUNK_RECORDS
 
     def until(self, is_stopped: Callable[[], bool]) -> ReplayPartition:
-        """The same job, which ends after the chunk that is under way when a function says so."""
+        """Return the same job, which ends after the current chunk once `is_stopped` returns True."""
         before = self.is_stopped
         return replace(self, is_stopped=lambda: before() or is_stopped())
 
-    def __call__(self, one: OffsetRange) -> Replayed:
-        """Goes on at the position; returns at the end of the range, or when it was stopped."""
-        at = one.topic_partition
+    def __call__(self, span: OffsetRange) -> Replayed:
+        """Continue at the committed position. Return at the end of the range, or when stopped.
+
+        Raises `Fenced` if another run takes over, and `LakeError` if the archive is damaged or the position is lost.
+        """
+        tp = span.topic_partition
         if self.is_stopped():
-            return Replayed(one, one.start, one.start, (), None)
+            return Replayed(span, span.start, span.start, (), None)
         try:
-            with self.target.producer(self.title.transactional_id(at)) as producer:
+            with self.target.producer(self.names.transactional_id(tp)) as producer:
                 with producer.transaction():
-                    pass  # from here on nobody else commits, and what somebody has left open is aborted
-                start = max(one.start, self._position(one))
-                return self._run(producer, one, start=start, before=self._sent_before(one, start))
+                    pass  # fences other runs and aborts what a killed one left open, so the position read next is final
+                start = max(span.start, self._position(span))
+                return self._run(producer, span, start=start, before=self._sent_before(span, start))
         except Fenced as error:
             raise Fenced(
-                f"{at} is replayed by somebody else: another run of the replay {self.title.name} has taken over, or a"
-                f" chunk took longer than {_TRANSACTION_SECONDS:.0f} s; nothing was written twice, and this run has"
-                " stopped",
+                f"another run of the replay {self.names.name} took over {tp}, or a chunk took longer than"
+                f" {_TRANSACTION_SECONDS:.0f} s; nothing was written twice, and this run has stopped",
                 records=0,
                 cause=error,
             ) from error
 
-    def _position(self, one: OffsetRange) -> int:
+    def _position(self, span: OffsetRange) -> int:
         with self.target.cluster() as cluster:
-            found = position(cluster, self.target, self.title, one.topic_partition, isolation=Isolation.READ_COMMITTED)
-        return self.notes.checked(one, found)
+            committed = position(
+                cluster, self.target, self.names, span.topic_partition, isolation=Isolation.READ_COMMITTED
+            )
+        return self.notes.checked(span, committed)
 
-    def _sent_before(self, one: OffsetRange, start: int) -> Fingerprint | None:
-        """What the notes say; of the chunk that was committed and not noted, what the archive says."""
-        if start <= one.start:
+    def _sent_before(self, span: OffsetRange, start: int) -> Fingerprint | None:
+        """Return the fingerprint of what earlier runs sent, from the notes.
+
+        A chunk that was committed and not noted is read from the archive again.
+        """
+        if start <= span.start:
             return Fingerprint()
-        note = self.notes.read(one.topic_partition)
+        note = self.notes.read(span.topic_partition)
         if note is None or note.position > start:
             return None
-        found = note.fingerprint
-        lineage = self.lineages[one.topic_partition]
-        for batch in replay_source.records(lineage, start=note.position, selection=self.selection):
-            missed = batch.filter(pc.less(batch.column("offset"), start))
-            if not missed.num_rows:
+        total = note.fingerprint
+        partition = self.partitions[span.topic_partition]
+        for batch in replay_source.records(partition, start=note.position, selection=self.selection):
+            unnoted = batch.filter(pc.less(batch.column("offset"), start))
+            if not unnoted.num_rows:
                 break
-            found += fingerprint_of(_columns(missed))
-        return found
+            total += fingerprint_of(_columns(unnoted))
+        return total
 
-    def _run(self, producer: Producer, one: OffsetRange, *, start: int, before: Fingerprint | None) -> Replayed:
-        at, now, whole = one.topic_partition, start, before
+    def _run(self, producer: Producer, span: OffsetRange, *, start: int, before: Fingerprint | None) -> Replayed:
+        tp, reached, total = span.topic_partition, start, before
         receipts: list[Receipt] = []
-        self._told(at, now, whole)
-        for chunk in self._chunks(at, start):
+        self._report(tp, reached, total)
+        for chunk in self._chunks(tp, start):
             columns = _columns(chunk)
-            if not self.reins.wait(columns.count, columns.data_bytes, self.is_stopped):
-                return Replayed(one, start, now, tuple(receipts), before)
+            if not self.control.wait(columns.count, columns.data_bytes, self.is_stopped):
+                return Replayed(span, start, reached, tuple(receipts), before)
             stop = int(chunk.column("offset")[-1].as_py()) + 1
-            receipts.append(self._send(producer, chunk, columns, OffsetRange(*at, now, stop)))
-            now, whole = stop, None if whole is None else whole + receipts[-1].fingerprint
-            self._told(at, now, whole, receipts[-1])
-        if now < one.stop and not self.is_stopped():
-            with producer.transaction() as transaction:  # what follows was not selected
-                transaction.send_offsets(self.title.group(at), {self.target.position_at: one.stop})
-            now = one.stop
-            self._told(at, now, whole)
-        return Replayed(one, start, now, tuple(receipts), before)
+            receipts.append(self._send(producer, chunk, columns, OffsetRange(*tp, reached, stop)))
+            reached, total = stop, None if total is None else total + receipts[-1].fingerprint
+            self._report(tp, reached, total, receipts[-1])
+        if reached < span.stop and not self.is_stopped():
+            with producer.transaction() as transaction:  # the rest is not selected: commit the position alone
+                transaction.send_offsets(self.names.group(tp), {self.target.position_at: span.stop})
+            reached = span.stop
+            self._report(tp, reached, total)
+        return Replayed(span, start, reached, tuple(receipts), before)
 
-    def _told(self, at: TopicPartition, now: int, whole: Fingerprint | None, receipt: Receipt | None = None) -> None:
-        """Whoever looks hears how far it is."""
+    def _report(
+        self, tp: TopicPartition, reached: int, total: Fingerprint | None, receipt: Receipt | None = None
+    ) -> None:
+        """Update the counters and the note."""
         records, size = (0, 0) if receipt is None else (receipt.count, receipt.size_bytes)
-        self.reins.sent(at, now, records=records, size_bytes=size)
-        if whole is not None:
-            self.notes.write(at, Note(now, whole, time.time()))
+        self.control.sent(tp, reached, records=records, size_bytes=size)
+        if total is not None:
+            self.notes.write(tp, Note(reached, total, time.time()))
 
     def _send(self, producer: Producer, chunk: pa.Table, columns: Columns, span: OffsetRange) -> Receipt:
         started, began = time.time(), time.monotonic()
+        # Records and position in one transaction: this is what makes a replay exactly-once.
         with producer.transaction() as transaction:
             producer.send_table(self.target.topic, self._rows(chunk))
-            transaction.send_offsets(self.title.group(span.topic_partition), {self.target.position_at: span.stop})
-        first, last = pc.min_max(chunk.column("timestamp").cast(pa.int64())).as_py().values()  # years beyond 9999, too
+            transaction.send_offsets(self.names.group(span.topic_partition), {self.target.position_at: span.stop})
+        # As integers: timestamps may be beyond the year 9999, which Python's datetime cannot hold.
+        first, last = pc.min_max(chunk.column("timestamp").cast(pa.int64())).as_py().values()
         return Receipt(
             range=span,
             fingerprint=fingerprint_of(columns),
@@ -264,34 +278,34 @@ class ReplayPartition:
         rows = chunk.select(["key", "value", "headers", *kept])
         return rows.append_column("timestamp", _times(chunk.column("timestamp")))
 
-    def _chunks(self, at: TopicPartition, start: int) -> Iterator[pa.Table]:
-        rate = self.reins.rate
+    def _chunks(self, tp: TopicPartition, start: int) -> Iterator[pa.Table]:
+        rate = self.control.rate
         records, size = (None, None) if rate is None else rate.at_once()
-        found = replay_source.records(self.lineages[at], start=start, selection=self.selection)
+        batches = replay_source.records(self.partitions[tp], start=start, selection=self.selection)
         return chunks(
-            found,
+            batches,
             most_records=min(self.chunk_records, records or self.chunk_records),
             most_bytes=min(self.chunk_bytes, size or self.chunk_bytes),
         )
 
 
 def position(
-    cluster: Cluster, target: Target, title: ReplayNames, at: TopicPartition, *, isolation: Isolation
+    cluster: Cluster, target: Target, names: ReplayNames, tp: TopicPartition, *, isolation: Isolation
 ) -> int | None:
-    """The next source offset of a lineage as the brokers know it, None if they know of none.
+    """Return the next source offset of a source partition as committed on the brokers; None if they have none.
 
-    With READ_COMMITTED, a transaction that is about to change it is awaited.
+    With READ_COMMITTED it waits for a transaction that is about to change it.
     """
-    member = GroupMember(title.group(at))
-    found = fetch_committed(cluster, member, [target.position_at], isolation=isolation)
-    return found[target.position_at].offset if target.position_at in found else None
+    member = GroupMember(names.group(tp))
+    committed = fetch_committed(cluster, member, [target.position_at], isolation=isolation)
+    return committed[target.position_at].offset if target.position_at in committed else None
 
 
-def chunks(found: Iterator[pa.RecordBatch], *, most_records: int, most_bytes: int) -> Iterator[pa.Table]:
-    """The records in runs that have at most so many, and about so many bytes; never an empty one."""
+def chunks(batches: Iterator[pa.RecordBatch], *, most_records: int, most_bytes: int) -> Iterator[pa.Table]:
+    """Regroup batches into tables of at most `most_records` and about `most_bytes`. None of them is empty."""
     waiting: list[pa.RecordBatch] = []
     records = size = 0
-    for batch in found:
+    for batch in batches:
         for piece in _cut(batch, most_records, most_bytes):
             if waiting and (records + piece.num_rows > most_records or size + piece.nbytes > most_bytes):
                 yield pa.Table.from_batches(waiting)
@@ -311,7 +325,7 @@ def _cut(batch: pa.RecordBatch, most_records: int, most_bytes: int) -> Iterator[
 
 
 def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A record that has none, which Kafka writes as -1 ms, gets the time of sending."""
+    """Give records without a timestamp (-1 ms in Kafka) the time of sending."""
     now = pa.scalar(int(time.time() * 1e6), pa.int64()).cast(column.type)
     is_known = pc.greater_equal(column, pa.scalar(0, pa.int64()).cast(column.type))
     return pc.if_else(is_known, column, now)

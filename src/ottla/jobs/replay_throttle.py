@@ -1,7 +1,7 @@
-"""What whoever has started a replay holds in the hand: how fast it goes, how far it is.
+"""Rate limit and progress counters shared by the threads of a replay.
 
-A rate comes in; the threads that replay wait here for their turn and say what they have done. A copy in another process
-begins afresh, with the same rate.
+A rate comes in. Threads wait here for their turn and report what they have committed; the caller reads the counters.
+A copy in another process has the same rate and its own counters.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ottla.errors import ConfigError
 from ottla.model import TopicPartition
 
 _STEP_SECONDS = 0.05
-"""Between two looks whether to stop."""
+"""How often a waiting thread checks whether to stop."""
 _SMOOTH_SECONDS = 0.25
-"""What is sent at a time is what this time has room for."""
+"""A chunk is at most what the rate allows in this time."""
 
 
 class Unit(Enum):
@@ -32,7 +32,10 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many records or bytes (of keys, values and headers) a second."""
+    """Records per second, or bytes of keys, values and headers per second.
+
+    Raises `ConfigError` if the amount is not above 0.
+    """
 
     amount: float
     unit: Unit = Unit.RECORDS
@@ -43,19 +46,23 @@ class Rate:
             raise ConfigError(f"a rate must be above 0 a second, got {self.amount}")
 
     def at_once(self) -> tuple[int | None, int | None]:
-        """How many records and how many bytes may go together, None for as many as you like."""
+        """Return the largest number of records and of bytes for one chunk; None for no limit."""
         most = max(1, int(self.amount * _SMOOTH_SECONDS))
         return (most, None) if self.unit is Unit.RECORDS else (None, most)
 
+    def divided(self, tasks: int) -> Rate:
+        """Return one task's share of the rate, for tasks that cannot coordinate."""
+        return Rate(self.amount / max(1, tasks), self.unit)
+
 
 class ReplayControl:
-    """Shared by all threads of a replay."""
+    """The rate limit and the counters of one replay. Safe for use by several threads."""
 
     def __init__(self, rate: Rate | None = None) -> None:
         self.rate = rate
         self._lock = threading.Lock()
         self._due = 0.0
-        """When the next may go, on the monotonic clock."""
+        """When the next chunk may be sent, on the monotonic clock."""
         self._records = 0
         self._bytes = 0
         self._positions: dict[TopicPartition, int] = {}
@@ -64,7 +71,7 @@ class ReplayControl:
         return ReplayControl, (self.rate,)
 
     def wait(self, records: int, size_bytes: int, is_stopped: Callable[[], bool]) -> bool:
-        """Returns when these may go: True; or False, as soon as it is to stop."""
+        """Block until the rate allows these records. Return False as soon as `is_stopped` returns True."""
         start = self._turn(records, size_bytes)
         while not is_stopped():
             rest = start - time.monotonic()
@@ -73,25 +80,25 @@ class ReplayControl:
             time.sleep(min(rest, _STEP_SECONDS))
         return False
 
-    def sent(self, at: TopicPartition, position: int, *, records: int = 0, size_bytes: int = 0) -> None:
-        """A lineage has got to this position, with so many records more."""
+    def sent(self, partition: TopicPartition, position: int, *, records: int = 0, size_bytes: int = 0) -> None:
+        """Count what was committed for a source partition, which is now at this position."""
         with self._lock:
-            self._positions[at] = position
+            self._positions[partition] = position
             self._records += records
             self._bytes += size_bytes
 
     @property
     def records(self) -> int:
-        """Committed so far."""
+        """Records committed so far."""
         return self._records
 
     @property
     def size_bytes(self) -> int:
-        """Of them."""
+        """Bytes of keys, values and headers committed so far."""
         return self._bytes
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        """How far each lineage is that was begun."""
+        """Return the position of each source partition that has started."""
         with self._lock:
             return dict(self._positions)
 
@@ -100,6 +107,7 @@ class ReplayControl:
             return 0.0
         amount = records if self.rate.unit is Unit.RECORDS else size_bytes
         with self._lock:
+            # Each chunk reserves the time that it takes at this rate, so all threads together keep to it.
             start = max(time.monotonic(), self._due)
             self._due = start + amount / self.rate.amount
             return start

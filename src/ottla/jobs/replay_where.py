@@ -1,8 +1,11 @@
-"""Which records of an archive are replayed, as people write it: `key = 'user-1' and timestamp >= '2026-01-31T12:00Z'`.
+"""Conditions on the records of an archive, as text: `key = 'user-1' and timestamp >= '2026-01-31T12:00Z'`.
 
-A text comes in, a value that can be pickled goes out; with records it tells which of them pass, a whole column at a
-time. What is no such text is an `InputError` that says where and what is accepted. Pure. As in SQL, a comparison with a
-null is neither true nor false, and only what is true passes.
+A text comes in; a `Condition` goes out, which can be pickled and says which records pass, a whole column at a time.
+Other text is an `InputError` that says where it is wrong and what is accepted. Pure. As in SQL, a comparison with null
+is neither true nor false, and only true passes.
+
+The name of a replay is made from the `repr` of its condition (`replay_plan.py`), so renaming a class or field here
+would keep a replay with a condition from being resumed.
 """
 
 from __future__ import annotations
@@ -45,15 +48,15 @@ _DEEPEST = 50
 
 
 class Condition(Protocol):
-    """Something that holds for a record, does not, or cannot be told."""
+    """A condition on records."""
 
     def mask(self, records: pa.RecordBatch) -> pa.Array:
-        """True, false or null for each record, which has all columns of an archive."""
+        """Return true, false or null for each record. The records have all columns of an archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A column compared with a value. Of several headers of one name, one that fits is enough."""
+    """A column compared with a value. Of several headers with one name, one match is enough."""
 
     field: str
     sign: str
@@ -75,21 +78,21 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """A column has nothing there; a header is not there, or null."""
+    """A column is null; a header is missing or null."""
 
     field: str
 
     def mask(self, records: pa.RecordBatch) -> pa.Array:
         """See `Condition`."""
         if self.field.startswith(_HEADER):
-            there = _any_header(records, self.field.removeprefix(_HEADER), pc.is_valid)
-            return pc.invert(pc.fill_null(there, False))
+            is_present = _any_header(records, self.field.removeprefix(_HEADER), pc.is_valid)
+            return pc.invert(pc.fill_null(is_present, False))
         return pc.is_null(records.column(self.field))
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite."""
+    """The negation of a condition."""
 
     one: Condition
 
@@ -100,7 +103,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Each of them holds."""
+    """All of the conditions hold."""
 
     parts: tuple[Condition, ...]
 
@@ -111,7 +114,7 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """One of them holds."""
+    """At least one of the conditions holds."""
 
     parts: tuple[Condition, ...]
 
@@ -121,21 +124,22 @@ class AnyOf:
 
 
 def parse(text: str) -> Condition:
-    """What the text means."""
+    """Parse a condition. Raises `InputError` if the text is not one."""
     return _Parser(text).whole()
 
 
 def _any_header(records: pa.RecordBatch, name: str, holds: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return whether a header with that name matches, for each record; null if it has no such header."""
     column = records.column("headers")
     pairs = column.flatten()
     rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
     named = pc.equal(pc.struct_field(pairs, "key"), name).to_numpy(zero_copy_only=False).astype(bool)
     values = pc.struct_field(pairs, "value")
     hits = pc.fill_null(holds(values), False).to_numpy(zero_copy_only=False).astype(bool) & named
-    there, fits = np.zeros(len(records), bool), np.zeros(len(records), bool)
-    there[rows[named]] = True
-    fits[rows[hits]] = True
-    return pa.array(fits, mask=~there)
+    is_present, is_match = np.zeros(len(records), bool), np.zeros(len(records), bool)
+    is_present[rows[named]] = True
+    is_match[rows[hits]] = True
+    return pa.array(is_match, mask=~is_present)
 
 
 class _Token(NamedTuple):
@@ -145,7 +149,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Reads a text from left to right, one rule of the grammar a method."""
+    """A recursive-descent parser: one method per rule of the grammar."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -154,10 +158,10 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Condition:
-        found = self._any_of()
+        condition = self._any_of()
         if self._peek().kind != "end":
             raise self._wrong(self._peek(), "and, or, or the end was expected")
-        return found
+        return condition
 
     def _split(self) -> Iterator[_Token]:
         place = 0
@@ -179,7 +183,7 @@ class _Parser:
         return token
 
     def _passes(self, *words: str) -> bool:
-        """Whether these words come next; if so they are taken."""
+        """Take these words if they come next, and return whether they did."""
         coming = [token.text.lower() for token in self._tokens[self._next : self._next + len(words)]]
         if coming != list(words):
             return False
@@ -267,24 +271,24 @@ class _Parser:
 
     def _moment(self, token: _Token, text: str) -> datetime:
         try:
-            found = datetime.fromisoformat(text)
+            time = datetime.fromisoformat(text)
         except ValueError:
             raise self._wrong(token, "that is no time such as '2026-01-31T12:00:00Z'") from None
-        if found.tzinfo is None:
+        if time.tzinfo is None:
             raise self._wrong(token, "the time has no zone: add Z if it is UTC")
-        return found.astimezone(UTC)
+        return time.astimezone(UTC)
 
     def _pattern(self, field: str, sign: str) -> str | bytes:
         token = self._peek()
         if field in _NUMBERS or field == _TIME:
             raise self._wrong(token, f"{field} is no text")
-        found: str | bytes = self._literal(field)
+        pattern: str | bytes = self._literal(field)
         if sign == "matches":
             try:
-                pc.match_substring_regex(pa.array([b""], pa.binary()), pattern=found)
+                pc.match_substring_regex(pa.array([b""], pa.binary()), pattern=pattern)
             except pa.ArrowInvalid as error:
                 raise self._wrong(token, f"that is no regular expression ({error})") from error
-        return found
+        return pattern
 
 
 def _unquoted(text: str) -> str:

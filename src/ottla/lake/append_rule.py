@@ -1,7 +1,7 @@
-"""What of that which tasks have done may follow what an archive has: the rule that makes it exactly once. Pure.
+"""Decides which finished ranges may be appended to an archive. This rule is what makes an archive exactly-once.
 
-Positions, results and gaps come in; what is new, what was there already and the next positions go out, or a
-`LakeConflict` that says which offsets are due.
+Positions, results of tasks and gaps come in. A `Step` goes out: what is new, what the archive has already, and the next
+positions; or a `LakeConflict` that names the offsets that are due. Pure.
 """
 
 from __future__ import annotations
@@ -18,31 +18,35 @@ Positions = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the next entry is made of."""
+    """The content of the next ledger entry."""
 
     accepted: tuple[Archived, ...]
     superseded: tuple[LakeFile, ...]
-    """Staged files of ranges that are in the archive already."""
+    """Staged files of ranges that the archive already has."""
     gaps: tuple[Gap, ...]
     positions: dict[TopicPartition, int]
 
     def is_empty(self, known: Positions) -> bool:
-        """Whether an entry would say nothing new."""
+        """Return whether an entry would contain nothing new."""
         return not self.accepted and self.positions == known
 
 
 def step(known: Positions, done: Iterable[Archived], *, gaps: Sequence[Gap], starts: Positions, root: object) -> Step:
-    """The next step from the `known` positions; `done` is in the order of ranges."""
+    """Return the next step from the `known` positions. `done` must be sorted by range.
+
+    `starts` has positions for partitions that are not known yet. Raises `LakeConflict` if a range neither starts where
+    the archive ends nor is in it already.
+    """
     positions = {**starts, **known}
     accepted: list[Archived] = []
     superseded: list[LakeFile] = []
     used: list[Gap] = []
-    lost = sorted(gaps, key=lambda one: one.range)
-    for one in done:
-        span = one.receipt.range
-        due = _pass(positions, span.topic_partition, lost, used)
+    unused = sorted(gaps, key=lambda gap: gap.range)
+    for result in done:
+        span = result.receipt.range
+        due = _skip_gaps(positions, span.topic_partition, unused, used)
         if due is not None and span.stop <= due:
-            superseded += one.files
+            superseded += result.files
             continue
         if due is not None and span.start != due:
             raise LakeConflict(
@@ -54,18 +58,20 @@ def step(known: Positions, done: Iterable[Archived], *, gaps: Sequence[Gap], sta
                     else f" Offsets [{due}, {span.start}) would be missing; is this the checkpoint of another archive?"
                 ),
             )
-        accepted.append(one)
+        accepted.append(result)
         positions[span.topic_partition] = span.stop
-    for at in {gap.range.topic_partition for gap in lost}:
-        _pass(positions, at, lost, used)
+    for partition in {gap.range.topic_partition for gap in unused}:
+        _skip_gaps(positions, partition, unused, used)
     return Step(tuple(accepted), tuple(superseded), tuple(used), positions)
 
 
-def _pass(positions: dict[TopicPartition, int], at: TopicPartition, lost: list[Gap], used: list[Gap]) -> int | None:
-    """Goes over the gaps that begin where the archive ends; returns the offset that is due then."""
-    for gap in [gap for gap in lost if gap.range.topic_partition == at]:
-        if positions.get(at) == gap.range.start and len(gap.range):
-            positions[at] = gap.range.stop
+def _skip_gaps(
+    positions: dict[TopicPartition, int], partition: TopicPartition, unused: list[Gap], used: list[Gap]
+) -> int | None:
+    """Advance the position over gaps that start where the archive ends. Return the offset that is due then."""
+    for gap in [gap for gap in unused if gap.range.topic_partition == partition]:
+        if positions.get(partition) == gap.range.start and len(gap.range):
+            positions[partition] = gap.range.stop
             used.append(gap)
-            lost.remove(gap)
-    return positions.get(at)
+            unused.remove(gap)
+    return positions.get(partition)

@@ -1,7 +1,7 @@
-"""JSON documents that carry a checksum of themselves, so that a changed byte is noticed when they are read.
+"""JSON documents with a checksum inside, so that a changed byte is detected when they are read.
 
-A row comes in, bytes go out, and back. The checksum is of the whole text with zeros in its place. Documents of earlier
-versions have none and are taken as they are. Pure.
+A row comes in and bytes go out, and back. The checksum is the SHA-256 of the whole text with zeros in place of the
+checksum. Documents of earlier versions have none and are accepted without. Pure.
 """
 
 from __future__ import annotations
@@ -17,30 +17,34 @@ _BLANK = b"0" * 64
 
 
 def seal(row: Mapping[str, Any]) -> bytes:
-    """The row as JSON that people can read, with its checksum at the end."""
+    """Return the row as readable JSON, with its checksum at the end."""
     content = msgspec.json.format(msgspec.json.encode({**row, _KEY: _BLANK.decode()}), indent=1)
-    return _with(content, _BLANK, hashlib.sha256(content).hexdigest().encode())
+    return _replaced(content, _BLANK, hashlib.sha256(content).hexdigest().encode())
 
 
 def unseal(content: bytes, known: Collection[str]) -> dict[str, Any]:
-    """The row; ValueError if it is not what was sealed. `known` are the keys of documents without a checksum."""
+    """Return the row. Raises ValueError if the content was changed after it was sealed.
+
+    `known` are the keys that a document without a checksum may have.
+    """
     row = msgspec.json.decode(content)
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")
-    said = row.pop(_KEY, None)
-    if said is None:
-        # The key itself may be what was damaged.
+    checksum = row.pop(_KEY, None)
+    if checksum is None:
+        # The damaged byte may be in the key "checksum" itself; then the document has an unknown key.
         unknown = sorted(set(row) - set(known))
         if unknown:
-            raise ValueError(f"it has no checksum, and {unknown[0]!r}, which means nothing here")
+            raise ValueError(f"it has no checksum, and an unknown key {unknown[0]!r}")
         return row
-    if not isinstance(said, str) or len(said) != len(_BLANK) or not said.isascii():
-        raise ValueError("its checksum is none")
-    if hashlib.sha256(_with(content, said.encode(), _BLANK)).hexdigest() != said:
+    if not isinstance(checksum, str) or len(checksum) != len(_BLANK) or not checksum.isascii():
+        raise ValueError("its checksum is malformed")
+    if hashlib.sha256(_replaced(content, checksum.encode(), _BLANK)).hexdigest() != checksum:
         raise ValueError("its checksum is wrong: it was changed after it was written")
     return row
 
 
-def _with(content: bytes, before: bytes, after: bytes) -> bytes:
-    at = content.rindex(before)
-    return content[:at] + after + content[at + len(before) :]
+def _replaced(content: bytes, before: bytes, after: bytes) -> bytes:
+    """Replace the last occurrence."""
+    start = content.rindex(before)
+    return content[:start] + after + content[start + len(before) :]

@@ -1,7 +1,7 @@
-"""What is in Parquet files of an archive: numbers of rows, offsets, fingerprints.
+"""Measures the content of an archive's Parquet files: row counts, offsets, fingerprints.
 
-Paths come in, small values go out. Damage raises OSError or an error of Arrow, or ends the process: where a file may be
-damaged, `inspecting` calls these in a process of its own.
+Paths come in, small values go out. A damaged file raises OSError or an Arrow error, or crashes the process: where files
+may be damaged, `inspector.py` calls these functions in a process of its own.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from ottla.wire.encode import fingerprint_of
 
 _ROWS = 65_536
 _REPLACED = "\ufffd"
-"""What stands in a header's name where it was not UTF-8."""
+"""The replacement character: columns have it in a header's name where that was not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the footer of a file says."""
+    """The content of a file's footer."""
 
     rows: int
     offsets: tuple[int, int] | None
-    """The smallest and the largest one, if it has statistics."""
+    """The smallest and the largest offset; None without statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What records of a range are in some files."""
+    """The records of a range that are in some files."""
 
     fingerprint: Fingerprint
     twice: int = 0
-    """Offsets that are there more than once."""
+    """Offsets that occur more than once."""
     has_replaced_names: bool = False
-    """Whether names of headers were not UTF-8, as far as can be told: they are other bytes then."""
+    """Whether some header names were probably not UTF-8, so that the files have other bytes than the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file that others wrote, with the values of its folders."""
+    """A file that another tool wrote, with the values of its folders."""
 
     path: str
     values: Mapping[str, str | None]
 
 
 def fingerprint(records: pa.RecordBatch | pa.Table) -> Fingerprint:
-    """That of the records in columns key, value and headers."""
+    """Return the fingerprint of records with the columns key, value and headers."""
     if not records.num_rows:
         return Fingerprint()
     columns = from_arrow(
@@ -64,23 +64,25 @@ def fingerprint(records: pa.RecordBatch | pa.Table) -> Fingerprint:
 
 
 def has_replaced_names(records: pa.RecordBatch) -> bool:
-    """Whether a header's name may have been something else than UTF-8, which columns cannot hold."""
+    """Return whether a header's name may not have been UTF-8, which columns cannot hold."""
     names = pc.struct_field(records.column("headers").flatten(), "key")
     return bool(len(names)) and bool(pc.any(pc.match_substring(names, _REPLACED)).as_py())
 
 
 def footer(path: str) -> Footer:
-    """What its footer says of the file."""
-    found = pq.read_metadata(path)
-    at = found.schema.to_arrow_schema().get_field_index("offset")
-    groups = [found.row_group(number).column(at).statistics for number in range(found.num_row_groups)]
-    if not groups or any(one is None or not one.has_min_max for one in groups):
-        return Footer(found.num_rows, None)
-    return Footer(found.num_rows, (min(one.min for one in groups), max(one.max for one in groups)))
+    """Read the footer of a file."""
+    metadata = pq.read_metadata(path)
+    index = metadata.schema.to_arrow_schema().get_field_index("offset")
+    statistics = [metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)]
+    if not statistics or any(column is None or not column.has_min_max for column in statistics):
+        return Footer(metadata.num_rows, None)
+    return Footer(
+        metadata.num_rows, (min(column.min for column in statistics), max(column.max for column in statistics))
+    )
 
 
 def content(paths: Sequence[str]) -> Content:
-    """What the files of one range have together."""
+    """Read the files of one range and measure them together."""
     tally = _Tally()
     for path in paths:
         with pq.ParquetFile(path) as opened:
@@ -90,31 +92,35 @@ def content(paths: Sequence[str]) -> Content:
 
 
 def by_range(parts: Iterable[Part], ranges: Sequence[OffsetRange]) -> list[Content]:
-    """What of each range is in files that others wrote, as a table's compaction does: any records in any of them."""
+    """Measure each range in files that other tools wrote, for example by compaction.
+
+    Any of these files may have any of the records.
+    """
     tallies = [_Tally() for _ in ranges]
-    shelves = _shelves(ranges)
+    indexes = _range_indexes(ranges)
     for part in parts:
         with pq.ParquetFile(part.path) as opened:
-            there = set(opened.schema_arrow.names)
-            names = [name for name in ("key", "value", "headers", "offset", "topic", "partition") if name in there]
+            present = set(opened.schema_arrow.names)
+            names = [name for name in ("key", "value", "headers", "offset", "topic", "partition") if name in present]
             for records in opened.iter_batches(_ROWS, columns=names):
                 typed = _typed(records)
-                for at, shelf in shelves.items():
-                    mine = _of(typed, at, part.values)
-                    for number, found in shelf.divided(mine) if mine.num_rows else ():
-                        tallies[number].add(found)
+                for tp, index in indexes.items():
+                    own = _of(typed, tp, part.values)
+                    for number, in_range in index.divided(own) if own.num_rows else ():
+                        tallies[number].add(in_range)
     return [tally.content() for tally in tallies]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """The ranges of one partition, by offset, and which ones they are."""
+class _RangeIndex:
+    """The ranges of one partition, sorted by offset, with their places in the list that was asked for."""
 
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
     numbers: npt.NDArray[np.int64]
 
     def divided(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Divide records by range. Those outside of all ranges are left out."""
         offsets = records.column("offset").to_numpy()
         places = np.searchsorted(self.starts, offsets, side="right") - 1
         places[(places >= 0) & (offsets >= self.stops[places])] = -1
@@ -122,29 +128,30 @@ class _Shelf:
             yield int(self.numbers[place]), records.filter(pa.array(places == place))
 
 
-def _shelves(ranges: Sequence[OffsetRange]) -> dict[TopicPartition, _Shelf]:
-    found: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-    for number, one in enumerate(ranges):
-        found.setdefault(one.topic_partition, []).append((one.start, one.stop, number))
-    return {at: _Shelf(*np.array(sorted(rows), np.int64).T) for at, rows in found.items()}
+def _range_indexes(ranges: Sequence[OffsetRange]) -> dict[TopicPartition, _RangeIndex]:
+    by_partition: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+    for number, span in enumerate(ranges):
+        by_partition.setdefault(span.topic_partition, []).append((span.start, span.stop, number))
+    return {tp: _RangeIndex(*np.array(sorted(rows), np.int64).T) for tp, rows in by_partition.items()}
 
 
 def _typed(records: pa.RecordBatch) -> pa.RecordBatch:
-    """With the types of the archive: other tools write others that mean the same."""
+    """Cast to the types of the archive: other tools write equivalent ones."""
     return pa.record_batch({name: records.column(name).cast(SCHEMA.field(name).type) for name in records.schema.names})
 
 
-def _of(records: pa.RecordBatch, at: TopicPartition, values: Mapping[str, str | None]) -> pa.RecordBatch:
-    for name, wanted in (("topic", at.topic), ("partition", at.partition)):
+def _of(records: pa.RecordBatch, tp: TopicPartition, values: Mapping[str, str | None]) -> pa.RecordBatch:
+    """Return the records of one partition, by their columns or, where those are folders, by the folders' values."""
+    for name, value in (("topic", tp.topic), ("partition", tp.partition)):
         if name in records.schema.names:
-            records = records.filter(pc.equal(records.column(name), pa.scalar(wanted, records.schema.field(name).type)))
-        elif values.get(name) != str(wanted):
+            records = records.filter(pc.equal(records.column(name), pa.scalar(value, records.schema.field(name).type)))
+        elif values.get(name) != str(value):
             return records.slice(0, 0)
     return records
 
 
 class _Tally:
-    """Adds up what a `Content` says."""
+    """Adds up a `Content`."""
 
     def __init__(self) -> None:
         self._fingerprint = Fingerprint()
@@ -158,5 +165,5 @@ class _Tally:
             self._has_replaced_names |= has_replaced_names(records)
 
     def content(self) -> Content:
-        seen = np.concatenate(self._offsets) if self._offsets else np.empty(0, np.int64)
-        return Content(self._fingerprint, len(seen) - len(np.unique(seen)), self._has_replaced_names)
+        offsets = np.concatenate(self._offsets) if self._offsets else np.empty(0, np.int64)
+        return Content(self._fingerprint, len(offsets) - len(np.unique(offsets)), self._has_replaced_names)

@@ -1,7 +1,7 @@
-"""The Delta log of an archive: one commit for each entry of the ledger, made by `deltalake`, without a JVM.
+"""The Delta log of an archive: one commit per ledger entry, made by `deltalake`, without a JVM.
 
-Recorded entries come in; the table lists exactly their files afterwards. The commit carries the entry's number as an
-application transaction, so that doing it again does nothing.
+Recorded entries come in; afterwards the table lists exactly their files. A commit carries the entry's number as an
+application transaction, so that committing an entry again does nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 
 _APPLICATION = "ottla"
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_000.0
-"""Seconds since 1970, years 1 to 9999: what can be written as a date."""
+"""The years 1 to 9999, in seconds since 1970: what a date can express."""
 
 
 def commit(root: Path, settings: LakeSettings, entry: Entry) -> None:
-    """Adds the entry's files to the table, which is created if there is none, unless they were added before."""
+    """Add the entry's files to the table, unless they were added before. Creates the table if needed.
+
+    Raises `LakeError` if the commit fails, and `ConfigError` if `deltalake` is not installed.
+    """
     deltalake = _imported()
     try:
         table = _table(root, settings)
         if (table.transaction_version(_APPLICATION) or 0) >= entry.number:
-            return  # another archiver has published this very entry
+            return  # another archiver has published this entry
         table.create_write_transaction(
             [_action(file) for file in entry.files],
             mode="append",
@@ -45,11 +48,11 @@ def commit(root: Path, settings: LakeSettings, entry: Entry) -> None:
         )
     except deltalake.exceptions.DeltaError as error:
         if (_table(root, settings).transaction_version(_APPLICATION) or 0) < entry.number:
-            raise LakeError(root, f"entry {entry.number} could not be committed to the Delta log: {error}") from error
+            raise LakeError(root, f"cannot commit entry {entry.number} to the Delta log: {error}") from error
 
 
 def transaction(root: Path) -> int:
-    """The number of the last entry that is in the table; 0 if there is no table."""
+    """Return the number of the last entry in the table; 0 without a table. Raises `LakeDamaged` if it is unreadable."""
     deltalake = _imported()
     try:
         if not deltalake.DeltaTable.is_deltatable(str(root)):
@@ -60,7 +63,10 @@ def transaction(root: Path) -> int:
 
 
 def go_back(root: Path, number: int) -> None:
-    """Makes the table what it was after that entry, for a ledger that ends with it. No file is deleted."""
+    """Restore the table to what it was after that entry, for a ledger that ends there. Deletes no file.
+
+    Raises `LakeError` if a VACUUM has deleted files of that version.
+    """
     deltalake = _imported()
     try:
         table = deltalake.DeltaTable(str(root))
@@ -73,14 +79,14 @@ def go_back(root: Path, number: int) -> None:
     except deltalake.exceptions.DeltaError as error:
         raise LakeError(
             root,
-            f"its Delta table cannot be set back to entry {number}, perhaps because a VACUUM has deleted the files of"
-            f" that version; put the missing entries of the ledger back, from a copy: {error}",
+            f"its Delta table cannot be restored to entry {number}, perhaps because a VACUUM has deleted the files of"
+            f" that version; restore the missing ledger entries from a copy: {error}",
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A file of the table, as its log says."""
+    """A file of the table, as described in its log."""
 
     size_bytes: int
     rows: int | None
@@ -90,34 +96,37 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What the log of the table says."""
+    """The state of the table, from its log."""
 
     transaction: int = 0
-    """The number of the last entry that is in it."""
+    """The number of the last entry in it."""
     files: Mapping[str, Live] = field(default_factory=dict)
     """By path, relative to the archive."""
     masked: frozenset[str] = frozenset()
-    """Files of which some rows were deleted."""
+    """Files with deleted rows (deletion vectors)."""
     fields: list[tuple[str, str]] | None = None
-    """Names and types of its columns; None where there is no table."""
+    """Names and types of its columns; None without a table."""
 
     def differs(self, file: LakeFile) -> str:
-        """What the log says otherwise than the ledger; readers leave out files by it. Empty if nothing."""
-        there = self.files[file.path]
-        if there.size_bytes != file.size_bytes:
-            return f"that it has {there.size_bytes} bytes, the ledger {file.size_bytes}"
-        if there.rows not in (None, file.rows):
-            return f"that it has {there.rows} records, the ledger {file.rows}"
-        first, last = there.offsets
+        """Return how the log's statistics differ from the ledger; empty if they do not.
+
+        Readers skip files by these statistics, so a wrong one hides records.
+        """
+        live = self.files[file.path]
+        if live.size_bytes != file.size_bytes:
+            return f"that it has {live.size_bytes} bytes, the ledger {file.size_bytes}"
+        if live.rows not in (None, file.rows):
+            return f"that it has {live.rows} records, the ledger {file.rows}"
+        first, last = live.offsets
         if first not in (None, file.first_offset) or last not in (None, file.last_offset):
             return f"that it has offsets {first} to {last}, the ledger {file.first_offset} to {file.last_offset}"
-        if there.values != _values(file):
-            return f"that it is of {dict(there.values)}, the ledger {_values(file)}"
+        if live.values != _values(file):
+            return f"that it is of {dict(live.values)}, the ledger {_values(file)}"
         return ""
 
 
 def look(root: Path) -> Table:
-    """The table as it is now; LakeDamaged if its log cannot be read."""
+    """Return the current state of the table. Raises `LakeDamaged` if its log cannot be read."""
     deltalake = _imported()
     try:
         if not deltalake.DeltaTable.is_deltatable(str(root)):
@@ -131,23 +140,23 @@ def look(root: Path) -> Table:
             transaction=table.transaction_version(_APPLICATION) or 0,
             files={row["path"]: _live(row, names) for row in rows},
             masked=frozenset(row["path"] for row in rows if any(map(_ends(row["path"]), masked))),
-            fields=[(one.name, one.type.to_json()) for one in table.schema().fields],
+            fields=[(column.name, column.type.to_json()) for column in table.schema().fields],
         )
     except BaseException as error:
-        # Damage can also panic, which is no Exception.
+        # Damage can make deltalake's Rust code panic, and PanicException is not an Exception.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise LakeDamaged(root, f"its Delta log cannot be read: {error}") from error
         raise
 
 
 def live_files(root: Path) -> set[str]:
-    """The files that the table lists, relative to the archive."""
+    """Return the files in the table, relative to the archive. Raises `LakeDamaged` if its log cannot be read."""
     return set(look(root).files)
 
 
 def fields_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Names and types of columns as a table has them."""
-    return [(one.name, one.type.to_json()) for one in _imported().Schema.from_arrow(schema).fields]
+    """Return names and types of columns in Delta's form."""
+    return [(column.name, column.type.to_json()) for column in _imported().Schema.from_arrow(schema).fields]
 
 
 def _ends(path: str) -> Callable[[str], bool]:
@@ -160,16 +169,16 @@ def _live(row: Mapping[str, Any], names: Sequence[str]) -> Live:
 
 
 def require() -> None:
-    """Raises if Delta tables cannot be written, with what to install."""
+    """Raise `ConfigError`, with what to install, if Delta tables cannot be written."""
     _imported()
 
 
 def _table(root: Path, settings: LakeSettings) -> DeltaTable:
     deltalake = _imported()
     if deltalake.DeltaTable.is_deltatable(str(root)):
-        found: DeltaTable = deltalake.DeltaTable(str(root))
-        return found
-    made: DeltaTable = deltalake.DeltaTable.create(
+        existing: DeltaTable = deltalake.DeltaTable(str(root))
+        return existing
+    created: DeltaTable = deltalake.DeltaTable.create(
         str(root),
         settings.table_schema,
         mode="ignore",
@@ -177,7 +186,7 @@ def _table(root: Path, settings: LakeSettings) -> DeltaTable:
         name="ottla",
         description="records of Kafka topics",
     )
-    return made
+    return created
 
 
 def _action(file: LakeFile) -> Any:
@@ -194,7 +203,7 @@ def _action(file: LakeFile) -> Any:
 
 
 def _values(file: LakeFile) -> dict[str, str | None]:
-    # A whole number is written without the zeros that make folders sort.
+    # Delta writes whole numbers without the leading zeros that make folders sort.
     return {
         name: str(int(value)) if name in ("hour", "partition") and value is not None else value
         for name, value in file.values.items()
@@ -214,7 +223,7 @@ def _statistics(file: LakeFile) -> str:
 
 
 def _moment(seconds: float, *, up: bool = False) -> str:
-    """Delta keeps milliseconds in statistics: what is cut off must not make a bound too narrow."""
+    """Round to milliseconds, Delta's unit in statistics; `up` rounds up, so that the upper bound stays one."""
     millis = int(seconds * 1000 // 1) + (1 if up else 0)
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -1,7 +1,6 @@
 """SHA-256 of Parquet files: of a whole file, and of its footer alone.
 
-Paths come in, hexadecimal digits go out. No parser sees the bytes: a damaged file is told from a good one before
-anything tries to understand it.
+Paths come in, hexadecimal digits go out. Nothing is parsed: a damaged file is detected before a parser sees it.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from io import FileIO
 from pathlib import Path
 
 _MAGIC_BYTES = 8
-"""At the end: the length of the footer, and a magic word."""
+"""The end of a Parquet file: four bytes with the length of the footer, and four of magic."""
 _BLOCK = 1 << 18
 """Small enough for a processor's cache."""
 
 
 def of_file(path: Path) -> str:
-    """The digest of the whole file."""
+    """Return the digest of the whole file. Raises OSError if it cannot be read."""
     with path.open("rb", buffering=0) as file:
         return _rest(file)
 
 
 def of_footer(path: Path) -> str:
-    """The digest of the end of the file, as long as the file itself says that its footer is."""
+    """Return the digest of the footer, whose length the file itself states. Raises OSError if it cannot be read."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - _MAGIC_BYTES))
@@ -34,8 +33,8 @@ def of_footer(path: Path) -> str:
 
 
 def _rest(file: FileIO) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     block = memoryview(bytearray(_BLOCK))
     while count := file.readinto(block):
-        found.update(block[:count])
-    return found.hexdigest()
+        digest.update(block[:count])
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What verifying an archive finds, and how much it has compared. Plain values."""
+"""The results of verifying an archive: what differs, and how much was compared. Plain values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as the ledger says. `where` is a file, a range or an entry."""
+    """A difference from the ledger. `where` is a file, a range or an entry."""
 
     where: str
     what: str
     is_wrong: bool = True
-    """False: it could not be compared."""
+    """False if it could not be compared."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"

@@ -1,8 +1,8 @@
-"""Looks into files that may be damaged, in a process of its own: some damage ends the process that parses it.
+"""Reads files that may be damaged in a separate process, because some damage crashes the process that parses it.
 
-Paths go to the other process and small values come back, or `Unreadable`; it is started when it is first needed, and
-again after it has died. This file is the other process, too (`python -m ottla.lake.inspector`): questions come as
-lines of JSON on its standard input, answers go out the same way.
+Paths go to the other process; small values come back, or `Unreadable`. The process starts when it is first needed, and
+again after a crash. This module is also its program (`python -m ottla.lake.inspector`): requests arrive as lines of
+JSON on standard input, responses leave as lines on standard output.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ottla.model import Fingerprint, OffsetRange
 
 
 class Unreadable(Exception):
-    """The file cannot be read; the text says why."""
+    """A file cannot be read; the text says why."""
 
 
 class Inspector:
-    """The other process, while the block runs."""
+    """The client of the other process. Leaving the block ends the process."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -39,39 +39,39 @@ class Inspector:
         self._end()
 
     def footer(self, path: str) -> Footer:
-        """See `contents.footer`."""
+        """Run `contents.footer` in the other process. Raises `Unreadable` if the file is damaged."""
         row = self._ask({"what": "footer", "path": path})
         return Footer(row["rows"], None if row["offsets"] is None else (row["offsets"][0], row["offsets"][1]))
 
     def content(self, paths: Sequence[str]) -> Content:
-        """See `contents.content`."""
+        """Run `contents.content` in the other process. Raises `Unreadable` if a file is damaged."""
         return _content(self._ask({"what": "content", "paths": list(paths)}))
 
     def by_range(self, parts: Sequence[Part], ranges: Sequence[OffsetRange]) -> list[Content]:
-        """See `contents.by_range`."""
+        """Run `contents.by_range` in the other process. Raises `Unreadable` if a file is damaged."""
         rows = [{"path": part.path, "values": dict(part.values)} for part in parts]
-        spans = [[one.topic, one.partition, one.start, one.stop] for one in ranges]
+        spans = [[span.topic, span.partition, span.start, span.stop] for span in ranges]
         return [_content(row) for row in self._ask({"what": "by_range", "parts": rows, "ranges": spans})["found"]]
 
-    def _ask(self, question: dict[str, Any]) -> Any:
+    def _ask(self, request: dict[str, Any]) -> Any:
         child = self._child = self._child or _start()
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            child.stdin.write(msgspec.json.encode(question) + b"\n")
+            child.stdin.write(msgspec.json.encode(request) + b"\n")
             child.stdin.flush()
             line = child.stdout.readline()
         except BrokenPipeError:
             line = b""
         if not line.endswith(b"\n"):
-            raise Unreadable(f"reading it ended the process that tried ({self._end()})")
-        answer = msgspec.json.decode(line)
-        if "error" in answer:
-            raise Unreadable(answer["error"])
-        return answer
+            raise Unreadable(f"reading it crashed the process that tried ({self._end()})")
+        response = msgspec.json.decode(line)
+        if "error" in response:
+            raise Unreadable(response["error"])
+        return response
 
     def _end(self) -> str:
-        """Ends the process; returns how it had ended before."""
+        """End the process. Return its signal or exit code, which says how it crashed if it had."""
         child, self._child = self._child, None
         if child is None:
             return ""
@@ -87,9 +87,9 @@ class Inspector:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # Ctrl-C is for the process that asks.
+    # A session of its own: Ctrl-C in the terminal must reach only the parent.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "ottla.lake.inspector"],  # nothing is imported from the current folder
+        [sys.executable, "-P", "-m", "ottla.lake.inspector"],  # -P: import nothing from the current folder
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -101,45 +101,46 @@ def _content(row: Mapping[str, Any]) -> Content:
     return Content(Fingerprint.parse(row["fingerprint"]), row["twice"], row["has_replaced_names"])
 
 
-def _row(one: Content) -> dict[str, Any]:
+def _row(measured: Content) -> dict[str, Any]:
     return {
-        "fingerprint": str(one.fingerprint),
-        "twice": one.twice,
-        "has_replaced_names": one.has_replaced_names,
+        "fingerprint": str(measured.fingerprint),
+        "twice": measured.twice,
+        "has_replaced_names": measured.has_replaced_names,
     }
 
 
-def _footer_of(question: Mapping[str, Any]) -> dict[str, Any]:
-    found = footer(question["path"])
-    return {"rows": found.rows, "offsets": found.offsets}
+def _footer_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    read = footer(request["path"])
+    return {"rows": read.rows, "offsets": read.offsets}
 
 
-def _content_of(question: Mapping[str, Any]) -> dict[str, Any]:
-    return _row(content(question["paths"]))
+def _content_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    return _row(content(request["paths"]))
 
 
-def _by_range_of(question: Mapping[str, Any]) -> dict[str, Any]:
-    parts = [Part(row["path"], row["values"]) for row in question["parts"]]
-    return {"found": [_row(one) for one in by_range(parts, [OffsetRange(*span) for span in question["ranges"]])]}
+def _by_range_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    parts = [Part(row["path"], row["values"]) for row in request["parts"]]
+    ranges = [OffsetRange(*span) for span in request["ranges"]]
+    return {"found": [_row(measured) for measured in by_range(parts, ranges)]}
 
 
-_ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_HANDLERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "footer": _footer_of,
     "content": _content_of,
     "by_range": _by_range_of,
 }
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answers until there are no more questions. Whatever goes wrong with a file is an answer."""
-    for line in questions:
-        question = msgspec.json.decode(line)
+def serve(requests: BinaryIO, responses: BinaryIO) -> None:
+    """Respond until the requests end. An error with a file is a response, too."""
+    for line in requests:
+        request = msgspec.json.decode(line)
         try:
-            answer = _ANSWERS[question["what"]](question)
+            response = _HANDLERS[request["what"]](request)
         except Exception as error:  # damage can raise anything
-            answer = {"error": str(error) or type(error).__name__}
-        answers.write(msgspec.json.encode(answer) + b"\n")
-        answers.flush()
+            response = {"error": str(error) or type(error).__name__}
+        responses.write(msgspec.json.encode(response) + b"\n")
+        responses.flush()
 
 
 if __name__ == "__main__":

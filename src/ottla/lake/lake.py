@@ -1,9 +1,9 @@
-"""`Lake`: an archive on disk. What tasks have staged comes in; recorded and published, it is there exactly once.
+"""`Lake`: an archive on disk. Staged files of tasks come in; recorded and published, they are in it exactly once.
 
-An entry of the ledger is the moment at which records come in; publishing it moves its files to where readers look, and
-can be done again by anybody. An entry is published before the next one is created, so that after a kill only the last
-one can be half published, and opening the archive for writing finishes it. What was never recorded never becomes
-visible. Nothing is read from brokers here.
+Records belong to the archive once a ledger entry records them. Publishing an entry moves its files to where readers
+look; any process can repeat that. An entry is published before the next one is created, so after a kill only the last
+entry can be half published, and `recover` finishes it. What was never recorded never becomes visible. This module
+contacts no broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from ottla.errors import LakeConflict, LakeDamaged, LakeError, NotALake
+from ottla.errors import Advice, LakeConflict, LakeDamaged, LakeError, NotALake
 from ottla.files import sync
 from ottla.lake import layout
 from ottla.lake.append_rule import Step, step
@@ -31,35 +31,38 @@ from ottla.lake.values import Archived, Entry, Gap, LakeFile, WrittenBy
 from ottla.model import TopicPartition
 
 SWEPT_SECONDS = 86_400.0
-"""Staged files that nobody has touched for so long belong to nobody any more."""
+"""Staged files that were not touched for this long belong to a dead run."""
 _OWN = (
     *(layout.SETTINGS, layout.LEDGER, layout.PUBLISHED, layout.STAGING, layout.ASIDE),
     *(layout.CHECKPOINTS, layout.REPLAYS, layout.DELTA_LOG),
 )
 _RACES = 100
-"""How often another archiver may be faster before we believe that something else is wrong."""
+"""How often another archiver may win the next number before it is an error."""
 
 
 class Lake:
-    """An archive that exists: see `open` and `create`. It holds no lock and nothing open."""
+    """An existing archive: see `open` and `create`. It holds no lock and keeps nothing open."""
 
     def __init__(self, path: Path, settings: LakeSettings, identity: str = "") -> None:
         self.path = path
         self.id = identity
-        """Another for every archive: what is kept elsewhere (a checkpoint) can say to which it belongs."""
+        """Unique, so that state kept elsewhere (a checkpoint) can name the archive it belongs to."""
         self.settings = settings
         self.ledger = Ledger(path)
         self._published = 0
-        """Up to this entry all is known to be published."""
+        """All entries up to this one are known to be published."""
         self._is_checked = False
-        """Whether files and Delta log were compared with the ledger."""
+        """Whether files and Delta log have been compared with the ledger."""
 
     def __repr__(self) -> str:
         return f"<Lake {self.path} {self.settings.format.value}>"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Lake:
-        """An archive that is there; nothing is written."""
+        """Open an existing archive. Writes nothing.
+
+        Raises `NotALake` if the folder is missing or not an archive, and `LakeDamaged` if its settings are unreadable.
+        """
         root = _local(path)
         file = root / layout.SETTINGS
         if not root.exists():
@@ -75,7 +78,10 @@ class Lake:
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> Lake | None:
-        """The archive that is there, or None where one may be created; a folder with anything else is refused."""
+        """Open the archive if it exists; return None if one can be created there.
+
+        Raises `NotALake` if the folder has other content, and `LakeDamaged` if the archive's settings are unreadable.
+        """
         root = _local(path)
         if (root / layout.SETTINGS).exists():
             return cls.open(root)
@@ -84,7 +90,11 @@ class Lake:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], settings: LakeSettings) -> Lake:
-        """A new archive, or the one that is there if it has these settings; a folder with anything else is refused."""
+        """Create an archive, or open the existing one if it has these settings.
+
+        Raises `NotALake` if the folder has other content, and `LakeError` if the archive has other settings or cannot
+        be created.
+        """
         root = _local(path)
         file = root / layout.SETTINGS
         if not file.exists():
@@ -101,41 +111,41 @@ class Lake:
         _require_same(root, lake.settings, settings)
         return lake
 
-    # What is there
+    # Reading
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset of every partition of which something is known."""
+        """Return the next offset of every partition that the archive knows."""
         last = self.ledger.last()
         return {} if last is None else dict(last.positions)
 
     def files(
         self, topics: Collection[str] | None = None, *, partitions: Collection[TopicPartition] | None = None
     ) -> list[LakeFile]:
-        """The files of the archive, by topic, partition and offset."""
-        found = [
-            one
+        """Return the files of the archive, by topic, partition and offset."""
+        files = [
+            file
             for entry in self.ledger.entries()
-            for one in entry.files
-            if (topics is None or one.range.topic in topics)
-            and (partitions is None or one.range.topic_partition in partitions)
+            for file in entry.files
+            if (topics is None or file.range.topic in topics)
+            and (partitions is None or file.range.topic_partition in partitions)
         ]
-        return sorted(found, key=lambda one: (one.range, one.first_offset))
+        return sorted(files, key=lambda file: (file.range, file.first_offset))
 
     def locate(self, file: LakeFile) -> Path:
-        """Where the file is now: where readers look, or still staged if its entry was recorded and not published.
+        """Return where the file is now: where readers look, or still staged if its entry is not published yet.
 
-        LakeDamaged if a link leads out of the archive.
+        Raises `LakeDamaged` if a link leads out of the archive.
         """
         final = self._final(file)
         staged = self._staged(file)
         return staged if not final.exists() and staged.exists() else final
 
-    # Bringing something in
+    # Writing
 
     def recover(self) -> Entry | None:
-        """Finishes the entry that somebody may have left half published; call it before writing. Returns the last.
+        """Publish the last entry if a killed run left it half published, and return it. Call this before writing.
 
-        LakeDamaged if there is more in the archive than the ledger knows: going on would double or lose records.
+        Raises `LakeDamaged` if the archive has more than its ledger: writing would then duplicate or lose records.
         """
         if not self._is_checked:
             require_known(self)
@@ -156,33 +166,41 @@ class Lake:
         starts: Mapping[TopicPartition, int] | None = None,
         topics: Mapping[str, str] | None = None,
     ) -> Entry | None:
-        """Records what tasks have staged, and publishes it. Returns the entry; None if there was nothing new in it.
+        """Record and publish what tasks have staged. Return the entry; None if it would contain nothing new.
 
-        Of each partition the ranges must follow what is there, one after the other, or a gap that explains why not.
-        Ranges that are there already are left out, and their files thrown away: another archiver was faster. `starts`
-        says where partitions begin of which nothing is known; `topics` has the ids of the topics.
+        The ranges of a partition must follow the archive without holes, except for `gaps`. Ranges that the archive
+        already has are left out, and their files removed: another archiver was faster. `starts` has positions for
+        partitions that the archive does not know; `topics` has topic ids.
+
+        Raises `LakeConflict` if a range does not follow or a topic was created again, and `LakeError` if files are
+        missing or cannot be moved.
         """
-        results = sorted(done, key=lambda one: one.receipt.range)
+        results = sorted(done, key=lambda result: result.receipt.range)
         for _ in range(_RACES):
+            # Optimistic: build the entry on the last one, and start over if another archiver takes the number first.
             last = self.recover()
             known = {} if last is None else last.positions
             ids = dict({} if last is None else last.topics)
             self._require_same_topics(ids, topics or {})
-            found = step(known, results, gaps=gaps, starts=starts or {}, root=self.path)
-            self._discard_files(found.superseded)
-            if found.is_empty(known):
+            next_step = step(known, results, gaps=gaps, starts=starts or {}, root=self.path)
+            self._discard_files(next_step.superseded)
+            if next_step.is_empty(known):
                 return None
-            self._require_staged(found)
-            entry = _entry(found, number=1 if last is None else last.number + 1, by=by, topics=ids | dict(topics or {}))
+            self._require_staged(next_step)
+            number = 1 if last is None else last.number + 1
+            entry = _entry(next_step, number=number, by=by, topics=ids | dict(topics or {}))
             if self.ledger.create(entry):
                 self.publish(entry)
                 return entry
-        raise LakeConflict(self.path, f"{_RACES} other entries came first: how many archivers are at work there?")
+        raise LakeConflict(self.path, f"{_RACES} other entries came first: how many archivers are running?")
 
     def publish(self, entry: Entry) -> None:
-        """Moves the files of a recorded entry to where readers look. Doing it again does no harm."""
+        """Move the files of a recorded entry to where readers look. Can be repeated.
+
+        Raises `LakeDamaged` if a file is gone, and `LakeError` if one cannot be moved.
+        """
         self._reveal(entry)
-        self.ledger.mark(entry.number)  # before the staged files go: without either, nobody could tell
+        self.ledger.mark(entry.number)  # before removing the staged folder: that and the mark prove that this was done
         self._discard_files(entry.files)
         self._published = max(self._published, entry.number)
 
@@ -191,23 +209,24 @@ class Lake:
             from ottla.lake import delta
 
             if delta.transaction(self.path) >= entry.number:
-                return  # what the table has of these files now is for those who maintain it
+                return  # committed before; a compaction may have replaced the files since, so leave them alone
         moved = {self._final(file).parent for file in entry.files if self._move(file)}
         for folder in moved:
-            sync(folder)
+            sync(folder)  # a rename is durable once its folder is
         if self.settings.format is Format.DELTA:
             delta.commit(self.path, self.settings, entry)
 
     def discard(self, done: Iterable[Archived]) -> None:
-        """Throws away what tasks have staged and nobody will record."""
-        self._discard_files([file for one in done for file in one.files])
+        """Remove staged files that no entry will record."""
+        self._discard_files([file for result in done for file in result.files])
 
     def sweep(self, older: float = SWEPT_SECONDS, *, run: str = "") -> int:
-        """Removes staged files that were not touched for so many seconds, of one run or of all; what is recorded stays.
+        """Remove staged files that were not touched for `older` seconds, of one run or of all. Keeps recorded ones.
 
-        Returns how many attempts had left some.
+        Returns the number of removed attempts.
         """
         last = self.ledger.last()
+        # The last entry may not be published yet: its files are still in staging.
         kept = set() if last is None else {self.path / attempt_of(file.staged) for file in last.files}
         limit = time.time() - older
         swept = 0
@@ -218,16 +237,16 @@ class Lake:
         return swept
 
     def staged(self) -> list[Path]:
-        """The folders of attempts that are under way, or were left behind. A link is none."""
+        """Return the folders of attempts that are running or were left behind. Ignores links."""
         try:
-            found = sorted(located(self.path, layout.STAGING).iterdir())
+            names = sorted(located(self.path, layout.STAGING).iterdir())
         except FileNotFoundError:
             return []
-        return [attempt for attempt in found if attempt.is_dir() and not attempt.is_symlink()]
+        return [attempt for attempt in names if attempt.is_dir() and not attempt.is_symlink()]
 
     def _discard_files(self, files: Iterable[LakeFile]) -> None:
         for attempt in {attempt_of(file.staged) for file in files}:
-            shutil.rmtree(located(self.path, attempt), ignore_errors=True)  # it follows no link
+            shutil.rmtree(located(self.path, attempt), ignore_errors=True)  # rmtree follows no links
 
     def _final(self, file: LakeFile) -> Path:
         return self._inside(data_path, file.path)
@@ -248,9 +267,9 @@ class Lake:
             os.rename(staged, final)
         except FileNotFoundError:
             if final.exists():
-                return False  # somebody has moved it already
+                return False  # moved before
             if not file.sha256 and not located(self.path, attempt_of(file.staged)).exists():
-                return False  # recorded before there were marks, published, and deleted since
+                return False  # an entry of a version without marks: published, and deleted since
             raise LakeDamaged(
                 self.path, f"{file.path} is recorded and neither there nor at {file.staged}. {REPAIR}"
             ) from None
@@ -258,9 +277,9 @@ class Lake:
             raise LakeError(self.path, f"{file.staged} cannot be moved to {file.path}: {error}") from error
         return True
 
-    def _require_staged(self, found: Step) -> None:
-        for one in found.accepted:
-            for file in one.files:
+    def _require_staged(self, next_step: Step) -> None:
+        for result in next_step.accepted:
+            for file in result.files:
                 try:
                     size = os.stat(self._staged(file)).st_size
                 except OSError as error:
@@ -269,27 +288,28 @@ class Lake:
                     raise LakeError(self.path, f"{file.staged} has {size} bytes, its task wrote {file.size_bytes}")
 
     def _require_same_topics(self, known: Mapping[str, str], now: Mapping[str, str]) -> None:
-        for topic, there in now.items():
-            if known.get(topic, there) != there:
+        for topic, topic_id in now.items():
+            if known.get(topic, topic_id) != topic_id:
                 raise LakeConflict(
                     self.path,
-                    f"topic {topic} was deleted and created again (its id was {known[topic]} and is {there}), so that"
-                    " its offsets mean other records: archive it to another place",
+                    f"topic {topic} was deleted and created again (its id was {known[topic]} and is {topic_id}), so its"
+                    " offsets mean other records: archive it to another place",
                 )
 
 
-def _entry(found: Step, *, number: int, by: WrittenBy, topics: Mapping[str, str]) -> Entry:
+def _entry(next_step: Step, *, number: int, by: WrittenBy, topics: Mapping[str, str]) -> Entry:
+    results = next_step.accepted
     return Entry(
         number=number,
         written=time.time(),
         written_by=by,
-        receipts=tuple(one.receipt for one in found.accepted),
-        files=tuple(file for one in found.accepted for file in one.files),
-        gaps=found.gaps,
-        untimed=sum(one.untimed for one in found.accepted),
+        receipts=tuple(result.receipt for result in results),
+        files=tuple(file for result in results for file in result.files),
+        gaps=next_step.gaps,
+        untimed=sum(result.untimed for result in results),
         topics=topics,
-        positions=found.positions,
-        stored={one.receipt.range: one.stored for one in found.accepted if one.stored is not None},
+        positions=next_step.positions,
+        stored={result.receipt.range: result.stored for result in results if result.stored is not None},
     )
 
 
@@ -315,7 +335,7 @@ def _settings(root: Path, content: Mapping[str, Any]) -> LakeSettings:
 
 
 def _require_own(root: Path) -> None:
-    """Nothing is written through a link that somebody has put in place of a folder of ours."""
+    """Refuse links in place of the archive's own folders: writing through one would change files elsewhere."""
     for name in _OWN:
         located(root, name)
 
@@ -323,25 +343,25 @@ def _require_own(root: Path) -> None:
 def _require_empty(root: Path) -> None:
     if root.exists() and not root.is_dir():
         raise NotALake(root, "that is a file; an archive is a folder")
-    # What a creation that was cut short has left does not count.
-    found = sorted(name for name in os.listdir(root) if name != layout.OWN) if root.exists() else []
-    if found:
+    # The folder `_ottla` alone is what a killed creation leaves.
+    names = sorted(name for name in os.listdir(root) if name != layout.OWN) if root.exists() else []
+    if names:
         raise NotALake(
             root,
-            f"the folder holds something else ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''}):"
+            f"the folder holds something else ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}):"
             " give a new or an empty one",
         )
 
 
 def _require_same(root: Path, there: LakeSettings, asked: LakeSettings) -> None:
-    for name, option in (("format", "--format"), ("partition_by", "--partition-by"), ("event_time", "--event-time")):
+    for name in ("format", "partition_by", "event_time"):
         before, now = layout.shown(getattr(there, name)), layout.shown(getattr(asked, name))
         if before != now:
-            raise LakeError(root, f"it has {option} {before}, not {now}; that cannot be changed: leave the option out")
+            raise LakeError(root, f"it has {name} {before}, not {now}, which cannot be changed: {Advice.LAKE_LAYOUT}")
 
 
 def _newest(attempt: Path) -> float:
-    """When something in the folder was last written."""
+    """Return when something in the folder was last written."""
     newest = 0.0
     for folder, _, files in os.walk(attempt):
         for name in (".", *files):

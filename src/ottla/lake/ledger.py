@@ -1,9 +1,9 @@
-"""The ledger: entries in files of their own, numbered without holes, each created once, whole and for good.
+"""The ledger of an archive: numbered entries without holes, one file each, which are created once and never change.
 
-Entries come in and go out. Creating one is the moment at which records come into the archive: it fails if somebody
-else has created that number, and after a crash it is there with its whole content or not at all. Beside the entries
-there are marks: an empty file with the number of an entry says that this entry, and all before it, were published. Only
-the newest mark is kept. It also says where to look for the newest entry, so that looking costs the same after years.
+Entries come in and go out. Creating an entry is the moment at which its records belong to the archive. It fails if the
+number is taken, and after a crash the file is there with its whole content or not at all. Marks stand beside the
+entries: an empty file named by a number means that this entry and all before it are published. Only the newest mark is
+kept. It also tells where to look for the newest entry, so that finding it costs the same after years.
 """
 
 from __future__ import annotations
@@ -22,45 +22,49 @@ from ottla.lake.values import ENTRY_KEYS, Entry
 
 _DIGITS = 20
 _ENDING = ".json"
-_Seen = tuple[int, int, int, int]
+_Stamp = tuple[int, int, int, int]
+"""Number, inode, size and modification time of an entry's file."""
 
 
 class Ledger:
-    """The entries of one archive. It remembers the newest one, and looks whether it is still the one it was."""
+    """The entries of one archive. Caches the newest entry until its file changes.
+
+    Methods raise `LakeDamaged` if an entry is missing or cannot be read, and `LakeError` if one cannot be written.
+    """
 
     def __init__(self, root: Path) -> None:
         self.path = root / layout.LEDGER
         self.marks = root / layout.PUBLISHED
         self._root = root
-        self._newest: tuple[_Seen, Entry] | None = None
+        self._newest: tuple[_Stamp, Entry] | None = None
 
     def numbers(self) -> list[int]:
-        """Of all entries, in order. It lists the whole folder."""
-        marked = self.published()  # before the entries: both grow while we look
-        found = self.listed()
-        if marked > len(found):
+        """Return the numbers of all entries, in order. Lists the whole folder."""
+        marked = self.published()  # read before the entries: an archiver may add both meanwhile
+        numbers = self.listed()
+        if marked > len(numbers):
             raise self._lost(marked)
-        return found
+        return numbers
 
     def listed(self) -> list[int]:
-        """The same, whatever was published."""
-        found = _numbers(self.path, _ENDING)
-        if found and found[-1] != len(found):
-            missing = next(number for number, there in enumerate(found, 1) if number != there)
+        """Return the numbers of all entries without comparing them with the marks."""
+        numbers = _numbers(self.path, _ENDING)
+        if numbers and numbers[-1] != len(numbers):
+            missing = next(expected for expected, number in enumerate(numbers, 1) if expected != number)
             raise LakeDamaged(self._root, f"ledger entry {self.name(missing)} is missing")
-        return found
+        return numbers
 
     def name(self, number: int) -> str:
-        """Of the file of an entry."""
+        """Return the file name of an entry."""
         return self._file(number).name
 
     def entries(self, last: int | None = None) -> Iterator[Entry]:
-        """All of them, in order, up to a number if one is given."""
+        """Yield the entries in order, up to `last` if given."""
         for number in self.numbers() if last is None else range(1, last + 1):
             yield self.read(number)
 
     def last(self) -> Entry | None:
-        """The newest one; None while nothing is archived. Only what is newer than the last look is looked for."""
+        """Return the newest entry; None while nothing is archived. Looks only past the newest known one."""
         number = max(self.published(), self._newest[1].number if self._newest is not None else 0)
         if not number:
             numbers = self.numbers()
@@ -70,7 +74,7 @@ class Ledger:
         return self._read_newest(number)
 
     def read(self, number: int) -> Entry:
-        """One of them."""
+        """Read one entry."""
         path = self._file(number)
         try:
             entry = Entry.from_json(unseal(path.read_bytes(), ENTRY_KEYS))
@@ -83,42 +87,43 @@ class Ledger:
         return entry
 
     def create(self, entry: Entry) -> bool:
-        """Writes the entry; False if there is one of its number already. Returns when it is on the disk."""
+        """Write the entry and return when it is on disk. Return False if its number is taken."""
         return create_file(self._file(entry.number), seal(entry.to_json()), root=self._root)
 
     def published(self) -> int:
-        """Up to this entry, everything is known to have been published; 0 where nothing is known."""
+        """Return the newest mark: all entries up to it are published. 0 without a mark."""
         try:
             return max(_numbers(self.marks, ""), default=0)
         except FileNotFoundError:
             return 0
 
     def mark(self, number: int) -> None:
-        """Notes for good that the entry was published."""
+        """Mark the entry, and all before it, as published."""
         try:
             self.marks.mkdir(exist_ok=True)
+            # O_NOFOLLOW: a link in place of the mark must not create a file elsewhere.
             os.close(os.open(self._mark(number), os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
             sync(self.marks)
-            for older in _numbers(self.marks, ""):
+            for older in _numbers(self.marks, ""):  # after the new mark is durable
                 if older < number:
                     self._mark(older).unlink(missing_ok=True)
         except OSError as error:
             raise LakeError(self._root, f"entry {number} cannot be marked as published: {error}") from error
 
     def unmark(self) -> None:
-        """Forgets which entries were published: for a ledger that lost its newest entries and is to go on."""
+        """Remove all marks, to repair a ledger that lost its newest entries."""
         for number in _numbers(self.marks, "") if self.marks.exists() else ():
             self._mark(number).unlink(missing_ok=True)
         self._newest = None
 
     def _read_newest(self, number: int) -> Entry:
         try:
-            found = os.stat(self._file(number))
+            status = os.stat(self._file(number))
         except OSError:
             raise self._lost(number) from None
-        seen = (number, found.st_ino, found.st_size, found.st_mtime_ns)
-        if self._newest is None or self._newest[0] != seen:
-            self._newest = (seen, self.read(number))
+        stamp = (number, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._newest is None or self._newest[0] != stamp:
+            self._newest = (stamp, self.read(number))
         return self._newest[1]
 
     def _lost(self, number: int) -> LakeDamaged:
@@ -148,7 +153,7 @@ def _numbers(folder: Path, ending: str) -> list[int]:
 
 
 def create_file(path: Path, content: bytes, *, root: Path) -> bool:
-    """Creates a file with its whole content, durably; False if it exists already."""
+    """Create a file with its whole content, durably. Return False if it exists. Raises `LakeError` if that fails."""
     try:
         create_whole(path, content)
     except FileExistsError:

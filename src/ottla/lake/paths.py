@@ -1,8 +1,8 @@
-"""Paths that a ledger names: which are accepted, and where they lead.
+"""Checks the paths in a ledger.
 
-A ledger is a file that others can write, and its paths decide what is opened, moved and deleted. So a path is checked
-twice: as a text when an entry is read (`data_path`, `staged_path`), and with all links resolved each time before a file
-is touched (`located`). What leads out of the archive is refused.
+Others can write to a ledger, and its paths decide what is opened, moved and deleted. So each path is checked twice: as
+text when an entry is read (`data_path`, `staged_path`), and with all links resolved every time before a file is touched
+(`located`). A path that leads out of the archive is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _LONGEST = 4096
 
 
 def data_path(text: str) -> str:
-    """The text, if it can be the path of a file with records: relative, and in no folder of Ottla's or Delta's own."""
+    """Return the text if it can be the path of a data file: relative, and not in a folder of Ottla or Delta.
+
+    Raises ValueError otherwise.
+    """
     parts = _parts(text)
     if any(part.startswith(("_", ".")) for part in parts) or not text.endswith(layout.SUFFIX):
         raise ValueError(f"{text!r} is no path of a file with records")
@@ -27,7 +30,10 @@ def data_path(text: str) -> str:
 
 
 def staged_path(text: str) -> str:
-    """The text, if it can be the path of a staged file: in the folder of an attempt, below `_ottla/staging`."""
+    """Return the text if it can be the path of a staged file: in the folder of an attempt, below `_ottla/staging`.
+
+    Raises ValueError otherwise.
+    """
     parts = _parts(text)
     is_staged = text.startswith(f"{layout.STAGING}/") and text.endswith(layout.SUFFIX + layout.STAGED)
     if not is_staged or len(parts) < len(layout.STAGING.split("/")) + 2:
@@ -36,20 +42,20 @@ def staged_path(text: str) -> str:
 
 
 def topic_name(text: str) -> str:
-    """The text, if Kafka accepts it as the name of a topic: it becomes a part of paths."""
+    """Return the text if Kafka accepts it as a topic name: it becomes part of paths. Raises ValueError otherwise."""
     if not _TOPIC.fullmatch(text) or text in (".", ".."):
         raise ValueError(f"{text!r} is no name of a topic")
     return text
 
 
 def attempt_of(staged: str) -> str:
-    """The folder of the attempt that has staged a file, relative to the archive."""
+    """Return the folder of the attempt that staged a file, relative to the archive."""
     depth = len(layout.STAGING.split("/")) + 1
     return "/".join(_parts(staged_path(staged))[:depth])
 
 
 def located(root: Path, text: str) -> Path:
-    """The path inside the archive, whatever links there are; LakeDamaged if it leads elsewhere."""
+    """Return the path inside the archive. Raises `LakeDamaged` if it leads elsewhere, for example through a link."""
     try:
         path = root.joinpath(*_parts(text))
     except ValueError as error:
@@ -58,13 +64,13 @@ def located(root: Path, text: str) -> Path:
 
 
 def require_inside(root: Path, path: Path) -> Path:
-    """The path, if it is below the root when all links are resolved; LakeDamaged if not."""
+    """Return the path if it is below the root with all links resolved. Raises `LakeDamaged` otherwise."""
     base, real = os.path.realpath(root), os.path.realpath(path)
     if os.path.commonpath([base, real]) != base:
         raise LakeDamaged(
             root,
             f"{os.path.relpath(path, root)} leads out of it through a link, to {real}. Nothing there is read or"
-            " written: remove the link, and find out who has put it there",
+            " written: remove the link, and find out who put it there",
         )
     return path
 

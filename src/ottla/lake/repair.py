@@ -1,8 +1,8 @@
-"""Makes an archive whose ledger has lost its newest entries one that can be written to again.
+"""Repairs an archive whose ledger has lost its newest entries, so that it can be written to again.
 
-A lake comes in, what is in the way goes out (`look`); `set_aside` takes it out of the archive. Nothing is deleted:
-files and entries are moved into a folder of their own, where no reader sees them, and a Delta table is restored to what
-it was, which is one more version of it. The offsets are due again then, and are read from the brokers.
+`look` finds what is in the way; `set_aside` takes it out of the archive. Nothing is deleted: files and entries move to
+a separate folder where no reader sees them, and a Delta table is restored, which adds a version to it. The offsets
+are due again afterwards, and the next archiver reads them from the brokers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ottla.lake.staleness import beyond, data_files
 from ottla.lake.values import Entry
 
 _ENDING = ".aside"
-"""After the name of a file that was set aside: some readers take every `**/*.parquet`."""
+"""The suffix of files that were set aside: some readers read every `**/*.parquet`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What keeps an archive from being written to."""
+    """What prevents writing to an archive."""
 
     last: int
-    """The number of the newest entry that can stay."""
+    """The newest entry that can stay."""
     withdrawn: int | None = None
-    """An entry that was recorded and never published, and whose files are gone."""
+    """An entry that was recorded, was never published, and has lost its files."""
     lost: int = 0
-    """The number of the newest entry that was published, if the ledger does not have it any more."""
+    """The newest entry that was published, if the ledger has lost it; otherwise 0."""
     files: tuple[str, ...] = ()
     """Files with offsets that the ledger does not have."""
 
@@ -47,9 +47,12 @@ class Damage:
 
 
 def look(lake: Lake) -> Damage:
-    """What is in the way; nothing is changed. No archiver may be at work meanwhile."""
+    """Return what is in the way, and change nothing. No archiver may run at the same time.
+
+    Raises `LakeDamaged` if an entry or the Delta log cannot be read.
+    """
     marked, committed = lake.ledger.published(), _committed(lake)
-    there = data_files(lake.path)
+    present = data_files(lake.path)
     numbers = lake.ledger.listed()
     last = lake.ledger.read(numbers[-1]) if numbers else None
     withdrawn = None
@@ -58,12 +61,15 @@ def look(lake: Lake) -> Damage:
         last = lake.ledger.read(last.number - 1) if last.number > 1 else None
     known = 0 if last is None else last.number
     newest = max(marked, committed)
-    files = beyond(there, {} if last is None else last.positions)
+    files = beyond(present, {} if last is None else last.positions)
     return Damage(known, withdrawn, newest if newest > known else 0, tuple(files))
 
 
 def set_aside(lake: Lake, damage: Damage) -> Path:
-    """Takes everything out of the archive that is in the way; returns the folder where it is now."""
+    """Take everything that is in the way out of the archive. Return the folder where it is now.
+
+    Raises `LakeError` if a file cannot be moved or a Delta table cannot be restored.
+    """
     name = f"{layout.ASIDE}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
     folder = located(lake.path, name)
     moves = [(path, f"{name}/{path}{_ENDING}") for path in damage.files]
@@ -72,6 +78,7 @@ def set_aside(lake: Lake, damage: Damage) -> Path:
         moves.append((entry, f"{name}/{entry}"))
     try:
         folder.mkdir(parents=True)
+        # The table first: while it lists the files, they must be where it says.
         if lake.settings.format is Format.DELTA and _committed(lake) > damage.last:
             from ottla.lake import delta
 

@@ -1,9 +1,9 @@
-"""Does the ledger know all that is there? An archive that has more than its ledger must not be written to.
+"""Detects a stale ledger: an archive that has more than its ledger knows must not be written to.
 
-A ledger that lost its newest entries, as one from an older backup, would let an archiver read those offsets once more:
-readers of plain files would see records twice, and a Delta table, which believes that it has these entries, would leave
-records out. Both can be seen before anything is written: files are named by their offsets, and a Delta table has the
-number of the last entry. What is seen is a `LakeDamaged` or, with `beyond`, a list. Nothing is changed here.
+A ledger that lost its newest entries, for example because an old backup was restored, would make an archiver read those
+offsets again. Readers of plain files would then see records twice, and a Delta table, which already has entries with
+these numbers, would leave records out. Both are visible before anything is written: file names contain offsets, and a
+Delta table has the number of its last entry. `require_known` raises, `beyond` lists the files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 
 def require_known(lake: Lake) -> None:
-    """Compares files and Delta log with the ledger; what a Delta log lacks of older entries is added to it again."""
+    """Raise `LakeDamaged` if files or the Delta log have more than the ledger.
+
+    A Delta log that is the stale one gets the entries that it lacks.
+    """
     committed = _committed(lake)
-    there = data_files(lake.path)
-    last = lake.ledger.last()  # after the two: others may be adding entries
+    present = data_files(lake.path)
+    last = lake.ledger.last()  # read last: other archivers may add entries meanwhile
     number = 0 if last is None else last.number
     if committed is not None and committed > number:
         raise LakeDamaged(
@@ -35,40 +38,39 @@ def require_known(lake: Lake) -> None:
             f"its Delta table has entry {committed}, and its ledger ends with {number}: the ledger has lost its newest"
             f" entries, perhaps because an older copy of it was restored. {REPAIR}",
         )
-    found = beyond(there, {} if last is None else last.positions)
-    if found:
+    unknown = beyond(present, {} if last is None else last.positions)
+    if unknown:
         raise LakeDamaged(
             lake.path,
-            f"{len(found)} files hold offsets that the ledger does not have, for example {found[0]}: it has lost its"
-            f" newest entries, perhaps because an older copy of it was restored. {REPAIR}",
+            f"{len(unknown)} files hold offsets that the ledger does not have, for example {unknown[0]}: the ledger has"
+            f" lost its newest entries, perhaps because an older copy of it was restored. {REPAIR}",
         )
     if committed is not None:
         _commit_missing(lake, committed, min(number, lake.ledger.published()))
 
 
 def beyond(paths: set[str], positions: Mapping[TopicPartition, int]) -> list[str]:
-    """The files of ours that hold offsets from the positions on."""
-    known = {(name, at.partition): offset for at, offset in positions.items() for name in (at.topic, _short(at))}
-    found = []
+    """Return the archive's own files that have offsets at or after the positions."""
+    known: dict[tuple[str, int], int] = {}
+    for tp, offset in positions.items():
+        for name in (tp.topic, layout.short(tp.topic)):  # file names may have the topic shortened
+            known[name, tp.partition] = offset
+    unknown = []
     for path in sorted(paths):
         named = layout.named(path)
         if named is not None and named.stop > known.get((named.topic, named.partition), 0):
-            found.append(path)
-    return found
+            unknown.append(path)
+    return unknown
 
 
 def data_files(root: Path) -> set[str]:
-    """All files where readers look, relative to the archive. Links are not followed."""
-    found: set[str] = set()
+    """Return all Parquet files where readers look, relative to the archive. Does not follow links."""
+    paths: set[str] = set()
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(("_", "."))]
         inside = os.path.relpath(folder, root)
-        found |= {os.path.normpath(os.path.join(inside, name)) for name in names if name.endswith(layout.SUFFIX)}
-    return found
-
-
-def _short(at: TopicPartition) -> str:
-    return layout.short(at.topic)
+        paths |= {os.path.normpath(os.path.join(inside, name)) for name in names if name.endswith(layout.SUFFIX)}
+    return paths
 
 
 def _committed(lake: Lake) -> int | None:
@@ -80,7 +82,7 @@ def _committed(lake: Lake) -> int | None:
 
 
 def _commit_missing(lake: Lake, committed: int, published: int) -> None:
-    """The Delta log may be the one that went back: what was published is in it again afterwards."""
+    """Commit published entries that the Delta log lacks, because an old copy of the log was restored."""
     from ottla.lake import delta
 
     for number in range(committed + 1, published + 1):

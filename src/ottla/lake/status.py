@@ -1,6 +1,6 @@
-"""What an archive has of each partition, from its ledger alone; no file of records is opened.
+"""Summarizes what an archive has of each partition, from its ledger alone.
 
-Entries come in; ranges that belong together, numbers, gaps and overlaps go out. Pure.
+Entries come in; per partition, joined ranges, counts, gaps and overlaps go out. Opens no data file. Pure.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ class PartitionStatus:
 
     at: TopicPartition
     ranges: list[OffsetRange] = field(default_factory=list)
-    """What is archived, neighbours joined."""
+    """The archived ranges, with adjacent ones joined."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     size_bytes: int = 0
-    """Of keys, values and headers."""
+    """Bytes of keys, values and headers."""
     files: int = 0
     file_bytes: int = 0
     first_time: float | None = None
     last_time: float | None = None
     gaps: list[Gap] = field(default_factory=list)
-    """Offsets between the ranges; those that nobody has explained, too."""
+    """Offsets between the ranges, including those that the ledger does not explain."""
     overlaps: list[OffsetRange] = field(default_factory=list)
-    """Offsets that are there twice."""
+    """Offsets that are in the archive twice."""
     next_offset: int = 0
-    """Where the archive goes on."""
+    """Where the archive continues."""
     archived: float | None = None
     """When something was last added, in seconds since 1970."""
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """The number of archived records."""
         return self.fingerprint.count
 
 
 def summarize(entries: Iterable[Entry]) -> list[PartitionStatus]:
-    """All partitions, in order."""
-    found: dict[TopicPartition, PartitionStatus] = {}
+    """Return the status of each partition, in order."""
+    statuses: dict[TopicPartition, PartitionStatus] = {}
     spans: dict[TopicPartition, list[OffsetRange]] = {}
     explained: dict[TopicPartition, list[Gap]] = {}
     for entry in entries:
         for receipt in entry.receipts:
-            at = receipt.range.topic_partition
-            _count(found.setdefault(at, PartitionStatus(at)), receipt, entry)
-            spans.setdefault(at, []).append(receipt.range)
+            tp = receipt.range.topic_partition
+            _count(statuses.setdefault(tp, PartitionStatus(tp)), receipt, entry)
+            spans.setdefault(tp, []).append(receipt.range)
         for file in entry.files:
-            status = found.setdefault(file.range.topic_partition, PartitionStatus(file.range.topic_partition))
+            status = statuses.setdefault(file.range.topic_partition, PartitionStatus(file.range.topic_partition))
             status.files += 1
             status.file_bytes += file.size_bytes
         for gap in entry.gaps:
             explained.setdefault(gap.range.topic_partition, []).append(gap)
-        for at, offset in entry.positions.items():
-            found.setdefault(at, PartitionStatus(at)).next_offset = offset
-    for at, status in found.items():
-        _arrange(status, sorted(spans.get(at, ())), explained.get(at, []))
-    return [found[at] for at in sorted(found)]
+        for tp, offset in entry.positions.items():
+            statuses.setdefault(tp, PartitionStatus(tp)).next_offset = offset
+    for tp, status in statuses.items():
+        _arrange(status, sorted(spans.get(tp, ())), explained.get(tp, []))
+    return [statuses[tp] for tp in sorted(statuses)]
 
 
 def _count(status: PartitionStatus, receipt: Receipt, entry: Entry) -> None:
@@ -77,19 +77,20 @@ def _count(status: PartitionStatus, receipt: Receipt, entry: Entry) -> None:
 
 
 def _arrange(status: PartitionStatus, spans: list[OffsetRange], explained: list[Gap]) -> None:
+    """Join adjacent ranges, and find gaps and overlaps between them."""
     reasons = {gap.range: gap for gap in explained}
-    for one in (span for span in spans if len(span)):
+    for span in (span for span in spans if len(span)):
         last = status.ranges[-1] if status.ranges else None
         if last is None:
-            status.ranges.append(one)
+            status.ranges.append(span)
             continue
-        if one.start < last.stop:
-            status.overlaps.append(OffsetRange(*status.at, one.start, min(one.stop, last.stop)))
-        if one.start > last.stop:
-            between = OffsetRange(*status.at, last.stop, one.start)
+        if span.start < last.stop:
+            status.overlaps.append(OffsetRange(*status.at, span.start, min(span.stop, last.stop)))
+        if span.start > last.stop:
+            between = OffsetRange(*status.at, last.stop, span.start)
             status.gaps.append(reasons.pop(between, Gap(between, UNEXPLAINED)))
-            status.ranges.append(one)
+            status.ranges.append(span)
         else:
-            status.ranges[-1] = OffsetRange(*status.at, last.start, max(last.stop, one.stop))
+            status.ranges[-1] = OffsetRange(*status.at, last.start, max(last.stop, span.stop))
     status.gaps += reasons.values()
     status.gaps.sort(key=lambda gap: gap.range)

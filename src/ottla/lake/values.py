@@ -1,7 +1,7 @@
-"""What the ledger of an archive is made of, as plain values with a form in JSON: files, entries, gaps.
+"""The content of a ledger as plain values with a JSON form: files, entries, gaps.
 
-Nothing is read or written here. What comes from JSON was written by others: types, paths and names are checked, and
-what is wrong with them is a ValueError.
+This module reads and writes no file. JSON from a ledger may have been changed by others, so types, paths and names are
+checked: `from_json` raises ValueError (or msgspec's ValidationError, which is one) if something is wrong.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Entry(TypedDict):
 
 
 ENTRY_KEYS = frozenset(_Entry.__annotations__)
-"""Of an entry in JSON."""
+"""The keys of an entry in JSON."""
 
 
 def _range(row: Mapping[str, Any]) -> OffsetRange:
@@ -99,7 +99,7 @@ def _checked_receipt(row: Mapping[str, Any]) -> Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeFile:
-    """A file of the archive: records of one range, in the order of their offsets."""
+    """A file of the archive: records of one range, in offset order."""
 
     path: str
     """Relative to the archive."""
@@ -109,19 +109,19 @@ class LakeFile:
     rows: int
     size_bytes: int
     values: Mapping[str, str | None]
-    """What its folders say: name and value, None for none."""
+    """The values of its folders by name; None for no value."""
     first_offset: int
     last_offset: int
     first_time: float
     """The oldest timestamp in it, in seconds since 1970."""
     last_time: float
     sha256: str = ""
-    """Of the whole file, in hexadecimal digits; empty in entries of earlier versions."""
+    """The digest of the whole file, in hexadecimal; empty in entries of earlier versions."""
     footer_sha256: str = ""
-    """Of its end alone, where Parquet says what is where."""
+    """The digest of the Parquet footer alone."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
+        """Return plain values for JSON."""
         return {
             "path": self.path,
             "staged": self.staged,
@@ -142,7 +142,7 @@ class LakeFile:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LakeFile:
-        """What `to_json` made of one."""
+        """Return the value from what `to_json` returned. Raises ValueError if a field is wrong."""
         row = msgspec.convert(row, _File)
         return cls(
             path=data_path(row["path"]),
@@ -162,62 +162,61 @@ class LakeFile:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a task hands back: the proof of its range, and the files it has staged."""
+    """The result of a task: the receipt of its range, and the files that it staged."""
 
     receipt: Receipt
     files: tuple[LakeFile, ...]
     untimed: int = 0
-    """Records without a readable event time; they are in the folder for that."""
+    """The number of records without a readable event time."""
     stored: Fingerprint | None = None
-    """Of the records as they are in the files, where that is another one than the log's: names of headers are texts
-    there, and what is no UTF-8 in them is replaced."""
+    """The fingerprint of the records in the files, if it differs from the log's: header names are text in Parquet, and
+    bytes that are not UTF-8 are replaced."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
+        """Return plain values for JSON."""
         return {
             "receipt": self.receipt.to_json(),
-            "files": [one.to_json() for one in self.files],
+            "files": [file.to_json() for file in self.files],
             "untimed": self.untimed,
             "stored": None if self.stored is None else str(self.stored),
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Archived:
-        """What `to_json` made of one."""
+        """Return the value from what `to_json` returned. Raises ValueError if a field is wrong."""
         row = msgspec.convert(row, _Archived)
-        files = tuple(LakeFile.from_json(one) for one in row["files"])
-        stored = row.get("stored")
-        known = None if stored is None else Fingerprint.parse(stored)
-        return cls(_checked_receipt(row["receipt"]), files, row["untimed"], known)
+        files = tuple(LakeFile.from_json(file) for file in row["files"])
+        text = row.get("stored")
+        stored = None if text is None else Fingerprint.parse(text)
+        return cls(_checked_receipt(row["receipt"]), files, row["untimed"], stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets that are not in the archive and never will be, and why."""
+    """Offsets that are not in the archive and never will be, with the reason."""
 
     range: OffsetRange
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
-        one = self.range
+        """Return plain values for JSON."""
         return {
-            "topic": one.topic,
-            "partition": one.partition,
-            "start": one.start,
-            "stop": one.stop,
+            "topic": self.range.topic,
+            "partition": self.range.partition,
+            "start": self.range.start,
+            "stop": self.range.stop,
             "reason": self.reason,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Gap:
-        """What `to_json` made of one."""
+        """Return the value from what `to_json` returned. Raises ValueError if a field is wrong."""
         return cls(_range(row), row["reason"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBy:
-    """Who recorded an entry: for people who look into it, and for a query that asks how far it was."""
+    """Who recorded an entry: for people who read it, and for a Spark query that looks for its last batch."""
 
     engine: str
     host: str
@@ -225,18 +224,18 @@ class WrittenBy:
     batch: int = -1
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
+        """Return plain values for JSON."""
         return {"engine": self.engine, "host": self.host, "query": self.query, "batch": self.batch}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> WrittenBy:
-        """What `to_json` made of one."""
+        """Return the value from what `to_json` returned. Raises ValueError if a field is wrong."""
         return cls(engine=row["engine"], host=row["host"], query=row["query"], batch=row["batch"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One step of the archive: ranges that came into it together."""
+    """One step of the archive: ranges that were added together."""
 
     number: int
     """From 1, without holes."""
@@ -248,19 +247,19 @@ class Entry:
     gaps: tuple[Gap, ...] = ()
     untimed: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the topics: one that was deleted and created again has another."""
+    """Topic ids by topic. A topic that was deleted and created again has another id."""
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The next offset of every partition after this entry, and all before it: the last entry alone says how far the
-    archive is."""
+    """The next offset of every partition after this entry. Every entry has all of them, so the last entry alone says
+    how far the archive is."""
     stored: Mapping[OffsetRange, Fingerprint] = field(default_factory=dict)
-    """Fingerprints of ranges as they are in the files, where that is another one than the receipt's."""
+    """Fingerprints of ranges in the files, where they differ from the receipt's."""
 
     def fingerprint(self, receipt: Receipt) -> Fingerprint:
-        """What the files of a range should have."""
+        """Return the fingerprint that the files of a range should have."""
         return self.stored.get(receipt.range, receipt.fingerprint)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
+        """Return plain values for JSON."""
         positions: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(self.positions.items()):
             positions.setdefault(topic, {})[str(partition)] = offset
@@ -268,22 +267,22 @@ class Entry:
             "number": self.number,
             "written": self.written,
             "written_by": self.written_by.to_json(),
-            "receipts": [one.to_json() for one in self.receipts],
-            "files": [one.to_json() for one in self.files],
-            "gaps": [one.to_json() for one in self.gaps],
+            "receipts": [receipt.to_json() for receipt in self.receipts],
+            "files": [file.to_json() for file in self.files],
+            "gaps": [gap.to_json() for gap in self.gaps],
             "untimed": self.untimed,
             "topics": dict(self.topics),
             "positions": positions,
             "stored": [
-                {"topic": one.topic, "partition": one.partition, "start": one.start, "stop": one.stop}
-                | {"fingerprint": str(found)}
-                for one, found in self.stored.items()
+                {"topic": span.topic, "partition": span.partition, "start": span.start, "stop": span.stop}
+                | {"fingerprint": str(fingerprint)}
+                for span, fingerprint in self.stored.items()
             ],
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Entry:
-        """What `to_json` made of one."""
+        """Return the value from what `to_json` returned. Raises ValueError if a field is wrong."""
         row = msgspec.convert(row, _Entry)
         positions = {
             TopicPartition(topic_name(topic), int(partition)): offset
@@ -294,11 +293,11 @@ class Entry:
             number=row["number"],
             written=row["written"],
             written_by=WrittenBy.from_json(row["written_by"]),
-            receipts=tuple(_checked_receipt(one) for one in row["receipts"]),
-            files=tuple(LakeFile.from_json(one) for one in row["files"]),
-            gaps=tuple(Gap.from_json(one) for one in row["gaps"]),
+            receipts=tuple(_checked_receipt(receipt) for receipt in row["receipts"]),
+            files=tuple(LakeFile.from_json(file) for file in row["files"]),
+            gaps=tuple(Gap.from_json(gap) for gap in row["gaps"]),
             untimed=row["untimed"],
             topics=row["topics"],
             positions=positions,
-            stored={_range(one): Fingerprint.parse(one["fingerprint"]) for one in row.get("stored", ())},
+            stored={_range(stored): Fingerprint.parse(stored["fingerprint"]) for stored in row.get("stored", ())},
         )

@@ -1,12 +1,12 @@
-"""Holds an archive against itself: is everything there that the ledger says, and nothing else?
+"""Verifies the files of an archive against its ledger: everything that is recorded is there, and nothing else.
 
-A lake comes in, findings go out one by one: what is wrong, where exactly, and what was compared. Nothing is changed.
+A lake comes in; findings go out one by one, with the place and what was compared. Nothing is changed.
 
-The archive may grow meanwhile. What can be seen by readers is looked at first and the ledger after it: every file that
-readers see was recorded before, so a file that no entry names then belongs to somebody else.
+The archive may grow meanwhile. So the files that readers see are listed before the ledger is read: each of them was
+recorded before it became visible, and a file that no entry names is not the archive's.
 
-No parser of this process sees bytes that may be damaged. The ledger has the SHA-256 of each file; where that is right,
-the file is what was written. Any other, and those of entries of earlier versions, are read by a process of their own.
+No parser in this process sees bytes that may be damaged. If a file has the SHA-256 from the ledger, it is what was
+written. Other files, and those of entries of earlier versions, are read in a separate process (`inspector.py`).
 """
 
 from __future__ import annotations
@@ -40,21 +40,26 @@ _GONE = "is missing: it was published, and has been deleted or moved since"
 
 
 def verify_files(lake: Lake, checked: Checked, *, deep: bool) -> Iterator[Finding]:
-    """The receipts against the files: sizes, rows and offsets from their footers; `deep` reads every byte."""
+    """Compare the files with the ledger: sizes and footers, or with `deep` every byte. Yields what differs.
+
+    `checked` counts what was compared. Damage is a finding, never an exception.
+    """
     with Inspector() as inspector:
         yield from _Verification(lake, checked, inspector, deep=deep).findings()
 
 
 @dataclass(slots=True)
 class _State:
-    """Of a file."""
+    """The state of a file."""
 
-    is_there: bool = True
+    is_readable: bool = True
     is_as_written: bool = False
-    """Its bytes are those that the ledger has the SHA-256 of."""
+    """Whether its bytes have the SHA-256 from the ledger."""
 
 
 class _Verification:
+    """One pass over an archive."""
+
     def __init__(self, lake: Lake, checked: Checked, inspector: Inspector, *, deep: bool) -> None:
         self._lake = lake
         self._checked = checked
@@ -73,7 +78,7 @@ class _Verification:
                 self._table = TableState.of(lake, self._published)
             except LakeDamaged as error:
                 yield Finding("_delta_log", error.reason)
-        there = data_files(lake.path)
+        present = data_files(lake.path)
         try:
             numbers = lake.ledger.numbers()
         except LakeDamaged as error:
@@ -91,21 +96,21 @@ class _Verification:
             self._known.update(file.path for file in entry.files)
             yield from self._entry(entry)
         if len(readable) < len(numbers):
-            return  # what an entry has that cannot be read would look like somebody else's
+            return  # the files of an unreadable entry would look like foreign ones
         for status in summarize(lake.ledger.read(number) for number in readable):
             for overlap in status.overlaps:
                 yield Finding(str(overlap), "is in the archive twice")
             for gap in status.gaps:
                 if gap.reason == UNEXPLAINED:
                     yield Finding(str(gap.range), "is missing between two archived ranges")
-        yield from self._foreign(there)
+        yield from self._foreign(present)
 
-    def _foreign(self, there: set[str]) -> Iterator[Finding]:
+    def _foreign(self, present: set[str]) -> Iterator[Finding]:
         table = self._table
-        for path in sorted(there - self._known):
+        for path in sorted(present - self._known):
             if table is not None and table.is_maintained(path):
                 continue
-            yield Finding(path, "is not in the ledger: it was put there by somebody else")
+            yield Finding(path, "is not in the ledger: another program put it there")
         if table is not None:
             yield from table.findings(self._known)
             yield from self._rewritten.findings(table, self._known, self._inspector, self._checked, deep=self._deep)
@@ -120,50 +125,51 @@ class _Verification:
             rows = sum(file.rows for file in files)
             if rows != receipt.count:
                 yield Finding(str(receipt.range), f"its files have {rows} records, its receipt {receipt.count}")
-            gone = [] if self._table is None else self._table.rewritten(entry.number, files)
-            live = [file for file in files if file not in gone]
+            rewritten = [] if self._table is None else self._table.rewritten(entry.number, files)
+            live = [file for file in files if file not in rewritten]
             states = []
             for file in live:
                 state = _State()
                 yield from self._file(entry, file, state)
                 states.append(state)
-            if gone:
-                there = [self._lake.locate(file) for file, state in zip(live, states, strict=True) if state.is_there]
-                self._rewritten.add(receipt, entry.fingerprint(receipt), there)
-            elif self._deep and rows == receipt.count and all(state.is_there for state in states):
+            if rewritten:
+                readable = [
+                    self._lake.locate(file) for file, state in zip(live, states, strict=True) if state.is_readable
+                ]
+                self._rewritten.add(receipt, entry.fingerprint(receipt), readable)
+            elif self._deep and rows == receipt.count and all(state.is_readable for state in states):
                 yield from self._content(entry, receipt, files, all(state.is_as_written for state in states))
-        for one in of_range:
-            yield Finding(f"entry {entry.number}", f"has files of {one} and no receipt for it")
+        for span in of_range:
+            yield Finding(f"entry {entry.number}", f"has files of {span} and no receipt for it")
 
     def _file(self, entry: Entry, file: LakeFile, state: _State) -> Iterator[Finding]:
         self._checked.files += 1
         try:
-            size = self._at(file, lambda path: os.stat(path).st_size)
-            digest = digests.of_file if self._deep else digests.of_footer
-            found = self._at(file, digest) if file.sha256 else ""
+            size = self._read_file(file, lambda path: os.stat(path).st_size)
+            digest = self._read_file(file, digests.of_file if self._deep else digests.of_footer) if file.sha256 else ""
         except FileNotFoundError:
-            state.is_there = False
+            state.is_readable = False
             yield Finding(file.path, _GONE if entry.number <= self._published else "is missing")
             return
         except (LakeDamaged, OSError) as error:
-            state.is_there = False
+            state.is_readable = False
             yield Finding(file.path, f"cannot be read: {error.reason if isinstance(error, LakeDamaged) else error}")
             return
         if size != file.size_bytes:
             yield Finding(file.path, f"has {size} bytes, the ledger says {file.size_bytes}")
-        if found and found != (file.sha256 if self._deep else file.footer_sha256):
+        if digest and digest != (file.sha256 if self._deep else file.footer_sha256):
             what = "its bytes" if self._deep else "the bytes of its footer"
             yield Finding(file.path, f"{what} are not those that were written: it is damaged, or was replaced")
-        elif found and size == file.size_bytes:
+        elif digest and size == file.size_bytes:
             state.is_as_written = True
             return
         yield from self._footer(file, state)
 
     def _footer(self, file: LakeFile, state: _State) -> Iterator[Finding]:
         try:
-            footer = self._at(file, lambda path: self._inspector.footer(str(path)))
+            footer = self._read_file(file, lambda path: self._inspector.footer(str(path)))
         except (Unreadable, FileNotFoundError) as error:
-            state.is_there = False
+            state.is_readable = False
             yield Finding(file.path, f"cannot be read: {error}")
             return
         if footer.rows != file.rows:
@@ -177,18 +183,18 @@ class _Verification:
     def _content(self, entry: Entry, receipt: Receipt, files: list[LakeFile], is_safe: bool) -> Iterator[Finding]:
         names = ", ".join(file.path for file in files)
         try:
-            found = self._read([str(self._lake.locate(file)) for file in files], is_safe)
+            content = self._read([str(self._lake.locate(file)) for file in files], is_safe)
         except (Unreadable, LakeDamaged, OSError, pa.ArrowException) as error:
             yield Finding(str(receipt.range), f"{names} cannot be read: {error}")
             return
-        self._checked.records += found.fingerprint.count
-        expected = entry.fingerprint(receipt)
-        if found.fingerprint != expected:
-            yield _differs(receipt, names, found, is_old=not all(file.sha256 for file in files), entry=entry)
-        if found.twice:
-            yield Finding(str(receipt.range), f"{found.twice} offsets are there twice")
+        self._checked.records += content.fingerprint.count
+        if content.fingerprint != entry.fingerprint(receipt):
+            yield _differs(receipt, names, content, is_old=not all(file.sha256 for file in files), entry=entry)
+        if content.twice:
+            yield Finding(str(receipt.range), f"{content.twice} offsets are there twice")
 
     def _read(self, paths: list[str], is_safe: bool) -> Content:
+        """Read files in this process if their digests are right, otherwise in the separate one."""
         try:
             return contents.content(paths) if is_safe else self._inspector.content(paths)
         except (Unreadable, FileNotFoundError):
@@ -196,20 +202,20 @@ class _Verification:
                 raise
             raise Unreadable("a file was deleted or moved in the meantime") from None
 
-    def _at(self, file: LakeFile, look: Callable[[Path], T]) -> T:
-        """What there is where the file is now. It may be moved from its staging folder while we look."""
+    def _read_file(self, file: LakeFile, read: Callable[[Path], T]) -> T:
+        """Read the file where it is now. Tries twice: an archiver may move it out of staging in between."""
         try:
-            return look(self._lake.locate(file))
+            return read(self._lake.locate(file))
         except FileNotFoundError:
-            return look(self._lake.locate(file))
+            return read(self._lake.locate(file))
 
 
-def _differs(receipt: Receipt, names: str, found: Content, *, is_old: bool, entry: Entry) -> Finding:
-    if is_old and found.has_replaced_names and found.fingerprint.count == receipt.count:
+def _differs(receipt: Receipt, names: str, content: Content, *, is_old: bool, entry: Entry) -> Finding:
+    if is_old and content.has_replaced_names and content.fingerprint.count == receipt.count:
         return Finding(
             str(receipt.range),
             "names of headers were no UTF-8, and are other bytes in the files: an earlier version kept no fingerprint"
             " of that",
             is_wrong=False,
         )
-    return Finding(str(receipt.range), f"{names} have {found.fingerprint}, the receipt {entry.fingerprint(receipt)}")
+    return Finding(str(receipt.range), f"{names} have {content.fingerprint}, the receipt {entry.fingerprint(receipt)}")

@@ -1,7 +1,7 @@
-"""Writes the records of one range as Parquet files into a staging folder of its own.
+"""Writes the records of one range as Parquet files into a staging folder.
 
-Record batches come in in the order of offsets, each with the event times of its records where folders need them;
-`LakeFile` values go out when it is closed. Nothing here is visible to readers: that needs an entry in the ledger.
+Record batches come in, in offset order, with the event times of their records if folders depend on them. `LakeFile`
+values go out when the writer is closed. Nothing is visible to readers until a ledger entry records and publishes it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,30 @@ from ottla.model import Fingerprint, OffsetRange
 _log = logging.getLogger(__name__)
 Times = npt.NDArray[np.int64]
 NO_TIME = np.iinfo(np.int64).min
-"""In `Times`: the record has no readable time."""
+"""The value in `Times` of a record without a readable time."""
 _SECOND = 1_000_000
 _HOUR, _DAY = 3600 * _SECOND, 86400 * _SECOND
 _LATEST = 253_402_300_800 * _SECOND
-"""The year 10000, where dates end."""
+"""The year 10000, where dates end, in microseconds since 1970."""
 _MOST_OPEN = 64
-"""Files of one range that are written at a time; others wait in memory, up to a limit, or are finished."""
+"""How many files of one range are open at a time. More wait in memory, up to a limit, or are finished early."""
 _DELTA = "DELTA_BINARY_PACKED"
 _PAGE_BYTES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 14
-"""That Arrow writes at once; the fewest are its default."""
+"""Bounds for the rows that Arrow writes at once; the lower one is its default."""
 RANGE_KEY, FINGERPRINT_KEY = "ottla.range", "ottla.fingerprint"
-"""In the footer of a file: the range of which it is, and the fingerprint of all records of that range."""
+"""Keys in a file's footer: its range, and the fingerprint of all records of that range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """How files are written. `file_bytes` is about how large one becomes, `row_group_bytes` how much of one is in
-    memory before it is compressed and written; twice that of all files of a range. `max_folders` is how many folders a
-    range may be divided into: what is beyond goes to the records without a time."""
+    """How to write files.
+
+    `file_bytes` is the approximate size of a file. `row_group_bytes` is how much of a file is held in memory before it
+    is compressed and written; all files of a range together hold at most twice that. `max_folders` is the largest
+    number of folders for one range; further records go to the folder for records without a time. Raises `ConfigError`
+    if a value is out of range.
+    """
 
     file_bytes: int = 128 << 20
     row_group_bytes: int = 32 << 20
@@ -69,14 +73,14 @@ class FileOptions:
 
 
 class RangeFiles:
-    """The files of one range. Leaving the block with an error throws them away."""
+    """Writes the files of one range. Leaving the block with an error removes them."""
 
     def __init__(
-        self, root: Path, settings: LakeSettings, one: OffsetRange, *, options: FileOptions, run: str = "attempt"
+        self, root: Path, settings: LakeSettings, span: OffsetRange, *, options: FileOptions, run: str = "attempt"
     ) -> None:
         self._root = root
         self._settings = settings
-        self._range = one
+        self._range = span
         self._options = options
         self._attempt = f"{layout.STAGING}/{run}-{uuid.uuid4().hex}"
         self._open: dict[int, _File] = {}
@@ -85,7 +89,7 @@ class RangeFiles:
         self._folders: set[int] = set()
         self._crowded = 0
         self.untimed = 0
-        """Records without a readable time, and those whose time would have needed a folder too many."""
+        """The number of records in the folder for records without a time."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +101,10 @@ class RangeFiles:
             self.discard()
 
     def add(self, records: pa.RecordBatch, times: Times | None) -> None:
-        """Some more records; `times` are their event times in microseconds, None where no folder depends on them."""
+        """Add records. `times` are their event times in microseconds; None if no folder depends on them.
+
+        Raises `LakeError` if a file cannot be written.
+        """
         if times is None:
             self._write(0, records)
             return
@@ -109,7 +116,7 @@ class RangeFiles:
         self._relieve()
 
     def _bounded(self, buckets: Times) -> Times:
-        """Times that are garbage would make a file each: of more folders than allowed, those with the most records."""
+        """Limit the number of folders: keep those with the most records. Garbage times would make a file each."""
         values, counts = np.unique(buckets, return_counts=True)
         is_new = np.array([value != NO_TIME and int(value) not in self._folders for value in values], bool)
         fresh, sizes = values[is_new], counts[is_new]
@@ -123,12 +130,15 @@ class RangeFiles:
         return np.where(is_dropped, NO_TIME, buckets)
 
     def close(self, fingerprint: Fingerprint | None = None) -> tuple[LakeFile, ...]:
-        """Finishes the files; returns when they are on the disk. The range's fingerprint goes into their footers."""
+        """Finish the files, with the range's fingerprint in their footers. Return when they are on disk.
+
+        Raises `LakeError` if a file cannot be written.
+        """
         if self._crowded:
             _log.warning(
-                "%s: %d records have event times in more than %d folders, and are with those without a time: are their"
-                " times right? max_folders allows more",
-                *(self._range, self._crowded, self._options.max_folders),
+                "%s: event times need more than %d folders; %d records are in the folder for records without a time."
+                " Check the event times, or raise max_folders",
+                *(self._range, self._options.max_folders, self._crowded),
             )
         about = {} if fingerprint is None else {FINGERPRINT_KEY: str(fingerprint)}
         for bucket in list(self._open):
@@ -136,7 +146,7 @@ class RangeFiles:
         return tuple(self._done)
 
     def discard(self) -> None:
-        """Throws everything away."""
+        """Remove everything that was written."""
         for file in self._open.values():
             file.abandon()
         self._open.clear()
@@ -149,12 +159,12 @@ class RangeFiles:
             self._finish(bucket)
 
     def _relieve(self) -> None:
-        """Bounds the memory that waits and the files that are open."""
-        while sum(one.waiting_bytes for one in self._open.values()) > 2 * self._options.row_group_bytes:
-            max(self._open.values(), key=lambda one: one.waiting_bytes).flush()
-        begun = [bucket for bucket, one in self._open.items() if one.is_begun]
+        """Bound the memory in use and the number of open files."""
+        while sum(file.waiting_bytes for file in self._open.values()) > 2 * self._options.row_group_bytes:
+            max(self._open.values(), key=lambda file: file.waiting_bytes).flush()
+        begun = [bucket for bucket, file in self._open.items() if file.is_begun]
         for bucket in begun[:-_MOST_OPEN]:
-            self._finish(bucket)  # those that got nothing for longest
+            self._finish(bucket)  # least recently used first: `_write` moves a file to the end
 
     def _begin(self, bucket: int) -> _File:
         values = _values(self._settings, self._range, bucket)
@@ -170,7 +180,7 @@ class RangeFiles:
 
 
 class _File:
-    """One Parquet file: collects records until a row group is full."""
+    """One Parquet file. Collects records until a row group is full."""
 
     def __init__(
         self,
@@ -178,7 +188,7 @@ class _File:
         staged: str,
         path: str,
         values: Mapping[str, str | None],
-        one: OffsetRange,
+        span: OffsetRange,
         settings: LakeSettings,
         options: FileOptions,
     ) -> None:
@@ -186,7 +196,7 @@ class _File:
         self._staged = staged
         self._path = path
         self._values = values
-        self._range = one
+        self._range = span
         self._options = options
         self._schema = settings.file_schema
         self._waiting: list[pa.RecordBatch] = []
@@ -199,24 +209,24 @@ class _File:
 
     @property
     def is_begun(self) -> bool:
-        """Whether something is on the disk, and a file is open."""
+        """Whether the file is open on disk."""
         return self._sink is not None
 
     def _begun(self) -> tuple[Any, Any]:
-        """The file and its writer: opened when there is something to write, so that few are open."""
+        """Return the file and its writer. Opens them when the first row group is written, so that few are open."""
         if self._sink is None:
             try:
                 self._target.parent.mkdir(parents=True, exist_ok=True)
                 file = pa.OSFile(str(self._target), "wb")
             except OSError as error:
                 raise LakeError(self._root, f"{self._staged} cannot be written: {error}") from error
-            rows = sum(one.num_rows for one in self._waiting)
+            rows = sum(batch.num_rows for batch in self._waiting)
             encoding = _encoding(self._schema, self._options, row_bytes=self.waiting_bytes / max(rows, 1))
             self._sink = file, pq.ParquetWriter(file, self._schema, **encoding)
         return self._sink
 
     def add(self, records: pa.RecordBatch) -> int:
-        """Returns about how many bytes the file has."""
+        """Add records. Return the approximate size of the file on disk."""
         offsets = records.column("offset")
         first = self._offsets[0] if self._rows else offsets[0].as_py()
         self._offsets = (first, offsets[len(offsets) - 1].as_py())
@@ -259,13 +269,13 @@ class _File:
     def abandon(self) -> None:
         self._waiting.clear()
         try:
-            for one in reversed(self._sink or ()):
-                one.close()
+            for closeable in reversed(self._sink or ()):
+                closeable.close()
         except (OSError, pa.ArrowException):
             pass
 
     def flush(self) -> None:
-        """Writes a row group of what waits."""
+        """Write the waiting records as a row group."""
         if not self._waiting:
             return
         _, writer = self._begun()
@@ -279,15 +289,16 @@ class _File:
 
 
 def as_numbers(column: pa.Array) -> Times:
-    """The microseconds of a column of timestamps, which has no nulls; nothing is copied."""
+    """Return a timestamp column without nulls as microseconds, without copying."""
     numbers: Times = column.view(pa.int64()).to_numpy()
     return numbers
 
 
 def _encoding(schema: pa.Schema, options: FileOptions, *, row_bytes: float) -> dict[str, object]:
-    """Numbers that grow are kept as differences; a dictionary of payloads would cost more than it saves.
+    """Return the settings of Parquet's writer.
 
-    Arrow looks at the size of a page after so many rows as it writes at once: not more than about a page has.
+    Offsets and timestamps grow, so they are delta-encoded. A dictionary of payloads would cost more than it saves.
+    Arrow checks the size of a page only after each batch of rows, so a batch is at most about one page.
     """
     repeated = [name for name in ("topic", "partition", "timestampType") if name in schema.names]
     return {
@@ -303,15 +314,15 @@ def _encoding(schema: pa.Schema, options: FileOptions, *, row_bytes: float) -> d
 
 
 def _buckets(times: Times, width: int) -> Times:
-    """The hour or day of each time, `NO_TIME` where it is no date."""
+    """Return the hour or day of each time; `NO_TIME` where it is not a date."""
     readable = (times >= 0) & (times < _LATEST)
     return np.where(readable, times // width, NO_TIME)
 
 
 def _divided(records: pa.RecordBatch, buckets: Times) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records by bucket; the order stays."""
+    """Divide the records by bucket, in order."""
     edges = np.flatnonzero(np.diff(buckets)) + 1
-    if len(edges) + 1 == len(np.unique(buckets)):  # one stretch each: slices, nothing is copied
+    if len(edges) + 1 == len(np.unique(buckets)):  # each bucket is contiguous: slice, without copying
         for start, stop in zip((0, *edges), (*edges, len(buckets)), strict=True):
             yield int(buckets[start]), _slice(records, start, stop)
         return
@@ -320,19 +331,20 @@ def _divided(records: pa.RecordBatch, buckets: Times) -> Iterator[tuple[int, pa.
 
 
 def _slice(records: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
-    """A slice keeps the memory of all records: little of them is copied."""
+    """Return a slice, or a copy if it is small: a slice keeps the memory of all records alive."""
     if (stop - start) * 4 < records.num_rows:
         return records.take(pa.array(np.arange(start, stop)))
     return records.slice(start, stop - start)
 
 
-def _values(settings: LakeSettings, one: OffsetRange, bucket: int) -> dict[str, str | None]:
+def _values(settings: LakeSettings, span: OffsetRange, bucket: int) -> dict[str, str | None]:
+    """Return the folder values of a bucket."""
     values: dict[str, str | None] = {}
     for name in settings.partition_by:
         if name == "topic":
-            values[name] = one.topic
+            values[name] = span.topic
         elif name == "partition":
-            values[name] = str(one.partition)
+            values[name] = str(span.partition)
         elif bucket == NO_TIME and settings.no_date is None:
             values[name] = None
         elif bucket == NO_TIME:

@@ -1,4 +1,4 @@
-"""Connections to brokers, TLS and SASL, and the cluster: metadata, leaders, coordinators, retries."""
+"""Connections to brokers (TLS, SASL, pipelined requests) and the cluster client (metadata, leaders, retries)."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ __all__ = [
     "VersionOf",
 ]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # a type checker that sees __getattr__ accepts every misspelled name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

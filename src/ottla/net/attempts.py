@@ -1,7 +1,7 @@
-"""One call's patience: what may be tried again, how long to wait in between, and the error at the end.
+"""The retry loop of one call: what to retry, how long to back off, and the error at the end.
 
-Failures come in one by one; `failed` either returns, after a jittered wait, which means "try again", or raises
-the error that sums up everything that was tried. It sends nothing and looks nothing up.
+Failures come in one at a time. `failed` either returns after a jittered wait, which means "try again", or raises
+an error that sums up everything that was tried. It never sends a request or looks anything up.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ottla.net.waiting import Flag
 _log = logging.getLogger(__name__)
 
 FINAL = (AuthenticationFailed, SecurityMismatch)
-"""Network errors that another attempt would only repeat."""
+"""Network errors that a retry would only repeat."""
 UNKNOWN_TOPIC_SECONDS = 3.0
-"""How long a topic may be unknown before it counts as missing: new topics reach all brokers well within that."""
+"""How long a topic may be unknown before it counts as missing. New topics reach all brokers well within that."""
 _UNKNOWN = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 LEAST_SECONDS = 0.02
-"""An attempt with less time than this would hardly succeed, and would close a shared connection when it fails."""
+"""The shortest useful attempt. A shorter one would hardly succeed, and its failure would close a shared connection."""
 _CAUSES_KEPT = 20
 _LATER = "; later: "
 
 
 class Attempts:
-    """The attempts of one call, under one deadline. `pause` is set when the caller must not wait any more."""
+    """The attempts of one call, under one deadline. Setting `pause` ends the current wait: the caller is closing."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Attempts:
         pause: Flag,
         rounds: int | None = None,
     ) -> None:
-        """`rounds` in which no address answers are the end, however much time is left."""
+        """`what` names the call in errors. After `rounds` without any answer it gives up, even before the deadline."""
         self.what = what
         self.deadline = deadline
         self._retry = retry
@@ -67,9 +67,12 @@ class Attempts:
         self._attempts: dict[str, Attempt] = {}
 
     def failed(self, error: OttlaError) -> None:
-        """Waits before the next attempt, or raises because there will be none."""
+        """Wait before the next attempt.
+
+        Raises `error` if a retry is pointless, and `DeadlineExceeded` or `NoBrokerReachable` when time runs out.
+        """
         self._note(error)
-        # A deadline that an attempt has run into is this call's own, or it would have been tried for long enough.
+        # A DeadlineExceeded from an attempt means this call's own deadline: there is no time left to retry.
         is_over = isinstance(error, DeadlineExceeded) or not worth_repeating(error)
         if is_over or self._does_not_exist(error):
             raise error
@@ -77,7 +80,7 @@ class Attempts:
         if self._rounds is not None and self._unreachable >= self._rounds:
             raise self._summary() from error
         wait = self._next_wait(error)
-        _log.debug("%s: trying again in %.3f s after: %s", self.what, wait, _headline(error))
+        _log.debug("%s: retrying in %.3f s after: %s", self.what, wait, _headline(error))
         if self._pause.wait(wait):
             raise error
 
@@ -88,12 +91,12 @@ class Attempts:
             return wait
         if self._was_last or remaining < 2 * LEAST_SECONDS:
             raise self._summary() from error
-        # The wait would outlast the deadline: use half of what is left and leave the rest for one last attempt.
+        # The wait would outlast the deadline: use half of the remaining time and leave the rest for one last attempt.
         self._was_last = True
         return remaining / 2
 
     def _does_not_exist(self, error: OttlaError) -> bool:
-        """Kafka calls an unknown topic retriable; one that stays unknown was misspelled."""
+        """Kafka calls an unknown topic retriable, but one that stays unknown was misspelled."""
         if not isinstance(error, BrokerError) or error.code not in _UNKNOWN:
             self._unknown_since = None
             return False
@@ -106,18 +109,18 @@ class Attempts:
             self._unreachable += 1
             self._advice = error.advice or self._advice
             for attempt in error.attempts:
-                self._attempts[attempt.address] = _added(self._attempts.get(attempt.address), attempt)
+                self._attempts[attempt.address] = _combined(self._attempts.get(attempt.address), attempt)
             return
         self._unreachable = 0
         if isinstance(error, BrokerError):
             self._advice = error.row.advice
         text = _headline(error)
-        self._causes.pop(text, None)  # a repeated cause counts where it came last
+        self._causes.pop(text, None)  # a repeated cause moves to the end
         self._causes[text] = None
 
     def _summary(self) -> OttlaError:
         seconds = self.deadline.elapsed()
-        # One round in which nobody answered may just have been too short, at the very end.
+        # A single round without an answer may just have been too short, right before the deadline.
         if self._unreachable > 1 or not self._causes:
             return NoBrokerReachable(tuple(self._attempts.values()), seconds, self._advice)
         causes = tuple(self._causes)[-_CAUSES_KEPT:]
@@ -125,26 +128,26 @@ class Attempts:
 
 
 def all_final(errors: Iterable[OttlaError]) -> bool:
-    """Whether each of the errors would only be repeated by another attempt."""
+    """Whether retrying is pointless for every one of the errors."""
     return all(isinstance(error, FINAL) for error in errors)
 
 
 def worth_repeating(error: OttlaError) -> bool:
-    """Whether the same may succeed when it is tried again: the cause can go away without anybody changing a setting."""
+    """Whether a retry may succeed: the cause can go away without a change of settings."""
     if isinstance(error, BrokerError):
         return error.retriable
     return isinstance(error, NetworkError | NoBrokerReachable | DeadlineExceeded) and not isinstance(error, FINAL)
 
 
-def _added(before: Attempt | None, now: Attempt) -> Attempt:
+def _combined(before: Attempt | None, attempt: Attempt) -> Attempt:
     if before is None:
-        return now
-    # The first reason often tells most: the last attempts may only have had too little time.
+        return attempt
+    # Keep the first reason: the last attempts may only have had too little time.
     first = before.reason.partition(_LATER)[0]
-    reason = first if now.reason == first else f"{first}{_LATER}{now.reason}"
-    return Attempt(now.address, reason, before.seconds + now.seconds, before.tries + now.tries)
+    reason = first if attempt.reason == first else f"{first}{_LATER}{attempt.reason}"
+    return Attempt(attempt.address, reason, before.seconds + attempt.seconds, before.tries + attempt.tries)
 
 
 def _headline(error: OttlaError) -> str:
-    """The first line: advice is given once, at the end."""
+    """The first line of the text, without the advice, which is added once, at the end."""
     return str(error).partition("\n")[0]

@@ -1,8 +1,8 @@
-"""The cluster as a client sees it: it finds whom to ask, asks, and asks again when that is worth while.
+"""The cluster client: finds the right broker for a request, sends it, and retries.
 
-A target, a function that builds the request and one that judges the answer come in; the judged answer goes out,
-or one error that names what was tried. Everything under one deadline, retries with jittered backoff by the error
-table. It knows no API itself.
+A target, a function that builds the request and one that checks the response come in. The checked response goes
+out, or a single error that names everything that was tried. Each call has one deadline; the table of error codes
+decides what is retried, with jittered backoff. It knows no particular API.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ T = TypeVar("T")
 
 
 class Refresh(Enum):
-    """Whether an answer may come from memory."""
+    """Whether cached metadata will do."""
 
     NOW = "now"
     IF_STALE = "if stale"
 
 
 class Cluster:
-    """A client of one Kafka cluster. Constructing it connects nothing; threads may share it; `close` ends it."""
+    """A client of one Kafka cluster. Constructing it does not connect. Threads may share it."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Cluster:
         retry: Retry | None = None,
         chance: random.Random | None = None,
     ) -> None:
+        """Check the settings. Raises `ConfigError` if one of them is invalid."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.security = accepted(security)
         check_name("client_id", client_id)
@@ -65,7 +66,7 @@ class Cluster:
         self._chance = chance or random.Random()
         self._closing = Flag()
         self._pid = os.getpid()
-        # Files are read at each connect: the program may be in another directory by then.
+        # Absolute paths, because files are read at each connect and the program may change its directory.
         tls = None if security.tls is None else security.tls.absolute()
         self._pool = Pool(security=replace(security, tls=tls), client_id=client_id)
         self._directory = Directory(age=self.timeouts.metadata_age)
@@ -93,7 +94,7 @@ class Cluster:
 
     @property
     def known(self) -> Metadata:
-        """What is remembered of the cluster, stale or not, without asking anybody."""
+        """The cached metadata, stale or not. Never sends a request."""
         return self._directory.known
 
     def metadata(
@@ -104,54 +105,67 @@ class Cluster:
         refresh: Refresh = Refresh.NOW,
         unknown: OnUnknownTopic = OnUnknownTopic.REFUSE,
     ) -> Metadata:
-        """Brokers, controller and the named topics (None: all; empty: none). Unknown topics carry their error."""
+        """Return brokers, controller and the named topics (None: all; empty: none). Unknown topics carry their error.
+
+        Raises `NoBrokerReachable` or `DeadlineExceeded` if no broker answers in time.
+        """
         names = None if topics is None else frozenset([topics] if isinstance(topics, str) else topics)
         if refresh is Refresh.IF_STALE:
             remembered = self.remembered(names)
             if remembered is not None:
                 return remembered
-        question = MetadataQuery(names, unknown)
-        return self._persist("Metadata", deadline, lambda limit: self._discovery.look(question, limit, since_now=True))
+        query = MetadataQuery(names, unknown)
+        return self._retry_until("Metadata", deadline, lambda limit: self._discovery.look(query, limit, since_now=True))
 
     def remembered(self, names: frozenset[str] | None) -> Metadata | None:
-        """The same, unless something of it is unknown or older than `Timeouts(metadata_age=...)`; asks nobody."""
+        """Return cached metadata of these topics without a request.
+
+        None if any of it is unknown or older than `Timeouts(metadata_age=...)`.
+        """
         if names is None or not self._directory.brokers_are_fresh():
             return None
-        topics = {name: self._directory.fresh_topic(name) for name in names}
-        found = {name: topic for name, topic in topics.items() if topic is not None}
-        return replace(self._directory.known, topics=MappingProxyType(found)) if len(found) == len(names) else None
+        fresh = {name: topic for name in names if (topic := self._directory.fresh_topic(name)) is not None}
+        return replace(self._directory.known, topics=MappingProxyType(fresh)) if len(fresh) == len(names) else None
 
     def forget(self, topics: Collection[str]) -> None:
-        """Remembers nothing of these topics."""
+        """Drop everything that is cached about these topics."""
         self._directory.forget_topics(topics)
 
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
-        """One topic, from memory unless that is stale; BrokerError when it stays unknown."""
-        return self._persist(f"looking up topic {name}", deadline, lambda limit: self._resolver.topic(name, limit))
+        """Return a topic, from the cache unless that is stale.
+
+        Raises `BrokerError` if it stays unknown, and `NoBrokerReachable` or `DeadlineExceeded` when time runs out.
+        """
+        return self._retry_until(f"looking up topic {name}", deadline, lambda limit: self._resolver.topic(name, limit))
 
     def topics(self, names: Collection[str], *, deadline: Deadline | None = None) -> dict[str, Topic]:
-        """Topics as the brokers have them now, not from memory; BrokerError when one stays unknown."""
+        """Return the topics as the brokers have them now, not from the cache. Raises as `topic` does."""
         limit = deadline or Deadline.after(self.timeouts.total)
         if names:
             self.metadata(names, deadline=limit)
         return {name: self.topic(name, deadline=limit) for name in names}
 
     def leader(self, topic: str, partition: int, *, deadline: Deadline | None = None) -> Broker:
-        """The leader of a partition, after waiting for an election if there is one."""
+        """Return the leader of a partition, waiting for a running election. Raises as `topic` does."""
         target = LeaderOf(topic, partition)
-        return self._persist(f"looking up {target}", deadline, lambda limit: self._resolver.leader(target, limit))
+        return self._retry_until(f"looking up {target}", deadline, lambda limit: self._resolver.leader(target, limit))
 
     def coordinator(self, key: str, kind: CoordinatorKind, *, deadline: Deadline | None = None) -> Broker:
-        """The coordinator of a group or transactional id."""
+        """Return the coordinator of a group or transactional id. Raises as `topic` does."""
         target = CoordinatorOf(kind, key)
-        return self._persist(f"looking up {target}", deadline, lambda limit: self._resolver.coordinator(target, limit))
+        return self._retry_until(
+            f"looking up {target}", deadline, lambda limit: self._resolver.coordinator(target, limit)
+        )
 
-    def connection(self, broker: Broker, *, lane: str = CONTROL, deadline: Deadline | None = None) -> Connection:
-        """The connection to a broker that everybody shares who uses the same lane; opened if need be."""
-        self._check_usable()
+    def connection(self, broker: Broker, *, channel: str = CONTROL, deadline: Deadline | None = None) -> Connection:
+        """Return the connection to a broker that all users of a channel share, opening it if necessary.
+
+        Raises `NetworkError` if the broker cannot be reached.
+        """
+        self.check_usable()
         limit = deadline or Deadline.after(self.timeouts.total)
         try:
-            return self._pool.get((broker.id, lane), broker.address, deadline=limit.sooner(self.timeouts.connect))
+            return self._pool.get((broker.id, channel), broker.address, deadline=limit.sooner(self.timeouts.connect))
         except NetworkError:
             self._discovery.failed(broker.address)
             self._directory.doubt_led_by(broker.id)
@@ -167,12 +181,13 @@ class Cluster:
         deadline: Deadline | None = None,
         retrying: Callable[[OttlaError], None] | None = None,
     ) -> T:
-        """Builds a request for the broker that `target` means now, sends it and judges the answer.
+        """Build a request for the broker that `target` currently means, send it and check the response.
 
-        `build` gets a function that tells the version of an API on that broker; `check` returns what the caller
-        wants or raises BrokerError. What the error table calls retriable, and lost connections, are tried again
-        until the deadline; `retrying` hears of each failure before the next try (a lost connection leaves open
-        whether the request was carried out).
+        `build` gets a function that returns the version of an API to use with that broker. `check` returns the
+        result or raises `BrokerError`. Lost connections, and errors that the table of codes calls retriable, are
+        retried until the deadline. `retrying` is called with each failure before the next attempt: after a lost
+        connection the broker may or may not have carried out the request. Raises the `BrokerError` of `check` if
+        a retry is pointless, and `NoBrokerReachable` or `DeadlineExceeded` when time runs out.
         """
 
         def attempt(limit: Deadline) -> T:
@@ -191,17 +206,17 @@ class Cluster:
             if retrying is not None:
                 retrying(error)
 
-        return self._persist(what, deadline, attempt, failed)
+        return self._retry_until(what, deadline, attempt, failed)
 
-    def effort(self, what: str, deadline: Deadline | None = None) -> Attempts:
-        """For loops of the caller's own: the same patience, backoff and final error as `call`."""
-        self._check_usable()
+    def attempts(self, what: str, deadline: Deadline | None = None) -> Attempts:
+        """Return a retry loop for a caller's own requests, with the backoff and the final error of `call`."""
+        self.check_usable()
         limit = deadline or Deadline.after(self.timeouts.total)
         rounds = None if self.known.brokers else self.retry.first_contact
         return Attempts(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing, rounds=rounds)
 
     def doubt(self, target: Target) -> None:
-        """What led to `target`'s broker is looked up again before the next use."""
+        """Mark what led to the broker of `target` as stale: it is looked up again before the next use."""
         match target:
             case LeaderOf(topic, _):
                 self._directory.doubt_topics([topic])
@@ -211,40 +226,50 @@ class Cluster:
                 self._directory.doubt_brokers()
 
     def invalidate(self, *topics: str) -> None:
-        """The leaders of these topics (none named: of all) are looked up again before their next use."""
+        """Mark the leaders of these topics (none named: of all topics) as stale."""
         self._directory.doubt_topics(topics or tuple(self._directory.known.topics))
 
     def leader_moved(self, topic: str, partition: int, *, leader: int, epoch: int) -> bool:
-        """A broker named another leader (KIP-951) with its epoch. False when it must still be looked up: `doubt` it.
+        """Record the leader that a broker named in a response (KIP-951).
 
-        It replaces an older leader epoch if the broker with the id `leader` is known.
+        It replaces an older leader epoch if the broker with the id `leader` is known. Returns False if the leader must
+        still be looked up: then call `doubt`.
         """
         return self._directory.leader_moved(topic, partition, leader=leader, epoch=epoch)
 
-    def leave(self, lane: str) -> None:
-        """Closes the connections of a lane that nobody uses any more."""
-        self._pool.release(lambda key: isinstance(key, tuple) and key[1:] == (lane,))
+    def leave(self, channel: str) -> None:
+        """Close the connections of a channel. The caller must be its last user."""
+        self._pool.release(lambda key: isinstance(key, tuple) and key[1:] == (channel,))
 
     def close(self) -> None:
-        """Closes every connection, also those that are just being opened, and ends every wait."""
+        """Close every connection, including those that are being opened, and end every wait."""
         self._closing.set()
         self._pool.close()
 
-    def _persist(
+    def check_usable(self) -> None:
+        """Raises `UsedAfterFork` in a child process, and `ConnectionLost` if the client is closed."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(
+                f"this client was created in process {self._pid} before fork(); create a new one in the child process"
+            )
+        if self._closing.is_set():
+            raise client_closed()
+
+    def _retry_until(
         self,
         what: str,
         deadline: Deadline | None,
         attempt: Callable[[Deadline], T],
         failed: Callable[[OttlaError], None] | None = None,
     ) -> T:
-        effort = self.effort(what, deadline)
+        attempts = self.attempts(what, deadline)
         while True:
             try:
-                return attempt(effort.deadline)
+                return attempt(attempts.deadline)
             except OttlaError as exc:
                 if failed is not None:
                     failed(exc)
-                effort.failed(exc)
+                attempts.failed(exc)
 
     def _connection_to(self, target: Target, deadline: Deadline) -> Connection:
         match target:
@@ -261,13 +286,5 @@ class Cluster:
             case CoordinatorOf():
                 broker = self._resolver.coordinator(target, deadline)
         if broker is None:
-            raise ConnectFailed(target, "not among the brokers that the cluster names: it is down, or never was")
+            raise ConnectFailed(target, "not in the cluster's list of brokers: it is down or does not exist")
         return self.connection(broker, deadline=deadline)
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise UsedAfterFork(
-                f"this client was made in process {self._pid} before fork(); make one of its own in the child"
-            )
-        if self._closing.is_set():
-            raise client_closed()

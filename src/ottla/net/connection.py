@@ -1,8 +1,8 @@
-"""One connection to one broker: requests go out pipelined, answers come back in order to their questions.
+"""One connection to one broker, with pipelined requests.
 
-Requests come in as kio entities or as hand-written bodies, each with a deadline; a `Pending` goes out whose
-result is the body of the answer. A connection does not retry, reconnect or know metadata: once anything is
-wrong with it, it is closed and every request still waiting on it fails.
+Requests come in as kio entities or as encoded bodies, each with a deadline. A `Pending` goes out whose result is
+the body of the response. A connection never retries, reconnects or uses metadata: after any error it is closed,
+and every request that still waits on it fails.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ __all__ = ["Answered", "Buffer", "Connection", "Pending", "Reply", "VersionOf"]
 
 Buffer = bytes | bytearray | memoryview
 Answered = Callable[[Pending], None]
-"""Called with a request that is done, by whichever thread completed it. It must not block or raise; it may `start`
-further requests."""
+"""Called with a completed request, on the thread that completed it. It must not block or raise. It may `start` further
+requests."""
 
 _SIZE = Struct(">i")
-_LAST_ID = 0x7FFFFFFF
+_LAST_ID = 0x7FFFFFFF  # correlation ids are int32
 
 
 class VersionOf(Protocol):
-    """Tells which version of an API to use with a broker: `Connection.version` of the connection to it."""
+    """Returns the version of an API to use with a broker: the `Connection.version` of its connection."""
 
     def __call__(self, api_key: int, *, highest: int | None = None) -> int: ...
 
 
 class Connection:
-    """Made by `Connection.open`; may be shared by threads. `with` closes it."""
+    """Created by `Connection.open`. Threads may share it. `with` closes it."""
 
     def __init__(self, transport: Transport, *, client_id: str) -> None:
         self.address = transport.address
         self.versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
-        """What the broker speaks: lowest and highest version by API key."""
+        """The lowest and highest version that the broker supports, by API key."""
         self.expires_at: float | None = None
-        """When the broker ends the SASL session (KIP-368), by `time.monotonic`; None for never."""
+        """When the broker ends the SASL session (KIP-368), by `time.monotonic`; None if never."""
         self._client_id = client_id
         self._frames = Frames(max_frame_bytes=HANDSHAKE_FRAME_BYTES)
-        self._line = Pipeline(transport, frames=self._frames)
-        self._traffic = self._line.traffic
+        self._pipeline = Pipeline(transport, frames=self._frames)
+        self._traffic = self._pipeline.traffic
         self._correlation_ids = itertools.count()
 
     @classmethod
@@ -67,20 +67,24 @@ class Connection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         interrupt: Interrupt | None = None,
     ) -> Connection:
-        """TCP, TLS, API versions and SASL, all before the deadline; ConnectionLost when `interrupt` ends it."""
+        """Connect: TCP, TLS, API versions and SASL, all before the deadline.
+
+        Raises `ConnectFailed` or `AuthenticationFailed` with what to change, and `ConnectionLost` if `interrupt` ends
+        it.
+        """
         interrupt = interrupt or Interrupt()
         transport = Transport.connect(address, tls=security.tls, deadline=deadline, interrupt=interrupt)
         connection = cls(transport, client_id=client_id)
         try:
             with interrupt.ends(connection.close):
-                greeting = handshake.introduce(connection, security=security, deadline=deadline)
+                result = handshake.introduce(connection, security=security, deadline=deadline)
         except BaseException:
             connection.close()
             raise
-        connection.versions = greeting.versions
-        connection.expires_at = greeting.expires_at
+        connection.versions = result.versions
+        connection.expires_at = result.expires_at
         connection._frames.max_frame_bytes = max_frame_bytes
-        connection._traffic.suspicion = greeting.suspicion
+        connection._traffic.close_hint = result.close_hint
         return connection
 
     def __enter__(self) -> Connection:
@@ -97,29 +101,32 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether no further request can be sent."""
+        """Whether the connection has ended."""
         return self._traffic.lost is not None
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answer is due, also those that are not sent yet."""
+        """The number of requests without a response yet, including those that are not sent yet."""
         return self._traffic.in_flight
 
     @property
     def unsent_bytes(self) -> int:
-        """What the socket has not taken yet; while there is any, wait for POLLOUT, too, and then `pump`."""
+        """The bytes that the socket has not taken yet. While there are any, also wait for POLLOUT, then `pump`."""
         return self._traffic.unsent_bytes
 
     def use_buffers(self, buffers: Buffers) -> None:
-        """The memory that large answers are received into, which other connections may use as well."""
+        """Set the memory pool into which large responses are received. Connections may share it."""
         self._frames.buffers = buffers
 
     def fileno(self) -> int:
-        """The descriptor to select on: readable means that `pump` has something to do; -1 once closed."""
-        return self._line.fileno()
+        """The descriptor to select on, -1 once closed. If it is readable, call `pump`."""
+        return self._pipeline.fileno()
 
     def version(self, api_key: int, *, highest: int | None = None) -> int:
-        """The highest version of an API that both sides speak, at most `highest`."""
+        """Return the highest version of an API that both sides support, at most `highest`.
+
+        Raises `UnsupportedFormat` if there is none.
+        """
         lowest, ours = messages.supported_versions(api_key)
         ours = ours if highest is None else min(ours, highest)
         theirs = self.versions.get(api_key)
@@ -127,7 +134,7 @@ class Connection:
             return min(ours, theirs[1])
         offer = "does not offer it" if theirs is None else f"offers versions {theirs[0]} to {theirs[1]}"
         raise UnsupportedFormat(
-            f"{self.address}: {messages.api_name(api_key)} is needed in a version from {lowest} to {ours},"
+            f"{self.address}: Ottla needs {messages.api_name(api_key)} in a version from {lowest} to {ours},"
             f" but the broker {offer}; Ottla works with Kafka 3.0 and newer"
         )
 
@@ -140,13 +147,13 @@ class Connection:
         deadline: Deadline,
         answered: Answered | None = None,
     ) -> Pending:
-        """Sends a request with a hand-written body, without copying it.
+        """Send a request with an encoded body, without copying it, and block until the socket has taken all of it.
 
-        Waits for its turn and until the socket has taken all of it. Raises only if the connection is closed
-        already or busy sending until the deadline; every later failure is in the Pending.
+        Raises `ConnectionLost` if the connection is already closed, and `RequestTimedOut` if it was busy sending until
+        the deadline. Any later failure is in the `Pending`.
         """
         pending = self._pending(api_key, version, deadline=deadline, answered=answered)
-        self._line.send(pending, self._frame(pending, body))
+        self._pipeline.send(pending, self._frame(pending, body))
         return pending
 
     def start(
@@ -159,33 +166,39 @@ class Connection:
         reply: Reply = Reply.DUE,
         answered: Answered | None = None,
     ) -> Pending:
-        """Like `submit`, but never waits: what the socket does not take now goes out in later calls of `pump`.
+        """Like `submit`, but never block: later calls of `pump` send what the socket does not take now.
 
-        The buffers must not change until then (`Pending.sent`). Raises only if the connection is closed already.
-        Requests that were started go out in order; the caller bounds how many (`unsent_bytes`). With `Reply.NONE`
-        the request is done, with an empty result, when the socket has taken it.
+        The buffers must not change until then (`Pending.sent`). Requests go out in order; the caller limits their
+        number (`unsent_bytes`). With `Reply.NONE` the request is done, with an empty result, when the socket has taken
+        it. Raises `ConnectionLost` if the connection is already closed.
         """
         pending = self._pending(api_key, version, deadline=deadline, reply=reply, answered=answered)
-        self._line.start(pending, self._frame(pending, body))
+        self._pipeline.start(pending, self._frame(pending, body))
         return pending
 
     def start_at_once(
         self, api_key: int, version: int, body: Sequence[Buffer], *, deadline: Deadline, answered: Answered
     ) -> None:
-        """Like `start`, for a small request while nobody else uses the connection to send. It takes part in no
-        hand-over between threads, so that it may be interrupted at any place; the connection may be lost of that."""
+        """Like `start`, for a small request while no other thread sends on this connection.
+
+        It skips the hand-over of the sender role, so Ctrl-C may interrupt it anywhere. An interrupt may cost the
+        connection.
+        """
         pending = self._pending(api_key, version, deadline=deadline, answered=answered)
-        self._line.send_at_once(pending, self._frame(pending, body))
+        self._pipeline.send_at_once(pending, self._frame(pending, body))
 
     @property
     def is_encrypted(self) -> bool:
         """Whether it uses TLS."""
-        return self._line.is_encrypted
+        return self._pipeline.is_encrypted
 
     def post(self, api_key: int, version: int, body: Sequence[Buffer], *, deadline: Deadline) -> None:
-        """Sends a request that gets no answer, Produce with acks=0, and waits until the socket has taken it."""
+        """Send a request without a response (Produce with acks=0) and block until the socket has taken it.
+
+        Raises `NetworkError` if it could not be sent.
+        """
         pending = self._pending(api_key, version, deadline=deadline, reply=Reply.NONE)
-        self._line.send(pending, self._frame(pending, body))
+        self._pipeline.send(pending, self._frame(pending, body))
         if pending.error is not None:
             raise copied(pending.error)
 
@@ -196,31 +209,31 @@ class Connection:
         deadline: Deadline,
         answered: Answered | None = None,
     ) -> Pending:
-        """Sends a kio request."""
+        """Send a kio request. Raises as `submit` does."""
         body = (messages.encode_body(message),)
         api_key, version = int(message.__api_key__), int(message.__version__)
         return self.submit(api_key, version, body, deadline=deadline, answered=answered)
 
     def request(self, message: messages.Message, *, deadline: Deadline) -> Any:
-        """Sends a kio request and waits for its answer."""
+        """Send a kio request and block until its response is here. Raises `NetworkError` or `WireError` on failure."""
         return self.submit_message(message, deadline=deadline).response()
 
     def pump(self, deadline: Deadline | None = None) -> int:
-        """Sends what was started, completes what has arrived and returns how many requests are done now.
+        """Send queued requests, complete those whose responses have arrived, and return how many completed.
 
-        For owners of a select loop: without a deadline it never waits, with one it waits for the first. It raises
-        nothing for a lost connection: the requests carry the error, and `closed` is true. When the deadline of a
+        For owners of a select loop. Without a deadline it never blocks; with one it blocks until the first completes.
+        A lost connection raises nothing: the requests carry the error, and `closed` is true. If the deadline of a
         request has passed, sent or not, it fails here and the connection is closed.
         """
-        return self._line.pump(deadline)
+        return self._pipeline.pump(deadline)
 
     def close(self) -> None:
-        """Ends the connection; requests still waiting fail with ConnectionLost."""
-        self._line.close()
+        """End the connection. Requests that still wait fail with `ConnectionLost`."""
+        self._pipeline.close()
 
     def discard(self) -> None:
-        """Like `close`, after an interrupt in the middle of anything; no other thread may be using it."""
-        self._line.discard()
+        """Like `close`, after an interrupt in the middle of an operation. No other thread may be using it."""
+        self._pipeline.discard()
 
     def _pending(
         self,
@@ -233,10 +246,10 @@ class Connection:
     ) -> Pending:
         correlation_id = next(self._correlation_ids)
         if correlation_id > _LAST_ID:
-            self._traffic.lose("every correlation id of this connection has been used")
+            self._traffic.lose("all correlation ids of this connection are used up")
             raise ConnectionLost(self.address, self._traffic.lost or "")
         return Pending(
-            self._line,
+            self._pipeline,
             api_key=api_key,
             version=version,
             correlation_id=correlation_id,

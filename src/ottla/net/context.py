@@ -1,6 +1,7 @@
-"""What every client stands on: a cluster and events, each its own or somebody else's.
+"""The cluster and the event hub of a client, each either its own or shared.
 
-The options that all clients have come in and are checked in this one place; `close` closes what the client made itself.
+The options that all clients have in common come in and are checked here. `close` closes what the client created, never
+what it was given.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from ottla.events import Events, Sink
 from ottla.net.cluster import Cluster
 
 Addresses = Cluster | str | Iterable[str | Address]
-"""Where the brokers are: bootstrap addresses, or a cluster that others use, too."""
+"""Bootstrap addresses, or a shared `Cluster`."""
 Sinks = Events | Iterable[Sink]
-"""Who hears what happens: callables, or a hub that others use, too."""
+"""Callables that receive events, or a shared `Events` hub."""
 
 
 class ClientContext:
-    """A cluster and a hub for events. A cluster or hub that was handed in is left open."""
+    """A cluster and an event hub. `close` leaves a cluster or hub open that was passed in."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class ClientContext:
         retry: Retry | None = None,
         events: Sinks = (),
     ) -> None:
+        """Raises `ConfigError` if an option is invalid."""
         _check(security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events)
         self._owns_cluster = not isinstance(cluster, Cluster)
         self._owns_events = not isinstance(events, Events)
@@ -41,7 +43,7 @@ class ClientContext:
         self.events = events if isinstance(events, Events) else Events(*events)
 
     def close(self) -> None:
-        """Closes what is its own."""
+        """Close the cluster and the hub, unless they were passed in."""
         if self._owns_cluster:
             self.cluster.close()
         if self._owns_events:

@@ -1,7 +1,7 @@
-"""A moment by which something must be done, handed down through every call that waits.
+"""A deadline, passed down through every call that blocks.
 
-It is made from seconds and asked for the seconds that remain; it uses the monotonic clock, so that a jump
-of the wall clock moves nothing. It never waits itself.
+Seconds come in, the remaining seconds go out. It uses the monotonic clock, so a jump of the wall clock does not
+matter. It never waits itself.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ottla.config import LONGEST
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`at` and `started` are readings of `time.monotonic`."""
+    """A point in time. `at` and `started` are readings of `time.monotonic`."""
 
     at: float
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """The deadline `seconds` from now."""
+        """Return the deadline `seconds` from now."""
         now = time.monotonic()
         return cls(now + seconds, now)
 
     def remaining(self) -> float:
-        """Seconds left, 0 when it has passed; never more than a lock or a poll can be asked to wait."""
+        """Return the seconds left, 0 if it has passed. Never more than a lock or a poll accepts as a timeout."""
         return min(max(0.0, self.at - time.monotonic()), LONGEST)
 
     def expired(self) -> bool:
@@ -34,15 +34,15 @@ class Deadline:
         return time.monotonic() >= self.at
 
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """Return the seconds since it was created."""
         return time.monotonic() - self.started
 
     def sooner(self, seconds: float) -> Deadline:
-        """The earlier of this deadline and `seconds` from now."""
+        """Return the earlier of this deadline and `seconds` from now."""
         now = time.monotonic()
         return Deadline(min(self.at, now + seconds), now)
 
     @property
     def seconds(self) -> float:
-        """How long it was when it was made, for the texts of errors."""
+        """The original timeout in seconds, for error texts."""
         return max(0.0, self.at - self.started)

@@ -1,7 +1,7 @@
-"""What a client remembers of its cluster: metadata with its age, and who coordinates what.
+"""The metadata cache of a client: brokers, topics and coordinators, with their age.
 
-Answers come in, lookups go out; whatever an error has put in doubt is marked stale and asked for again. It is
-safe to share between threads and never asks a broker itself.
+Metadata responses come in, cached values go out. Whatever an error puts in doubt is marked stale, so that the next
+use looks it up again. It is thread-safe and never sends a request.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _STALE = float("-inf")
 
 
 class Directory:
-    """The memory of one cluster client; entries older than `age` seconds count as unknown."""
+    """The cache of one cluster client. Entries older than `age` seconds count as unknown."""
 
     def __init__(self, *, age: float) -> None:
         self._age = age
-        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt a call of its own thread
         self._known = Metadata()
         self._brokers_seen = _STALE
         self._seen: dict[str, float] = {}
@@ -32,17 +32,20 @@ class Directory:
 
     @property
     def known(self) -> Metadata:
-        """Everything that is known, stale or not."""
+        """Everything in the cache, stale or not."""
         return self._known
 
     def learn(self, new: Metadata, *, asked: Collection[str] | None, source: object) -> Metadata:
-        """Takes in what the broker at `source` answered; what is known now of the topics asked for."""
+        """Merge the response of the broker at `source` and return what is now known of the topics asked for.
+
+        Raises `ConnectFailed` if the broker belongs to another cluster.
+        """
         now = time.monotonic()
         with self._lock:
-            before = self._known.cluster_id
-            if before is not None and new.cluster_id not in (None, before):
-                reason = f"belongs to cluster {new.cluster_id}, but this client is connected to cluster {before}"
-                raise ConnectFailed(source, f"{reason}: check the bootstrap addresses, or make a new client")
+            cluster_id = self._known.cluster_id
+            if cluster_id is not None and new.cluster_id not in (None, cluster_id):
+                reason = f"belongs to cluster {new.cluster_id}, but this client is connected to cluster {cluster_id}"
+                raise ConnectFailed(source, f"{reason}: check the bootstrap addresses, or create a new client")
             self._known = merge(self._known, new, asked=asked)
             self._brokers_seen = now
             for name in new.topics:
@@ -51,7 +54,7 @@ class Directory:
             return replace(self._known, topics=MappingProxyType(topics))
 
     def leader_moved(self, name: str, index: int, *, leader: int, epoch: int) -> bool:
-        """Takes in a new leader that a broker named (KIP-951); whether it is the one that is known now."""
+        """Record a new leader that a broker named (KIP-951). Returns whether it is now the known leader."""
         with self._lock:
             topic = self._known.topics.get(name)
             partition = None if topic is None else topic.partition(index)
@@ -67,24 +70,24 @@ class Directory:
             return True
 
     def brokers_are_fresh(self) -> bool:
-        """Whether brokers and controller are known and not too old."""
+        """Whether brokers and controller are known and fresh."""
         return time.monotonic() - self._brokers_seen < self._age
 
     def fresh_topic(self, name: str) -> Topic | None:
-        """The topic, unless it is unknown, stale or had an error."""
+        """Return the topic, or None if it is unknown or stale."""
         with self._lock:
             if time.monotonic() - self._seen.get(name, _STALE) >= self._age:
                 return None
             return self._known.topics.get(name)
 
     def doubt_topics(self, names: Collection[str]) -> None:
-        """The topics must be asked for again; their leader epochs are remembered."""
+        """Mark the topics as stale, but keep their leader epochs."""
         with self._lock:
             for name in names:
                 self._seen.pop(name, None)
 
     def forget_topics(self, names: Collection[str]) -> None:
-        """The topics are not used any more: nothing is remembered of them."""
+        """Drop everything about topics that are no longer used."""
         with self._lock:
             topics = {name: topic for name, topic in self._known.topics.items() if name not in names}
             self._known = replace(self._known, topics=MappingProxyType(topics))
@@ -92,23 +95,27 @@ class Directory:
                 self._seen.pop(name, None)
 
     def doubt_led_by(self, broker_id: int) -> None:
-        """The broker is in trouble: what it leads may have moved, and it may be gone itself."""
+        """Mark everything about a failing broker as stale: its partitions may have moved, and it may be gone."""
         with self._lock:
-            led = [n for n, t in self._known.topics.items() if any(p.leader == broker_id for p in t.partitions)]
-        self.doubt_topics(led)
+            names = [
+                name
+                for name, topic in self._known.topics.items()
+                if any(partition.leader == broker_id for partition in topic.partitions)
+            ]
+        self.doubt_topics(names)
         self.doubt_brokers()
 
     def doubt_brokers(self) -> None:
-        """Brokers and controller must be asked for again."""
+        """Mark brokers and controller as stale."""
         self._brokers_seen = _STALE
 
     def coordinator(self, kind: CoordinatorKind, key: str) -> Broker | None:
-        """Who coordinates `key`, if that is known."""
+        """Return the coordinator of `key`, or None if it is unknown."""
         with self._lock:
             return self._coordinators.get((kind, key))
 
     def coordinates(self, kind: CoordinatorKind, key: str, *, broker: Broker | None) -> None:
-        """`broker` coordinates `key`; None when that is in doubt."""
+        """Set the coordinator of `key`, or drop it with `broker=None`."""
         with self._lock:
             self._coordinators.pop((kind, key), None)
             if broker is not None:

@@ -1,8 +1,8 @@
-"""Asks the cluster what it looks like, through whichever address answers.
+"""Fetches metadata from whichever address answers.
 
-A question comes in, metadata goes out and into the directory. One look goes once through every address: brokers
-with an open connection first, then the other known brokers, then the bootstrap addresses; it does not repeat itself
-(the caller's effort does). Threads with the same question share one look.
+A query comes in; metadata goes out and into the directory. One lookup tries every address once: brokers with an open
+connection first, then the other known brokers, then the bootstrap addresses. It does not retry (the caller's `Attempts`
+does). Threads with the same query share one lookup.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from ottla.wire import messages
 
 METADATA = 3
 CONTROL = "control"
-"""The lane of everything that is not bulk data."""
+"""The channel of everything that is not bulk data."""
 
 T = TypeVar("T")
 
 
 class OnUnknownTopic(Enum):
-    """What a broker does when asked for a topic that does not exist."""
+    """What a broker should do when a metadata request names a topic that does not exist."""
 
     REFUSE = "refuse"
-    """Say that it does not know it."""
+    """Answer that the topic is unknown."""
     CREATE = "create"
-    """Create it, if the brokers run with auto.create.topics.enable."""
+    """Create the topic, if the brokers run with auto.create.topics.enable."""
 
 
 class MetadataQuery(NamedTuple):
-    """Which topics to ask for: None for all, empty for brokers only."""
+    """The topics to ask for: None for all, empty for brokers only."""
 
     topics: frozenset[str] | None = frozenset()
     unknown: OnUnknownTopic = OnUnknownTopic.REFUSE
 
 
 @dataclass(slots=True)
-class _Flight:
-    """One look that others may wait for."""
+class _SharedLookup:
+    """A lookup that other threads may wait for."""
 
     deadline: Deadline
     thread: int = field(default_factory=threading.get_ident)
     done: Flag = field(default_factory=Flag)
-    found: Metadata | None = None
+    metadata: Metadata | None = None
     error: OttlaError | None = None
 
     def is_abandoned(self) -> bool:
-        """Whether waiting for it is pointless: an interrupt ended it, or it is this thread that runs it, below us."""
+        """Whether waiting is pointless: it was interrupted, or this thread runs it and we are in a signal handler."""
         return self.thread == threading.get_ident() or self.deadline.expired()
 
 
 class Discovery:
-    """Looks at one cluster."""
+    """Fetches the metadata of one cluster."""
 
     def __init__(
         self,
@@ -82,89 +82,91 @@ class Discovery:
         self._directory = directory
         self._timeouts = timeouts
         self._chance = chance
-        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
-        self._flights: dict[MetadataQuery, _Flight] = {}
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt a call of its own thread
+        self._lookups: dict[MetadataQuery, _SharedLookup] = {}
         self._failed_at: dict[Address, float] = {}
 
-    def look(self, question: MetadataQuery, deadline: Deadline, *, since_now: bool = False) -> Metadata:
-        """What the cluster answers, to this thread or to another one that asks the same at the moment.
+    def look(self, query: MetadataQuery, deadline: Deadline, *, since_now: bool = False) -> Metadata:
+        """Fetch metadata, or share the result of another thread that runs the same query.
 
-        With `since_now`, the answer is to a request that was sent after this call: what another thread asked before may
-        have been answered before something changed that the caller has heard of.
+        With `since_now`, the result is of a request sent after this call: a lookup that was running before may have
+        been answered before the change that the caller reacts to. Raises `NoBrokerReachable` if no address answers.
         """
-        counts = not since_now
+        may_share = not since_now
         while True:
             with self._lock:
-                flight = self._flights.get(question)
-                if flight is None or flight.is_abandoned():
-                    mine = self._flights[question] = _Flight(deadline)
+                lookup = self._lookups.get(query)
+                if lookup is None or lookup.is_abandoned():
+                    own = self._lookups[query] = _SharedLookup(deadline)
                     break
-            if not flight.done.wait(flight.deadline.sooner(deadline.remaining()).remaining()):
+            if not lookup.done.wait(lookup.deadline.sooner(deadline.remaining()).remaining()):
                 if not deadline.expired():
                     continue
-                raise NoBrokerReachable((), deadline.elapsed(), "another thread is still asking for the metadata")
-            if counts and flight.found is not None:
-                return flight.found
-            if counts and flight.error is not None:
-                raise copied(flight.error)
-            counts = True  # the next one begins after this call
+                raise NoBrokerReachable((), deadline.elapsed(), "another thread is still fetching the metadata")
+            if may_share and lookup.metadata is not None:
+                return lookup.metadata
+            if may_share and lookup.error is not None:
+                raise copied(lookup.error)
+            may_share = True  # the next lookup starts after this call
         try:
-            mine.found = self._ask_somebody(question, deadline)
-            return mine.found
+            own.metadata = self._ask_any(query, deadline)
+            return own.metadata
         except OttlaError as exc:
-            mine.error = exc
+            own.error = exc
             raise
         finally:
             with self._lock:
-                if self._flights.get(question) is mine:
-                    del self._flights[question]
-            mine.done.set()
+                if self._lookups.get(query) is own:
+                    del self._lookups[query]
+            own.done.set()
 
     def any_connection(self, deadline: Deadline) -> Connection:
-        """An open connection to some broker of the cluster."""
+        """Return an open connection to any broker. Raises `NoBrokerReachable` if there is none."""
         if not self._directory.brokers_are_fresh():
             self.look(MetadataQuery(), deadline)
         brokers = self._known_brokers()
         try:
-            return self._first_of([(b.address, self._pooled(b)) for b in brokers], deadline, lambda c, _: c)
+            return self._first_of(
+                [(broker.address, self._pooled(broker)) for broker in brokers], deadline, lambda c, _: c
+            )
         except NoBrokerReachable:
-            self._directory.doubt_brokers()  # so that the next try asks the bootstrap addresses
+            self._directory.doubt_brokers()  # so that the next attempt asks the bootstrap addresses
             raise
 
     def failed(self, address: Address) -> None:
-        """`address` was trouble: try the others first for a while."""
+        """Record a failure of `address`: later lookups try the others first."""
         with self._lock:
             self._failed_at[address] = time.monotonic()
 
-    def _ask_somebody(self, question: MetadataQuery, deadline: Deadline) -> Metadata:
+    def _ask_any(self, query: MetadataQuery, deadline: Deadline) -> Metadata:
         def ask(connection: Connection, share: Deadline) -> Metadata:
-            response = connection.request(metadata_request(connection.version, question), deadline=share)
+            response = connection.request(metadata_request(connection.version, query), deadline=share)
             if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
                 raise BrokerError(response.error_code, f"Metadata from {connection.address}")
             answer = metadata.from_response(response)
-            return self._directory.learn(answer, asked=question.topics, source=connection.address)
+            return self._directory.learn(answer, asked=query.topics, source=connection.address)
 
         brokers = self._known_brokers()
-        doors = [(broker.address, self._pooled(broker)) for broker in brokers]
-        known = {address for address, _ in doors}
-        doors += [(address, self._bootstrapped(address)) for address in self._shuffled() if address not in known]
-        return self._first_of(doors, deadline, ask)
+        routes = [(broker.address, self._pooled(broker)) for broker in brokers]
+        known = {address for address, _ in routes}
+        routes += [(address, self._bootstrapped(address)) for address in self._shuffled() if address not in known]
+        return self._first_of(routes, deadline, ask)
 
     def _first_of(
         self,
-        doors: list[tuple[Address, Callable[[Deadline], Connection]]],
+        routes: list[tuple[Address, Callable[[Deadline], Connection]]],
         deadline: Deadline,
         action: Callable[[Connection, Deadline], T],
     ) -> T:
-        """The first success. Each address gets its share of the time that is left."""
+        """Return the first success. Each address gets an equal share of the remaining time."""
         errors: list[NetworkError] = []
         attempts: list[Attempt] = []
-        for position, (address, door) in enumerate(doors):
+        for position, (address, connect) in enumerate(routes):
             if attempts and deadline.expired():
                 break
-            share = deadline.sooner(deadline.remaining() / (len(doors) - position))
+            share = deadline.sooner(deadline.remaining() / (len(routes) - position))
             try:
-                connection = door(share.sooner(self._timeouts.connect))
+                connection = connect(share.sooner(self._timeouts.connect))
                 outcome = action(connection, share.sooner(self._timeouts.request))
             except NetworkError as exc:
                 self.failed(address)
@@ -185,7 +187,7 @@ class Discovery:
         return lambda deadline: self._pool.get(address, address, deadline=deadline)
 
     def _settle(self, connection: Connection) -> None:
-        """A bootstrap connection is kept only if it turned out to be the way to a broker."""
+        """Keep a bootstrap connection only if its address is that of a broker."""
         if not self._pool.drop(connection.address, connection):
             return
         for broker in self._directory.known.brokers.values():
@@ -197,9 +199,9 @@ class Discovery:
     def _known_brokers(self) -> list[Broker]:
         brokers = list(self._directory.known.brokers.values())
         self._chance.shuffle(brokers)
-        return sorted(brokers, key=self._trouble)
+        return sorted(brokers, key=self._priority)
 
-    def _trouble(self, broker: Broker) -> tuple[bool, float]:
+    def _priority(self, broker: Broker) -> tuple[bool, float]:
         return not self._pool.alive((broker.id, CONTROL)), self._failed_at.get(broker.address, 0.0)
 
     def _shuffled(self) -> Iterator[Address]:
@@ -208,12 +210,12 @@ class Discovery:
         return iter(sorted(addresses, key=lambda address: self._failed_at.get(address, 0.0)))
 
 
-def metadata_request(version_of: VersionOf, question: MetadataQuery) -> messages.Message:
-    """The Metadata request that asks `question`."""
-    names = None if question.topics is None else sorted(question.topics)
+def metadata_request(version_of: VersionOf, query: MetadataQuery) -> messages.Message:
+    """Build the Metadata request for a query."""
+    names = None if query.topics is None else sorted(query.topics)
     fields = {
         "topics": None if names is None else [{"name": name, "topic_id": None} for name in names],
-        "allow_auto_topic_creation": question.unknown is OnUnknownTopic.CREATE,
+        "allow_auto_topic_creation": query.unknown is OnUnknownTopic.CREATE,
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }

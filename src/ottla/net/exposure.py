@@ -1,4 +1,4 @@
-"""Security settings on their way into a client: the right kind, and a warning where secrets would be readable."""
+"""Checks the security settings of a client, and warns if they send a secret without TLS."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ _log = logging.getLogger(__name__)
 
 
 def accepted(security: Security) -> Security:
-    """The same; once for each client it is said that a password or token goes out without TLS, to whatever address.
+    """Return the settings unchanged, after a warning in the log if they send a password or token without TLS.
 
-    Loopback is no exception: the port may be a tunnel, and the same settings are used elsewhere next.
+    Loopback is no exception: the port may be a tunnel, and the same settings may be used elsewhere next. Raises
+    `ConfigError` if `security` is not a `Security`.
     """
     check_kind("security", security, Security)
     if security.exposed:
-        _log.warning("the %s goes out without TLS, readable for all on the way: %s", security.exposed, Advice.PROTECT)
+        _log.warning("the %s is sent without TLS and can be read on the way: %s", security.exposed, Advice.PROTECT)
     return security

@@ -1,9 +1,8 @@
-"""Cuts the bytes of a connection into response frames; it reads no socket itself.
+"""Cuts the bytes of a connection into response frames. It never reads a socket itself.
 
-The owner receives into `space()` and reports the count to `received()`, which returns the frames that are
-complete. Small frames are copied out of one reused buffer; a large frame gets a buffer of its own and is
-received straight into it. A frame size that no broker would send is a WireError, and memory grows only as
-bytes really arrive.
+The owner receives into `space()` and reports the count to `received()`, which returns the complete frames. Small
+frames are copied out of one reused buffer; a large frame gets a buffer of its own and is received straight into
+it. A frame size that no broker would send is a `WireError`, and memory grows only as bytes actually arrive.
 """
 
 from __future__ import annotations
@@ -19,45 +18,45 @@ import numpy.typing as npt
 from ottla.errors import Advice, WireError
 
 HANDSHAKE_FRAME_BYTES = 1 << 20
-"""Limit until a broker has shown that it is one: no answer before that is nearly as large."""
+"""The limit until the handshake has shown that the other side is a broker. No response before that is nearly as
+large."""
 MAX_FRAME_BYTES = 1 << 30
 _INBOX_BYTES = 1 << 16
 _TRUSTED_BYTES = 1 << 26
-"""A frame size up to this (64 MiB) is allocated at once; beyond it the buffer doubles as data arrives."""
+"""A frame up to this size (64 MiB) is allocated at once. For a larger one the buffer doubles as data arrives."""
 _ROUND_BYTES = 1 << 20
 _SIZE = Struct(">i")
 
 
 class TlsAnswered(WireError):
-    """The other side sent a TLS record where a frame should begin."""
+    """The other side sent a TLS record instead of a frame."""
 
 
 class _Kept(NamedTuple):
-    """Memory, and who uses it: an array that every view of the memory keeps alive, and nothing else does."""
+    """Memory, and a weak reference to the array that was lent: only views of the memory keep that array alive."""
 
     memory: npt.NDArray[np.uint8]
     user: weakref.ref[npt.NDArray[np.uint8]]
 
 
 class Buffers:
-    """Memory for large frames: what nobody looks at any more is used again, up to a number of bytes.
+    """A memory pool for large frames: memory without a live view is reused, up to `keep_bytes`.
 
-    Fresh memory from the system is filled with zeros first, which costs a third of receiving into it. Connections can
-    share it, and threads too.
+    The system zeroes fresh memory, which costs a third of receiving into it. Connections and threads may share a pool.
     """
 
     def __init__(self, keep_bytes: int = 0) -> None:
         self._keep_bytes = keep_bytes
         self._kept: list[_Kept] = []
-        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt a call of its own thread
 
     @property
     def kept_bytes(self) -> int:
-        """All that is used again, or will be."""
+        """The size of the pool, lent memory included."""
         return sum(len(kept.memory) for kept in self._kept)
 
     def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """A buffer of exactly this size."""
+        """Return a buffer of exactly this size."""
         with self._lock:
             return self._take(size_bytes)
 
@@ -80,10 +79,10 @@ class Buffers:
 
 
 def _lent(memory: npt.NDArray[np.uint8], size_bytes: int) -> npt.NDArray[np.uint8]:
-    """An array over the memory that lives as long as any view of it.
+    """Return an array over the memory that lives as long as any view of it.
 
-    A slice of `memory` would not do: numpy lets views of a slice refer to the whole at once, past the slice. A view of
-    this one refers to this one, since what lies behind it is no array.
+    A slice of `memory` would not do: the base of a view of a slice is the whole array, not the slice. The base of this
+    array is a memoryview, so its views keep the array itself alive.
     """
     return np.frombuffer(memory.data, np.uint8, size_bytes)
 
@@ -102,13 +101,16 @@ class Frames:
         self._large_filled = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory to receive the next bytes into."""
         if self._large is not None:
             return self._large.data[self._large_filled :]
         return memoryview(self._inbox)[self._end :]
 
     def received(self, count: int) -> list[memoryview]:
-        """`count` bytes were put into `space()`: the frames, without their sizes, that are now complete."""
+        """Return the frames, without their sizes, that `count` more bytes in `space()` complete.
+
+        Raises `WireError` if a frame size is implausible.
+        """
         if self._large is not None:
             return self._grow_large(count)
         self._end += count
@@ -126,7 +128,7 @@ class Frames:
 
     @property
     def inside_frame(self) -> bool:
-        """Whether the bytes so far end in the middle of a frame."""
+        """Whether the bytes received so far end in the middle of a frame."""
         return self._large is not None or self._end > self._start
 
     def _frame_size(self) -> int:
@@ -136,7 +138,7 @@ class Frames:
         return size
 
     def _make_room(self, size: int) -> None:
-        """A frame that does not fit into the inbox moves to a buffer of its own."""
+        """Move a frame that does not fit into the inbox to a buffer of its own."""
         if 4 + size <= _INBOX_BYTES:
             return
         part = np.frombuffer(self._inbox, np.uint8, self._end - self._start - 4, self._start + 4)
@@ -146,7 +148,7 @@ class Frames:
         self._start = self._end = 0
 
     def _compact(self) -> None:
-        """Moves what is left to the front, so that the rest of a small frame always finds its place."""
+        """Move the remaining bytes to the front, so that the rest of a small frame always fits."""
         if self._start:
             left = self._end - self._start
             self._inbox[:left] = self._inbox[self._start : self._end]
@@ -167,10 +169,10 @@ class Frames:
 
 
 def _refusal(head: bytes, size: int, limit: int) -> WireError:
-    """What the other side probably is, from the four bytes that should have been a frame size."""
+    """Guess what the other side is from the four bytes that should have been a frame size."""
     if head == b"HTTP":
-        return WireError("the port answers HTTP, it is not a Kafka broker")
-    # Record types alert and handshake, then the major version of SSL 3 and every TLS since.
+        return WireError("the port speaks HTTP, it is not a Kafka broker")
+    # Record types alert and handshake, then the major version of SSL 3 and of every TLS since.
     if head[0] in (0x15, 0x16) and head[1] == 0x03:
         return TlsAnswered(f"the port speaks TLS: {Advice.USE_TLS}")
-    return WireError(f"the answer claims {size} bytes, between 4 and {limit} are accepted: not a Kafka broker?")
+    return WireError(f"the response claims a size of {size} bytes (4 to {limit} are allowed): not a Kafka broker?")

@@ -1,7 +1,7 @@
-"""The first words on a connection: which versions the broker speaks, and who we are.
+"""The handshake of a new connection: ApiVersions, then SASL.
 
-A fresh connection and the security settings come in; the broker's versions and the end of the SASL session go
-out. Every failure here is a ConnectFailed or AuthenticationFailed that says what to change.
+A new connection and the security settings come in; the broker's API versions and the end of the SASL session go
+out. Every failure is a `ConnectFailed` or `AuthenticationFailed` that says what to change.
 """
 
 from __future__ import annotations
@@ -40,22 +40,27 @@ SASL_AUTHENTICATE = 36
 Versions = Mapping[int, tuple[int, int]]
 
 
-class _Speaks(Protocol):
+class _Submits(Protocol):
     address: Address
 
     def submit_message(self, message: messages.Message, *, deadline: Deadline) -> Pending: ...
 
 
 class HandshakeResult(NamedTuple):
-    """What the handshake found out."""
+    """The outcome of a handshake."""
 
     versions: Versions
     expires_at: float | None
-    suspicion: str
+    """When the SASL session ends, by `time.monotonic`; None if never."""
+    close_hint: str
+    """What to suspect if the broker closes the connection before its first response."""
 
 
-def introduce(connection: _Speaks, *, security: Security, deadline: Deadline) -> HandshakeResult:
-    """ApiVersions, then SASL if it is asked for."""
+def introduce(connection: _Submits, *, security: Security, deadline: Deadline) -> HandshakeResult:
+    """Request the broker's versions, then authenticate if SASL is configured.
+
+    Raises `ConnectFailed`, `SecurityMismatch` or `AuthenticationFailed`.
+    """
     try:
         versions = _ask_versions(connection, deadline)
         expires_at = None
@@ -67,75 +72,75 @@ def introduce(connection: _Speaks, *, security: Security, deadline: Deadline) ->
     return HandshakeResult(versions, expires_at, hint)
 
 
-def _ask_versions(connection: _Speaks, deadline: Deadline) -> Versions:
-    """KIP-511: a broker that does not know our version answers in version 0 and names its own."""
+def _ask_versions(connection: _Submits, deadline: Deadline) -> Versions:
+    """A broker that does not know our version of ApiVersions answers in version 0 and names its own (KIP-511)."""
     _, highest = messages.supported_versions(API_VERSIONS)
     error, offered = _api_versions(connection, highest, deadline)
     if error is ErrorCode.unsupported_version:
         theirs = offered.get(API_VERSIONS, (0, 0))
         error, offered = _api_versions(connection, min(highest, max(0, theirs[1])), deadline)
     if error is not ErrorCode.none:
-        raise ConnectFailed(connection.address, f"ApiVersions was refused: {error.name.upper()}")
+        raise ConnectFailed(connection.address, f"the broker refused ApiVersions: {error.name.upper()}")
     return offered
 
 
-def _api_versions(connection: _Speaks, version: int, deadline: Deadline) -> tuple[ErrorCode, Versions]:
+def _api_versions(connection: _Submits, version: int, deadline: Deadline) -> tuple[ErrorCode, Versions]:
     entity = messages.request_type(API_VERSIONS, version)
     fields = {"client_software_name": "ottla", "client_software_version": VERSION}
     body = connection.submit_message(messages.compose(entity, fields), deadline=deadline).result()
-    # The error comes first in every version, and with it the rest is in version 0.
+    # The error code comes first in every version; with this one the rest is encoded in version 0.
     refused = body[:2] == ErrorCode.unsupported_version.to_bytes(2, "big")
     response = messages.decode_response(API_VERSIONS, 0 if refused else version, body)
     ranges = {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
     return response.error_code, MappingProxyType(ranges)
 
 
-def _authenticate(connection: _Speaks, settings: Sasl, *, versions: Versions, deadline: Deadline) -> float | None:
-    """Runs the dialogue; when the session ends, by the monotonic clock, if the broker says so (KIP-368)."""
+def _authenticate(connection: _Submits, settings: Sasl, *, versions: Versions, deadline: Deadline) -> float | None:
+    """Run the SASL exchange. Returns when the session ends, by the monotonic clock, or None (KIP-368)."""
     from ottla.net import sasl
 
     address = connection.address
     name = sasl.mechanism(settings)
-    answer = _ask(connection, SASL_HANDSHAKE, 1, {"mechanism": name}, deadline)
-    _check_mechanism(answer, name, address)
+    response = _ask(connection, SASL_HANDSHAKE, 1, {"mechanism": name}, deadline)
+    _check_mechanism(response, name, address)
     version = min(versions.get(SASL_AUTHENTICATE, (0, 0))[1], messages.supported_versions(SASL_AUTHENTICATE)[1])
     try:
         dialogue = sasl.dialogue(settings)
-        words = next(dialogue)
+        auth_bytes = next(dialogue)
         while True:
-            answer = _ask(connection, SASL_AUTHENTICATE, version, {"auth_bytes": words}, deadline)
-            if answer.error_code is not ErrorCode.none:
-                raise AuthenticationFailed(address, _refusal(name, answer))
-            words = dialogue.send(answer.auth_bytes)
-    except StopIteration:
-        lifetime = answer.session_lifetime.total_seconds() if version >= 1 else 0.0
+            response = _ask(connection, SASL_AUTHENTICATE, version, {"auth_bytes": auth_bytes}, deadline)
+            if response.error_code is not ErrorCode.none:
+                raise AuthenticationFailed(address, _refusal(name, response))
+            auth_bytes = dialogue.send(response.auth_bytes)
+    except StopIteration:  # both sides are satisfied
+        lifetime = response.session_lifetime.total_seconds() if version >= 1 else 0.0
         return time.monotonic() + lifetime if lifetime > 0 else None
     except sasl.SaslError as exc:
         raise AuthenticationFailed(address, f"{name}: {exc}") from exc
 
 
-def _ask(connection: _Speaks, api_key: int, version: int, fields: Mapping[str, Any], deadline: Deadline) -> Any:
+def _ask(connection: _Submits, api_key: int, version: int, fields: Mapping[str, Any], deadline: Deadline) -> Any:
     message = messages.compose(messages.request_type(api_key, version), fields)
     return connection.submit_message(message, deadline=deadline).response()
 
 
-def _check_mechanism(answer: Any, name: str, address: Address) -> None:
-    if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
-        offered = ", ".join(answer.mechanisms) or "none"
+def _check_mechanism(response: Any, name: str, address: Address) -> None:
+    if response.error_code is ErrorCode.unsupported_sasl_mechanism:
+        offered = ", ".join(response.mechanisms) or "none"
         raise AuthenticationFailed(address, f"the broker does not offer SASL {name}; it offers: {offered}")
-    if answer.error_code is ErrorCode.illegal_sasl_state:
+    if response.error_code is ErrorCode.illegal_sasl_state:
         raise AuthenticationFailed(address, f"this listener does not use SASL: {Advice.NO_SASL}")
-    if answer.error_code is not ErrorCode.none:
-        raise AuthenticationFailed(address, f"SASL {name}: {answer.error_code.name.upper()}")
+    if response.error_code is not ErrorCode.none:
+        raise AuthenticationFailed(address, f"SASL {name}: {response.error_code.name.upper()}")
 
 
-def _refusal(name: str, answer: Any) -> str:
-    detail = answer.error_message or answer.error_code.name.upper()
+def _refusal(name: str, response: Any) -> str:
+    detail = response.error_message or response.error_code.name.upper()
     return f"SASL {name} was refused: {detail}"
 
 
 def _explain(address: Address, exc: NetworkError | WireError, security: Security) -> ConnectFailed:
-    """A failure before the first real request, in terms of what is probably set wrongly."""
+    """Explain a failure of the handshake by the setting that is probably wrong."""
     import ssl
 
     if isinstance(exc.__cause__, TlsAnswered):
@@ -144,20 +149,20 @@ def _explain(address: Address, exc: NetworkError | WireError, security: Security
         return ConnectFailed(address, str(exc.__cause__))
     cut = exc.__cause__ is None or isinstance(exc.__cause__, ConnectionError | ssl.SSLEOFError)
     if isinstance(exc.__cause__, ssl.SSLError) and not cut:
-        # With TLS 1.3 the broker judges our certificate after the handshake is over for us.
+        # With TLS 1.3 the broker checks our certificate after the handshake is over for this side.
         return SecurityMismatch(address, f"TLS: {_alert(exc.__cause__, security)}")
     if isinstance(exc, RequestTimedOut):
         return ConnectFailed(address, f"the connection was accepted, but {exc.reason}")
     if isinstance(exc, WireError):
         kind = "an unsupported" if isinstance(exc, UnsupportedFormat) else "an unreadable"
-        return ConnectFailed(address, f"{kind} answer to the first request: {exc}")
+        return ConnectFailed(address, f"{kind} response to the first request: {exc}")
     hint = f": does the port speak TLS? Then {Advice.USE_TLS}" if security.tls is None and cut else ""
     return ConnectFailed(address, f"{exc.reason} during the first request{hint}")
 
 
 def _alert(exc: ssl.SSLError, security: Security) -> str:
     text = (exc.reason or str(exc)).replace("_", " ").lower()
-    has_none = security.tls is None or security.tls.cert_file is None
-    # Java calls a certificate that it was not given a bad one.
-    is_asked = "certificate required" in text or ("bad certificate" in text and has_none)
-    return text + (f": {Advice.CERTIFICATE}" if is_asked else "")
+    has_certificate = security.tls is not None and security.tls.cert_file is not None
+    # Java calls a missing certificate a bad one.
+    is_missing = "certificate required" in text or ("bad certificate" in text and not has_certificate)
+    return text + (f": {Advice.CERTIFICATE}" if is_missing else "")

@@ -1,7 +1,7 @@
-"""Ends the waits of threads that are just opening a connection, when their client is closed.
+"""Lets `close` of a client end the waits of threads that are opening a connection.
 
-Whoever is about to wait says how that wait can be ended; `happen` ends all of them, and whatever is tried afterwards
-fails at once. It waits for nothing itself.
+A thread that is about to wait registers how to end that wait. `happen` ends all registered waits, and later ones fail
+at once. It never waits itself.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class Interrupt:
     """Happens at most once. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may come in the middle of a call of its thread
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt a call of its own thread
         self._stops: dict[object, Callable[[], None]] = {}
         self._happened = False
         self._pid = os.getpid()
 
     @contextlib.contextmanager
     def ends(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, the interrupt calls `stop`; errors of a block that was ended are ConnectionLost.
+        """Register `stop` while the block runs. If the interrupt ends the block, its error becomes `ConnectionLost`.
 
-        `stop` comes from another thread and must not wait. It is never called after the block was left, so that
-        the block's socket can be closed then.
+        `stop` is called from another thread and must not block. It is never called after the block has ended, so the
+        block's socket may be closed then.
         """
         wait = object()
         with self._lock:
@@ -46,15 +46,15 @@ class Interrupt:
                 del self._stops[wait]
 
     def happen(self) -> None:
-        """Ends every wait, now and in future."""
+        """End every wait, now and in the future."""
         with self._lock:
             self._happened = True
-            # After fork() the sockets are the parent's, and so are the threads that wait on them.
+            # After fork() the sockets, and the threads that wait on them, belong to the parent.
             stops = list(self._stops.values()) if os.getpid() == self._pid else []
             for stop in stops:
                 stop()
 
 
 def client_closed() -> ConnectionLost:
-    """What every use of a closed client gets."""
+    """Return the error for every use of a closed client."""
     return ConnectionLost("this client", "it was closed")

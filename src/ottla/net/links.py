@@ -1,6 +1,6 @@
-"""The brokers as a loop sees them: a connection or none, what is under way on it, and how long it has been away.
+"""The brokers of a loop: the connection to each, its requests in flight, and how long it has been down.
 
-Brokers come in from metadata, connections are opened beside the loop; links that changed go out, and events. It decides
+Brokers come in from metadata; changed links and events go out. Connections are opened by background tasks. It decides
 nothing about requests.
 """
 
@@ -22,32 +22,35 @@ from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker
 
 STILL_DOWN_EVERY = 5.0
-"""Seconds."""
+"""Seconds between two `StillDown` events of a broker."""
 
 
 class Link:
-    """One broker."""
+    """The state of one broker."""
 
     def __init__(self, broker: Broker, *, most_requests: int) -> None:
         self.broker = broker
         self.most_requests = most_requests
         self.connection: Connection | None = None
         self.requests = 0
-        """In flight."""
+        """The number of requests in flight."""
         self.failures = 0
+        """Failures to connect, in a row."""
         self.resume_at = 0.0
+        """When the next attempt to connect is allowed, by `time.monotonic`."""
         self.down_since: float | None = None
         self.error: OttlaError | None = None
         self.told_at = 0.0
+        """When the last event about it being down was emitted."""
 
     @property
     def is_up(self) -> bool:
-        """Connected."""
+        """Whether it is connected."""
         return self.connection is not None and not self.connection.closed
 
     @property
     def is_away(self) -> bool:
-        """The last attempt to reach it failed."""
+        """Whether the last attempt to reach the broker failed."""
         return self.down_since is not None
 
     @property
@@ -59,13 +62,13 @@ class Link:
     def __str__(self) -> str:
         if not self.is_away:
             return str(self.broker)
-        return f"{self.broker}, away for {time.monotonic() - (self.down_since or 0):.1f} s: {self.error}"
+        return f"{self.broker}, down for {time.monotonic() - (self.down_since or 0):.1f} s: {self.error}"
 
 
 class Links:
-    """All brokers of the cluster that were needed so far. Used by the thread of the loop.
+    """The brokers that the loop has used so far. Only for the loop's thread.
 
-    `lane` names the connections of this loop; on each at most `most_requests` are in flight: a broker works on one at a
+    `channel` names the connections of this loop. Each has at most `most_requests` in flight: a broker handles one at a
     time, the others wait in its socket.
     """
 
@@ -73,14 +76,14 @@ class Links:
         self,
         cluster: Cluster,
         *,
-        lane: str,
+        channel: str,
         most_requests: int,
         background: BackgroundTasks,
         events: Events,
         chance: random.Random,
     ) -> None:
         self._cluster = cluster
-        self._lane = lane
+        self._channel = channel
         self._most_requests = most_requests
         self._background = background
         self._events = events
@@ -93,16 +96,16 @@ class Links:
         return iter(self._links.values())
 
     def changed(self) -> Iterator[Link]:
-        """The links that came up, were lost, or were closed because nobody used them, since the last time."""
+        """Yield the links that came up, were lost, or were closed while idle, since the last call."""
         while self._changed:
             yield self._changed.popleft()
 
     def next_at(self, now: float) -> float:
-        """When the next broker that is away may be tried again."""
+        """Return when the next broker that is down may be tried again."""
         return min((link.resume_at for link in self if link.resume_at > now), default=math.inf)
 
     def get(self, broker_id: int) -> Link | None:
-        """The link to a broker that the cluster names, or None."""
+        """Return the link to a broker, created if the metadata names the broker, or None."""
         broker = self._cluster.known.brokers.get(broker_id)
         link = self._links.get(broker_id)
         if broker is None:
@@ -113,11 +116,11 @@ class Links:
         return link
 
     def find(self, broker_id: int) -> Link | None:
-        """The link to a broker that was used already; any thread may ask."""
+        """Return the link to a broker that was used before, or None. For any thread."""
         return self._links.get(broker_id)
 
     def connect(self, link: Link, now: float) -> None:
-        """Begins to connect, unless that is under way or was tried a moment ago."""
+        """Start connecting, unless that is under way or the backoff is not over."""
         if link.is_up or now < link.resume_at:
             return
         started = time.monotonic()
@@ -125,19 +128,19 @@ class Links:
         self._background.run(
             ("connect", broker.id),
             lambda: self._cluster.connection(
-                broker, lane=self._lane, deadline=Deadline.after(self._cluster.timeouts.connect)
+                broker, channel=self._channel, deadline=Deadline.after(self._cluster.timeouts.connect)
             ),
             done=lambda connection: self._connected(link, connection, time.monotonic() - started),
             failed=lambda error: self.lost(link, error),
         )
 
     def idled(self, link: Link) -> None:
-        """The broker closed a connection that nobody used: no trouble, the next use opens another."""
+        """Record that the broker closed an idle connection. That is no failure: the next use opens another."""
         link.connection = None
         self._changed.append(link)
 
     def lost(self, link: Link, error: OttlaError) -> None:
-        """The connection ended, or could not be made."""
+        """Record that the connection ended or could not be opened."""
         now = time.monotonic()
         link.connection = None
         link.failures += 1
@@ -159,7 +162,7 @@ class Links:
         if self._events.active:
             self._events.emit(events.ConnectionUp(link.broker.id, str(link.broker.address), seconds))
         if link.down_since is not None:
-            away = time.monotonic() - link.down_since
+            seconds_down = time.monotonic() - link.down_since
             link.down_since = None
-            self._events.emit(events.TimeDown(link.broker.id, str(link.broker.address), away))
+            self._events.emit(events.TimeDown(link.broker.id, str(link.broker.address), seconds_down))
         self._changed.append(link)

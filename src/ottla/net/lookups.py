@@ -1,7 +1,6 @@
-"""Carries out lookups of metadata beside a loop, and tells of addresses at which nobody answers.
+"""Runs the metadata lookups of a loop in the background, and emits events about addresses that do not answer.
 
-`Lookup` values come in, `LookupResult` values go out, each exactly once. `refresh.py` decides which
-topics.
+`Lookup` values come in, `LookupResult` values go out, each exactly once. What to look up is decided in `refresh.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ottla.net.refresh import Lookup, LookupResult
 
 
 class Lookups:
-    """Used by the thread of the loop."""
+    """The metadata lookups of one loop. Only for the loop's thread."""
 
     def __init__(self, cluster: Cluster, *, background: BackgroundTasks, events: Events) -> None:
         self._cluster = cluster
@@ -31,20 +30,20 @@ class Lookups:
         self._events = events
         self._done: deque[LookupResult] = deque()
         self._unreachable: dict[str, float] = {}
-        """Bootstrap addresses that did not answer, and since when."""
+        """Bootstrap addresses that do not answer, and since when."""
         self._told_at = 0.0
 
     def run(self, lookup: Lookup) -> None:
-        """Asks the cluster; what it answers comes with a later call of `done`."""
+        """Start a lookup. A later call of `done` yields its result."""
         unknown = OnUnknownTopic.CREATE if lookup.create else OnUnknownTopic.REFUSE
 
         def learned(metadata: Metadata) -> None:
-            self._tell_reachable()
+            self._emit_reachable()
             self._done.append(LookupResult(lookup, metadata, None))
 
         def failed(error: OttlaError) -> None:
             if isinstance(error, NoBrokerReachable):
-                self._tell_unreachable(error)
+                self._emit_unreachable(error)
             self._done.append(LookupResult(lookup, None, error))
 
         self._background.run(
@@ -55,16 +54,16 @@ class Lookups:
         )
 
     def done(self) -> Iterator[LookupResult]:
-        """What came of lookups since the last time."""
+        """Yield the results of lookups that finished since the last call."""
         while self._done:
             yield self._done.popleft()
 
     def forget(self) -> None:
-        """Nothing comes of what was asked so far."""
+        """Drop the results that were not collected."""
         self._done.clear()
 
-    def _tell_unreachable(self, error: NoBrokerReachable) -> None:
-        """Of addresses that no broker is known by yet; links tell of the others."""
+    def _emit_unreachable(self, error: NoBrokerReachable) -> None:
+        """Emit events about addresses that belong to no known broker. `Links` does so for the others."""
         now = time.monotonic()
         known = {str(broker.address) for broker in self._cluster.known.brokers.values()}
         for attempt in error.attempts:
@@ -79,7 +78,7 @@ class Lookups:
         if now - self._told_at >= STILL_DOWN_EVERY:
             self._told_at = now
 
-    def _tell_reachable(self) -> None:
+    def _emit_reachable(self) -> None:
         now = time.monotonic()
         for address, since in self._unreachable.items():
             self._events.emit(events.TimeDown(None, address, now - since))

@@ -1,17 +1,17 @@
-"""The loop under everything that talks to many brokers at once: producers, readers, and what will stand on them.
+"""The event loop of producers and readers, which talk to many brokers at once.
 
-An actor decides, the loop waits: for sockets, timers and callers at once, and blocks on nothing else. Requests come in
-with what the actor wants to know them by and come back as `Answer` values, each exactly once, whatever becomes of the
-connection. What takes long (connecting, metadata) is an errand beside the loop. It decides nothing about requests and
-knows nothing of their content.
+An actor decides; the loop waits for sockets, timers and commands of other threads, and blocks on nothing else. The
+actor hands in requests, each with a value to recognize it by. They come back as `Answer` values, each exactly once,
+whatever happens to the connection. Slow work (connecting, metadata) runs in background tasks. The loop decides nothing
+about requests and knows nothing of their content.
 
-It is driven by a thread of its own, or by a program that waits for what the loop brings (`drive`), so that no other
-thread has to be woken in between. Turns are taken under one lock; sockets are polled and pumped outside of it. While a
-program is there (it holds `_seat`), the thread is parked (`parking.py`).
+It is driven by a thread of its own, or by a program that waits for its results (`drive`), so that no other thread has
+to be woken in between. Turns are taken under one lock; sockets are polled and pumped outside of it. While a program
+drives (it holds `_seat`), the thread is parked (`parking.py`).
 
-Ctrl-C, or the exception of any signal handler, can end a turn of the program's thread between two instructions. Nothing
-is cleaned up then: the mark that the turn has set when it began is found by the next turn, which begins with `recover`.
-Locks are taken by `with` alone: CPython handles no signal between the lock and the block.
+Ctrl-C, or the exception of any signal handler, can end a turn on the program's thread between two instructions. Nothing
+is cleaned up then. Instead each turn sets a mark when it starts and clears it at its end; a turn that finds the mark
+starts with `recover`. Locks are acquired only by `with`: CPython handles no signal between the lock and the block.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ R = TypeVar("R")
 T = TypeVar("T")
 _LONGEST_NAP = 1.0
 _OVERDUE_SECONDS = 0.1
-"""How often requests that nobody answers are looked at."""
+"""How often unanswered requests are checked for their deadlines."""
 _JOIN_SECONDS = 5.0
 _LONGEST_PARKING = 0.1
-"""How often a parked thread looks whether the loop has been stopped."""
+"""How often a parked thread checks whether the loop was stopped."""
 
 
 class Actor(Protocol):
-    """What a loop is run for. All calls come one after the other, from whichever thread drives the loop."""
+    """The logic that a loop runs. The calls never overlap, and come from the thread that currently drives the loop."""
 
     def begin(self) -> None:
-        """The loop has started."""
+        """Called once, when the loop starts."""
 
     def turn(self, now: float) -> float:
-        """Does whatever can be done now; when it wants to be called again at the latest."""
+        """Do everything that can be done now. Returns when to be called again at the latest."""
 
     def recover(self) -> None:
-        """A turn was interrupted, anywhere: forget what it left half done. Every request, errand and lookup that was
-        under way is void, connections are closed, and a command that was being carried out comes again."""
+        """Discard what an interrupted turn left half done. Every request, background task and lookup in progress is
+        void, connections are closed, and a command that was running is called again."""
 
     def end(self, error: OttlaError | None) -> None:
-        """The loop has ended, because it was stopped or on an error of the actor's."""
+        """Called once, when the loop ends: it was stopped, or the actor raised an error."""
 
 
 class Answer(NamedTuple, Generic[R]):
-    """What became of a request: the body of the answer, or an error. The body is empty where none was due."""
+    """The outcome of a request: the body of the response (empty if none was due), or an error."""
 
     request: R
     link: Link
@@ -78,17 +78,17 @@ class Answer(NamedTuple, Generic[R]):
 
 
 class Loop(Generic[R]):
-    """One loop. `start` begins it, `stop` ends it; `lane` names its connections."""
+    """One loop, from `start` to `stop`. `channel` names its connections."""
 
-    def __init__(self, cluster: Cluster, *, lane: str, name: str, most_requests: int, events: Events) -> None:
+    def __init__(self, cluster: Cluster, *, channel: str, name: str, most_requests: int, events: Events) -> None:
         self.chance = random.Random()
         self._inner, self._outer = Wakeup(), Wakeup()
-        """For the loop's own thread, and for a program that drives."""
+        """The wakeup of the loop's own thread, and that of a program that drives."""
         self.wakeup = Wakeups(self._inner, self._outer)
         self.background = BackgroundTasks(wake=self.wakeup.ring, name=name)
         self.links = Links(
             cluster,
-            lane=lane,
+            channel=channel,
             most_requests=most_requests,
             background=self.background,
             events=events,
@@ -99,39 +99,40 @@ class Loop(Generic[R]):
         self._commands: deque[Callable[[], None]] = deque()
         self._done: deque[tuple[int, R, Link, Connection | None, Pending | OttlaError]] = deque()
         self._generation = 0
-        """Answers to requests of an earlier one are void."""
+        """Raised by each recovery: answers to requests of an earlier generation are void."""
         self._checked_at = 0.0
         self._has_begun = False
         self._stopping = False
         self._turning = threading.Lock()
         self._seat = threading.RLock()
-        """Held by a program that drives, also while it polls; nobody but the parked thread waits for it."""
+        """Held by a program that drives, even while it polls. Only the parked thread ever waits for it."""
         self._hands = threading.Lock()
-        """Held by that program while it does more than poll: a signal handler must not begin another turn then."""
+        """Held by that program while it does more than poll: a signal handler must not start another turn then."""
         self._visitor = 0
+        """The thread that drives, or drove last."""
         self._visits = 0
         self._is_visit_whole = True
-        """False while a program drives, but for its polling; and afterwards, if that was interrupted."""
+        """The mark: False while a program does more than poll, and afterwards if that was interrupted."""
         self._is_whole = True
-        """False when something was found interrupted: the next turn begins with `recover`."""
-        self._is_called = False
+        """False if an interrupted turn was found: the next turn starts with `recover`."""
+        self._is_handed_over = False
         self._is_parked = False
         self._rouse = threading.Lock()
         self._rouse.acquire()
         self._entry = [True]
-        """Whoever takes it out runs the loop."""
+        """A token: the thread that removes it runs the loop. `list.pop` is atomic."""
         self._thread: threading.Thread | None = None
         self._over = Flag()
 
     # Any thread
 
     def start(self, actor: Actor) -> None:
-        """Begins. To start it again does no harm, so that it may be interrupted anywhere."""
+        """Start the loop's thread. Idempotent, so that it may be interrupted anywhere and repeated."""
         if self._entry:
             threading.Thread(target=self._run, args=(actor,), name=self.name, daemon=True).start()
 
     def stop(self, actor: Actor, deadline: Deadline) -> None:
-        """Ends it, and returns when it has ended or at the deadline. One that was not started cannot be any more."""
+        """End the loop, and block until it has ended or the deadline passes. It cannot be started afterwards."""
         self._stopping = True
         self.wakeup.ring()
         self._wake_parked()
@@ -149,26 +150,29 @@ class Loop(Generic[R]):
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it was there and is not any more."""
+        """Whether the loop has ended."""
         return self._over.is_set()
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it runs, or is about to, and this thread is not the one that is at it."""
+        """Whether the loop runs, or is about to, on another thread than this one."""
         return not (self._over.is_set() or threading.current_thread() is self._thread or self.is_mine)
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread is in the middle of a turn, by `drive`."""
+        """Whether this thread is in the middle of a turn that `drive` started."""
         return self._hands.locked() and self._visitor == threading.get_ident()
 
     def call(self, command: Callable[[], None]) -> None:
-        """Has `command` called on the loop's thread, before its next turn."""
+        """Have the loop's thread call `command` before its next turn."""
         self._commands.append(command)
         self.wakeup.ring()
 
     def result_of(self, command: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """What `command` returns, called on the loop's thread, or here when there is no loop any more."""
+        """Return the result of `command`, called on the loop's thread, or on this one if the loop has ended.
+
+        Raises `OttlaError` if the loop ends meanwhile, and `TimeoutError` at the deadline.
+        """
         if not self.is_elsewhere:
             return command()
         results: list[T] = []
@@ -184,26 +188,26 @@ class Loop(Generic[R]):
             if self.has_stopped:
                 raise OttlaError(f"{self.name} has stopped; see the log")
             if limit.expired():
-                raise TimeoutError(f"{self.name} did not answer")
+                raise TimeoutError(f"{self.name} did not answer in time")
         return results[0]
 
     # A program that waits
 
     def drive(self, actor: Actor, is_done: Callable[[], bool], deadline: Deadline) -> None:
-        """Does the work of the loop on this thread until `is_done`, the deadline, or the end of the loop.
+        """Run the loop on this thread until `is_done`, the deadline, or the end of the loop.
 
-        One thread at a time. A signal handler that comes in the middle of a turn of its own thread gets an error: it
-        would wait for what it keeps from happening.
+        Only one thread may drive at a time. Raises `OttlaError` in a signal handler that interrupts a turn of its own
+        thread: it would wait for the very turn that it interrupts.
         """
         with self._seat:
             if self._hands.locked():
                 raise OttlaError(
-                    f"{self.name} was interrupted by a signal handler that waits for it;"
-                    " set a flag in the handler, and let the program look at it"
+                    f"a signal handler interrupted {self.name} and waits for it;"
+                    " set a flag in the handler and check it in the program"
                 )
             self._visitor = threading.get_ident()
             self._visits += 1
-            self._is_called = False
+            self._is_handed_over = False
             self._inner.ring()  # the loop's own thread leaves its poll
             while True:
                 self._outer.listen()
@@ -219,9 +223,8 @@ class Loop(Generic[R]):
                 self._wait(min(until, deadline.at), self._outer, self._pump_visiting)
 
     def hand_over(self) -> None:
-        """The program is busy with something else for a while: the loop's own thread need not wait to see whether it
-        comes back."""
-        self._is_called = True
+        """Let the loop's own thread take over at once: the program is busy with something else for a while."""
+        self._is_handed_over = True
         self._wake_parked()
 
     def _pump_visiting(self, links: Sequence[Link]) -> None:
@@ -230,7 +233,7 @@ class Loop(Generic[R]):
             self._pump(links)
             self._is_visit_whole = True
 
-    # The actor
+    # For the actor
 
     def request(
         self,
@@ -243,10 +246,10 @@ class Loop(Generic[R]):
         seconds: float,
         reply: Reply = Reply.DUE,
     ) -> None:
-        """Sends it without waiting. Its answer comes with a later call of `answers`."""
+        """Send a request without blocking. A later call of `answers` yields its outcome."""
         connection, generation = link.connection, self._generation
         link.requests += 1
-        if connection is None:  # lost by the request before this one, to the same broker
+        if connection is None:  # the request before this one, to the same broker, lost it
             error: OttlaError = ConnectionLost(link.broker.address, "the connection has ended")
             self._done.append((generation, request, link, None, error))
             return
@@ -270,8 +273,10 @@ class Loop(Generic[R]):
         *,
         seconds: float,
     ) -> None:
-        """Sends a small one from any thread, while the loop sleeps and nobody else does that: see `start_at_once`. The
-        actor counts it (`link.requests`) when it wakes up."""
+        """Send a small request from any thread while the loop sleeps and no other thread does so: see `start_at_once`.
+
+        The actor counts it (`link.requests`) when it wakes up.
+        """
 
         def answered(pending: Pending) -> None:
             self._done.append((self._generation, request, link, connection, pending))
@@ -279,12 +284,12 @@ class Loop(Generic[R]):
         connection.start_at_once(api_key, version, body, deadline=Deadline.after(seconds), answered=answered)
 
     def failed_beside(self, request: R, link: Link, connection: Connection, error: OttlaError) -> None:
-        """A request that `request_beside` could not send; any thread."""
+        """Report a request that `request_beside` could not send. For any thread."""
         self._done.append((self._generation, request, link, connection, error))
         self.wakeup.ring()
 
     def answers(self) -> Iterator[Answer[R]]:
-        """What became of requests since the last time."""
+        """Yield the outcomes of requests since the last call."""
         while self._done:
             generation, request, link, connection, result = self._done.popleft()
             if generation != self._generation:
@@ -294,7 +299,7 @@ class Loop(Generic[R]):
             if error is None:
                 assert isinstance(result, Pending)
                 body = result.result()
-                del result  # request, Pending and callback form a circle: none of it may hold the answer
+                del result  # request, Pending and callback form a cycle, which must not keep the response alive
                 yield Answer(request, link, body, None)
                 continue
             if connection is not None and link.connection is connection:
@@ -302,7 +307,7 @@ class Loop(Generic[R]):
             yield Answer(request, link, memoryview(b""), error)
 
     def distrust(self, link: Link, error: OttlaError) -> None:
-        """An answer made no sense: nothing else is believed of this connection."""
+        """Close a connection after a response that makes no sense."""
         if link.connection is not None:
             link.connection.close()
             self.links.lost(link, error)
@@ -324,7 +329,7 @@ class Loop(Generic[R]):
             try:
                 while not self._stopping:
                     if self._is_visited():
-                        self._outer.ring()  # what this thread has brought since the program came
+                        self._outer.ring()  # the program must see what this thread did since it came
                         self._park()
                         continue
                     self._inner.listen()
@@ -332,8 +337,8 @@ class Loop(Generic[R]):
                         until = self._turn(actor)
                     self._wait(until, self._inner, self._pump)
             except BaseException as bug:
-                _log.exception("%s stopped on an error that should not be", self.name)
-                error = OttlaError(f"{self.name} stopped: {type(bug).__name__}: {bug}")
+                _log.exception("%s crashed; this is a bug", self.name)
+                error = OttlaError(f"{self.name} crashed: {type(bug).__name__}: {bug}")
                 error.__cause__ = bug
             self._stopping = True
             self._outer.ring()
@@ -346,19 +351,19 @@ class Loop(Generic[R]):
     def _is_visited(self) -> bool:
         if not self._seat.acquire(blocking=False):
             return True
-        self._is_whole = self._is_whole and self._is_visit_whole  # nobody is there: if it is not, that stays
+        self._is_whole = self._is_whole and self._is_visit_whole  # no program drives, so a mark means an interrupt
         self._seat.release()
         return False
 
     def _park(self) -> None:
-        """Returns when the program is away for a while, or the loop is to end."""
+        """Block until the program has been away for a while, or the loop is to end."""
         parking = Parking()
         self._is_parked = True
         while not self._stopping:
-            now = parking.look(is_visited=self._is_visited(), visits=self._visits, is_called=self._is_called)
-            if now is Next.DRIVE:
+            step = parking.look(is_visited=self._is_visited(), visits=self._visits, is_handed_over=self._is_handed_over)
+            if step is Next.DRIVE:
                 break
-            if now is Next.NAP:
+            if step is Next.NAP:
                 self._rouse.acquire(timeout=GRACE_SECONDS)
             elif self._seat.acquire(timeout=_LONGEST_PARKING):
                 self._seat.release()
@@ -369,12 +374,12 @@ class Loop(Generic[R]):
             try:
                 self._rouse.release()
             except RuntimeError:
-                pass  # it is free already
+                pass  # it is already free
 
-    # Whoever drives
+    # The thread that drives
 
     def _turn(self, actor: Actor) -> float:
-        """With the lock; when to come again at the latest."""
+        """Take one turn, with the lock held. Returns when the next one is due at the latest."""
         if not self._has_begun:
             actor.begin()
             self._has_begun = True
@@ -384,7 +389,7 @@ class Loop(Generic[R]):
         self.background.collect()
         while self._commands:
             self._commands[0]()
-            self._commands.popleft()  # only now: what is interrupted is done again
+            self._commands.popleft()  # only now: an interrupted command is called again
         for link in self.links:
             if link.connection is not None and link.connection.closed and not self._is_used(link):
                 self.links.idled(link)
@@ -392,8 +397,8 @@ class Loop(Generic[R]):
         return 0.0 if self._done else until
 
     def _is_used(self, link: Link) -> bool:
-        """Whether a request was under way on it; one that was sent beside the loop may not be counted yet."""
-        return link.requests > 0 or any(link is asked for _, _, asked, _, _ in self._done)
+        """Whether a request was in flight on it. One that was sent outside of the loop may not be counted yet."""
+        return link.requests > 0 or any(link is other for _, _, other, _, _ in self._done)
 
     def _recover(self, actor: Actor) -> None:
         self._generation += 1
@@ -418,7 +423,7 @@ class Loop(Generic[R]):
                 links[fd] = link
                 poller.register(fd, _events(connection))
         until = min(until, time.monotonic() + _LONGEST_NAP)
-        # A part of a request or an answer alone is no reason for a whole turn: a large one comes in many.
+        # A part of a request or response is no reason for a whole turn: a large one comes in many parts.
         ready: list[tuple[int, int]] = []
         while wakeup.may_sleep():
             ready = poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))
@@ -432,11 +437,11 @@ class Loop(Generic[R]):
         now = time.monotonic()
         if now >= self._checked_at + _OVERDUE_SECONDS:
             self._checked_at = now
-            # Requests that nobody answers run out of time here.
+            # Requests without a response time out here.
             pump([link for link in list(self.links) if link.requests])
 
     def _is_partial(self, poller: select.poll, fd: int, link: Link | None, happened: int) -> bool:
-        """Whether all that happened is that some bytes have moved, and nobody waits for the loop."""
+        """Whether the only news is that some bytes have moved."""
         connection = None if link is None else link.connection
         if connection is None or connection.closed or self._done or happened & ~(select.POLLIN | select.POLLOUT):
             return False

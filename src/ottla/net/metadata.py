@@ -1,6 +1,6 @@
-"""What a cluster looks like: brokers, topics, partitions and their leaders, as plain values.
+"""Cluster metadata as plain values: brokers, topics, partitions and their leaders.
 
-Metadata answers come in as kio entities, frozen values go out, and `merge` lays a newer answer over what was
+Metadata responses come in as kio entities, frozen values go out. `merge` combines a newer response with what was
 known. Pure: no sockets, no clocks.
 """
 
@@ -38,7 +38,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition: who leads it (-1 for nobody) and who has copies."""
+    """One partition: its leader (-1 for none) and its replicas, by broker id."""
 
     index: int
     leader: int
@@ -51,7 +51,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic with its partitions, sorted by index. With an `error` it may have none."""
+    """One topic with its partitions, sorted by index. With an `error` it may have no partitions."""
 
     name: str
     id: uuid.UUID | None = None
@@ -60,7 +60,7 @@ class Topic:
     error: ErrorCode = ErrorCode.none
 
     def partition(self, index: int) -> Partition | None:
-        """The partition with this index, or None."""
+        """Return the partition with this index, or None."""
         if index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
         return next((p for p in self.partitions if p.index == index), None)
@@ -68,7 +68,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One look at a cluster. `topics` has what was asked for, unknown ones with their error."""
+    """A snapshot of a cluster. `topics` has those that were asked for, unknown ones with their error."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -77,7 +77,7 @@ class Metadata:
 
 
 def from_response(response: Any) -> Metadata:
-    """The values in a MetadataResponse of any version."""
+    """Convert a MetadataResponse of any version."""
     brokers = {
         int(b.node_id): Broker(int(b.node_id), b.host, int(b.port), getattr(b, "rack", None)) for b in response.brokers
     }
@@ -114,9 +114,9 @@ def _partition(partition: Any) -> Partition:
 
 
 def merge(old: Metadata, new: Metadata, *, asked: Collection[str] | None) -> Metadata:
-    """What is known after `new` answered a question for `asked` topics (None: all of them).
+    """Combine what was known with a response for the `asked` topics (None: all of them).
 
-    Brokers and controller are the new ones, and topics that were not asked for stay. A partition never goes back
+    Brokers and controller come from the response; topics that it was not asked for stay. A partition never goes back
     to an older leader epoch of the same topic id: the broker that answered may lag behind (KIP-320).
     """
     kept = {} if asked is None else {n: t for n, t in old.topics.items() if n not in set(asked)}
@@ -125,7 +125,7 @@ def merge(old: Metadata, new: Metadata, *, asked: Collection[str] | None) -> Met
 
 
 def with_partition(topic: Topic, new: Partition) -> Topic:
-    """The topic with `new` in the place of the partition of that index."""
+    """Return the topic with `new` in place of the partition with the same index."""
     return replace(topic, partitions=tuple(new if old.index == new.index else old for old in topic.partitions))
 
 

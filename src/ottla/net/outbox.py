@@ -1,7 +1,7 @@
-"""The bytes that are still to go out on a line: whole frames, in the order of their requests.
+"""The send queue of a connection: whole frames, in the order of their requests.
 
-Frames come in as views, the views that go next come out, and the counts of bytes that the socket took come back;
-nothing is copied. Nothing here locks or touches a socket.
+Frames come in as views; the views to send next go out, and the number of bytes that the socket took comes back.
+Nothing is copied. It never locks or touches a socket.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ottla.net.transport import MOST_BUFFERS
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """One request and what is left of its bytes."""
+    """One request and its unsent bytes."""
 
     pending: Pending
     views: list[memoryview]
 
     def took(self, count: int) -> int:
-        """The socket took `count` bytes from here on; how many of them belong to the frames behind this one."""
+        """Drop the first `count` bytes. Returns how many of them belong to the frames behind this one."""
         whole = 0
         while whole < len(self.views) and count >= len(self.views[whole]):
             count -= len(self.views[whole])
@@ -35,49 +35,49 @@ class _Frame:
 
 
 class Outbox:
-    """Frames of which some bytes were not yet taken by the socket."""
+    """The frames that the socket has not taken completely."""
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
         self._frames: deque[_Frame] = deque()
 
     def add(self, pending: Pending, views: Sequence[memoryview]) -> None:
-        """The frame goes out after everything that was added before. Its memory must not change until then."""
+        """Append a frame. Its memory must not change until it is sent."""
         self._frames.append(_Frame(pending, list(views)))
         self.unsent_bytes += sum(map(len, views))
 
     def next(self) -> list[memoryview]:
-        """What to hand to the socket now, of as many frames as one call takes; empty when all is out."""
+        """Return the views for the next call of the socket, of several frames if possible; empty if none is left."""
         views: list[memoryview] = []
-        for frame in tuple(self._frames):  # a signal handler may come in between, and end the line
+        for frame in tuple(self._frames):  # a copy: a signal handler may end the connection meanwhile
             views += frame.views[: MOST_BUFFERS - len(views)]
             if len(views) == MOST_BUFFERS:
                 break
         return views
 
     def took(self, count: int) -> list[Pending]:
-        """The socket took the first `count` bytes: the requests that are now completely out."""
+        """Drop the first `count` bytes, which the socket took. Returns the requests that are now sent completely."""
         everything = count == self.unsent_bytes
         self.unsent_bytes -= count
-        if everything:  # nearly always: no need to walk through the views
-            done = [frame.pending for frame in tuple(self._frames)]
+        if everything:  # the usual case: no need to walk through the views
+            sent = [frame.pending for frame in tuple(self._frames)]
             self._frames.clear()
-            return done
-        done = []
+            return sent
+        sent = []
         while count and self._frames:
             frame = self._frames[0]
             count = frame.took(count)
             if not frame.views:
-                done.append(self._frames.popleft().pending)
-        return done
+                sent.append(self._frames.popleft().pending)
+        return sent
 
     def unanswered(self) -> Iterator[Pending]:
-        """The requests in here that get no answer, so that nobody else waits for them."""
-        # Of a copy: a signal handler may send something meanwhile.
+        """Yield the queued requests that get no response: they are in no other queue."""
+        # Over a copy: a signal handler may send something meanwhile.
         return (frame.pending for frame in tuple(self._frames) if frame.pending.reply is Reply.NONE)
 
     def drain(self) -> list[Pending]:
-        """Empties it and returns what `unanswered` had."""
+        """Empty the queue and return the requests that `unanswered` would yield."""
         waiting = list(self.unanswered())
         self._frames.clear()
         self.unsent_bytes = 0

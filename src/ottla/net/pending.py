@@ -1,7 +1,7 @@
-"""Requests that wait for their answer, and the queue in which answers meet them.
+"""Requests that wait for their response, and the queue that matches responses to them.
 
-Frames come in, completed requests go out; answers must come in the order of the requests (Kafka promises
-it) and carry their correlation ids, anything else is a WireError. Nothing here locks or touches a socket.
+Response frames come in, completed requests go out. Responses must come in the order of the requests, which Kafka
+promises, with their correlation ids; anything else is a `WireError`. It never locks or touches a socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Waits(Protocol):
 
 
 class Reply(Enum):
-    """Whether the broker answers a request."""
+    """Whether the broker sends a response to a request."""
 
     DUE = "due"
     NONE = "none"
@@ -30,12 +30,12 @@ class Reply(Enum):
 
 
 class Pending:
-    """A request on its way. `sent` (its last byte) and `finished` are readings of `time.monotonic`, None before."""
+    """A request in flight. `sent` (its last byte) and `finished` are readings of `time.monotonic`, None before."""
 
     __slots__ = (
         "_body",
         "_error",
-        "_line",
+        "_pipeline",
         "answered",
         "api_key",
         "correlation_id",
@@ -48,7 +48,7 @@ class Pending:
 
     def __init__(
         self,
-        line: _Waits,
+        pipeline: _Waits,
         *,
         api_key: int,
         version: int,
@@ -57,7 +57,7 @@ class Pending:
         reply: Reply = Reply.DUE,
         answered: Callable[[Pending], None] | None = None,
     ) -> None:
-        self._line = line
+        self._pipeline = pipeline
         self._body: memoryview | None = None
         self._error: OttlaError | None = None
         self.api_key = api_key
@@ -75,7 +75,7 @@ class Pending:
 
     @property
     def name(self) -> str:
-        """API and version, for the texts of errors."""
+        """API and version, for error texts."""
         return f"{messages.api_name(self.api_key)} v{self.version}"
 
     @property
@@ -85,30 +85,33 @@ class Pending:
 
     @property
     def error(self) -> OttlaError | None:
-        """Why it failed, or None."""
+        """The reason of its failure, or None."""
         return self._error
 
     def result(self) -> memoryview:
-        """The body of the answer, after waiting for it until the request's deadline; empty when none is due."""
+        """Return the body of the response, empty if none is due. Blocks until the request's deadline.
+
+        Raises `RequestTimedOut` or `ConnectionLost` if the request failed.
+        """
         if not self.done:
-            self._line.wait_for(self)
+            self._pipeline.wait_for(self)
         if self._error is not None:
             raise copied(self._error)
         assert self._body is not None
         return self._body
 
     def response(self) -> Any:
-        """The answer as a kio entity, after waiting like `result`; an unreadable body is a WireError."""
+        """Return the response as a kio entity. Raises as `result` does, and `WireError` if the body is unreadable."""
         return messages.decode_response(self.api_key, self.version, self.result())
 
     def finish(self, body: memoryview | None, error: OttlaError | None) -> None:
-        """Called once, by the connection, which then calls `answered`."""
+        """Complete the request. The connection calls it once, and then `answered`."""
         self._body, self._error = body, error
         self.finished = time.monotonic()
 
 
 class InFlight:
-    """The requests of one connection whose answers are due, oldest first."""
+    """The requests of one connection that wait for a response, oldest first."""
 
     def __init__(self) -> None:
         self._queue: deque[Pending] = deque()
@@ -117,40 +120,40 @@ class InFlight:
         return len(self._queue)
 
     def __iter__(self) -> Iterator[Pending]:
-        return iter(tuple(self._queue))  # one may be added meanwhile
+        return iter(tuple(self._queue))  # a copy: another thread may add a request meanwhile
 
     def add(self, pending: Pending) -> None:
-        """`pending` is sent after everything that was added before. Any thread may say so."""
+        """Append a request. For any thread."""
         self._queue.append(pending)
 
     def withdraw(self, pending: Pending) -> bool:
-        """It is not sent; False if it was drained before."""
+        """Take out a request that will not be sent. Returns False if it was drained before."""
         try:
             self._queue.remove(pending)
         except ValueError:
             return False
         return True
 
-    def meet(self, frame: memoryview) -> Pending:
-        """The request that `frame` answers, completed."""
+    def match(self, frame: memoryview) -> Pending:
+        """Complete the request that `frame` answers, and return it. Raises `WireError` if it answers none."""
         if not self._queue:
-            raise WireError("the broker sent an answer to no question")
+            raise WireError("unexpected response: no request is outstanding")
         pending = self._queue[0]
         correlation_id, body = messages.split_response(pending.api_key, pending.version, frame)
         if correlation_id != pending.correlation_id:
             raise WireError(
-                f"an answer with correlation id {correlation_id} came where"
-                f" {pending.correlation_id} ({pending.name}) was due"
+                f"the response has correlation id {correlation_id},"
+                f" but {pending.correlation_id} ({pending.name}) is due"
             )
-        if self._queue and self._queue[0] is pending:  # else a signal handler came in between, and ended the line
+        if self._queue and self._queue[0] is pending:  # else a signal handler has ended the connection in between
             self._queue.popleft()
             pending.finish(body, None)
         return pending
 
     def drain(self) -> list[Pending]:
-        """Everything that waits; nothing does afterwards."""
+        """Empty the queue and return the requests."""
         waiting: list[Pending] = []
-        while True:  # one by one: what another thread adds or withdraws meanwhile is told exactly once
+        while True:  # one by one: each request is returned exactly once, whatever other threads add or withdraw
             try:
                 waiting.append(self._queue.popleft())
             except IndexError:

@@ -1,9 +1,9 @@
-"""A transport shared by threads: frames go out whole and in turn, answers come back to whoever asked.
+"""A transport that threads share: frames go out whole and in order, responses come back to their requests.
 
-Pendings and their bytes come in; each is completed with its answer, or with the error that ended the line.
-No thread belongs to a line: whoever has bytes to send becomes its sender and whoever waits for an answer its reader,
-if nobody is yet, and does the work of others on the way to its own. A line that is in doubt (a deadline passed, bytes
-that make no sense) is lost as a whole, so that a late answer can never meet another question.
+Requests and their bytes come in; each is completed with its response, or with the error that ended the connection.
+There is no extra thread: a thread with bytes to send takes the role of the sender, one that waits for a response that
+of the reader, and each does the work of the others until its own is done. After anything doubtful (a deadline passed,
+bytes that make no sense) the whole connection is lost, so that a late response can never match another request.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ottla.net.traffic import Traffic
 from ottla.net.transport import Transport
 
 _POLL_SECONDS = 0.05
-"""How long a sender waits for room while another thread reads: that thread may leave the rest unread."""
+"""How long a sender waits for room while another thread reads: that thread may stop reading before the end."""
 
 
 class Pipeline:
-    """One transport with its traffic."""
+    """One transport with its requests in flight."""
 
     def __init__(self, transport: Transport, *, frames: Frames) -> None:
         self.address = transport.address
@@ -33,7 +33,7 @@ class Pipeline:
         self._transport = transport
         self._frames = frames
         self._offered = 0
-        """How many bytes the last call could have received."""
+        """The size of the space of the last receive call."""
         self._pid = os.getpid()
 
     @property
@@ -42,11 +42,14 @@ class Pipeline:
         return self._transport.is_encrypted
 
     def fileno(self) -> int:
-        """The descriptor of the socket, -1 once it is closed."""
+        """Return the descriptor of the socket, -1 once it is closed."""
         return self._transport.fileno()
 
     def start(self, pending: Pending, frame: Sequence[memoryview]) -> None:
-        """Sends what the socket takes now and leaves the rest to `pump`. Raises only if the line was lost before."""
+        """Send what the socket takes now and leave the rest to `pump`.
+
+        Raises `ConnectionLost` if the connection was lost before.
+        """
         self._check_process()
         try:
             self.traffic.queue(pending, frame)
@@ -58,17 +61,19 @@ class Pipeline:
             raise
 
     def send_at_once(self, pending: Pending, frame: Sequence[memoryview]) -> None:
-        """Sends a small frame in one step, without becoming the sender: for a caller who knows that there is none, and
-        who may be interrupted at any place and wait, or never come back. What comes of that is a lost line.
+        """Send a small frame in one step, without taking the role of the sender.
+
+        For a caller that knows that there is no sender, and that may be interrupted anywhere and block, or never come
+        back. At worst the connection is lost.
         """
         self._check_process()
         self.traffic.expect(pending)
         if not self._transport.enter():
-            return  # it has just ended: `pending` has failed, or will
+            return  # the connection has just ended: `pending` has failed, or will
         try:
             count = self._transport.send(frame)
             if count < sum(map(len, frame)):
-                self.traffic.lose("the socket took only a part of a small request")
+                self.traffic.lose("the socket took only part of a small request")
         except OSError as exc:
             self.traffic.lose(f"sending failed: {_reason(exc)}", cause=exc)
         finally:
@@ -76,9 +81,10 @@ class Pipeline:
         pending.sent = time.monotonic()
 
     def send(self, pending: Pending, frame: Sequence[memoryview]) -> None:
-        """Returns when the frame is out or `pending` has failed.
+        """Block until the frame is sent or `pending` has failed.
 
-        Raises, and harms nobody, when the line was lost before or what others have queued is not out in time.
+        Raises `ConnectionLost` if the connection was lost before, and `RequestTimedOut`, without closing the
+        connection, if the requests ahead of it were not sent in time.
         """
         self._check_process()
         try:
@@ -92,7 +98,7 @@ class Pipeline:
                     self._time_out(pending)
                 else:
                     self._push(pending)
-            self._send_some()  # what was queued while this thread was the sender
+            self._send_some()  # what others have queued while this thread was the sender
         except Exception:
             raise
         except BaseException:
@@ -100,7 +106,7 @@ class Pipeline:
             raise
 
     def wait_for(self, pending: Pending) -> None:
-        """Returns when `pending` is done; when its deadline passes, the line is lost."""
+        """Block until `pending` is done. If its deadline passes, the connection is lost."""
         self._check_process()
         traffic = self.traffic
         try:
@@ -123,7 +129,10 @@ class Pipeline:
             raise
 
     def pump(self, deadline: Deadline | None) -> int:
-        """Sends and completes what can be, and waits for the first, until the deadline; how many are done now."""
+        """Send and receive what is possible now, and return how many requests completed.
+
+        With a deadline, block until the first one completes.
+        """
         self._check_process()
         traffic = self.traffic
         before = traffic.completed
@@ -149,22 +158,22 @@ class Pipeline:
             raise
 
     def close(self) -> None:
-        """Ends the line from this side."""
+        """End the connection from this side."""
         if os.getpid() != self._pid:
             self._transport.abandon()
         else:
             self.traffic.lose("closed by this side")
 
     def discard(self) -> None:
-        """Ends the line of a thread that was interrupted while it sent or read, and may have left its role behind. No
-        other thread may be using it."""
+        """End the connection after its thread was interrupted while sending or reading, perhaps without giving its role
+        back. No other thread may be using it."""
         self.close()
         self._transport.abandon()
 
     # Sending
 
     def _send_some(self) -> None:
-        """Sends what is queued until the socket is full, unless another thread is at it."""
+        """Send what is queued until the socket is full, unless another thread is the sender."""
         traffic = self.traffic
         full = False
         while traffic.unsent_bytes and not full and traffic.take(traffic.sender):
@@ -174,7 +183,7 @@ class Pipeline:
                 traffic.leave(traffic.sender)
 
     def _push(self, pending: Pending) -> None:
-        """One step towards an empty queue for a thread that waits, at most until the deadline of `pending`."""
+        """Take one step towards an empty send queue, blocking at most until the deadline of `pending`."""
         traffic = self.traffic
         if not traffic.take(traffic.sender):
             traffic.wait_beside(
@@ -188,7 +197,7 @@ class Pipeline:
             traffic.leave(traffic.sender)
 
     def _send_queued(self) -> bool:
-        """For the sender: whether everything is out, else the socket is full. Failing ends the line."""
+        """For the sender: send until the queue is empty (True) or the socket is full (False)."""
         try:
             views = self.traffic.next_views()
             while views:
@@ -197,15 +206,15 @@ class Pipeline:
                     return False
                 views = self.traffic.took(count)
         except OSError as exc:
-            self._read_last_words()
+            self._read_rest()
             self.traffic.lose(f"sending failed: {_reason(exc)}", cause=exc)
         except BaseException:
-            self.traffic.lose("interrupted in the middle of sending")  # Ctrl-C: half a frame is out
+            self.traffic.lose("interrupted in the middle of sending")  # Ctrl-C: half a frame may be sent
             raise
         return True
 
     def _wait_for_room(self, deadline: Deadline) -> None:
-        """A broker that waits for us to read takes nothing more: so read, too, unless another thread does."""
+        """Wait until the socket takes more. Also read: a broker that waits for us to read takes nothing."""
         traffic = self.traffic
         if not traffic.take(traffic.reader):
             self._transport.wait(select.POLLOUT, min(deadline.remaining(), _POLL_SECONDS))
@@ -225,7 +234,7 @@ class Pipeline:
                 self._transport.wait(select.POLLIN, pending.deadline.remaining())
 
     def _wait_in(self, deadline: Deadline | None) -> bool:
-        """Whether to go on: not without a deadline, and not beyond it or that of any request."""
+        """Wait for the socket. Returns False if there is no deadline, or it or that of a request has passed."""
         traffic = self.traffic
         if deadline is None or traffic.lost is not None:
             return False
@@ -236,8 +245,8 @@ class Pipeline:
         self._transport.wait(select.POLLIN | (select.POLLOUT if sending else 0), limit.remaining())
         return True
 
-    def _read_last_words(self) -> None:
-        """What the other side said before it closed: answers, or a TLS alert that explains it."""
+    def _read_rest(self) -> None:
+        """Read what the other side sent before it closed: responses, or a TLS alert that explains why."""
         traffic = self.traffic
         if traffic.take(traffic.reader):
             try:
@@ -246,16 +255,16 @@ class Pipeline:
                 traffic.leave(traffic.reader)
 
     def _read_all(self) -> None:
-        # Until nothing is left: what OpenSSL has decrypted already does not make a socket readable. A plain one that
-        # did not fill the space has nothing more: asking would only give the interpreter to other threads. But the
-        # rest of an answer is on its way.
+        # With TLS, read until nothing is left: bytes that OpenSSL has already decrypted do not make a socket readable.
+        # A plain socket that did not fill the space is empty, and another call would only release the interpreter lock
+        # to other threads. In the middle of a frame, call again: its rest is about to arrive.
         while (count := self._read_once()) and (
             count == self._offered or self._frames.inside_frame or self.is_encrypted
         ):
             pass
 
     def _read_once(self) -> int:
-        """Receives what one call gives; how many bytes that were. Whatever is wrong ends the line."""
+        """Receive once and return the number of bytes. Any error ends the connection."""
         try:
             space = self._frames.space()
             self._offered = len(space)
@@ -282,14 +291,14 @@ class Pipeline:
 
     def _end_reason(self) -> str:
         if self._frames.inside_frame:
-            return "closed by the broker in the middle of an answer"
-        return "closed by the broker" + self.traffic.suspicion
+            return "closed by the broker in the middle of a response"
+        return "closed by the broker" + self.traffic.close_hint
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork(
                 f"the connection to {self.address} was opened in process {self._pid} before fork();"
-                f" make a client of its own in the child"
+                f" create a new client in the child process"
             )
 
 

@@ -1,11 +1,11 @@
-"""Open connections, by key, so that everybody who talks to the same broker for the same purpose shares one.
+"""The connection pool: one open connection per key (a broker and a channel, or a bootstrap address).
 
-A key and an address come in, an open connection goes out: the one at hand if it is alive, belongs to that address
-and its session does not end soon, else a new one. It decides nothing about which broker to ask.
+A key and an address come in, an open connection goes out: the existing one if it is alive, belongs to that address
+and its SASL session does not end soon, else a new one. It does not decide which broker to use.
 
-A signal handler may come in the middle of any step here, and wait for another thread that needs a connection. So there
-is no lock but that of a slot while connecting: dicts and lists are changed by single calls of their methods, which the
-interpreter does not interrupt.
+A signal handler may interrupt any step here and wait for another thread that needs a connection. So the only lock is
+that of a slot, held while connecting. Dicts and lists are changed by single method calls, which CPython does not
+interrupt.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from ottla.net.interrupt import Interrupt, client_closed
 
 _log = logging.getLogger(__name__)
 _SESSION_MARGIN_SECONDS = 10.0
-"""A SASL session that ends sooner is not used for a new request, if it ever was longer than twice that."""
+"""How long before the end of its SASL session a connection is replaced; a quarter of a shorter session."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One key's connection. The lock is held while opening, so that two threads do not open two."""
+    """The connection of one key. The lock is held while connecting, so that two threads do not open two."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     connections: list[Connection] = field(default_factory=list)
-    """One at most. Who takes it out has it."""
+    """At most one. The thread that removes it from the list owns it."""
     replace_at: float | None = None
+    """When its SASL session is about to end, by `time.monotonic`."""
 
 
 class Pool:
@@ -49,10 +50,10 @@ class Pool:
         self._interrupt = Interrupt()
 
     def get(self, key: Hashable, address: Address, *, deadline: Deadline) -> Connection:
-        """An open connection to `address` under `key`."""
+        """Return an open connection to `address` under `key`. Raises `NetworkError` if it cannot be opened."""
         slot = self._slot(key)
         try:
-            # Inside, because Ctrl-C may come when it is acquired and nobody has heard of it.
+            # Inside the try block: Ctrl-C may come right after the lock was acquired.
             if not slot.lock.acquire(timeout=deadline.remaining()):
                 reason = f"another thread was still connecting after {deadline.seconds:.1f} s"
                 raise ConnectFailed(address, reason)
@@ -63,38 +64,38 @@ class Pool:
                 _log.debug("connected to %s", address)
             return connection
         finally:
-            try:  # in place: Ctrl-C may come at the beginning of a function of ours
+            try:  # not in a helper function: Ctrl-C may come at the start of one
                 slot.lock.release()
             except RuntimeError:
-                pass  # this thread did not get it
+                pass  # this thread did not acquire it
 
     def adopt(self, key: Hashable, connection: Connection) -> None:
-        """Puts a connection under `key`, or retires it if there is one already."""
+        """Put a connection under `key`, or retire it if there is one already."""
         try:
             slot = self._slot(key)
         except ConnectionLost:
             connection.close()
             raise
         try:
-            # Not waiting for a thread that is connecting there at the moment: it may have more time than the caller.
-            free = slot.lock.acquire(blocking=False) and all(there.closed for there in tuple(slot.connections))
-            if free:
+            # Without waiting for a thread that is connecting: it may have a later deadline than the caller.
+            is_free = slot.lock.acquire(blocking=False) and all(other.closed for other in tuple(slot.connections))
+            if is_free:
                 self._fill(slot, connection)
             else:
                 self.retire(connection)
         finally:
-            try:  # in place: Ctrl-C may come at the beginning of a function of ours
+            try:  # not in a helper function: Ctrl-C may come at the start of one
                 slot.lock.release()
             except RuntimeError:
-                pass  # this thread did not get it
+                pass  # this thread did not acquire it
 
     def drop(self, key: Hashable, connection: Connection) -> bool:
-        """Takes `connection` from under `key` without closing it; whether it was there."""
-        slot = self._slots.get(key)  # the slot stays: another thread may be about to fill it
+        """Remove `connection` from `key` without closing it. Returns whether it was there."""
+        slot = self._slots.get(key)  # keep the slot: another thread may be about to fill it
         return slot is not None and _removed(slot.connections, connection)
 
     def retire(self, connection: Connection) -> None:
-        """Closes it once its requests are answered: nobody gets it from now on."""
+        """Stop handing out a connection, and close it once its requests are answered."""
         self._retired.append(connection)
         for retired in tuple(self._retired):
             if (self._closed or not (retired.in_flight or retired.unsent_bytes)) and _removed(self._retired, retired):
@@ -106,14 +107,14 @@ class Pool:
         return slot is not None and any(not connection.closed for connection in tuple(slot.connections))
 
     def release(self, belongs: Callable[[Hashable], bool]) -> None:
-        """Closes the connections under these keys; nobody uses them any more."""
+        """Close the connections under these keys, which are no longer used."""
         for key in filter(belongs, tuple(self._slots)):
             slot = self._slots.pop(key, None)
             for connection in tuple(slot.connections) if slot is not None else ():
                 connection.close()
 
     def close(self) -> None:
-        """Closes every connection, also those that are just being opened; none is opened afterwards."""
+        """Close every connection, including those that are being opened. None can be opened afterwards."""
         self._closed = True
         slots, self._slots = self._slots, {}
         self._interrupt.happen()
@@ -140,18 +141,18 @@ class Pool:
     def _usable(self, slot: _Slot, address: Address) -> Connection | None:
         for connection in tuple(slot.connections):
             if not connection.in_flight:
-                connection.pump()  # notices that the broker closed it while it was idle
+                connection.pump()  # notices if the broker closed it while it was idle
             if connection.closed:
                 continue
-            outdated = slot.replace_at is not None and time.monotonic() >= slot.replace_at
-            if not outdated and connection.address == address:
+            is_expiring = slot.replace_at is not None and time.monotonic() >= slot.replace_at
+            if not is_expiring and connection.address == address:
                 return connection
             if _removed(slot.connections, connection):
                 self.retire(connection)
         return None
 
     def _fill(self, slot: _Slot, connection: Connection) -> None:
-        # There is one if a signal handler of this thread has connected while the thread was connecting.
+        # The slot is not empty if a signal handler connected while this thread was connecting.
         before, slot.connections[:] = tuple(slot.connections), [connection]
         slot.replace_at = None
         if connection.expires_at is not None:
@@ -160,13 +161,13 @@ class Pool:
         for replaced in before:
             if not replaced.closed:
                 self.retire(replaced)
-        if self._closed:  # looked at afterwards: either it is seen here, or `close` sees the connection
+        if self._closed:  # checked last: either this thread sees it here, or `close` sees the connection
             connection.close()
             raise client_closed()
 
 
 def _removed(connections: list[Connection], connection: Connection) -> bool:
-    """Whether this call has taken it out."""
+    """Remove a connection. Returns False if another thread has done so."""
     try:
         connections.remove(connection)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Finds the broker that a target means at the moment, from memory or by asking once.
+"""Finds the broker that a target currently means, from the cache or with one request.
 
-Targets come in, brokers go out; what is not there (yet) is a BrokerError, and what led to it is then in doubt, so
-that the caller's next attempt asks again. It does not wait or retry.
+Targets come in, brokers go out. If there is none (yet), it raises `BrokerError` and marks what led to it as stale, so
+that the caller's next attempt asks again. It never waits or retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIND_COORDINATOR = 10
 
 
 class Resolver:
-    """Looks into the directory first, then asks through discovery."""
+    """Looks into the directory first, then sends a request through discovery."""
 
     def __init__(self, *, directory: Directory, discovery: Discovery, request_seconds: float) -> None:
         self._directory = directory
@@ -28,7 +28,7 @@ class Resolver:
         self._request_seconds = request_seconds
 
     def topic(self, name: str, deadline: Deadline) -> Topic:
-        """A topic that exists and has partitions."""
+        """Return a topic. Raises `BrokerError` if it does not exist or has no partitions yet."""
         topic = self._directory.fresh_topic(name)
         if topic is None:
             topic = self._discovery.look(MetadataQuery(frozenset([name])), deadline).topics.get(name)
@@ -39,7 +39,7 @@ class Resolver:
         return topic
 
     def leader(self, target: LeaderOf, deadline: Deadline) -> Broker:
-        """The leader of a partition that has one."""
+        """Return the leader of a partition. Raises `BrokerError` if the partition does not exist or has no leader."""
         topic = self.topic(target.topic, deadline)
         partition = topic.partition(target.partition)
         broker = None if partition is None else self._directory.known.brokers.get(partition.leader)
@@ -53,7 +53,7 @@ class Resolver:
         raise BrokerError(ErrorCode.leader_not_available, f"partition {name}", _replicas(partition.replicas))
 
     def node(self, node_id: int | None, deadline: Deadline) -> Broker | None:
-        """The broker with this id, or the controller for None."""
+        """Return the broker with this id, the controller for None; None if the cluster does not list it."""
         if not self._directory.brokers_are_fresh():
             self._discovery.look(MetadataQuery(), deadline)
         known = self._directory.known
@@ -63,7 +63,7 @@ class Resolver:
         return broker
 
     def coordinator(self, target: CoordinatorOf, deadline: Deadline) -> Broker:
-        """Who coordinates a group or transactional id."""
+        """Return the coordinator of a group or transactional id. Raises `BrokerError` if there is none."""
         broker = self._directory.coordinator(target.kind, target.key)
         if broker is None:
             connection = self._discovery.any_connection(deadline)
@@ -78,14 +78,14 @@ class Resolver:
 
 
 def _coordinator_in(response: Any, target: CoordinatorOf) -> Broker:
-    """From version 4 on (KIP-699) the answer is a list."""
-    listed = getattr(response, "coordinators", (response,))
-    if not listed:
-        raise BrokerError(ErrorCode.coordinator_not_available, str(target), "the answer names no coordinator")
-    found = listed[0]
-    if found.error_code is not ErrorCode.none:
-        raise BrokerError(found.error_code, str(target), getattr(found, "error_message", None))
-    return Broker(int(found.node_id), found.host, int(found.port))
+    """Read a FindCoordinator response; from version 4 on (KIP-699) it is a list."""
+    coordinators = getattr(response, "coordinators", (response,))
+    if not coordinators:
+        raise BrokerError(ErrorCode.coordinator_not_available, str(target), "the response names no coordinator")
+    coordinator = coordinators[0]
+    if coordinator.error_code is not ErrorCode.none:
+        raise BrokerError(coordinator.error_code, str(target), getattr(coordinator, "error_message", None))
+    return Broker(int(coordinator.node_id), coordinator.host, int(coordinator.port))
 
 
 def _replicas(ids: tuple[int, ...]) -> str:

@@ -1,7 +1,7 @@
-"""SASL dialogues: what this side says and how it judges what the broker answers.
+"""The client side of SASL: PLAIN, SCRAM and OAUTHBEARER.
 
-A dialogue is a generator: it yields the bytes to send and is sent the broker's answer, and it ends when both
-sides are satisfied or raises SaslError. No socket and no protocol message is known here.
+A dialogue is a generator: it yields the bytes to send and receives the broker's answer. It ends when both sides
+are satisfied, or raises `SaslError`. It knows no sockets and no Kafka messages.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 Dialogue = Generator[bytes, bytes, None]
 
 MIN_ITERATIONS = 4096
-"""RFC 7677; fewer would let whoever records the exchange guess the password quickly."""
+"""The minimum of RFC 7677. With fewer, an eavesdropper could guess the password quickly."""
 MAX_ITERATIONS = 1_000_000
-"""About a second of work; a hostile server must not be able to ask for more."""
+"""About a second of work. A hostile server must not be able to ask for more."""
 
 
 class SaslError(Exception):
-    """The dialogue failed on this side's judgement; the text says why."""
+    """This side ended the dialogue. The text says why."""
 
 
 def mechanism(sasl: Sasl) -> str:
-    """The name under which brokers know it."""
+    """Return the name of the mechanism in the protocol."""
     match sasl:
         case Plain():
             return "PLAIN"
@@ -42,7 +42,7 @@ def mechanism(sasl: Sasl) -> str:
 
 
 def dialogue(sasl: Sasl) -> Dialogue:
-    """A fresh dialogue for one connection."""
+    """Return a new dialogue for one connection."""
     match sasl:
         case Plain():
             return _plain(sasl)
@@ -57,7 +57,7 @@ def _plain(sasl: Plain) -> Dialogue:
 
 
 def _oauth_bearer(sasl: OAuthBearer) -> Dialogue:
-    """RFC 7628; extensions by KIP-342."""
+    """OAUTHBEARER by RFC 7628, with extensions by KIP-342."""
     try:
         token = sasl.token()
     except Exception as exc:
@@ -66,23 +66,23 @@ def _oauth_bearer(sasl: OAuthBearer) -> Dialogue:
     pairs = "".join(f"{key}={value}\x01" for key, value in sasl.extensions)
     refusal = yield f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
     if refusal:
-        # The server says why as JSON and waits for this byte before it ends the exchange.
+        # The server explains the refusal as JSON and waits for this byte before it ends the exchange.
         yield b"\x01"
         raise SaslError(f"the token was refused: {refusal.decode(errors='replace')}")
 
 
 def _check_token(token: object) -> None:
-    """A control character in it would forge fields of the message. What is wrong is not shown: it may be a secret."""
+    """A control character in a token would forge fields of the message. The error does not show it: it is a secret."""
     if not isinstance(token, str):
         raise SaslError(f"the token callable returned {type(token).__name__}, not str")
     if not token:
         raise SaslError("the token callable returned an empty token")
     if not _TOKEN.fullmatch(token):
-        raise SaslError("the token has other characters than A-Z a-z 0-9 - . _ ~ + / and = at its end (RFC 6750)")
+        raise SaslError("the token has characters other than A-Z a-z 0-9 - . _ ~ + / and = at its end (RFC 6750)")
 
 
 def scram(sasl: Scram, *, nonce: str) -> Dialogue:
-    """RFC 5802 and 7677, without channel binding; like Kafka, names and passwords are used unprepared."""
+    """SCRAM by RFC 5802 and 7677, without channel binding. Like Kafka, without SASLprep of names and passwords."""
     algorithm = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[sasl.mechanism]
     user = sasl.username.replace("=", "=3D").replace(",", "=2C")
     client_first = f"n={user},r={nonce}"
@@ -103,28 +103,28 @@ def scram(sasl: Scram, *, nonce: str) -> Dialogue:
 
 
 def _server_first(message: str, nonce: str) -> tuple[str, bytes, int]:
-    """The whole nonce, the salt and the iteration count of the server's first message."""
-    _refused(message)
-    found = re.fullmatch(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([0-9]{1,9})(?:,.*)?", message)
-    if found is None:
+    """Parse and check the server's first message: the whole nonce, the salt and the iteration count."""
+    _check_refusal(message)
+    match = re.fullmatch(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([0-9]{1,9})(?:,.*)?", message)
+    if match is None:
         raise SaslError("the broker's first SCRAM message is malformed")
-    server_nonce, salt, iterations = found[1], _decode(found[2]), int(found[3])
+    server_nonce, salt, iterations = match[1], _decode(match[2]), int(match[3])
     if not server_nonce.startswith(nonce) or len(server_nonce) == len(nonce):
-        raise SaslError("the broker's SCRAM nonce does not continue ours")
+        raise SaslError("the broker's SCRAM nonce does not extend ours")
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        accepted = f"between {MIN_ITERATIONS} and {MAX_ITERATIONS} are accepted"
-        raise SaslError(f"the broker asks for {iterations} SCRAM iterations, {accepted}")
+        allowed = f"{MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed"
+        raise SaslError(f"the broker asks for {iterations} SCRAM iterations; {allowed}")
     return server_nonce, salt, iterations
 
 
 def _check_server(message: str, signature: bytes) -> None:
-    _refused(message)
-    found = re.fullmatch(r"v=([A-Za-z0-9+/=]+)(?:,.*)?", message)
-    if found is None or not hmac.compare_digest(_decode(found[1]), signature):
+    _check_refusal(message)
+    match = re.fullmatch(r"v=([A-Za-z0-9+/=]+)(?:,.*)?", message)
+    if match is None or not hmac.compare_digest(_decode(match[1]), signature):
         raise SaslError("the broker could not prove that it knows the password: it may be an impostor")
 
 
-def _refused(message: str) -> None:
+def _check_refusal(message: str) -> None:
     if message.startswith("e="):
         raise SaslError(f"the broker refused: {message[2:]}")
 
@@ -140,4 +140,4 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError as exc:
-        raise SaslError("the broker's SCRAM message is not text") from exc
+        raise SaslError("the broker's SCRAM message is not UTF-8 text") from exc

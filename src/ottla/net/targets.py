@@ -1,4 +1,4 @@
-"""Whom a request is for, as values; the cluster finds out which broker that is at the moment."""
+"""The targets of requests, as values. `Cluster` finds out which broker a target currently means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class CoordinatorKind(Enum):
-    """What a coordinator coordinates; the value is the protocol's key type."""
+    """What a coordinator coordinates. The values are the key types of the protocol."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -15,7 +15,7 @@ class CoordinatorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AnyBroker:
-    """Whoever answers."""
+    """Any broker of the cluster."""
 
     def __str__(self) -> str:
         return "any broker"
@@ -23,7 +23,7 @@ class AnyBroker:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The broker that the cluster names as its controller; with KRaft, one that passes requests on to it."""
+    """The broker that metadata names as the controller. With KRaft, it forwards requests to the controller."""
 
     def __str__(self) -> str:
         return "the controller"

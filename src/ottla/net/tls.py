@@ -1,4 +1,8 @@
-"""TLS on the socket of a transport. Imported when it is asked for: OpenSSL takes a while to load."""
+"""A transport with TLS: settings, handshake, sending and receiving.
+
+A connected socket and the settings come in, a `TlsTransport` goes out. Imported only when TLS is configured, because
+loading OpenSSL is slow. It knows nothing of Kafka.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from ottla.net.transport import Transport, poll, reason_of, shut_down
 
 _CHUNK_BYTES = 1 << 18
 _JOIN_BYTES = 1 << 14
-"""TLS has no scatter-gather: smaller buffers are joined into one record instead of one record each."""
+"""TLS has no scatter-gather: smaller buffers are joined into one record instead of sent as one record each."""
 
 
 class TlsTransport(Transport):
@@ -25,9 +29,9 @@ class TlsTransport(Transport):
 
     def __init__(self, sock: ssl.SSLSocket, *, address: Address) -> None:
         super().__init__(sock, address=address)
-        # OpenSSL's state of one connection must not be touched by two threads at once.
+        # Two threads must not use OpenSSL's state of one connection at the same time.
         self._lock = threading.Lock()
-        # What OpenSSL could not write: it must be offered the very same bytes until it has.
+        # What OpenSSL could not write: it must get exactly the same bytes until it has written them.
         self._stuck: bytes | memoryview | None = None
 
     @property
@@ -36,7 +40,7 @@ class TlsTransport(Transport):
         return True
 
     def send(self, buffers: Sequence[memoryview]) -> int:
-        """Sends some of the bytes."""
+        """Send some of the bytes: see `Transport.send`."""
         try:
             with self._lock:
                 if self._stuck is None:
@@ -48,7 +52,7 @@ class TlsTransport(Transport):
             return 0
 
     def receive(self, space: memoryview) -> int | None:
-        """Receives into `space`."""
+        """Receive into `space`: see `Transport.receive`."""
         try:
             with self._lock:
                 return self._socket.recv_into(space[:_CHUNK_BYTES])
@@ -59,7 +63,7 @@ class TlsTransport(Transport):
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """OpenSSL's settings for `tls`; a file that cannot be used is a ConfigError that names it."""
+    """Return the OpenSSL settings for `tls`. Raises `ConfigError`, with its name, if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=None if tls.ca_file is None else os.fspath(tls.ca_file))
     except (OSError, ssl.SSLError) as exc:
@@ -71,14 +75,14 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.load_cert_chain(tls.cert_file, tls.key_file, tls.key_password or "")
         except (OSError, ssl.SSLError) as exc:
             files = f"cert_file={str(tls.cert_file)!r}, key_file={str(tls.key_file)!r}"
-            raise ConfigError(f"Tls({files}) cannot be used as client certificate: {exc}") from exc
+            raise ConfigError(f"Tls({files}) cannot be used as a client certificate: {exc}") from exc
     return context
 
 
 def handshake(
     sock: socket.socket, context: ssl.SSLContext, *, address: Address, deadline: Deadline, interrupt: Interrupt
 ) -> ssl.SSLSocket:
-    """The socket with TLS on it; each failure says what is probably set wrongly."""
+    """Return the socket with TLS on it. Raises `ConnectFailed` or `SecurityMismatch` with the setting to check."""
     try:
         wrapped = context.wrap_socket(sock, server_hostname=address.host, do_handshake_on_connect=False)
     except (OSError, ValueError) as exc:
@@ -109,7 +113,7 @@ def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
 
 def _handshake_error(exc: OSError, address: Address, deadline: Deadline) -> ConnectFailed:
     if isinstance(exc, ssl.SSLCertVerificationError):
-        # OpenSSL's codes for a mismatch of host name and of IP address.
+        # 62 and 64 are OpenSSL's codes for a mismatch of the host name and of the IP address.
         advice = Advice.HOST_NAME if exc.verify_code in (62, 64) else Advice.CA_FILE
         reason = f"the broker's certificate is not accepted: {exc.verify_message}; {advice}"
         return SecurityMismatch(address, reason)
@@ -125,7 +129,7 @@ def _handshake_error(exc: OSError, address: Address, deadline: Deadline) -> Conn
 
 
 def _one_record(buffers: Sequence[memoryview]) -> bytes | memoryview:
-    """The next bytes for one TLS write: the first buffer, or several small ones joined."""
+    """Return the bytes for the next TLS write: the first buffer, or several small ones joined."""
     if len(buffers) == 1 or len(buffers[0]) >= _JOIN_BYTES:
         return buffers[0][:_CHUNK_BYTES]
     joined: list[memoryview] = []

@@ -1,7 +1,7 @@
-"""Where bearer tokens come from: a file that somebody else keeps fresh, or the token endpoint of an OAuth server.
+"""Sources of bearer tokens: a file that another program keeps fresh, or the token endpoint of an OAuth server.
 
-Both are values that can be called, compared and sent to other processes: `OAuthBearer(ClientCredentials(...))`. A
-secret shows in no text.
+Both are values that can be called, compared and sent to other processes: `OAuthBearer(ClientCredentials(...))`. No
+error text shows a secret.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.text import printable, redacted
 
 _KEPT_SHARE = 0.8
-"""Of a token's lifetime: a new connection should not begin with one that is about to end."""
-_LARGEST_ANSWER = 1 << 20
-_TOLD = 300
-"""Characters of an error's description that are passed on."""
+"""The share of its lifetime for which a token is reused: a new connection should not start with one about to expire."""
+_MAX_RESPONSE_BYTES = 1 << 20
+_MAX_DESCRIPTION = 300
+"""How many characters of the server's error description are passed on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """The first line of a file, read for every new connection."""
+    """The first line of a file, read for every new connection. Raises `OttlaError` if the file cannot be read."""
 
     path: Path
 
@@ -48,9 +48,10 @@ class TokenFile:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """A token for `client_id` from the token endpoint at `url` (RFC 6749, section 4.4), kept for most of its lifetime.
+    """A token for `client_id` from the token endpoint at `url` (RFC 6749, section 4.4), reused for most of its life.
 
-    `url` is https, or http on this machine. Without `ca_file` the system's certificate authorities are trusted.
+    `url` must be https, or http on this machine. Without `ca_file` the system's certificate authorities are trusted.
+    Calling it raises `OttlaError` if the endpoint gives no token.
     """
 
     url: str
@@ -70,9 +71,9 @@ class ClientCredentials:
         with _lock:
             token, until = _kept.get(self, ("", 0.0))
             if time.monotonic() >= until:
-                asked = time.monotonic()
+                requested_at = time.monotonic()
                 token, lifetime = self._fetch()
-                _kept[self] = token, asked + _KEPT_SHARE * lifetime
+                _kept[self] = token, requested_at + _KEPT_SHARE * lifetime
             return token
 
     def _fetch(self) -> tuple[str, float]:
@@ -81,18 +82,18 @@ class ClientCredentials:
         request.add_header("Accept", "application/json")
         pair = f"{urllib.parse.quote_plus(self.client_id)}:{urllib.parse.quote_plus(self.client_secret)}"
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
-        place = redacted(self.url)
+        url = redacted(self.url)
         try:
-            with self._opener().open(request, timeout=self.timeout) as answer:
-                return _token(answer.read(_LARGEST_ANSWER))
+            with self._opener().open(request, timeout=self.timeout) as response:
+                return _token(response.read(_MAX_RESPONSE_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                told = _description(error.read(_LARGEST_ANSWER))
-            raise OttlaError(f"the token endpoint {place} answered {error.code}{told}") from error
+                description = _description(error.read(_MAX_RESPONSE_BYTES))
+            raise OttlaError(f"the token endpoint {url} answered {error.code}{description}") from error
         except urllib.error.URLError as error:
-            raise OttlaError(f"the token endpoint {place} cannot be reached: {error.reason}") from error
+            raise OttlaError(f"the token endpoint {url} cannot be reached: {error.reason}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise OttlaError(f"the token endpoint {place} gave no token: {type(error).__name__}: {error}") from error
+            raise OttlaError(f"the token endpoint {url} gave no token: {type(error).__name__}: {error}") from error
 
     def _opener(self) -> urllib.request.OpenerDirector:
         try:
@@ -104,50 +105,50 @@ class ClientCredentials:
 
 _lock = threading.Lock()
 _kept: dict[ClientCredentials, tuple[str, float]] = {}
-"""Tokens and until when they are used, by the monotonic clock."""
-if hasattr(os, "register_at_fork"):
+"""Tokens, and until when to reuse them, by the monotonic clock."""
+if hasattr(os, "register_at_fork"):  # another thread of the parent may have held the lock
     os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
 
 
 def _check_url(url: str) -> None:
     try:
         parts = urllib.parse.urlsplit(url)
-        host, usable = parts.hostname or "", parts.port != 0 and "@" not in parts.netloc
-    except ValueError:  # a port that is no number, an IPv6 address without its bracket
-        host, usable = "", False
-    if not host or not usable or parts.scheme not in ("https", "http"):
+        host, is_usable = parts.hostname or "", parts.port != 0 and "@" not in parts.netloc
+    except ValueError:  # the port is not a number, or an IPv6 address lacks its bracket
+        host, is_usable = "", False
+    if not host or not is_usable or parts.scheme not in ("https", "http"):
         raise ConfigError(f"the token endpoint {redacted(url)!r} is not https://HOST[:PORT]/PATH")
-    if parts.scheme == "http" and not _is_here(host):
+    if parts.scheme == "http" and not _is_loopback(host):
         raise ConfigError(f"the token endpoint {redacted(url)!r} is not https: the secret would be readable on the way")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token endpoint that sends a secret elsewhere is set up wrongly, or is not ours."""
+    """Refuses redirects: a token endpoint that sends the secret elsewhere is misconfigured or hostile."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> NoReturn:
         fp.close()
-        raise urllib.error.URLError(f"it sends on to {printable(redacted(newurl))}, which is not followed")
+        raise urllib.error.URLError(f"it redirects to {printable(redacted(newurl))}, which is not followed")
 
 
-def _token(answer: bytes) -> tuple[str, float]:
-    found = json.loads(answer)
-    if not isinstance(found, dict) or not isinstance(found.get("access_token"), str):
+def _token(body: bytes) -> tuple[str, float]:
+    fields = json.loads(body)
+    if not isinstance(fields, dict) or not isinstance(fields.get("access_token"), str):
         raise ValueError("its answer has no access_token")
-    lifetime = found.get("expires_in")
-    return found["access_token"], float(lifetime) if isinstance(lifetime, int | float) and lifetime > 0 else 0.0
+    lifetime = fields.get("expires_in")
+    return fields["access_token"], float(lifetime) if isinstance(lifetime, int | float) and lifetime > 0 else 0.0
 
 
-def _description(answer: bytes) -> str:
-    """What the server says of an error (RFC 6749, section 5.2)."""
+def _description(body: bytes) -> str:
+    """The server's description of an error (RFC 6749, section 5.2)."""
     try:
-        found = json.loads(answer)
-        told = ": ".join(str(found[name]) for name in ("error", "error_description") if name in found)
+        fields = json.loads(body)
+        text = ": ".join(str(fields[name]) for name in ("error", "error_description") if name in fields)
     except (ValueError, TypeError):
         return ""
-    return f": {printable(told[:_TOLD])}" if told else ""
+    return f": {printable(text[:_MAX_DESCRIPTION])}" if text else ""
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

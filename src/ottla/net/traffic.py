@@ -1,7 +1,8 @@
-"""What is on its way on one line: frames to be sent, requests whose answer is due, and how the line ended.
+"""The shared state of one connection: frames to send, requests in flight, and why the connection ended.
 
-Requests come in and are completed with their answers, or all together with the error that ended the line. Threads may
-share it: it also says who sends and who reads, one thread at a time for each. It sends and receives nothing itself.
+Requests come in and are completed with their responses, or all together with the error that ended the connection.
+Threads share it: it also records which thread sends and which one reads, one at a time for each role. It never sends or
+receives itself.
 """
 
 from __future__ import annotations
@@ -25,49 +26,49 @@ _INTERRUPTED = "interrupted in the middle of a request"
 
 
 class Role:
-    """One of the two jobs on a line that a thread takes and leaves again."""
+    """One of the two roles on a connection, sender or reader, which a thread takes and gives back."""
 
     __slots__ = ("holder", "taken")
 
     def __init__(self) -> None:
         self.taken = False
         self.holder = 0
-        """The thread that has it, or had it last."""
+        """The thread that has the role, or had it last."""
 
 
 class Traffic:
-    """The shared state of one line."""
+    """The shared state of one connection."""
 
     def __init__(self, transport: Transport) -> None:
         self.address = transport.address
         self.completed = 0
         self.lost: str | None = None
-        self.suspicion = ""
-        """Added to the reason when the broker closes the line before it answered anything."""
+        self.close_hint = ""
+        """Added to the reason if the broker closes the connection before its first response."""
         self.sender = Role()
         self.reader = Role()
         self._transport = transport
         self._in_flight = InFlight()
         self._outbox = Outbox()
-        # Guards everything here; never held while sending, polling, waiting or calling back. A signal handler may come
-        # in the middle of a call of its thread.
+        # Guards everything here. Never held while sending, polling, waiting or calling back. Reentrant, because a
+        # signal handler may interrupt a call of its own thread.
         self._lock = threading.RLock()
-        self._midway = False
-        """A request is being queued."""
+        self._is_queuing = False
+        """A request is being put into the queues; a signal handler may see it half done."""
         self._waiters = Waiters()
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answer is due."""
+        """The number of requests without a response."""
         return len(self._in_flight)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the socket has not taken yet."""
+        """The bytes that the socket has not taken yet."""
         return self._outbox.unsent_bytes
 
     def take(self, role: Role) -> bool:
-        """Whether this thread has the role from now on, until `leave`; not if another has it or the line is lost."""
+        """Take the role until `leave`. Returns False if another thread has it, or the connection is lost."""
         with self._lock:
             if role.taken or self.lost is not None:
                 return False
@@ -76,23 +77,24 @@ class Traffic:
             return role.taken
 
     def leave(self, role: Role) -> None:
-        """Gives the role back."""
+        """Give the role back."""
         with self._lock:
             role.taken = False
             self._notify()
         self._transport.leave()
 
     def end_if_kept(self) -> None:
-        """For a thread that was interrupted, and may not have given back what it took: others would wait in vain."""
+        """End the connection if this thread, which was interrupted, still has a role: others would wait in vain."""
         thread = threading.get_ident()
         if any(role.taken and role.holder == thread for role in (self.sender, self.reader)):
             self.lose(_INTERRUPTED)
 
     def wait_beside(self, role: Role, deadline: Deadline, *, unless: Callable[[], bool]) -> None:
-        """Waits for a change while another thread has the role; not if `unless` is true already.
+        """Wait for a change while another thread has the role, unless `unless` is already true.
 
-        Where this thread itself has it, a signal handler came in the middle of a request, or Ctrl-C before a role could
-        be given back: to wait would be in vain, and the line ends. Whoever asks tries again on another one.
+        If this thread itself has the role, it is in a signal handler that interrupted a request, or Ctrl-C came before
+        the role was given back. Waiting would be in vain, so the connection ends, and both requests are retried on
+        another one.
         """
         if role.taken and role.holder == threading.get_ident():
             self.lose(_INTERRUPTED)
@@ -100,82 +102,83 @@ class Traffic:
         self._waiters.wait(deadline.remaining(), unless=lambda: not role.taken or unless())
 
     def queue(self, pending: Pending, frame: Sequence[memoryview]) -> None:
-        """The frame goes out after all that is queued already."""
+        """Queue a frame. Raises `ConnectionLost` if the connection has ended."""
         with self._lock:
             self._queue(pending, frame)
 
     def expect(self, pending: Pending) -> None:
-        """An answer to it is due from now on; whoever says so sends the frame himself.
+        """Expect the response to a request whose frame the caller sends itself.
 
-        Without the lock: a signal handler may come in the middle of it, and wait for a thread that needs the lock.
+        Without the lock: a signal handler may interrupt it and wait for a thread that needs the lock. Raises
+        `ConnectionLost` if the connection has ended.
         """
         self._in_flight.add(pending)
-        # Looked at afterwards: `lose` says so first. Who takes the request out tells of it.
+        # Checked afterwards: `lose` sets `lost` before it drains. The side that removes the request reports it.
         if self.lost is not None and self._in_flight.withdraw(pending):
             raise ConnectionLost(self.address, self.lost)
 
     def queue_if_idle(self, pending: Pending, frame: Sequence[memoryview]) -> bool:
-        """Queues it, unless other frames are still to go out; whether it did."""
+        """Queue a frame if no other is waiting to be sent. Returns whether it did."""
         with self._lock:
-            idle = not self._outbox.unsent_bytes
-            if idle:
+            is_idle = not self._outbox.unsent_bytes
+            if is_idle:
                 self._queue(pending, frame)
-            return idle
+            return is_idle
 
     def next_views(self) -> list[memoryview]:
-        """For the sender: what to send now; empty when nothing is left."""
+        """For the sender: return what to send now, empty if nothing is left."""
         with self._lock:
             return self._outbox.next()
 
     def took(self, count: int) -> list[memoryview]:
-        """For the sender: the socket took `count` bytes; what to send next."""
-        posted: list[Pending] = []
+        """For the sender: record that the socket took `count` bytes, and return what to send next."""
+        finished: list[Pending] = []
         with self._lock:
             if self.lost is not None:
                 return []
-            out = self._outbox.took(count)
+            sent = self._outbox.took(count)
             if self._is_lost():
                 return []
-            now = time.monotonic() if out else 0.0
-            for pending in out:
+            now = time.monotonic() if sent else 0.0
+            for pending in sent:
                 pending.sent = now
                 if pending.reply is Reply.NONE:
                     pending.finish(_NOTHING, None)
-                    posted.append(pending)
-            self.completed += len(posted)
-            if out:
+                    finished.append(pending)
+            self.completed += len(finished)
+            if sent:
                 self._notify()
             views = self._outbox.next()
-        for pending in posted:
+        for pending in finished:
             _call_back(pending)
         return views
 
     def complete(self, frame: memoryview) -> None:
-        """For the reader: an answer has arrived."""
+        """For the reader: complete the request that a response frame answers. Raises `WireError` if it answers none."""
         with self._lock:
             if self.lost is not None:
                 return
-            pending = self._in_flight.meet(frame)
+            pending = self._in_flight.match(frame)
             if self._is_lost():
                 return
             self.completed += 1
-            self.suspicion = ""
+            self.close_hint = ""
             self._notify()
         _call_back(pending)
 
     def late(self) -> Pending | None:
-        """A request whose deadline has passed."""
+        """Return a request whose deadline has passed, or None."""
         now = time.monotonic()
         with self._lock:
             return next((pending for pending in self._waiting() if pending.deadline.at <= now), None)
 
     def soonest(self) -> float:
-        """When the first deadline passes, by the monotonic clock; infinity when nothing waits."""
+        """Return when the first deadline passes, by the monotonic clock; infinity if no request waits."""
         with self._lock:
             return min((pending.deadline.at for pending in self._waiting()), default=float("inf"))
 
     def lose(self, reason: str, *, cause: Exception | None = None, late: Pending | None = None) -> None:
-        """Ends the line, once: `late` has timed out, everybody else has lost the connection."""
+        """End the connection, once. `late` fails with `RequestTimedOut`, all other requests with `ConnectionLost`."""
         with self._lock:
             if self.lost is not None or (late is not None and late.done):
                 return
@@ -192,7 +195,7 @@ class Traffic:
             _call_back(pending)
 
     def _is_lost(self) -> bool:
-        """By now: a signal handler that uses the line in the middle of a request of its thread ends it."""
+        """Check again: a signal handler that uses the connection in the middle of a request of its thread ends it."""
         return self.lost is not None
 
     def _notify(self) -> None:
@@ -200,16 +203,16 @@ class Traffic:
             self._waiters.notify_all()
 
     def _queue(self, pending: Pending, frame: Sequence[memoryview]) -> None:
-        if self._midway:  # what is in flight and what is to be sent are not the same: see `wait_beside`
+        if self._is_queuing:  # in a signal handler: the two queues do not agree. See `wait_beside`
             self.lose(_INTERRUPTED)
         if self.lost is not None:
             raise ConnectionLost(self.address, self.lost)
-        self._midway = True
+        self._is_queuing = True
         if pending.reply is Reply.DUE:
             self._in_flight.add(pending)
         self._outbox.add(pending, frame)
-        self._midway = False
-        if self._is_lost() and not pending.done:  # a signal handler has ended the line before this one was listed
+        self._is_queuing = False
+        if self._is_lost() and not pending.done:  # a signal handler ended the connection before it was queued
             self._in_flight.withdraw(pending)
             self._outbox.drain()
             raise ConnectionLost(self.address, _INTERRUPTED)

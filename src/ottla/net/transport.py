@@ -1,8 +1,7 @@
-"""One TCP socket towards a broker that never blocks longer than a deadline allows; with TLS it is one of `tls.py`.
+"""A TCP connection to a broker that never blocks longer than a deadline allows. `tls.py` has the one with TLS.
 
-Addresses and a deadline come in; a transport comes out on which bytes are sent and received. It knows
-nothing of Kafka's frames. The socket is non-blocking: an operation is tried first, and waited for by polling
-only when it would block.
+An address and a deadline come in, a transport goes out that sends and receives bytes. It knows nothing of Kafka's
+frames. The socket is non-blocking: an operation is tried first, and polled for only if it would block.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ottla.net.waiting import Flag, Total
 
 _KEEPALIVE_IDLE_SECONDS = 60
 MOST_BUFFERS = 512
-"""Buffers handed to one sendmsg; the kernel takes 1024 at most."""
+"""The most buffers in one sendmsg call. The kernel takes 1024 at most."""
 
 IpAddress = tuple[socket.AddressFamily, Any]
 
@@ -35,7 +34,7 @@ class Transport:
     def __init__(self, sock: socket.socket, *, address: Address) -> None:
         self.address = address
         self._socket = sock
-        # No lock: a signal handler may come in the middle of a call, and wait for another thread that makes one.
+        # No lock: a signal handler may interrupt a call and wait for another thread that makes one.
         self._users = Total()
         self._ended = False
 
@@ -43,7 +42,11 @@ class Transport:
     def connect(
         address: Address, *, tls: Tls | None, deadline: Deadline, interrupt: Interrupt | None = None
     ) -> Transport:
-        """TCP to the first of the host's addresses that answers, then the TLS handshake."""
+        """Connect to the first of the host's addresses that answers, then do the TLS handshake.
+
+        Raises `ConnectFailed` (or its `SecurityMismatch`), `ConfigError` for files that cannot be used, and
+        `ConnectionLost` if `interrupt` ends it.
+        """
         interrupt = interrupt or Interrupt()
         if tls is None:
             return Transport(_connected(address, deadline, interrupt), address=address)
@@ -64,13 +67,13 @@ class Transport:
         return False
 
     def fileno(self) -> int:
-        """The file descriptor, for the owner of a select loop."""
+        """Return the file descriptor, for the owner of a select loop."""
         return self._socket.fileno()
 
     def send(self, buffers: Sequence[memoryview]) -> int:
-        """Sends some of the bytes, of at most MOST_BUFFERS, and returns how many; 0 when the socket is full.
+        """Send some of the bytes, of at most MOST_BUFFERS buffers. Returns how many; 0 if the socket is full.
 
-        Bytes that it did not take must come first in the next call; others may then stand behind them.
+        The next call must start with the bytes that were not taken; others may follow.
         """
         try:
             return self._socket.sendmsg(buffers)
@@ -78,40 +81,40 @@ class Transport:
             return 0
 
     def receive(self, space: memoryview) -> int | None:
-        """Receives into `space` and returns how many bytes: None when none are there yet, 0 at the end."""
+        """Receive into `space`. Returns the number of bytes; None if there are none yet, 0 at the end."""
         try:
             return self._socket.recv_into(space)
         except BlockingIOError:
             return None
 
     def wait(self, events: int, seconds: float) -> int:
-        """Waits for `select.POLLIN` or `POLLOUT`, at most `seconds`; the events that came, 0 for none."""
+        """Wait for `select.POLLIN` or `POLLOUT`, at most `seconds`. Returns the events, 0 for none."""
         return poll(self._socket, events, seconds)
 
     def enter(self) -> bool:
-        """A thread is about to use the socket, until it calls `leave`; False when it has ended."""
-        self._users.add(1)  # first this: `end` says that it has ended, and then looks who is there
+        """Register a thread as a user of the socket until `leave`. Returns False if the connection has ended."""
+        self._users.add(1)  # first: `end` sets `_ended` and then looks at the users
         if self._ended:
             self.leave()
             return False
         return True
 
     def leave(self) -> None:
-        """A thread is done with the socket. The last one to leave an ended connection closes it."""
+        """Unregister a thread. The last one to leave an ended connection closes the socket."""
         self._users.add(-1)
         if self._ended and not self._users.value:
             self._socket.close()
 
     def end(self) -> None:
-        """Ends the connection for both sides and wakes whoever waits on it."""
+        """End the connection for both sides and wake the threads that wait on it."""
         self._ended = True
         shut_down(self._socket)
-        # Not under a thread that polls it: the number of a closed descriptor may be another's at once.
+        # Not while a thread polls it: the number of a closed descriptor may be reused at once.
         if not self._users.value:
             self._socket.close()
 
     def abandon(self) -> None:
-        """Closes this process's descriptor without a word to the other side: a parent process uses it, too."""
+        """Close only this process's descriptor: the parent process may still use the connection."""
         self._socket.close()
 
 
@@ -127,15 +130,15 @@ def _connected(address: Address, deadline: Deadline, interrupt: Interrupt) -> so
 
 
 def _connect_any(address: Address, deadline: Deadline, interrupt: Interrupt) -> socket.socket:
-    """Tries every address of the host in turn; each gets its share of the time that is left."""
+    """Try the addresses of the host in turn. Each gets an equal share of the remaining time."""
     reasons: list[str] = []
-    found = _resolve(address, deadline, interrupt)
-    for position, (family, ip_address) in enumerate(found):
-        share = deadline.sooner(deadline.remaining() / (len(found) - position))
+    ip_addresses = _resolve(address, deadline, interrupt)
+    for position, (family, ip_address) in enumerate(ip_addresses):
+        share = deadline.sooner(deadline.remaining() / (len(ip_addresses) - position))
         try:
             return _connect_one(family, ip_address, deadline=share, interrupt=interrupt)
         except OSError as exc:
-            name = f"{ip_address[0]}: " if len(found) > 1 else ""
+            name = f"{ip_address[0]}: " if len(ip_addresses) > 1 else ""
             reasons.append(f"{name}{reason_of(exc, share)}")
     raise ConnectFailed(address, "no TCP connection: " + "; ".join(reasons))
 
@@ -155,7 +158,7 @@ def _connect_one(
             if code:
                 raise OSError(code, os.strerror(code))
             if sock.getsockname() == sock.getpeername():
-                # Linux lets a client whose own port happens to be the target's connect to itself.
+                # On Linux a client whose own port happens to be the target's can connect to itself.
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     except BaseException:
         sock.close()
@@ -164,7 +167,7 @@ def _connect_one(
 
 
 def _resolve(address: Address, deadline: Deadline, interrupt: Interrupt) -> list[IpAddress]:
-    """The host's addresses. The system's resolver has no deadline, so a name is looked up in a thread."""
+    """Return the IP addresses of the host. The system's resolver has no timeout, so names are resolved in a thread."""
     outcome: list[list[IpAddress] | Exception] = []
     done = Flag()
 
@@ -178,7 +181,7 @@ def _resolve(address: Address, deadline: Deadline, interrupt: Interrupt) -> list
     if _is_literal(address.host):
         look_up()
     else:
-        # It cannot be interrupted: when it is late it is left to end by itself, hence a daemon.
+        # It cannot be interrupted. A late one is abandoned, hence a daemon thread.
         threading.Thread(target=look_up, name=f"resolve {address.host}", daemon=True).start()
         with interrupt.ends(done.set):
             done.wait(deadline.remaining())
@@ -200,32 +203,32 @@ def _is_literal(host: str) -> bool:
 
 
 def _look_up(address: Address) -> list[IpAddress]:
-    # Python loads tables of Unicode for any text here, but takes bytes as they are.
+    # For text, Python loads its Unicode tables here; bytes it takes as they are.
     host = address.host.encode() if address.host.isascii() else address.host
-    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
-    return [(family, ip_address) for family, _, _, _, ip_address in found]
+    infos = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+    return [(family, ip_address) for family, _, _, _, ip_address in infos]
 
 
 def reason_of(exc: OSError, deadline: Deadline) -> str:
-    """Why the system refused, in words."""
+    """Return the reason of a system error as text."""
     if isinstance(exc, TimeoutError) and exc.errno is None:
         return f"no answer within {deadline.seconds:.1f} s"
     return (exc.strerror or str(exc)).lower()
 
 
 def poll(sock: socket.socket, events: int, seconds: float) -> int:
-    """Waits for events on a socket, at most `seconds`; those that came, 0 for none."""
+    """Wait for events on a socket, at most `seconds`. Returns the events, 0 for none."""
     poller = select.poll()
     poller.register(sock, events)
-    # Rounded up: a poll of 0 ms just before the deadline would spin.
+    # Milliseconds, rounded up: a poll of 0 ms just before the deadline would spin.
     ready = poller.poll(int(seconds * 1000) + 1 if seconds > 0 else 0)
     return ready[0][1] if ready else 0
 
 
 def shut_down(sock: socket.socket) -> None:
-    """Ends the connection, also one that is not there yet, and wakes whoever polls it."""
+    """Shut down a connection, even one that is being opened, and wake the threads that poll it."""
     with contextlib.suppress(OSError):
-        # Of the plain socket: SSLSocket.shutdown would drop the TLS state under another thread's feet.
+        # The method of the plain socket: SSLSocket.shutdown would drop the TLS state that another thread is using.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

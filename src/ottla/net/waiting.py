@@ -1,11 +1,11 @@
-"""Waiting and counting between threads without a lock that an interrupt could leave in a wrong state.
+"""Waiting and counting across threads, safe against Ctrl-C and signal handlers.
 
-`threading.Event` and `Condition` share one lock between those who wait and the one who wakes them. A Ctrl-C in the
-middle of a wait can leave it acquired, or released in the hands of the other side: then the thread that wakes dies of a
-RuntimeError, or waits for ever. And a signal handler runs in the middle of whatever its thread does: it waits for ever
-for a lock that the interrupted code holds. So nothing here holds a lock over more than one step of the interpreter:
-each waiter has a lock of its own, which the other side only releases, and lists and deques are changed by single calls
-of their methods, which the interpreter does not interrupt.
+`threading.Event` and `Condition` share one lock between the waiting threads and the one that wakes them. Ctrl-C in the
+middle of a wait can leave that lock acquired, or released while the other side holds it: then the waking thread dies of
+a `RuntimeError`, or blocks forever. A signal handler, too, runs in the middle of whatever its thread does, and blocks
+forever on a lock that the interrupted code holds. So nothing here holds a lock for more than one step of the
+interpreter: each waiter has a lock of its own, which the other side only releases, and lists and deques are changed by
+single method calls, which CPython does not interrupt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.config import LONGEST
 
 
 class Waiters:
-    """Threads that wait for a change. The change comes first, then `notify_all`."""
+    """Threads that wait for a change. Make the change first, then call `notify_all`."""
 
     __slots__ = ("_locks",)
 
@@ -30,19 +30,19 @@ class Waiters:
         return len(self._locks)
 
     def wait(self, seconds: float | None, *, unless: Callable[[], bool]) -> None:
-        """Waits for the next `notify_all`, at most for so long; not at all if `unless` is true by now."""
+        """Wait for the next `notify_all`, at most `seconds` (None: no limit), unless `unless` is already true."""
         lock = threading.Lock()
         lock.acquire()
         self._locks.append(lock)
         try:
-            # First listed, then looked: a change before the look is seen, one after it finds the lock.
+            # First register, then check: a change before the check is seen, one after it finds the lock.
             if not unless():
                 lock.acquire(timeout=LONGEST if seconds is None else min(max(0.0, seconds), LONGEST))
         finally:
             self._forget(lock)
 
     def notify_all(self) -> None:
-        """Those who wait look again."""
+        """Wake all waiting threads."""
         for lock in tuple(self._locks):
             try:
                 lock.release()
@@ -54,11 +54,11 @@ class Waiters:
         try:
             self._locks.remove(lock)
         except ValueError:
-            pass  # the other side has
+            pass  # the other side has removed it
 
 
 class Flag:
-    """Like `threading.Event`, but for `clear`: once set, it stays so."""
+    """Like `threading.Event`, but without `clear`."""
 
     __slots__ = ("_is_set", "_waiters")
 
@@ -67,26 +67,26 @@ class Flag:
         self._waiters = Waiters()
 
     def is_set(self) -> bool:
-        """Whether it was set."""
+        """Whether the flag is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Whoever waits goes on."""
+        """Set the flag and wake all waiting threads."""
         self._is_set = True
         self._waiters.notify_all()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits until it is set, at most for so long; whether it is."""
+        """Wait until the flag is set, at most `seconds` (None: no limit). Returns whether it is set."""
         if not self._is_set:
             self._waiters.wait(seconds, unless=self.is_set)
         return self._is_set
 
 
 class Total:
-    """A sum that any thread adds to, also a signal handler in the middle of another addition.
+    """A sum that any thread may add to, even a signal handler in the middle of another addition.
 
     `total += amount` is three steps, between which another addition can get lost. Here an amount is put into a queue,
-    and taking it out and adding it is one call: of an iterator that runs without the interpreter.
+    and one call takes it out and adds it: `next` of an iterator that is implemented in C.
     """
 
     __slots__ = ("_amounts", "_sums")
@@ -96,7 +96,7 @@ class Total:
         self._sums = itertools.accumulate(iter(self._amounts.popleft, None))
 
     def add(self, amount: int) -> int:
-        """Adds, and tells the sum."""
+        """Add an amount and return the sum."""
         self._amounts.append(amount)
         while True:
             try:
@@ -108,7 +108,7 @@ class Total:
     def value(self) -> int:
         """The sum."""
         total = self.add(0)
-        while self._amounts:  # those of threads that were interrupted before they could add them
+        while self._amounts:  # from threads that were interrupted before they could add them
             try:
                 total = next(self._sums)
             except IndexError:

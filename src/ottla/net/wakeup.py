@@ -1,6 +1,6 @@
-"""Wakes a loop that waits for sockets, from any thread.
+"""Wakes a loop that polls sockets, from any thread.
 
-Ringing is cheap while the loop is awake: it only leaves a mark, which the loop sees before it goes to sleep.
+Ringing is cheap while the loop is awake: it only sets a flag, which the loop checks before it goes to sleep.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _MANY = 1 << 12
 
 
 class Wakeup:
-    """One loop listens, anybody rings. It opens its sockets when the loop first asks for one to poll."""
+    """One loop listens, any thread rings. The sockets are opened at the first call of `fileno`."""
 
     def __init__(self) -> None:
         self._sockets: tuple[socket.socket, socket.socket] | None = None
@@ -20,37 +20,37 @@ class Wakeup:
         self._is_closed = False
 
     def fileno(self) -> int:
-        """To poll, before `may_sleep`; -1 when it is closed."""
+        """Return the descriptor to poll, -1 if closed. Call it before `may_sleep`."""
         if self._sockets is None:
             self._sockets = socket.socketpair()
-            for one in self._sockets:
-                one.setblocking(False)
-        if self._is_closed:  # also if another thread did it just now
+            for sock in self._sockets:
+                sock.setblocking(False)
+        if self._is_closed:  # another thread may have closed it just now
             self.close()
         return self._sockets[0].fileno()
 
     def ring(self) -> None:
-        """The loop looks again."""
-        self._rung = True  # first this: the loop looks at it after it has said that it sleeps
-        # Only the loop says that it is awake. A thread that said so first could be interrupted before it sends, by a
-        # signal handler that rings and waits, and the loop would sleep on.
+        """Wake the loop."""
+        self._rung = True  # first: the loop checks it after it has set `_asleep`
+        # Only the loop clears `_asleep`. If this thread did, a signal handler that rings and waits could interrupt it
+        # before it sends, and the loop would sleep on.
         if self._asleep and self._sockets is not None:
             try:
                 self._sockets[1].send(b"!")
             except OSError:
-                pass  # full: it wakes anyway; or closed: nobody is there
+                pass  # full, so the loop wakes anyway; or closed, so there is no loop
 
     def listen(self) -> None:
-        """The loop is awake and about to look at everything."""
+        """For the loop: start a turn. What is rung from now on is seen before the next sleep."""
         self._asleep = self._rung = False
 
     def may_sleep(self) -> bool:
-        """Whether nobody has rung since `listen`; from now on ringing wakes the poll."""
+        """For the loop: from now on ringing wakes the poll. Returns False if it was rung since `listen`."""
         self._asleep = True
         return not self._rung
 
     def awake(self, *, is_readable: bool) -> None:
-        """The poll is over; takes what has made the descriptor readable, if it was."""
+        """For the loop: the poll is over. Empties the socket if the descriptor was readable."""
         self._asleep = False
         if is_readable and self._sockets is not None:
             try:
@@ -59,24 +59,24 @@ class Wakeup:
                 pass
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close the sockets: the loop has ended."""
         self._is_closed = True
-        for one in self._sockets or ():
-            one.close()
+        for sock in self._sockets or ():
+            sock.close()
 
 
 class Wakeups:
-    """Wakes whichever of two threads drives a loop: each listens to a wakeup of its own, callers ring both."""
+    """Wakes whichever of two threads drives a loop: each listens to a wakeup of its own, `ring` rings both."""
 
     def __init__(self, first: Wakeup, second: Wakeup) -> None:
         self._both = first, second
 
     def ring(self) -> None:
-        """The loop looks again."""
+        """Wake the loop."""
         for wakeup in self._both:
             wakeup.ring()
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close both: the loop has ended."""
         for wakeup in self._both:
             wakeup.close()

@@ -1,7 +1,7 @@
-"""What a transactional producer says to the coordinator of its transactions, one function for each message.
+"""The requests of a transactional producer to the coordinator of its transactions, one function per message.
 
-A cluster and a producer's identity come in; the answer is judged, retried where that helps, and errors that mean that
-another producer took over become `Fenced`. No state is kept here.
+A cluster and a producer's identity come in. Answers are checked and requests retried where that helps; errors that mean
+that another producer took over become `Fenced`. It keeps no state.
 """
 
 from __future__ import annotations
@@ -29,56 +29,56 @@ _TAKEN_OVER = {
     ErrorCode.invalid_producer_id_mapping,
 }
 LONGEST_TIMEOUT = 2_147_483
-"""Seconds: the protocol has milliseconds of 31 bits."""
+"""Seconds: the protocol counts milliseconds in 31 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction whose records are all acknowledged: whoever has this, in any process, can commit or abort it."""
+    """A transaction whose records are all acknowledged. Any process that has this token can commit or abort it."""
 
     transactional_id: str
     producer_id: int
     epoch: int
     empty: bool = False
-    """Nothing was sent in it, so that there is nothing to end."""
+    """Nothing was sent in it, so there is nothing to end."""
 
 
-def add_partitions(cluster: Cluster, who: PreparedTransaction, partitions: Collection[TopicPartition]) -> None:
-    """These partitions take part in the transaction."""
+def add_partitions(cluster: Cluster, transaction: PreparedTransaction, partitions: Collection[TopicPartition]) -> None:
+    """Add partitions to the transaction."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
     fields = {
-        "v3_and_below_transactional_id": who.transactional_id,
-        "v3_and_below_producer_id": who.producer_id,
-        "v3_and_below_producer_epoch": who.epoch,
-        "v3_and_below_topics": [{"name": name, "partitions": listed} for name, listed in topics.items()],
+        "v3_and_below_transactional_id": transaction.transactional_id,
+        "v3_and_below_producer_id": transaction.producer_id,
+        "v3_and_below_producer_epoch": transaction.epoch,
+        "v3_and_below_topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
     }
 
     def check(response: Any) -> None:
         for topic in response.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
-                _judge(row.partition_error_code, f"adding {topic.name}-{row.partition_index} to the transaction")
+                _raise_for(row.partition_error_code, f"adding {topic.name}-{row.partition_index} to the transaction")
 
-    _call(cluster, who, _ADD_PARTITIONS, fields, check, what="adding partitions to a transaction")
+    _call(cluster, transaction, _ADD_PARTITIONS, fields, check, what="adding partitions to a transaction")
 
 
-def add_offsets(cluster: Cluster, who: PreparedTransaction, group: str) -> None:
-    """Offsets of this group are committed with the transaction."""
+def add_offsets(cluster: Cluster, transaction: PreparedTransaction, group: str) -> None:
+    """Announce that offsets of this group are committed with the transaction."""
     fields = {
-        "transactional_id": who.transactional_id,
-        "producer_id": who.producer_id,
-        "producer_epoch": who.epoch,
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
         "group_id": group,
     }
     what = f"adding offsets of group {group} to a transaction"
-    _call(cluster, who, _ADD_OFFSETS, fields, lambda response: _judge(response.error_code, what), what=what)
+    _call(cluster, transaction, _ADD_OFFSETS, fields, lambda response: _raise_for(response.error_code, what), what=what)
 
 
 def commit_offsets(
-    cluster: Cluster, who: PreparedTransaction, member: GroupMember, offsets: Mapping[TopicPartition, int]
+    cluster: Cluster, transaction: PreparedTransaction, member: GroupMember, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """The offsets, which count when the transaction is committed."""
+    """Send the offsets. They count when the transaction is committed."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
         row = {
@@ -89,10 +89,10 @@ def commit_offsets(
         }
         topics.setdefault(topic, []).append(row)
     fields = {
-        "transactional_id": who.transactional_id,
+        "transactional_id": transaction.transactional_id,
         "group_id": member.group,
-        "producer_id": who.producer_id,
-        "producer_epoch": who.epoch,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
         "generation_id": member.generation,
         "member_id": member.member_id,
         "group_instance_id": member.instance_id,
@@ -103,21 +103,21 @@ def commit_offsets(
         for topic in response.topics:
             for row in topic.partitions:
                 what = f"committing the offset of {topic.name}-{row.partition_index} for group {member.group}"
-                _judge(row.error_code, what)
+                _raise_for(row.error_code, what)
 
     what = f"committing offsets of group {member.group} in a transaction"
     target = CoordinatorOf(CoordinatorKind.GROUP, member.group)
-    _call(cluster, who, _OFFSET_COMMIT, fields, check, what=what, target=target)
+    _call(cluster, transaction, _OFFSET_COMMIT, fields, check, what=what, target=target)
 
 
-def end(cluster: Cluster, who: PreparedTransaction, *, commit: bool, deadline: Deadline | None = None) -> bool:
-    """Commits or aborts. Doing the same twice is no error. Tells whether an answer was lost on the way."""
+def end(cluster: Cluster, transaction: PreparedTransaction, *, commit: bool, deadline: Deadline | None = None) -> bool:
+    """Commit or abort. Doing the same twice is no error. Returns whether an answer was lost on the way."""
     verb = "committing" if commit else "aborting"
-    what = f"{verb} the transaction of {who.transactional_id}"
+    what = f"{verb} the transaction of {transaction.transactional_id}"
     fields = {
-        "transactional_id": who.transactional_id,
-        "producer_id": who.producer_id,
-        "producer_epoch": who.epoch,
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
         "committed": commit,
     }
     lost: list[OttlaError] = []
@@ -127,30 +127,30 @@ def end(cluster: Cluster, who: PreparedTransaction, *, commit: bool, deadline: D
             lost.append(error)
 
     def check(response: Any) -> None:
-        _judge(response.error_code, what)
+        _raise_for(response.error_code, what)
 
-    _call(cluster, who, _END, fields, check, what=what, deadline=deadline, retrying=retrying)
+    _call(cluster, transaction, _END, fields, check, what=what, deadline=deadline, retrying=retrying)
     return bool(lost)
 
 
-def is_ongoing(cluster: Cluster, who: PreparedTransaction) -> bool:
-    """Whether the transaction of this very epoch was begun, and nobody has asked to end it."""
+def is_ongoing(cluster: Cluster, transaction: PreparedTransaction) -> bool:
+    """Whether the transaction of this very epoch was begun and is not being ended."""
 
     def check(response: Any) -> bool:
         state = response.transaction_states[0]
         if state.error_code is ErrorCode.transactional_id_not_found:
             return False
-        _judge(state.error_code, f"describing the transaction of {who.transactional_id}")
-        is_ours = (state.producer_id, state.producer_epoch) == (who.producer_id, who.epoch)
+        _raise_for(state.error_code, f"describing the transaction of {transaction.transactional_id}")
+        is_ours = (state.producer_id, state.producer_epoch) == (transaction.producer_id, transaction.epoch)
         return bool(is_ours and state.transaction_state == "Ongoing")
 
-    fields = {"transactional_ids": [who.transactional_id]}
-    return bool(_call(cluster, who, _DESCRIBE, fields, check, what="describing a transaction"))
+    fields = {"transactional_ids": [transaction.transactional_id]}
+    return bool(_call(cluster, transaction, _DESCRIBE, fields, check, what="describing a transaction"))
 
 
 def _call(
     cluster: Cluster,
-    who: PreparedTransaction,
+    transaction: PreparedTransaction,
     api: int,
     fields: dict[str, Any],
     check: Callable[[Any], Any],
@@ -160,17 +160,24 @@ def _call(
     deadline: Deadline | None = None,
     retrying: Callable[[OttlaError], None] | None = None,
 ) -> Any:
+    """Send one request to a coordinator, by default that of the transactional id, and return what `check` makes of the
+    answer.
+
+    Raises `Fenced` and `TransactionFailed` as `fencing` describes, and other errors of the call unchanged.
+    """
+
     def build(version_of: VersionOf) -> messages.Message:
         version = version_of(api, highest=_HIGHEST.get(api))
         message: messages.Message = messages.compose(messages.request_type(api, version), fields)
         return message
 
-    where = target or CoordinatorOf(CoordinatorKind.TRANSACTION, who.transactional_id)
-    with fencing(who.transactional_id):
+    where = target or CoordinatorOf(CoordinatorKind.TRANSACTION, transaction.transactional_id)
+    with fencing(transaction.transactional_id):
         return cluster.call(where, build, check=check, what=what, deadline=deadline, retrying=retrying)
 
 
-def _judge(code: ErrorCode, what: str) -> None:
+def _raise_for(code: ErrorCode, what: str) -> None:
+    """Raises `BrokerError` unless the code is 0."""
     if code is not ErrorCode.none:
         raise BrokerError(code, what)
 
@@ -190,7 +197,7 @@ def taken_over(transactional_id: str, cause: OttlaError) -> Fenced:
 
 @contextmanager
 def fencing(transactional_id: str) -> Iterator[None]:
-    """Errors that mean that somebody else took over are said so."""
+    """Turn errors that mean a takeover into `Fenced`, and an invalid state into `TransactionFailed`."""
     try:
         yield
     except BrokerError as error:

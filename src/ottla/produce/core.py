@@ -1,9 +1,9 @@
-"""What a producer decides: what is sent where and when, what an answer means, what is given up and why.
+"""Decides what a producer sends, where and when, what each answer means, and what it gives up.
 
-Events come in as calls (records handed over, topics looked up, brokers up or down, answers, lost connections, time),
-and effects go out as values, to be carried out in order: send, connect, look up, ask for an identity, read the end of a
-log, put on disk, settle, report. No thread, socket, disk or clock: `sender.py` drives it in a producer, and simulated
-histories in the tests.
+Events come in as method calls: records handed over, metadata, brokers up or down, answers, lost connections, time.
+Effects go out as values, which the owner carries out in order: send, connect, look up metadata, request a producer id,
+read the end of a log, write to disk, settle, report. This module has no thread, socket, disk or clock. `sender.py`
+drives it in a producer; the tests drive it in simulated histories.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.model import TopicPartition
 from ottla.net.refresh import MetadataRefresh
 from ottla.produce import topics
 from ottla.produce.delivery import Outcome
-from ottla.produce.hook import cut
+from ottla.produce.hook import split_batch
 from ottla.produce.lane import LAST_EPOCH, Lane, Verdict, verdict_on
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.packing import Settle, Topic, shrink
@@ -30,12 +30,13 @@ from ottla.produce.topics import Report, Topics
 from ottla.wire.produce import Produced
 
 MOST_REQUESTS = 5
-"""In flight to one broker: it works on one at a time, the others wait in its socket."""
+"""Requests in flight to one broker. A broker works on one at a time; the others wait in its socket."""
 MOST_REQUEST_BYTES = 8 << 20
+"""From this size on a request takes no more batches."""
 _DISK_SECONDS = 0.1
-"""How long a lane waits before it tries a disk again that refused."""
+"""Backoff of a lane after the disk refused a write."""
 _OPEN_SECONDS = 1.0
-"""How long a batch that cannot be sent stays open: all its records have the deadline of the first one."""
+"""How long a batch that cannot be sent stays open. All its records have the deadline of the first one."""
 _ABSENT = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -44,74 +45,77 @@ _ABSENT = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""Errors after which a batch is certainly not in the log."""
+"""Error codes after which the batch is certainly not in the log."""
 _NEVER = math.inf
+"""A time that does not come."""
 
 
 # Effects
 
 
 class Carried(NamedTuple):
-    """A batch in a request."""
+    """A batch in a request, with its topic and lane."""
 
     topic: Topic
     lane: Lane
     batch: Outgoing
 
 
-class Caller:
-    """Stands for a caller who sends a record himself, as long as his request is known to anybody."""
+class CallerToken:
+    """Identifies a caller who sends a record itself. Its lifetime is that of the request."""
 
     __slots__ = ("__weakref__",)
 
 
 class Send(NamedTuple):
-    """A request to a broker: one batch of each partition. `answered`, `posted` or `lost` must follow."""
+    """A request to one broker, with one batch per partition. `answered`, `posted` or `lost` must follow."""
 
     broker: int
     acks: int
     carried: Mapping[TopicPartition, Carried]
-    caller: Caller | None = None
+    caller: CallerToken | None = None
 
 
 class Connect(NamedTuple):
-    """There is something to send to this broker, which is not connected. `link_changed` follows."""
+    """Connect to this broker: there are batches to send to it. `link_changed` follows."""
 
     broker: int
 
 
 class Identify(NamedTuple):
-    """A producer id is needed. `identified` or `not_identified` must follow."""
+    """Request a producer id. `identified` or `not_identified` must follow."""
 
 
 class Search(NamedTuple):
-    """Where in a log to look: from `floor` on, or, if that is -1 or not in the log, from the first record that is as
-    old as the batches."""
+    """Where to search a log.
 
-    at: TopicPartition
+    From `floor`, or, if that is -1 or not in the log, from the first record as old as the batches.
+    """
+
+    tp: TopicPartition
     floor: int
     created: float
     timestamp_ms: int
 
 
 class ReadTail(NamedTuple):
-    """The end of a log has to be searched for batches. `tail_read` or `tail_not_read` must follow."""
+    """Search the end of a log for these batches. `tail_read` or `tail_not_read` must follow."""
 
     topic: Topic
     lane: Lane
     search: Search
-    wanted: Mapping[Identity, int]
+    counts: Mapping[Identity, int]
 
 
 class Store(NamedTuple):
-    """A batch must be on disk before it is sent. `stored`, `not_stored` or `damaged` must follow at once."""
+    """Write a batch to disk before it is sent. `stored`, `not_stored` or `damaged` must follow at once."""
 
     lane: Lane
     batch: Outgoing
 
 
 class Replace(NamedTuple):
-    """A batch goes on as its parts: on disk, too, if it is there."""
+    """Replace a batch by its parts, on disk too if it is there."""
 
     lane: Lane
     whole: Outgoing
@@ -124,8 +128,8 @@ Effect = Send | Connect | Identify | ReadTail | Store | Replace | Join | topics.
 # State
 
 
-class _Peer:
-    """A broker, as far as sending is concerned."""
+class _BrokerState:
+    """What the core knows of one broker's connection."""
 
     __slots__ = ("away_since", "error", "is_up", "requests")
 
@@ -141,11 +145,11 @@ class _Peer:
 
 
 class Core:
-    """The decisions of one producer. Its owner is one thread, which carries out `effects` after every call."""
+    """The decisions of one producer. One thread owns it and carries out `effects` after every call."""
 
     def __init__(
         self,
-        watch: MetadataRefresh,
+        refresh: MetadataRefresh,
         *,
         retry: Retry,
         chance: random.Random,
@@ -153,17 +157,18 @@ class Core:
         gate: Gate | None = None,
         compress: topics.Compress | None = None,
     ) -> None:
+        # `Topics` appends to it as well, so that effects stay in the order in which things happen.
         self.effects: deque[Effect] = deque()
-        self.topics = Topics(watch, self.effects, compress=compress)
+        self.topics = Topics(refresh, self.effects, compress=compress)
         self.account = self.topics.account
         self.is_reporting = True
-        """Whether anybody wants to know what is sent."""
-        self._watch = watch
+        """Whether to report batches as they are sent: only if an event sink wants to know."""
+        self._refresh = refresh
         self._retry = retry
-        self._chance = chance
+        self._random = chance
         self._spooling = spooling
         self._gate = gate
-        self._peers: dict[int, _Peer] = {}
+        self._brokers: dict[int, _BrokerState] = {}
         self._producer: tuple[int, int] | None = None
         """Producer id and epoch for lanes that have none."""
         self._identifying = False
@@ -173,13 +178,13 @@ class Core:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to send or to wait for."""
-        return not self.topics.active and not self.topics.are_waiting
+        """Whether there is nothing to send and nothing to wait for."""
+        return not self.topics.active and not self.topics.has_waiting
 
     @property
-    def flying(self) -> int:
-        """Batches under way."""
-        return sum(lane.flying for _, lane in self.topics.lanes)
+    def in_flight(self) -> int:
+        """How many batches were sent and are not answered yet."""
+        return sum(lane.in_flight for _, lane in self.topics.lanes)
 
     @property
     def is_transactional(self) -> bool:
@@ -187,56 +192,60 @@ class Core:
         return self._gate is not None
 
     def _lanes(self) -> list[tuple[Topic, Lane]]:
-        """Those with something to send or to wait for, every batch in their lines complete."""
+        """The active lanes, with every batch in their queues compressed."""
         self.topics.finish_sealing()
         return self.topics.lanes
 
     def next_at(self) -> float:
-        """When `dispatch` or `look` has something to do, if nothing else happens."""
-        return min(self._next_at, self.topics.next_look())
+        """When `dispatch` or `Topics.request_metadata` next has something to do."""
+        return min(self._next_at, self.topics.next_lookup())
 
     # Brokers
 
     def link_changed(self, broker: int, *, is_up: bool, away_since: float | None, error: OttlaError | None) -> None:
-        """A broker is connected, or not; it is away if it could not be reached. Its partitions may move, and records
-        without a key avoid them."""
-        peer = self._peers.setdefault(broker, _Peer())
-        peer.is_up, peer.away_since, peer.error = is_up, away_since, error
+        """Record that a broker's connection came up or went down.
+
+        `away_since` is set if the broker could not be reached. Then its partitions may move, and records without a key
+        avoid them.
+        """
+        state = self._brokers.setdefault(broker, _BrokerState())
+        state.is_up, state.away_since, state.error = is_up, away_since, error
         is_away = away_since is not None
         self.topics.broker_changed(broker, is_away=is_away)
         if not is_up and not is_away and self.topics.leads(broker):
-            self.effects.append(Connect(broker))  # was it idleness, or is the broker gone?
+            self.effects.append(Connect(broker))  # find out whether the broker closed an idle connection or is gone
 
-    def _peer(self, broker: int) -> _Peer | None:
-        """A broker that metadata has named."""
-        if broker not in self._peers and broker in self.topics.brokers:
-            self._peers[broker] = _Peer()
-        return self._peers.get(broker)
+    def _broker_state(self, broker: int) -> _BrokerState | None:
+        """The state of a broker, if metadata has named it."""
+        if broker not in self._brokers and broker in self.topics.brokers:
+            self._brokers[broker] = _BrokerState()
+        return self._brokers.get(broker)
 
     # Identity
 
     def identified(self, producer_id: int, epoch: int = 0) -> None:
-        """Lanes that have no identity number their batches under this one."""
+        """Set the producer id for lanes that have none."""
         self._identifying = False
         self._producer = producer_id, epoch
 
     def not_identified(self, error: OttlaError, now: float) -> None:
-        """It is asked for again, after a while."""
+        """Schedule another request for a producer id."""
         self._identifying = False
-        self._watch.error = error
+        self._refresh.error = error
         self._identify_at = now + self._retry.maximum
 
     def start_over(self, producer_id: int, epoch: int) -> None:
-        """Batches are numbered under this identity from now on, in every partition."""
+        """Number batches under this identity from now on, in every partition."""
         self._producer = producer_id, epoch
         for topic in self.topics.all():
             for lane in topic.lanes.values():
                 lane.start_over()
 
     def forget_idle(self, now: float, *, seconds: float) -> None:
-        """Topics to which nothing was sent for so long are not asked for any more, and take no memory.
+        """Forget topics that were not used for this many seconds: they are no longer looked up and take no memory.
 
-        Not of a transactional producer: the numbers of its lanes are the coordinator's, and go on.
+        A transactional producer forgets none: the coordinator chooses its epochs, so the sequences of its lanes must
+        continue.
         """
         if self.is_transactional:
             return
@@ -245,20 +254,22 @@ class Core:
                 self.topics.forget(topic)
 
     def _retired(self, topic: Topic) -> bool:
-        """Whether its lanes are not used any more. A lane that begins in the place of one of them gets a higher epoch
-        than it had, so that no number is given twice."""
+        """Whether the topic's lanes are unused and can go.
+
+        A lane that later takes the place of one of them must start in a higher epoch, so that no number is used twice.
+        """
         lanes = list(topic.lanes.values())
-        if any(lane.at in self.topics.active for lane in lanes):
+        if any(lane.tp in self.topics.active for lane in lanes):
             return False
         if self._producer is not None:
             producer_id, epoch = self._producer
-            after = [lane.epoch + 1 for lane in lanes if not lane.may_adopt(producer_id, epoch)]
-            epoch = max([epoch, *after])
+            next_epochs = [lane.epoch + 1 for lane in lanes if not lane.may_adopt(producer_id, epoch)]
+            epoch = max([epoch, *next_epochs])
             self._producer = (producer_id, epoch) if epoch <= LAST_EPOCH else None
         return True
 
     def _identify(self, lane: Lane) -> bool:
-        """Gives the lane our identity if it needs one; whether what is new in it can be numbered."""
+        """Give the lane our identity if it needs one. Returns whether its new batches can be numbered."""
         if lane.needs_identity and self._producer is not None and lane.may_adopt(*self._producer):
             lane.adopt(*self._producer)
         return not lane.needs_identity
@@ -266,68 +277,72 @@ class Core:
     # Transactions
 
     def joined(self, join: Join) -> None:
-        """The coordinator knows the partitions."""
+        """Record that the coordinator added the partitions to the transaction."""
         assert self._gate is not None
         self._gate.joined(join)
 
     def not_joined(self, join: Join, error: OttlaError) -> None:
-        """The coordinator refused: nothing of the transaction can be sent."""
+        """Record that the coordinator refused: nothing of this transaction can be sent."""
         assert self._gate is not None
         self._gate.refused(join, error)
 
     # Sending
 
     def dispatch(self, now: float) -> bool:
-        """Decides what is sent now, at most one batch of each lane; whether there may be more, once the effects are
-        carried out."""
+        """Decide what to send now, at most one batch per lane.
+
+        Returns whether there may be more to send once the effects are carried out.
+        """
         self._now = now
         self._next_at = _NEVER
         ready: dict[int, list[tuple[Topic, Lane]]] = {}
         needs_identity = False
         for topic, lane in self._lanes():
             if lane.is_idle:
-                del self.topics.active[lane.at]
+                del self.topics.active[lane.tp]
                 continue
             if lane.ready_to_check:
                 if lane.resume_at > now:
                     self._next_at = min(self._next_at, lane.resume_at)
                     continue
                 self._check(topic, lane)
-            if not self._may_go(lane):
+            if not self._may_send(lane):
                 continue
-            if not self._identify(lane) and not (lane.line and lane.line[0].identity):
+            if not self._identify(lane) and not (lane.queue and lane.queue[0].identity):
                 needs_identity = True
                 continue
-            when = _when(lane)
-            if when > now:
-                self._next_at = min(self._next_at, when)
+            send_at = _send_time(lane)
+            if send_at > now:
+                self._next_at = min(self._next_at, send_at)
                 continue
-            leader = topic.leaders.get(lane.at.partition, -1)
-            peer = self._peer(leader)
-            if peer is None:
-                self._watch.doubt(topic.name)
-            elif peer.has_room:
+            leader = topic.leaders.get(lane.tp.partition, -1)
+            state = self._broker_state(leader)
+            if state is None:
+                self._refresh.doubt(topic.name)
+            elif state.has_room:
                 ready.setdefault(leader, []).append((topic, lane))
-            elif not peer.is_up:
+            elif not state.is_up:
                 self.effects.append(Connect(leader))
-        self._ask_for_identity(needs_identity, now)
-        self._ask_to_join()
+        self._request_identity(needs_identity, now)
+        self._request_join()
         before = len(self.effects)
         chosen = {broker: self._choose(lanes, now) for broker, lanes in ready.items()}
         if any(isinstance(effect, Store) for effect in list(self.effects)[before:]):
-            return True  # first on disk, then all of them in one request
+            return True  # write to disk first, then send all of them in one request
         sends = [Send(broker, acks, carried) for broker, by_acks in chosen.items() for acks, carried in by_acks.items()]
         for send in sends:
             self._send(send, now)
         return bool(sends)
 
-    def _may_go(self, lane: Lane) -> bool:
+    def _may_send(self, lane: Lane) -> bool:
+        """Whether the lane may send: it waits for no check or answer, and its partition is in the transaction."""
         if lane.checking or lane.must_check or lane.waits:
             return False
-        return self._gate is None or self._gate.lets_through(lane.at)
+        return self._gate is None or self._gate.lets_through(lane.tp)
 
-    def _ask_for_identity(self, needs_identity: bool, now: float) -> None:
-        # A transactional producer is told its identity.
+    def _request_identity(self, needs_identity: bool, now: float) -> None:
+        """Request a producer id, unless a request is in flight or the last one failed a moment ago."""
+        # A transactional producer gets its identity from `start_over`.
         if needs_identity and not self._identifying and not self.is_transactional:
             if now < self._identify_at:
                 self._next_at = min(self._next_at, self._identify_at)
@@ -336,33 +351,39 @@ class Core:
             self._producer = None
             self.effects.append(Identify())
 
-    def _ask_to_join(self) -> None:
+    def _request_join(self) -> None:
+        """Ask the coordinator to add partitions, and fail everything once the transaction cannot succeed."""
         if self._gate is None:
             return
-        why = self._gate.over or (self._gate.refusal if self._gate.sending else None)
-        if why is not None:
-            self.fail_all(why)  # also what was handed in after that was known
+        error = self._gate.over or (self._gate.refusal if self._gate.sending else None)
+        if error is not None:
+            self.fail_all(error)  # including records handed in after the failure
         join = self._gate.next_join()
         if join is not None:
             self.effects.append(join)
 
     def _choose(self, lanes: list[tuple[Topic, Lane]], now: float) -> dict[int, dict[TopicPartition, Carried]]:
-        """The batches of the next requests to one broker, by acks."""
+        """The batches of the next requests to one broker, by `acks`."""
         by_acks: dict[int, dict[TopicPartition, Carried]] = {}
         size = 0
-        # Not always the same ones first: a request has an upper size.
-        self._chance.shuffle(lanes)
+        # Requests have a maximum size: shuffle, so that every partition gets its turn.
+        self._random.shuffle(lanes)
         for topic, lane in lanes:
             batch = self._next_batch(topic, lane, now)
             if batch is None:
                 continue
-            by_acks.setdefault(topic.settings.acks_code, {})[lane.at] = Carried(topic, lane, batch)
+            by_acks.setdefault(topic.settings.acks_code, {})[lane.tp] = Carried(topic, lane, batch)
             size += batch.size_bytes
             if size >= MOST_REQUEST_BYTES:
                 break
         return by_acks
 
     def _next_batch(self, topic: Topic, lane: Lane, now: float) -> Outgoing | None:
+        """The batch of this lane to send now, numbered, or None.
+
+        With a spool it must be on disk first: then a `Store` effect is requested, and the batch is found here in the
+        next round.
+        """
         batch = lane.sendable(now)
         if batch is None and lane.open is not None and lane.open.due <= now:
             self.topics.seal(topic, lane)
@@ -376,37 +397,38 @@ class Core:
         return batch
 
     def _send(self, send: Send, now: float) -> None:
+        """Record that the batches are in flight, and request the effect."""
         for _, lane, batch in send.carried.values():
             if self.is_reporting:
                 self.effects.append(Report(_sending(batch)))
             lane.sent(batch, now)
-        self._peers[send.broker].requests += 1
+        self._brokers[send.broker].requests += 1
         self.effects.append(send)
 
     def sent_by_caller(self, send: Send, now: float) -> None:
-        """A caller has sent a record himself: one batch, of a lane that was idle, under its next number."""
+        """Record a request that a caller made itself: its batch is in flight."""
         for topic, lane, batch in send.carried.values():
             topic.used_at = now
-            self.topics.active[lane.at] = topic, lane
+            self.topics.active[lane.tp] = topic, lane
             self.account.hold(batch, batch.size_bytes)
             if self.is_reporting:
                 self.effects.append(Report(_sending(batch)))
             lane.add_numbered(batch)
             lane.sent(batch, now)
-        peer = self._peer(send.broker)
-        assert peer is not None
-        peer.requests += 1
+        state = self._broker_state(send.broker)
+        assert state is not None
+        state.requests += 1
 
     def stored(self, lane: Lane, batch: Outgoing) -> None:
-        """It is on disk, and in memory: it may be sent."""
+        """Record that the batch is on disk and in memory: it may be sent."""
         lane.stored = batch
 
     def not_stored(self, lane: Lane, now: float) -> None:
-        """The disk refused: the lane waits a moment."""
+        """Record that the disk refused: the lane backs off."""
         lane.resume_at = max(lane.resume_at, now + _DISK_SECONDS)
 
     def damaged(self, lane: Lane, batch: Outgoing, error: NotDelivered) -> None:
-        """It was on disk only, and cannot be read."""
+        """Fail a batch that was only on disk and cannot be read."""
         lane.given_up(batch)
         self._fail(batch, error)
 
@@ -415,98 +437,105 @@ class Core:
     def answered(
         self, send: Send, answers: Mapping[TopicPartition, Produced], now: float, *, moved: Collection[TopicPartition]
     ) -> None:
-        """The broker has answered; `moved` are partitions for which it has named another leader."""
-        self._peers[send.broker].requests -= 1
-        for at, carried in send.carried.items():
-            answer = answers.get(at)
+        """Handle a broker's answer. `moved` are the partitions for which it named another leader."""
+        self._brokers[send.broker].requests -= 1
+        for tp, carried in send.carried.items():
+            answer = answers.get(tp)
             if answer is None:
-                self._again(carried, WireError(f"the answer of broker {send.broker} leaves {at} out"), now)
+                self._retry_batch(carried, WireError(f"broker {send.broker} did not answer for {tp}"), now)
             elif carried.batch.decided:
                 carried.lane.forgotten(carried.batch)
             elif answer.error_code == 0:
                 carried.lane.acknowledged(carried.batch, answer.base_offset)
                 self._settle(carried.batch, Outcome(0, answer.base_offset, answer.append_time))
             else:
-                self._refused(carried, answer, now, has_moved=at in moved)
+                self._refused(carried, answer, now, has_moved=tp in moved)
 
     def posted(self, send: Send) -> None:
-        """It has left, and no answer is due."""
-        self._peers[send.broker].requests -= 1
+        """Record that a request without an answer (acks=0) was sent."""
+        self._brokers[send.broker].requests -= 1
         for _, lane, batch in send.carried.values():
             lane.acknowledged(batch, -1)
             self._settle(batch, Outcome(0, -1, -1))
 
     def lost(self, send: Send, error: OttlaError, now: float) -> None:
-        """The connection ended before the answer came."""
-        self._peers[send.broker].requests -= 1
+        """Handle a connection that was lost before the answer came."""
+        self._brokers[send.broker].requests -= 1
         for carried in send.carried.values():
-            self._again(carried, error, now)
-            self._watch.doubt(carried.topic.name)
+            self._retry_batch(carried, error, now)
+            self._refresh.doubt(carried.topic.name)
 
     def _refused(self, carried: Carried, answer: Produced, now: float, *, has_moved: bool) -> None:
+        """Handle an error code in the answer to a batch: retry, check the log, split, or fail."""
         topic, lane, batch = carried
-        reasons = [answer.message, *(f"record {i}: {why}" for i, why in answer.record_errors[:3])]
+        reasons = [answer.message, *(f"record {row}: {reason}" for row, reason in answer.record_errors[:3])]
         error = BrokerError(answer.error_code, "the broker answered", "; ".join(filter(None, reasons)) or None)
         batch.error = error
         verdict = verdict_on(answer.error_code, records=batch.count)
         if verdict is Verdict.RETRY:
-            self._again(carried, error, now)
+            self._retry_batch(carried, error, now)
             self._find_leader(carried, answer, has_moved=has_moved)
         elif verdict is Verdict.CHECK and topic.numbered and self._may_check(lane, batch, error):
-            lane.misnumbered(batch, resume_at=now + self._wait(lane))
+            lane.misnumbered(batch, resume_at=now + self._backoff(lane))
             if error.code is ErrorCode.invalid_producer_epoch:
                 lane.disown()
         elif verdict is Verdict.SPLIT and not batch.is_doubtful:
             self._split(carried, error)
         elif verdict is Verdict.SPLIT and topic.numbered and not self.is_transactional:
-            # The limit was higher before: what is in the log must not come again in parts.
-            lane.misnumbered(batch, resume_at=now + self._wait(lane))
+            # The limit may have been higher before: if the batch is in the log, its parts must not be written again.
+            lane.misnumbered(batch, resume_at=now + self._backoff(lane))
         else:
             lane.refused(batch)
             kind = Fenced if verdict is Verdict.FENCED or self._is_fenced(error) else NotDelivered
-            # An earlier attempt may have been stored; and nobody knows what an unknown error has done.
-            maybe = batch.attempts > 1 or batch.inherited or error.code is ErrorCode.unknown_server_error
-            self._fail(batch, _not_delivered(batch, str(error), kind=kind, maybe_written=maybe, cause=error))
+            # An earlier attempt may have been stored, and after UNKNOWN_SERVER_ERROR even this one.
+            maybe_written = batch.attempts > 1 or batch.inherited or error.code is ErrorCode.unknown_server_error
+            self._fail(batch, _not_delivered(batch, str(error), kind=kind, maybe_written=maybe_written, cause=error))
 
     def _may_check(self, lane: Lane, batch: Outgoing, error: BrokerError) -> bool:
-        """In a transaction only behind a batch that is sent again: its epochs are not ours to choose."""
+        """Whether the log may be checked for a batch whose sequence the broker rejected.
+
+        In a transaction only for a batch behind one that is being sent again: the coordinator chooses the epochs.
+        """
         if not self.is_transactional:
             return True
-        is_front = bool(lane.line) and lane.line[0] is batch
+        is_front = bool(lane.queue) and lane.queue[0] is batch
         return error.code is ErrorCode.out_of_order_sequence_number and not is_front
 
     def _is_fenced(self, error: BrokerError) -> bool:
         return self.is_transactional and error.code is ErrorCode.invalid_producer_epoch
 
     def _find_leader(self, carried: Carried, answer: Produced, *, has_moved: bool) -> None:
-        at = carried.lane.at
+        """Use the leader that the answer named (KIP-951), or request metadata if the error says that ours is stale."""
+        tp = carried.lane.tp
         if has_moved and answer.leader is not None:
-            carried.topic.leaders = {**carried.topic.leaders, at.partition: answer.leader.id}
+            carried.topic.leaders = {**carried.topic.leaders, tp.partition: answer.leader.id}
             carried.lane.resume_at = 0.0
         elif error_row(answer.error_code).refresh:
-            self._watch.doubt(at.topic)
+            self._refresh.doubt(tp.topic)
 
-    def _again(self, carried: Carried, error: OttlaError, now: float) -> None:
+    def _retry_batch(self, carried: Carried, error: OttlaError, now: float) -> None:
+        """Send a batch again, after the backoff. If it was given up meanwhile, its answer no longer matters."""
         _, lane, batch = carried
         batch.error = error
         batch.is_doubtful = batch.is_doubtful or not _is_surely_absent(error)
         if batch.decided:
             lane.forgotten(batch)
             return
-        lane.again(batch, resume_at=now + self._wait(lane))
+        lane.retry(batch, resume_at=now + self._backoff(lane))
 
-    def _wait(self, lane: Lane) -> float:
-        """Seconds before the next attempt after one more failure."""
-        return self._retry.wait(lane.failures + 1, self._chance.random())
+    def _backoff(self, lane: Lane) -> float:
+        """Seconds to wait after one more failure of the lane."""
+        return self._retry.wait(lane.failures + 1, self._random.random())
 
     def _split(self, carried: Carried, error: OttlaError) -> None:
+        """Replace a batch that is too large by two smaller ones, or fail it if it cannot be decoded."""
         topic, lane, batch = carried
         shrink(topic, batch)
         try:
-            parts = cut(batch, level=topic.settings.level)
+            parts = split_batch(batch, level=topic.settings.level)
         except OttlaError as failed:
             lane.refused(batch)
-            self._fail(batch, NotDelivered(f"{error}; and it cannot be cut: {failed}", records=batch.count))
+            self._fail(batch, NotDelivered(f"{error}; and it cannot be split: {failed}", records=batch.count))
             return
         for part in parts:
             self.account.hold(part, part.size_bytes)
@@ -517,90 +546,96 @@ class Core:
     # The log
 
     def _check(self, topic: Topic, lane: Lane) -> None:
-        """Reads the end of the partition's log before batches that were sent get other numbers, or none."""
+        """Read the end of the partition's log before batches that were sent are renumbered or given up."""
         lane.checking = True
-        wanted = {batch.identity: batch.count for batch in lane.line if batch.identity is not None}
-        if not wanted:
+        counts = {batch.identity: batch.count for batch in lane.queue if batch.identity is not None}
+        if not counts:
             self.tail_read(topic, lane, {})
             return
-        oldest = min((batch.created for batch in lane.line), default=0.0)
-        times = [batch.header.base_timestamp for batch in lane.line if batch.header is not None]
-        search = Search(lane.at, floor=lane.floor, created=oldest, timestamp_ms=min(times, default=0))
-        self.effects.append(ReadTail(topic, lane, search, wanted))
+        oldest = min((batch.created for batch in lane.queue), default=0.0)
+        times = [batch.header.base_timestamp for batch in lane.queue if batch.header is not None]
+        search = Search(lane.tp, floor=lane.floor, created=oldest, timestamp_ms=min(times, default=0))
+        self.effects.append(ReadTail(topic, lane, search, counts))
 
-    def tail_read(self, topic: Topic, lane: Lane, found: Mapping[Identity, int]) -> None:
-        """The end of the log was searched: these batches are in it, at these offsets."""
-        front = lane.line[0] if lane.line else None
+    def tail_read(self, topic: Topic, lane: Lane, offsets: Mapping[Identity, int]) -> None:
+        """Handle the result of a search: these batches are in the log, at these offsets."""
+        front = lane.queue[0] if lane.queue else None
         first_try = lane.is_stale or (front is not None and front.inherited and front.attempts == 0)
-        for batch, offset in lane.checked(found):
+        for batch, offset in lane.check_done(offsets):
             self._settle(batch, Outcome(0, offset, -1))
-        for batch in lane.line:
+        for batch in lane.queue:
             batch.is_doubtful = False
         if first_try:
-            return  # first under the identity that they may have been sent with: the broker drops what it has
-        lane.number_again()
+            return  # send them under the identity they may have been sent with first: the broker drops duplicates
+        lane.renumber()
         if not lane.needs_identity:
-            at = lane.at
-            reason = "numbers could not go on"
-            self.effects.append(Report(EpochBumped(topic.name, at.partition, lane.producer_id, lane.epoch, reason)))
+            tp = lane.tp
+            reason = "the broker rejected the sequence"
+            self.effects.append(Report(EpochBumped(topic.name, tp.partition, lane.producer_id, lane.epoch, reason)))
 
     def tail_not_read(self, lane: Lane, error: OttlaError, now: float) -> None:
-        """It must still be searched, after a while."""
-        for batch in lane.line:
+        """Schedule another search of the log."""
+        for batch in lane.queue:
             batch.error = error
-        lane.unchecked(resume_at=now + self._wait(lane))
+        lane.check_failed(resume_at=now + self._backoff(lane))
 
-    # Ends
+    # Giving up
 
     def expire(self, now: float) -> None:
-        """Gives up what has waited for too long."""
+        """Seal batches that are overdue, and give up those past their deadline."""
         self._now = now
         for topic, lane in self._lanes():
             limit = topic.settings.delivery_timeout
             if lane.open is not None and now >= min(lane.open.deadline, lane.open.due + min(_OPEN_SECONDS, limit / 10)):
                 self.topics.seal(topic, lane)
-            for batch in [batch for batch in lane.line if batch.deadline <= now]:
+            for batch in [batch for batch in lane.queue if batch.deadline <= now]:
                 self._give_up(topic, lane, batch, f"not acknowledged within {limit:g} s")
         self.topics.expire(now)
 
     def fail_all(self, error: OttlaError) -> None:
-        """Nothing that is not under way will be delivered."""
+        """Fail everything that is not in flight."""
         self.topics.fail_waiting(error)
         reason = getattr(error, "reason", str(error))
         kind = Fenced if isinstance(error, Fenced) else NotDelivered
         for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
-            for batch in [batch for batch in lane.line if not batch.flying]:
+            for batch in [batch for batch in lane.queue if not batch.in_flight]:
                 lane.given_up(batch)
                 failed = _not_delivered(batch, reason, kind=kind, maybe_written=batch.attempts > 0, cause=error)
                 self._fail(batch, failed)
 
     def end(self, reason: str, *, kept: Callable[[Lane, Outgoing], bool]) -> None:
-        """The producer ends: what `kept` says stays on disk for the next one, the rest is given up."""
+        """End the producer.
+
+        Batches for which `kept` returns true stay on disk for the next producer; the rest is given up.
+        """
         for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
-            for batch in list(lane.line):
+            for batch in list(lane.queue):
                 if kept(lane, batch):
                     lane.given_up(batch)
                 else:
                     self._give_up(topic, lane, batch, reason)
 
     def _give_up(self, topic: Topic, lane: Lane, batch: Outgoing, reason: str) -> None:
-        """Nobody waits for this batch any longer."""
-        leader = topic.leaders.get(lane.at.partition, -1)
-        peer = self._peer(leader)
-        cause = batch.error or (None if peer is None else peer.error)
-        last = f"; last error: {cause}" if cause is not None else ""
-        where = "no leader is known" if peer is None else self._described(leader, peer)
+        """Fail a batch for good, with what is known of its broker."""
+        leader = topic.leaders.get(lane.tp.partition, -1)
+        state = self._broker_state(leader)
+        cause = batch.error or (None if state is None else state.error)
+        last_error = f"; last error: {cause}" if cause is not None else ""
+        broker = "no leader is known" if state is None else self._describe_broker(leader, state)
         lane.given_up(batch)
-        text = f"{reason}, {batch.attempts} attempts; {where}{last}"
-        maybe = batch.attempts > 0 or batch.inherited
-        self._fail(batch, _not_delivered(batch, text, maybe_written=maybe, cause=cause))
+        message = f"{reason}, {batch.attempts} attempts; {broker}{last_error}"
+        maybe_written = batch.attempts > 0 or batch.inherited
+        self._fail(batch, _not_delivered(batch, message, maybe_written=maybe_written, cause=cause))
 
-    def _described(self, broker: int, peer: _Peer) -> str:
+    def _describe_broker(self, broker: int, state: _BrokerState) -> str:
+        """The broker's name, and for how long it has been away and why."""
         name = self.topics.brokers.get(broker, f"broker {broker}")
         return (
-            name if peer.away_since is None else f"{name}, away for {self._now - peer.away_since:.1f} s: {peer.error}"
+            name
+            if state.away_since is None
+            else f"{name}, away for {self._now - state.away_since:.1f} s: {state.error}"
         )
 
     def _fail(self, batch: Outgoing, error: OttlaError) -> None:
@@ -612,7 +647,7 @@ class Core:
     # Memory and disk
 
     def drop_unsent(self, size_bytes: int) -> None:
-        """Gives up the oldest records that were never sent, until so many bytes of memory are free."""
+        """Drop the oldest records that were never sent, until this many bytes of memory are free."""
 
         def freed_by(batch: Outgoing) -> int:
             return batch.held_bytes if not batch.attempts and not batch.inherited else 0
@@ -620,15 +655,18 @@ class Core:
         self.topics.drop_waiting(self._drop(size_bytes, freed_by))
 
     def drop_stored(self, size_bytes: int) -> None:
-        """Gives up the oldest batches on disk that are not under way, until so many bytes of disk are free."""
-        self._drop(size_bytes, lambda batch: batch.size_bytes if batch.ticket and not batch.flying else 0)
+        """Drop the oldest batches on disk that are not in flight, until this many bytes of disk are free."""
+        self._drop(size_bytes, lambda batch: batch.size_bytes if batch.ticket and not batch.in_flight else 0)
 
     def _drop(self, size_bytes: int, freed_by: Callable[[Outgoing], int]) -> int:
-        """Oldest first; `freed_by` says what giving a batch up would free, 0 when it must stay. What is left."""
+        """Drop the oldest batches first, until `size_bytes` are free. Returns how many bytes are still missing.
+
+        `freed_by` returns what dropping a batch frees, or 0 if the batch must stay.
+        """
         candidates = [
             (batch.created, number, topic, lane, batch)
             for number, (topic, lane) in enumerate(self._lanes())
-            for batch in lane.line
+            for batch in lane.queue
             if freed_by(batch)
         ]
         for _, _, topic, lane, batch in sorted(candidates, key=lambda entry: entry[:2]):
@@ -636,37 +674,43 @@ class Core:
                 break
             size_bytes -= freed_by(batch)
             self.effects.append(Report(_dropped(lane, batch)))
-            self._give_up(topic, lane, batch, "dropped to make room: they were the oldest")
+            self._give_up(topic, lane, batch, "dropped to make room: these were the oldest records")
         return size_bytes
 
-    def to_be_kept(self, *, older_than: float, now: float) -> Iterator[tuple[Lane, list[Outgoing]]]:
-        """Lanes whose oldest batch has waited since before `older_than`, and all their batches, to be put on disk."""
+    def overdue_lanes(self, *, older_than: float, now: float) -> Iterator[tuple[Lane, list[Outgoing]]]:
+        """Lanes whose oldest batch has waited since before `older_than`, with all their batches.
+
+        They are to be written to disk. All of a lane, because the disk must keep the order of the queue.
+        """
         for topic, lane in self._lanes():
             if lane.open is not None and lane.open.opened <= older_than and lane.open.due <= now:
                 self.topics.seal(topic, lane)
-            if lane.line and lane.line[0].opened <= older_than:
+            if lane.queue and lane.queue[0].opened <= older_than:
                 yield lane, self._numbered(lane)
 
-    def all_to_be_kept(self) -> Iterator[tuple[Lane, list[Outgoing]]]:
-        """All lanes, and all their batches."""
+    def all_lanes_numbered(self) -> Iterator[tuple[Lane, list[Outgoing]]]:
+        """All lanes, with all their batches, to be written to disk."""
         for topic, lane in self._lanes():
             self.topics.seal(topic, lane)
             yield lane, self._numbered(lane)
 
     def _numbered(self, lane: Lane) -> list[Outgoing]:
-        """Numbered now, so that the disk says under which identity they may be sent; if not, they are written again."""
+        """The lane's batches, numbered if possible, so that the disk records the identity they are sent under.
+
+        A batch that gets its number later is written to disk again.
+        """
         if self._identify(lane):
-            for batch in lane.line:
+            for batch in lane.queue:
                 lane.number(batch, transactional=self.is_transactional)
-        return list(lane.line)
+        return list(lane.queue)
 
 
 def _is_surely_absent(error: OttlaError) -> bool:
-    """Whether a broker that answers so has not put the batch into its log."""
+    """Whether the broker certainly did not append the batch."""
     return isinstance(error, BrokerError) and error.code in _ABSENT
 
 
-def _when(lane: Lane) -> float:
+def _send_time(lane: Lane) -> float:
     """When the lane has something to send."""
     if lane.has_unsent:
         return lane.resume_at
@@ -674,16 +718,18 @@ def _when(lane: Lane) -> float:
 
 
 def _sending(batch: Outgoing) -> Event:
-    at = batch.topic, batch.partition
+    """The event for a batch that is sent: `Flushed` the first time, `FlushRetried` after that."""
+    tp = batch.topic, batch.partition
     if batch.attempts and batch.error is not None:
-        return FlushRetried(*at, batch.count, batch.attempts + 1, batch.error)
-    return Flushed(*at, batch.count, batch.size_bytes, batch.raw_bytes)
+        return FlushRetried(*tp, batch.count, batch.attempts + 1, batch.error)
+    return Flushed(*tp, batch.count, batch.size_bytes, batch.raw_bytes)
 
 
 def _dropped(lane: Lane, batch: Outgoing) -> Dropped:
+    """The event for a batch that is dropped to make room. Its times are in seconds."""
     assert batch.header is not None
     times = batch.header.base_timestamp / 1000, batch.header.max_timestamp / 1000
-    return Dropped(*lane.at, batch.count, batch.size_bytes, *times, "dropped to make room")
+    return Dropped(*lane.tp, batch.count, batch.size_bytes, *times, "dropped to make room")
 
 
 def _not_delivered(
@@ -694,6 +740,7 @@ def _not_delivered(
     maybe_written: bool,
     cause: OttlaError | None,
 ) -> NotDelivered:
+    """The error for a batch, with its topic, partition and number of records."""
     return kind(
         reason,
         topic=batch.topic,

@@ -1,8 +1,8 @@
-"""What a send gives back: a small value that leads to the outcome of its records, once there is one.
+"""What a send returns: a small value that leads to the outcome of its records.
 
-Nothing is made for a record but this value. Records that were handed over together share one `Shipment`, which knows
-in which batches they are; the outcome is that of the batch. Waiting, callbacks and `await` hang on the shipment and
-cost nothing to those who do not use them.
+Only this value is created per record. Records that were handed over together share one `Shipment`, which knows the
+batches they are in; their outcome is that of the batch. Waiting, callbacks and `await` are attached to the shipment and
+cost nothing if they are not used.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ottla.net.waiting import Flag
 SENDER_THREAD = "ottla-sender"
 _log = logging.getLogger(__name__)
 _forks = 0
-"""How often this process is the child of a fork, since the first of its parents."""
+"""How many forks lie between this process and the first of its ancestors."""
 
 
-def fresh(error: OttlaError) -> NotDelivered:
-    """What is told of an error: always a NotDelivered, with the reason as its cause, and always a new one.
+def as_not_delivered(error: OttlaError) -> NotDelivered:
+    """The error to raise for a batch's error: always a new `NotDelivered`, with the reason as its cause.
 
-    The error is that of a batch and shared by its records. A traceback on it would grow with each of them, and would
-    lead from its frames to deliveries and back: a cycle that is never freed, since the garbage collector does not look
-    into deliveries.
+    The records of a batch share its error. If that object were raised, its traceback would grow with every record, and
+    would refer through its frames to deliveries and back: a cycle that is never freed, since deliveries are invisible
+    to the garbage collector.
     """
     return copied(error) if isinstance(error, NotDelivered) else NotDelivered(str(error), cause=error)
 
 
 class Sent(NamedTuple):
-    """Where a record is. `offset` is -1 with acks=0, when nobody tells."""
+    """Where a record is. `offset` is -1 with acks=0: brokers do not answer then."""
 
     topic: str
     partition: int
     offset: int
     timestamp: float
-    """Seconds since 1970: the record's own, or that of the broker's clock if the topic says so."""
+    """Seconds since 1970: the record's own, or the broker's append time if the topic is configured so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +55,37 @@ class SentMany:
 
     records: int
     ranges: tuple[OffsetRange, ...]
-    """Sorted by partition and offset; empty with acks=0. Records of other producers are never inside."""
+    """Sorted by partition and offset; empty with acks=0. They never include records of other producers."""
 
 
 class Outcome(NamedTuple):
-    """How it ended for the records of a batch from `first` on, up to the next outcome of that batch."""
+    """The outcome of a batch's records from `first` up to the next outcome of that batch."""
 
     first: int
     base_offset: int
     append_time: int
     error: OttlaError | None = None
     made: int = -1
-    """How many records a batch hook made of these; -1 when they are what was sent."""
+    """How many records a batch hook made of these; -1 if they are unchanged in number."""
 
     def offset_of(self, index: int) -> int:
-        """The offset of the record with this number in the batch, -1 when nobody knows."""
+        """The offset of the record with this index in the batch, -1 if it is not known."""
         if self.base_offset < 0 or self.made >= 0:
             return self.base_offset
         return self.base_offset + index - self.first
 
 
 class Carrier(Protocol):
-    """A batch, as far as a shipment is concerned."""
+    """A batch, as a shipment sees it."""
 
     topic: str
     partition: int
     outcomes: tuple[Outcome, ...]
-    """Empty until it is decided."""
+    """Empty until the batch is decided."""
 
 
 class Refusal:
-    """Stands in for a batch where records never got into one."""
+    """Stands in for a batch for records that never got into one."""
 
     def __init__(self, topic: str, partition: int, error: OttlaError) -> None:
         self.topic = topic
@@ -94,10 +94,10 @@ class Refusal:
 
 
 class Placement(msgspec.Struct, gc=False, frozen=True):
-    """Some rows of a shipment in one batch: `rows[0]` is its record number `first`, and so on.
+    """Rows of a shipment in one batch: `rows[0]` is record number `first` of the batch, and so on.
 
-    `rows` is a range, or an array of ascending row numbers. The garbage collector does not look at placements: with
-    many partitions there are nearly as many as records, and looking at them took a quarter of the time. None is in a
+    `rows` is a range, or an array of ascending row numbers. Placements are invisible to the garbage collector: with
+    many partitions there are nearly as many as records, and traversing them took a quarter of the time. None is in a
     cycle once its batch has its outcome.
     """
 
@@ -106,14 +106,14 @@ class Placement(msgspec.Struct, gc=False, frozen=True):
     first: int
 
     def index_of(self, row: int) -> int:
-        """The number of the record in the batch, -1 if it is not in it."""
+        """The index of the row's record in the batch, -1 if it is not there."""
         if isinstance(self.rows, range):
             return self.first + row - self.rows.start if row in self.rows else -1
-        at = int(np.searchsorted(self.rows, row))
-        return self.first + at if at < len(self.rows) and self.rows[at] == row else -1
+        index = int(np.searchsorted(self.rows, row))
+        return self.first + index if index < len(self.rows) and self.rows[index] == row else -1
 
     def pieces(self) -> Iterator[tuple[range, Outcome]]:
-        """The outcomes, each with the numbers in the batch of those of our records that have it."""
+        """The outcomes, each with the indexes in the batch of those of our records that have it."""
         outcomes = self.carrier.outcomes
         for outcome, following in zip(outcomes, [*outcomes[1:], None], strict=True):
             end = self.first + len(self.rows)
@@ -124,9 +124,9 @@ class Placement(msgspec.Struct, gc=False, frozen=True):
 
 
 class Shipment:
-    """Rows of one topic that were handed over together, and in which batches they are.
+    """Rows of one topic that were handed over together, and the batches they are in.
 
-    The sender places and settles them; any thread may ask and watch.
+    The sender places and settles them. Any thread may ask for outcomes and watch.
     """
 
     __slots__ = ("_forks", "_watchers", "count", "now_ms", "numbers", "placements", "times", "topic", "unsettled")
@@ -138,63 +138,64 @@ class Shipment:
         """Rows without an outcome; -1 before the sender has seen them."""
         self.placements: list[Placement] = []
         self.numbers: npt.NDArray[np.int64] | range | None = None
-        """Of the rows in what their call was given; None when they follow those of the shipment before."""
+        """The numbers of the rows in their call; None if they continue those of the shipment before."""
         self.times: npt.NDArray[np.int64] | None = None
         self.now_ms = 0
         self._watchers: list[Callable[[], bool]] = []
         self._forks = _forks
 
     def check_process(self) -> None:
-        """Raises in a forked child of the process that made it: it will never hear of an outcome."""
+        """Raises `UsedAfterFork` in a forked child of the process that made the shipment: no outcome arrives there."""
         if self._forks != _forks:
             raise UsedAfterFork(
-                f"this delivery to {self.topic} is that of a producer made before fork(): only its process gets to know"
-                " what becomes of the record"
+                f"this delivery to {self.topic} belongs to a producer made before fork(): only its own process"
+                " learns what becomes of the record"
             )
 
     def settle(self, rows: int) -> None:
-        """So many more rows have their outcome."""
+        """Record that this many more rows have their outcome."""
         self.unsettled -= rows
         if self._watchers:
-            self._tell()
+            self._notify()
 
     def watch(self, check: Callable[[], bool]) -> None:
-        """Calls `check` after every outcome until it returns true, which it must do only once."""
+        """Call `check` after every outcome until it returns true, which it must do only once."""
         self._watchers.append(check)
-        # The outcome may have come before the watcher was there; both look, in the opposite order.
+        # The outcome may have come before the watcher was added. Both sides check, in opposite order.
         if check():
             self.unwatch(check)
 
     def unwatch(self, check: Callable[[], bool]) -> None:
-        """Forgets it: nobody waits any more."""
+        """Remove a watcher. One that is gone already is no error."""
         try:
             self._watchers.remove(check)
         except ValueError:
-            pass  # it was told
+            pass  # it has fired
 
     def outcome_of(self, row: int) -> tuple[Carrier, int, Outcome] | None:
-        """Batch, number in the batch and outcome of a row; None while it is open."""
+        """Batch, index in the batch and outcome of a row; None while it is undecided."""
         for placement in self.placements:
             index = placement.index_of(row)
             if index >= 0:
                 outcomes = placement.carrier.outcomes
-                found = next((o for o in reversed(outcomes) if o.first <= index), None)
-                return None if found is None else (placement.carrier, index, found)
+                outcome = next((o for o in reversed(outcomes) if o.first <= index), None)
+                return None if outcome is None else (placement.carrier, index, outcome)
         return None
 
     def time_of(self, row: int) -> float:
-        """The timestamp that was sent with a row."""
+        """The timestamp that was sent with a row, in seconds since 1970."""
         return (self.now_ms if self.times is None else int(self.times[row])) / 1000
 
-    def _tell(self) -> None:
-        # They stay in sight until they have said yes: an outcome that comes meanwhile must find them.
+    def _notify(self) -> None:
+        """Call the watchers after an outcome."""
+        # Watchers stay listed until they return true: an outcome that comes meanwhile must find them.
         for check in tuple(self._watchers):
             if check():
                 self.unwatch(check)
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
-    """The delivery of one record: ask for it, wait for it, await it, or be called when it is there."""
+    """The delivery of one record. Check it, wait for it, await it, or add a callback."""
 
     _shipment: Shipment
     _row: int
@@ -205,28 +206,29 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return self._shipment.outcome_of(self._row) is not None
 
     def result(self, timeout: float | None = None) -> Sent:
-        """Where the record is, after waiting for the acknowledgement; raises why it was not delivered.
+        """Wait for the acknowledgement and return where the record is.
 
-        TimeoutError when there is no outcome after `timeout` seconds; the delivery goes on. Without a timeout, the
-        producer's `delivery_timeout` ends the wait, except for a batch in the spool: that has no deadline.
+        Raises `NotDelivered` if the record was not delivered, and `TimeoutError` if there is no outcome after `timeout`
+        seconds; delivery continues. Without a timeout, the producer's `delivery_timeout` ends the wait, except for a
+        batch in the spool, which has no deadline.
         """
         _wait(self, timeout)
         carrier, index, outcome = self._decided()
         if outcome.error is not None:
-            raise fresh(outcome.error)
+            raise as_not_delivered(outcome.error)
         offset = outcome.offset_of(index)
         appended = outcome.append_time
         time = appended / 1000 if appended >= 0 else self._shipment.time_of(self._row)
         return Sent(carrier.topic, carrier.partition, offset, time)
 
     def exception(self, timeout: float | None = None) -> NotDelivered | None:
-        """Why the record was not delivered, or None when it was; waits like `result`."""
+        """Why the record was not delivered, or None if it was. Waits and raises `TimeoutError` like `result`."""
         _wait(self, timeout)
         error = self._decided()[2].error
-        return None if error is None else fresh(error)
+        return None if error is None else as_not_delivered(error)
 
     def add_done_callback(self, function: Callable[[Delivery], None]) -> None:
-        """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
+        """Call `function` with this delivery when it is done. It runs on the sender's thread and must not block."""
         check_callable("a callback", function, arguments=1)
         _add_callback(self, function)
 
@@ -238,55 +240,59 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return f"<Delivery to {self._shipment.topic}, {_state(self)}>"
 
     def _decided(self) -> tuple[Carrier, int, Outcome]:
-        found = self._shipment.outcome_of(self._row)
-        assert found is not None
-        return found
+        """Batch, index in the batch and outcome. Only to be called once there is an outcome."""
+        decided = self._shipment.outcome_of(self._row)
+        assert decided is not None
+        return decided
 
     def _shipments(self) -> Iterator[Shipment]:
         yield self._shipment
 
 
 class Decided(NamedTuple):
-    """Rows of a list or table that ended in the same way: at `offset` and the following, or with an `error`.
+    """Rows of a list or table with the same outcome: at `offset` and the following ones, or with an `error`.
 
-    `offset` is -1 when nobody knows it.
+    `offset` is -1 if it is not known.
     """
 
     at: TopicPartition
     rows: npt.NDArray[np.int64]
-    """Ascending, counted from the beginning of the call."""
+    """Ascending row numbers, counted from the beginning of the call."""
     offset: int
     error: OttlaError | None
 
 
 class BulkDelivery:
-    """The delivery of the records of one call, all together."""
+    """The delivery of all records of one call."""
 
     __slots__ = ("_sent", "_settled")
 
     def __init__(self, shipments: list[Shipment]) -> None:
         self._sent = shipments
         self._settled = 0
-        """How many of them, from the first on, are known to have their outcome."""
+        """How many of the shipments, from the first on, are known to have their outcome."""
 
     @property
     def done(self) -> bool:
         """Whether every record has an outcome."""
-        at = self._settled  # in a variable: other threads look, too
-        while at < len(self._sent) and self._sent[at].unsettled == 0:
-            at += 1
-        self._settled = at
-        return at == len(self._sent)
+        settled = self._settled  # in a local variable: other threads use the attribute too
+        while settled < len(self._sent) and self._sent[settled].unsettled == 0:
+            settled += 1
+        self._settled = settled
+        return settled == len(self._sent)
 
     def result(self, timeout: float | None = None) -> SentMany:
-        """The offset ranges, after waiting for every acknowledgement; raises the first reason if any record failed."""
+        """Wait for every acknowledgement and return the offset ranges.
+
+        Raises `NotDelivered` with the first reason if any record failed, and `TimeoutError` after `timeout` seconds.
+        """
         _wait(self, timeout)
         ranges: list[OffsetRange] = []
         records = 0
         for placement in self._placements():
             for numbers, outcome in placement.pieces():
                 if outcome.error is not None:
-                    raise fresh(outcome.error)
+                    raise as_not_delivered(outcome.error)
                 records += len(numbers)
                 if outcome.base_offset >= 0:
                     start = outcome.offset_of(numbers.start)
@@ -296,29 +302,29 @@ class BulkDelivery:
         return SentMany(records, tuple(_joined(sorted(ranges))))
 
     def exception(self, timeout: float | None = None) -> NotDelivered | None:
-        """The first reason why a record was not delivered, or None; waits like `result`."""
+        """The first reason why a record was not delivered, or None. Waits and raises `TimeoutError` like `result`."""
         _wait(self, timeout)
         errors = (outcome.error for placement in self._placements() for _, outcome in placement.pieces())
-        return next((fresh(error) for error in errors if error is not None), None)
+        return next((as_not_delivered(error) for error in errors if error is not None), None)
 
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
-        """What became of which rows, delivered and failed ones alike; waits like `result`."""
+        """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""
         _wait(self, timeout)
         before = 0
         for shipment in self._sent:
             for placement in shipment.placements:
                 carrier, rows, first = placement.carrier, placement.rows, placement.first
-                at = TopicPartition(carrier.topic, carrier.partition)
+                tp = TopicPartition(carrier.topic, carrier.partition)
                 for numbers, outcome in placement.pieces():
                     chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64)
-                    given = shipment.numbers
-                    chosen = chosen + before if given is None else np.asarray(given)[chosen]
-                    error = None if outcome.error is None else fresh(outcome.error)
-                    yield Decided(at, chosen, outcome.offset_of(numbers.start), error)
+                    numbers_in_call = shipment.numbers
+                    chosen = chosen + before if numbers_in_call is None else np.asarray(numbers_in_call)[chosen]
+                    error = None if outcome.error is None else as_not_delivered(outcome.error)
+                    yield Decided(tp, chosen, outcome.offset_of(numbers.start), error)
             before += shipment.count
 
     def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
-        """Calls `function` with this delivery when it is done: on the sender's thread, so it must not block."""
+        """Call `function` with this delivery when it is done. It runs on the sender's thread and must not block."""
         check_callable("a callback", function, arguments=1)
         _add_callback(self, function)
 
@@ -337,37 +343,41 @@ class BulkDelivery:
 
 
 def _joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
-    """Ranges that touch become one."""
-    held: OffsetRange | None = None
-    for one in ranges:
-        if held is not None and held.topic_partition == one.topic_partition and held.stop == one.start:
-            held = OffsetRange(held.topic, held.partition, held.start, one.stop)
+    """Join ranges that touch."""
+    joined: OffsetRange | None = None
+    for current in ranges:
+        if joined is not None and joined.topic_partition == current.topic_partition and joined.stop == current.start:
+            joined = OffsetRange(joined.topic, joined.partition, joined.start, current.stop)
             continue
-        if held is not None:
-            yield held
-        held = one
-    if held is not None:
-        yield held
+        if joined is not None:
+            yield joined
+        joined = current
+    if joined is not None:
+        yield joined
 
 
 def is_sender_thread() -> bool:
-    """Whether this is the thread that delivers, as in callbacks, hooks and event sinks."""
+    """Whether this is the sender's thread, which runs callbacks, hooks and event sinks."""
     return threading.current_thread().name.startswith(SENDER_THREAD)
 
 
 def after_fork() -> None:
-    """In the child: the deliveries that it has inherited are of no use."""
+    """Invalidate inherited deliveries. Called in a forked child."""
     global _forks
     _forks += 1
 
 
 def check_may_wait(what: str) -> None:
-    """Raises on the sender's thread, which would wait for itself."""
+    """Raises `RuntimeError` on the sender's thread, which would wait for itself."""
     if is_sender_thread():
-        raise RuntimeError(f"a callback waits for {what}, but it runs on the thread that delivers: it must not wait")
+        raise RuntimeError(f"a callback must not wait for {what}: it runs on the thread that delivers")
 
 
 def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
+    """Block until the delivery is done.
+
+    Raises `TimeoutError`, `UsedAfterFork`, and `RuntimeError` on the sender's thread.
+    """
     if delivery.done:
         return
     _check_process(delivery)
@@ -381,19 +391,20 @@ def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
         finally:
             forget()
     if not delivery.done:
-        raise TimeoutError(f"no outcome after {timeout or 0:.1f} s; the delivery goes on")
+        raise TimeoutError(f"no outcome after {timeout or 0:.1f} s; delivery continues")
 
 
 def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
+    """Call `function` once, as soon as the delivery is done. Returns a function that cancels the call."""
     calls = [function]
-    """Whoever takes it out calls it."""
+    """The thread that takes it out calls it, so it is called once."""
 
     def check() -> bool:
         if calls and delivery.done:
             try:
                 call = calls.pop()
             except IndexError:
-                return True  # another thread was faster
+                return True  # another thread took it
             _guarded(call, delivery)
         return not calls
 
@@ -409,6 +420,7 @@ def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[
 
 
 def _add_callback(delivery: Any, function: Callable[[Any], None]) -> None:
+    """Add a callback; at once if the delivery is done, which is allowed even in a forked child."""
     if not delivery.done:
         _check_process(delivery)
     _call_when_done(delivery, function)
@@ -420,17 +432,19 @@ def _check_process(delivery: Any) -> None:
 
 
 def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
+    """Call a function of the program and log what it raises."""
     try:
         function(delivery)
-    except BaseException:  # sys.exit() and the like must not end the sender, nor keep others waiting
-        _log.exception("a delivery callback raised; the delivery itself is not touched by that")
+    except BaseException:  # SystemExit and the like must not end the sender, nor keep others waiting
+        _log.exception("a delivery callback raised; the delivery itself is not affected")
 
 
 def _awaited(delivery: Any) -> Generator[Any, None, None]:
+    """Suspend the awaiting task until the delivery is done. The sender's thread wakes its event loop."""
     if delivery.done:
         return
     _check_process(delivery)
-    import asyncio  # whoever awaits has imported it
+    import asyncio  # a program that awaits has imported it already
 
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
@@ -442,7 +456,7 @@ def _awaited(delivery: Any) -> Generator[Any, None, None]:
     def wake(_: Any) -> None:
         try:
             loop.call_soon_threadsafe(finish)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+        except RuntimeError:  # the event loop was closed meanwhile: nothing waits any more
             pass
 
     _call_when_done(delivery, wake)
@@ -450,6 +464,7 @@ def _awaited(delivery: Any) -> Generator[Any, None, None]:
 
 
 def _state(delivery: Any) -> str:
+    """The state of a delivery, for `repr`."""
     if not delivery.done:
         return "waiting"
     error = delivery.exception(0)

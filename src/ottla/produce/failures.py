@@ -1,7 +1,7 @@
-"""Records that are not delivered: they are counted and reported, and kept for whoever asks.
+"""Records that were not delivered: counts them, reports them, and hands them to the program.
 
-Batches and rows with the reason why come in; their deliveries are settled, events go out, and the failures since the
-last time somebody asked are counted, so that a program that looks at no delivery still hears of them.
+Batches and rows come in with the reason. Their deliveries are settled, and events go out. Failures since the last
+`flush` are counted, so that a program that checks no delivery still gets an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.events import Events, FlushFailed
 from ottla.net.waiting import Total
-from ottla.produce.delivery import Outcome, Placement, Refusal, fresh
+from ottla.produce.delivery import Outcome, Placement, Refusal, as_not_delivered
 from ottla.produce.hook import decoded
 from ottla.produce.intake import Handover
 from ottla.produce.outgoing import Outgoing
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FailedBatch:
-    """Records that were not delivered, handed to the program as values."""
+    """Records that were not delivered, as the program gets them."""
 
     topic: str
     partition: int
@@ -40,100 +40,102 @@ class FailedBatch:
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """The number of records."""
         return self.header.count
 
     @property
     def records(self) -> pa.RecordBatch:
-        """Key, value, headers and timestamp of each."""
+        """Key, value, headers and timestamp of each record."""
         return decoded(self.header, self.data, topic=self.topic, partition=self.partition)
 
 
 class Failures:
-    """Records that were not delivered, as the sender's thread finds out and any thread may ask."""
+    """Failures of one producer. The sender's thread adds them; any thread may ask."""
 
     def __init__(self, *, events: Events, on_failed: Callable[[FailedBatch], None] | None = None) -> None:
         self._events = events
         self._on_failed = on_failed
         self._failed_records = Total()
-        """Those that were told are taken off again."""
+        """Records that failed and were not raised yet."""
         self._first: deque[OttlaError] = deque()
-        """Why the first record failed since somebody asked. Whoever takes it out tells of all."""
+        """The first error since the last `raise_failures`. The thread that takes it out raises for all."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
         self.failure: OttlaError | None = None
-        """Why a record failed, whoever was told; set back by the transaction that looks at it."""
+        """Why a record failed, whether or not it was raised. The transaction that reads it resets it."""
 
-    def left(self, batch: Outgoing, error: KeptInSpool) -> None:
-        """The producer ends, and the batch stays on disk: no failure, and no delivery either."""
+    def keep_in_spool(self, batch: Outgoing, error: KeptInSpool) -> None:
+        """Decide a batch that stays on disk when the producer ends: neither delivered nor a failure."""
         self.kept += batch.count
         batch.decide(Outcome(0, -1, -1, error))
 
     def refuse(self, handover: Handover, error: OttlaError) -> None:
-        """None of the rows that are in no batch yet gets into one."""
+        """Fail the rows of a handover that are in no batch."""
         shipment = handover.shipment
         count = handover.columns.count
-        is_open = np.ones(count, np.bool_)
+        is_unplaced = np.ones(count, np.bool_)
         for placement in shipment.placements:
-            is_open[np.asarray(placement.rows)] = False
-        rows = np.flatnonzero(is_open)
+            is_unplaced[np.asarray(placement.rows)] = False
+        rows = np.flatnonzero(is_unplaced)
         if len(rows) == count:
             shipment.unsettled = count
         if len(rows):
             self.refuse_rows(RefuseRows(shipment, -1, rows, error))
 
     def refuse_rows(self, refused: RefuseRows) -> None:
-        """These rows get into no batch."""
+        """Fail rows that get into no batch."""
         shipment, partition, rows, error = refused
         shipment.placements.append(Placement(Refusal(shipment.topic, partition, error), rows, 0))
         self.count(len(rows), error)
         shipment.settle(len(rows))
 
     def failed(self, batch: Outgoing, error: OttlaError) -> None:
-        """The batch will not be delivered."""
+        """Report a batch that will not be delivered."""
         self._events.emit(FlushFailed(batch.topic, batch.partition, batch.count, batch.size_bytes, error))
         if self._hand_out(batch, error):
-            self.failure = self.failure or fresh(error)
+            self.failure = self.failure or as_not_delivered(error)
         else:
             self.count(batch.count, error)
 
     def count(self, records: int, error: OttlaError) -> None:
-        """So many records failed, and nobody was told yet."""
-        self.failure = self.failure or fresh(error)
+        """Count failed records to be raised later."""
+        self.failure = self.failure or as_not_delivered(error)
         self._failed_records.add(records)
-        if not self._first:  # looked at afterwards: who takes it out then counts these as well
+        if not self._first:  # checked after adding: a thread that takes the error out now counts these records as well
             self._first.append(error)
 
     def raise_failures(self) -> None:
-        """Raises NotDelivered if records failed since the last time this was asked."""
+        """Raises `NotDelivered` if records failed since the last call."""
         first, records = self._take_failures()
         if first is None or not records:
             return
         if isinstance(first, NotDelivered) and first.records == records:
-            raise fresh(first)
+            raise as_not_delivered(first)
         reason = str(first) if records == 1 else f"the first reason: {first}"
         raise NotDelivered(reason, records=records, cause=first)
 
     def forget_failures(self) -> None:
-        """They were told in another way."""
+        """Forget the failures: they were raised in another way."""
         self._take_failures()
 
     def _take_failures(self) -> tuple[OttlaError | None, int]:
+        """Take the first error and the number of failed records. Only one thread gets them."""
         try:
             first = self._first.popleft()
         except IndexError:
-            return None, 0  # there are none, or another thread tells of them
+            return None, 0  # there are none, or another thread raises for them
         records = self._failed_records.value
         self._failed_records.add(-records)
         return first, records
 
     def _hand_out(self, batch: Outgoing, error: OttlaError) -> bool:
+        """Pass a batch to `on_failed`. Returns whether the program got it."""
         if self._on_failed is None or batch.header is None or batch.records is None:
             return False
         failed = FailedBatch(batch.topic, batch.partition, error, batch.header, bytes(batch.records))
         try:
             self._on_failed(failed)
-        except BaseException:  # sys.exit() and the like must not end the sender
+        except BaseException:  # SystemExit and the like must not end the sender
             _log.exception("on_failed raised for %d records of %s-%d", batch.count, batch.topic, batch.partition)
             return False
         return True

@@ -1,7 +1,7 @@
-"""Batches that a program's own function may change before they are encoded, and batches that have to be cut.
+"""Batches that a program's batch hook may change before they are encoded, and batches that have to be split.
 
-Comes in: rows of columns, or a sealed batch. Goes out: batches whose outcomes come together in the one that the
-shipments know. Used for `batch_hook`, and for batches that a broker finds too large.
+Rows of columns, or a sealed batch, come in. Parts go out whose outcomes are combined in the batch that the shipments
+know. Used for `batch_hook`, and for batches that a broker rejects as too large. It sends nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLUMNS = ("key", "value", "headers", "timestamp")
 
 
 class HookedDraft:
-    """Takes rows like a `Draft`, and keeps them as they are."""
+    """Takes rows like a `Draft`, but keeps them as columns."""
 
     __slots__ = ("_limits", "_pieces", "count", "size_bytes")
 
@@ -37,71 +37,78 @@ class HookedDraft:
     def append(
         self, columns: Columns, *, rows: npt.NDArray[np.int64] = ALL_ROWS, start: int, stop: int, now_ms: int
     ) -> int:
-        """Adds rows until there are as many, or as many bytes, as a batch takes; the row to go on with."""
-        each = columns.data_bytes // max(1, columns.count) + 1
-        room = max((self._limits.max_bytes - self.size_bytes) // each, 0 if self.count else 1)
+        """Add rows until the batch is full. Returns the next row to add."""
+        row_bytes = columns.data_bytes // max(1, columns.count) + 1
+        room = max((self._limits.max_bytes - self.size_bytes) // row_bytes, 0 if self.count else 1)
         taken = min(stop - start, room, self._limits.max_records - self.count)
         if taken > 0:
             piece = as_arrow(columns, now_ms=now_ms)
-            chosen = rows[start : start + taken]
-            self._pieces.append(piece.take(pa.array(chosen)) if len(chosen) else piece.slice(start, taken))
+            numbers = rows[start : start + taken]
+            self._pieces.append(piece.take(pa.array(numbers)) if len(numbers) else piece.slice(start, taken))
             self.count += taken
-            self.size_bytes += taken * each
+            self.size_bytes += taken * row_bytes
         return start + taken
 
     def parts(self, whole: Outgoing, hook: BatchHook, *, codec: Codec, level: int | None) -> list[Outgoing]:
-        """The batches that the hook makes of the rows; none when it returns none.
+        """The batches that the hook makes of the rows; none if it returns no rows.
 
-        Raises InputError when the hook raises or returns something that is no batch.
+        Raises `InputError` if the hook raises or does not return a batch.
         """
         rows = pa.Table.from_batches(self._pieces).combine_chunks().to_batches()[0]
         whole.count = self.count
         try:
-            made = hook(whole.topic, whole.partition, rows)
+            changed_rows = hook(whole.topic, whole.partition, rows)
             batches = list(
-                encode(_columns(made), now_ms=int(whole.created * 1000), codec=codec, level=level, limits=self._limits)
+                encode(
+                    _columns(changed_rows),
+                    now_ms=int(whole.created * 1000),
+                    codec=codec,
+                    level=level,
+                    limits=self._limits,
+                )
             )
         except BaseException as error:
             raise _hook_failed(whole, error) from error
-        return part_out(whole, batches, changed=made.num_rows != rows.num_rows)
+        return make_parts(whole, batches, changed=changed_rows.num_rows != rows.num_rows)
 
 
-def _columns(made: object) -> Columns:
-    if isinstance(made, pa.Table):
-        made = made.combine_chunks()
-    if not isinstance(made, pa.RecordBatch | pa.Table) or "value" not in made.schema.names:
-        raise InputError(f"it returned {type(made).__name__}, expected a RecordBatch with a column value")
-    unknown = set(made.schema.names) - set(_COLUMNS)
+def _columns(rows: object) -> Columns:
+    """The columns of what a hook returned. Raises `InputError` if it is not a batch with known columns."""
+    if isinstance(rows, pa.Table):
+        rows = rows.combine_chunks()
+    if not isinstance(rows, pa.RecordBatch | pa.Table) or "value" not in rows.schema.names:
+        raise InputError(f"it returned {type(rows).__name__}, expected a RecordBatch with a column value")
+    unknown = set(rows.schema.names) - set(_COLUMNS)
     if unknown:
         raise InputError(f"it returned the columns {sorted(unknown)}; known are {', '.join(_COLUMNS)}")
-    others = {name: made.column(name) for name in _COLUMNS if name != "value" and name in made.schema.names}
-    return from_arrow(made.column("value"), **others)
+    others = {name: rows.column(name) for name in _COLUMNS if name != "value" and name in rows.schema.names}
+    return from_arrow(rows.column("value"), **others)
 
 
 def _hook_failed(whole: Outgoing, error: BaseException) -> InputError:
     return InputError(f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}")
 
 
-def cut(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
-    """The records of a sealed batch in two smaller ones."""
+def split_batch(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
+    """Split the records of a sealed batch into two smaller ones."""
     assert batch.header is not None
     assert batch.records is not None
     rows = decoded(batch.header, batch.records, topic=batch.topic, partition=batch.partition)
     half = BatchLimits(max_bytes=LARGEST_BATCH, max_records=(batch.count + 1) // 2)
     new = encode(_columns(rows), now_ms=0, codec=batch.header.codec, level=level, limits=half)
-    return part_out(batch, new, changed=False)
+    return make_parts(batch, new, changed=False)
 
 
 def decoded(header: BatchHeader, records: bytes | memoryview, *, topic: str, partition: int) -> pa.RecordBatch:
-    """Key, value, headers and timestamp of a batch that was sealed."""
+    """Key, value, headers and timestamp of a sealed batch."""
     source = Batch.parse(pack_header(header) + bytes(records))
     pieces = Decoder(columns=_COLUMNS).decode([source], topic=topic, partition=partition)
     table = pa.Table.from_batches([piece.records for piece in pieces])
     return table.combine_chunks().to_batches()[0]
 
 
-def part_out(whole: Outgoing, batches: Iterable[NewBatch], *, changed: bool) -> list[Outgoing]:
-    """One outgoing batch for each; their outcomes together decide the whole."""
+def make_parts(whole: Outgoing, batches: Iterable[NewBatch], *, changed: bool) -> list[Outgoing]:
+    """Make an outgoing batch of each; their outcomes together decide the whole."""
     parts: list[Outgoing] = []
     first = 0
     for new in batches:

@@ -1,19 +1,19 @@
-"""Where records come in: every thread fills a chunk of its own for each topic, and full or due chunks are handed over.
-Callers wait here while the memory that a producer may use is used up.
+"""Where records come in. Every thread fills its own chunk per topic; full or due chunks are handed over to the sender.
+Callers wait here while the producer's memory is used up.
 
-Records come in from any thread, parcels of columns go out to the sender's thread, in the order of the calls of each
+Records come in from any thread; handovers of columns go out to the sender's thread, in the order of the calls of each
 thread. Nothing here takes a lock, and every step may be interrupted: by other threads, by Ctrl-C, and by a signal
-handler or finalizer that sends, too, in the middle of a send of its own thread. Why that holds:
+handler or finalizer that itself sends, in the middle of a send of its own thread. Why that is safe:
 
-- Only its thread appends to a chunk, while the chunk says that it is busy. Who finds it busy has interrupted an append
-  on the same thread, or comes after one that Ctrl-C has ended: he closes the chunk and uses the next one. So no two
-  appends to one chunk overlap, and nothing that is half in a chunk gets mixed up with another record.
-- Anybody may close a chunk: the sender, its thread, or both. He first makes the chunk say that it is closed and then
-  counts its records; the first count counts. The thread first appends and then looks whether the chunk says so. So
-  either the record is in the count, or the thread sees that it must put it into the next chunk.
+- Only the owning thread appends to a chunk, and marks it busy meanwhile. A caller that finds its chunk busy has
+  interrupted an append on the same thread, or comes after one that Ctrl-C ended: it closes the chunk and uses the next
+  one. So appends to one chunk never overlap, and a half-appended record is never mixed up with another.
+- Any thread may close a chunk: the sender, its owner, or both. It first marks the chunk as closed and then counts its
+  records; the first count is final. The owner first appends and then checks the mark. So either the record is in the
+  count, or the owner sees that it must put it into the next chunk.
 - A chunk gets a successor only after it was handed over, and the first successor is the only one.
-- What is done twice does no harm: a chunk that is handed over again is dropped. Until it is handed over it is listed,
-  and the sender looks at the list.
+- Doing a step twice is harmless: a chunk that is handed over again is dropped. Until it is handed over it is listed,
+  and the sender checks the list.
 """
 
 from __future__ import annotations
@@ -39,30 +39,35 @@ from ottla.produce.options import SMALL_BYTES, Buffering, WhenFull
 from ottla.wire.columns import Columns, from_bytes
 
 FIRST_CHUNK_RECORDS = 1024
+"""The size of the first chunk of a topic."""
 _MOST_CHUNK_RECORDS = 8192
+"""Chunks never take more records than this."""
 _LIKELY_CHUNK_BYTES = 1 << 20
-"""How large chunks of small values get: large ones cost less for each record. They double as long as they fill up."""
+"""Target size of chunks of small values: large chunks cost less per record. They double as long as they fill up."""
 _CHUNK_BYTES = 1 << 18
-_TAKEN = -1
+"""From this size on a chunk with keys, headers or large values is handed over."""
+_CLOSED = -1
+"""The limit of a closed chunk: every index is above it."""
 _EMPTY_SECONDS = 0.05
 """How long a chunk may stay empty before it is closed: its thread is about to append, unless it was interrupted."""
 _LOOK_AGAIN = 0.001
+"""The shortest time in seconds until the sender checks open chunks again."""
 _FEW_CHUNKS = 64
+"""Up to this many topics of a thread, closed chunks may stay."""
 _RECORD_BYTES = 16
-"""What a record adds to the size of its content while it waits."""
+"""Overhead of a record in memory, beyond its content."""
 
-_TELL_EVERY = 1.0
-"""Seconds: a buffer that is always full is a normal way to go as fast as the brokers."""
+_REPORT_EVERY = 1.0
+"""Seconds. A buffer that is always full is normal for a producer that is as fast as the brokers."""
 
 _HEADERS = pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
 
 
 class Budget:
-    """The memory that a producer may use: bytes in use, of those allowed, and the callers who wait for room.
+    """The memory that a producer may use: bytes in use, the limit, and the callers that wait for room.
 
-    Bytes are added when records are handed over and taken back when they are decided or on disk. It holds no lock:
-    those who wait ask whether the producer is usable, which may lead anywhere, also to the thread that gives bytes
-    back.
+    Bytes are added when records are handed over and given back when they are decided or on disk. It holds no lock:
+    waiting callers call `usable`, which may run arbitrary code and even wait for the thread that gives bytes back.
     """
 
     def __init__(self, buffering: Buffering, *, holding: Callable[[], str], events: Events) -> None:
@@ -70,7 +75,7 @@ class Budget:
         self.buffering = buffering
         self._used = Total()
         self._waiters = Waiters()
-        self._told_at = -_TELL_EVERY
+        self._reported_at = -_REPORT_EVERY
         self._holding = holding
 
     @property
@@ -92,26 +97,26 @@ class Budget:
         return not self.full
 
     def add(self, size_bytes: int) -> None:
-        """So many more bytes are in use; negative for fewer."""
+        """Add to the bytes in use; negative to give bytes back."""
         self._used.add(size_bytes)
         if size_bytes < 0 and self._waiters:
             self._waiters.notify_all()
 
     def wait(self, usable: Callable[[], None]) -> None:
-        """Returns when there is room; raises BufferFull when that takes too long, or whatever `usable` raises."""
+        """Wait for room. Raises `BufferFull` if that takes too long, or whatever `usable` raises."""
         if self._has_room():
             return
         options = self.buffering
         started = time.monotonic()
-        # A callback runs on the thread that makes room: it would wait for itself.
+        # A callback runs on the thread that makes room and would wait for itself.
         refuses = options.when_full is WhenFull.REFUSE or is_sender_thread()
-        limit = started if refuses else started + options.wait
-        if self._events.active and started - self._told_at >= _TELL_EVERY:
-            self._told_at = started
+        until = started if refuses else started + options.wait
+        if self._events.active and started - self._reported_at >= _REPORT_EVERY:
+            self._reported_at = started
             self._events.emit(happened.BufferFull(self.used, options.bytes, self._holding()))
         while True:
-            usable()  # also when the time is up: why there is no room may have become known meanwhile
-            if (left := limit - time.monotonic()) <= 0:
+            usable()  # once more at the end: the reason for the lack of room may be known by now
+            if (left := until - time.monotonic()) <= 0:
                 break
             self._waiters.wait(min(left, 1.0), unless=self._has_room)
             if self._has_room():
@@ -121,18 +126,18 @@ class Budget:
         raise BufferFull(waiting_bytes=self.used, limit_bytes=options.bytes, seconds=seconds, holding=holding)
 
     def wake(self) -> None:
-        """Those who wait look again whether the producer is usable."""
+        """Make waiting callers check again whether the producer is usable."""
         self._waiters.notify_all()
 
 
 class Extras(NamedTuple):
-    """What few records have."""
+    """Headers, timestamp and partition, which few records have."""
 
     headers: list[tuple[str, bytes | None]] | None
     timestamp_ms: int
     """-1 for the time of sending."""
     partition: int
-    """-1 for the one that is chosen."""
+    """-1 if the producer chooses."""
 
 
 class Count(NamedTuple):
@@ -140,18 +145,18 @@ class Count(NamedTuple):
 
     records: int
     size: int
-    """Bytes of the records that did not go the short way."""
+    """Bytes of the records that were put with `Intake.put`; small values that `send` appends are not counted."""
 
     @property
     def most_bytes(self) -> int:
-        """What it can take at most, until it was looked at: threads may fill many before the sender gets its turn."""
+        """An upper bound of its size, charged until the sender has looked: threads may fill many chunks before that."""
         return self.size + self.records * SMALL_BYTES
 
 
 class Chunk(list[Any]):
-    """Values of one topic from one thread; keys and extras beside them where there are any.
+    """Values of one topic from one thread, with keys and extras where there are any.
 
-    Values are only ever appended: the sender reads as many as there were when it was closed.
+    Values are only appended: the sender reads as many as were there when the chunk was closed.
     """
 
     __slots__ = (
@@ -177,17 +182,17 @@ class Chunk(list[Any]):
         self.serial = serial
         self.shipment = Shipment(topic)
         self.records = records
-        """How many it takes."""
+        """How many records it takes."""
         self.limit = records - 1
-        """The index from which on a record must look closer; -1 once the chunk was closed."""
+        """The index of its last record, from which on `send` must check the chunk; -1 once it is closed."""
         self.busy = False
         """Whether a record is being appended, or was when Ctrl-C came."""
         self.counts: list[Count] = []
-        """The first one counts."""
+        """The first one is final."""
         self.successors: list[Chunk] = []
         """The first one is the next chunk of its thread and topic."""
         self.uncharged = [True]
-        """Whoever takes it out charges the chunk to the budget."""
+        """A ticket: the thread that takes it out charges the chunk to the budget."""
         self.handed = False
         self.received = False
         self.keys: list[bytes | None] | None = None
@@ -198,10 +203,10 @@ class Chunk(list[Any]):
     @property
     def usable(self) -> bool:
         """Whether a record may be appended."""
-        return self.limit != _TAKEN and not self.busy
+        return self.limit != _CLOSED and not self.busy
 
     def add_key(self, index: int, key: bytes) -> None:
-        """The key of the record that comes at `index`."""
+        """Set the key of the record that comes at `index`."""
         keys = self.keys
         if keys is None:
             keys = self.keys = []
@@ -210,7 +215,7 @@ class Chunk(list[Any]):
         keys.append(key)
 
     def columns(self) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-        """The records as columns, and the partitions that were asked for."""
+        """The records as columns, and their explicit partitions."""
         count = self.counts[0].records
         values = self[:count]
         keys = None if self.keys is None else self.keys[:count]
@@ -218,16 +223,19 @@ class Chunk(list[Any]):
             keys += [None] * (count - len(keys))
         if not self.extras:
             return from_bytes(values, keys=keys), None
-        # As a list at once: the thread may still be adding extras of a record that will go into the next chunk.
+        # Copied in one step: the thread may still be adding extras of a record that will go into the next chunk.
         extras = {row: extra for row, extra in list(self.extras.items()) if row < count}
         return _with_extras(values, keys, extras)
 
     def trim(self) -> None:
-        """Lets go what was appended after it was closed. What counted stays: a later record must not get its index."""
+        """Remove what was appended after it was closed.
+
+        Counted values stay: a later record must not get their index.
+        """
         del self[self.counts[0].records :]
 
     def forget(self) -> None:
-        """Lets the values go: its thread may know the chunk until it sends again. It must not get shorter."""
+        """Release the values: the thread may refer to the chunk until it sends again. Its length stays the same."""
         count = self.counts[0].records
         self[:count] = [None] * count
         self.keys = []
@@ -237,12 +245,13 @@ class Chunk(list[Any]):
 def _with_extras(
     values: list[bytes | None], keys: list[bytes | None] | None, extras: dict[int, Extras]
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    """The columns of records of which some have headers, a timestamp or a partition, and the partitions."""
     headers = times = partitions = None
     if any(extra.headers for extra in extras.values()):
-        listed: list[Any] = [None] * len(values)
+        rows: list[Any] = [None] * len(values)
         for row, extra in extras.items():
-            listed[row] = [{"key": key, "value": value} for key, value in extra.headers or ()]
-        headers = pa.array(listed, _HEADERS)
+            rows[row] = [{"key": key, "value": value} for key, value in extra.headers or ()]
+        headers = pa.array(rows, _HEADERS)
     if any(extra.timestamp_ms >= 0 for extra in extras.values()):
         times = np.full(len(values), int(time.time() * 1000), np.int64)
         for row, extra in extras.items():
@@ -270,22 +279,22 @@ class Handover:
     opened: float
     """By the monotonic clock."""
     created: float
-    """Seconds since 1970: the time of records that bring none."""
+    """Seconds since 1970: the timestamp of records that have none."""
     held_bytes: int = 0
 
 
 class _Open(threading.local):
-    """The chunks that a thread is filling, by topic. No other thread changes these."""
+    """The chunks that a thread is filling, by topic. No other thread changes them."""
 
     def __init__(self) -> None:
         self.chunks: dict[str, Chunk] = {}
-        """Those that a record may be appended to without looking at the settings of its topic."""
+        """Chunks to which `send` may append small values without checking the settings of the topic."""
         self.others: dict[str, Chunk] = {}
-        self.tidy_at = _FEW_CHUNKS
-        """How many there may be before those that are closed are forgotten."""
+        self.drop_at = _FEW_CHUNKS
+        """How many chunks there may be before closed ones are dropped."""
 
     def get(self, topic: str) -> Chunk | None:
-        """The one of a topic, whichever it is, or one that leads to it through its successors."""
+        """The chunk of a topic, or one that leads to it through its successors."""
         chunk = self.chunks.get(topic)
         return self.others.get(topic) if chunk is None else chunk
 
@@ -294,19 +303,19 @@ class Intake:
     """The callers' side of a producer."""
 
     def __init__(
-        self, budget: Budget, *, wake: Callable[[], None], short_way: Callable[[str], bool] = lambda _: True
+        self, budget: Budget, *, wake: Callable[[], None], skips_checks: Callable[[str], bool] = lambda _: True
     ) -> None:
         self.open = _Open()
         self._budget = budget
         self._wake = wake
-        self._short_way = short_way
-        """Whether small records of a topic need no look at its settings: no size limit, no partitioner."""
+        self._skips_checks = skips_checks
+        """Whether small records of a topic need no check against its settings: no size limit, no partitioner."""
         self._serials = itertools.count(1)
         self._chunks: dict[int, Chunk] = {}
-        """Those that were not handed over yet, by serial number."""
+        """Chunks that were not handed over yet, by serial number."""
         self._handed: deque[Chunk | Handover] = deque()
         self._records: dict[str, int] = {}
-        """Records of the next chunk, by topic."""
+        """The size of the next chunk in records, by topic."""
         self._shut: OttlaError | None = None
 
     # Callers
@@ -314,7 +323,7 @@ class Intake:
     def put(
         self, topic: str, value: bytes | None, *, key: bytes | None, extras: Extras | None, usable: Callable[[], None]
     ) -> Delivery:
-        """One record the long way: with whatever it has."""
+        """Put one record with all it has into a chunk. Raises what `usable` raises, and `BufferFull`."""
         size = len(value or b"") + len(key or b"") + _header_bytes(extras)
         while True:
             chunk = self.open.get(topic)
@@ -322,24 +331,24 @@ class Intake:
                 chunk = self._next_chunk(topic, usable)
             chunk.busy = True
             index = len(chunk)
-            _beside(chunk, index, key, extras)
+            _add_extras(chunk, index, key, extras)
             chunk.append(value)
             chunk.size += size
             chunk.busy = False
-            looks_closer = chunk.size >= _CHUNK_BYTES or index >= chunk.limit
-            if not looks_closer or self._accepted(chunk, index):
+            is_last = chunk.size >= _CHUNK_BYTES or index >= chunk.limit
+            if not is_last or self._accepted(chunk, index):
                 return Delivery(chunk.shipment, index)
 
     def settle_append(
         self, chunk: Chunk, index: int, value: bytes, key: bytes | None, usable: Callable[[], None]
     ) -> Delivery:
-        """The rest of the short way, for a record that filled its chunk or met one that was closed."""
+        """Finish an append by `send` for a record that filled its chunk or met a closed one."""
         if self._accepted(chunk, index):
             return Delivery(chunk.shipment, index)
         return self.put(chunk.topic, value, key=key, extras=None, usable=usable)
 
     def hand_over(self, handover: Handover) -> None:
-        """Rows of one call, after those that the thread has put one by one."""
+        """Hand over rows of one call, behind the records that the thread has put before."""
         columns = handover.columns
         handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
         chunk = self.open.get(handover.topic)
@@ -347,31 +356,33 @@ class Intake:
             self._close(chunk)
             chunk = chunk.successors[0] if chunk.successors else None
         self._handed.append(handover)
-        if self._shut is not None:  # looked at afterwards: either we see it, or the last take sees the rows
+        if (
+            self._shut is not None
+        ):  # checked after appending: either we see the shutdown, or the last `take` sees the rows
             try:
                 self._handed.remove(handover)
             except ValueError:
-                pass  # they were taken, and have their outcome
+                pass  # they were taken and have their outcome
             else:
                 raise copied(self._shut)
         self._budget.add(handover.held_bytes)
         self._wake()
 
     def wait_for_room(self, usable: Callable[[], None]) -> None:
-        """Waits until the budget has room."""
+        """Wait until the budget has room. Raises like `Budget.wait`."""
         self._budget.wait(usable)
 
     # The sender
 
     def take(self, now: float, linger: Callable[[str], float]) -> tuple[list[Handover], float]:
-        """What was handed over, with the open chunks that are due; and when the next one will be."""
+        """Take what was handed over, including open chunks that are due. Returns it, and when the next chunk is due."""
         next_due = float("inf")
         for chunk in list(self._chunks.values()):
-            at = chunk.opened + linger(chunk.topic)
-            if chunk.limit == _TAKEN or (at <= now and (chunk or at + _EMPTY_SECONDS <= now)):
+            due = chunk.opened + linger(chunk.topic)
+            if chunk.limit == _CLOSED or (due <= now and (chunk or due + _EMPTY_SECONDS <= now)):
                 self._close(chunk)
             else:
-                next_due = min(next_due, max(at, now + _LOOK_AGAIN))
+                next_due = min(next_due, max(due, now + _LOOK_AGAIN))
         taken: list[Handover] = []
         while self._handed:
             item = self._handed.popleft()
@@ -381,65 +392,67 @@ class Intake:
         return taken, next_due
 
     def idle(self) -> bool:
-        """Whether nothing waits to be taken."""
+        """Whether there is nothing to take."""
         return not self._handed and not self._chunks
 
     def take_all(self) -> None:
-        """Hands over every open chunk that has a record, due or not."""
+        """Hand over every open chunk that has a record, due or not."""
         for chunk in list(self._chunks.values()):
             if chunk:
                 self._close(chunk)
 
     def shut(self, error: OttlaError) -> None:
-        """Nobody takes anything any more: from now on callers get this error. What is open is handed over."""
+        """Shut the intake: callers get this error from now on. Open chunks are handed over."""
         self._shut = error
         for chunk in list(self._chunks.values()):
             self._close(chunk)
 
-    # Both
+    # Callers and the sender
 
     def _next_chunk(self, topic: str, usable: Callable[[], None]) -> Chunk:
-        """The one to append to: a new one, or one that a signal handler has opened meanwhile."""
+        """The chunk to append to: a new one, or one that a signal handler has opened meanwhile."""
         usable()
         self._budget.wait(usable)
-        opened = self.open
-        home = opened.chunks if self._short_way(topic) else opened.others
-        if len(home) >= opened.tidy_at:
-            self._tidy(opened, home)
+        open_chunks = self.open
+        chunks = open_chunks.chunks if self._skips_checks(topic) else open_chunks.others
+        if len(chunks) >= open_chunks.drop_at:
+            self._drop_closed(open_chunks, chunks)
         new = Chunk(topic, next(self._serials), self._records.get(topic, FIRST_CHUNK_RECORDS))
         self._chunks[new.serial] = new
-        if self._shut is not None:  # looked at afterwards: either we see it, or the last take sees the chunk
+        if (
+            self._shut is not None
+        ):  # checked after listing it: either we see the shutdown, or the last `take` sees the chunk
             self._chunks.pop(new.serial, None)
             raise copied(self._shut)
-        chunk = home.setdefault(topic, new)
+        chunk = chunks.setdefault(topic, new)
         while chunk is not new and not chunk.usable:
             self._close(chunk)
             chunk.successors.append(new)
             chunk = chunk.successors[0]
-        home[topic] = chunk
+        chunks[topic] = chunk
         if chunk is not new:
             self._chunks.pop(new.serial, None)
         self._wake()
         return chunk
 
-    def _tidy(self, opened: _Open, home: dict[str, Chunk]) -> None:
-        """Forgets what is closed of topics that the thread does not send to at the moment."""
-        for topic in [topic for topic, chunk in list(home.items()) if chunk.handed and not chunk.successors]:
-            chunk = home.pop(topic)
-            self._close(chunk)  # if a signal handler has put another one there
-        opened.tidy_at = max(_FEW_CHUNKS, 2 * len(home))
+    def _drop_closed(self, open_chunks: _Open, chunks: dict[str, Chunk]) -> None:
+        """Drop closed chunks of topics that the thread does not send to at the moment."""
+        for topic in [topic for topic, chunk in list(chunks.items()) if chunk.handed and not chunk.successors]:
+            chunk = chunks.pop(topic)
+            self._close(chunk)  # a signal handler may have put another one there
+        open_chunks.drop_at = max(_FEW_CHUNKS, 2 * len(chunks))
 
     def _accepted(self, chunk: Chunk, index: int) -> bool:
-        """Whether the record at `index` is in the chunk for good; hands the chunk over if nobody has yet."""
+        """Hand over the chunk if that is not done yet. Returns whether the record at `index` is in it for good."""
         self._close(chunk)
         self._wake()
         return index < chunk.counts[0].records
 
     def _close(self, chunk: Chunk) -> None:
-        """Hands it over, unless that is done; by any thread."""
+        """Close the chunk and hand it over, unless that is done. Any thread may call it."""
         if chunk.handed:
             return
-        chunk.limit = _TAKEN  # first this, then the count: see the module's text
+        chunk.limit = _CLOSED  # before the count: see the module's docstring
         chunk.counts.append(Count(len(chunk), chunk.size))
         self._handed.append(chunk)
         chunk.handed = True
@@ -448,14 +461,15 @@ class Intake:
             self._budget.add(chunk.counts[0].most_bytes)
 
     def _as_handover(self, chunk: Chunk) -> Handover | None:
+        """Make a handover of a closed chunk, or None if it is empty or was taken before. Corrects what was charged."""
         if chunk.received:
-            return None  # it was handed over twice
+            return None  # handed over twice
         chunk.received = True
         count = chunk.counts[0]
         charged = 0 if _is_first(chunk.uncharged) else count.most_bytes
         if not count.records:
             self._budget.add(-charged)
-            return None  # it was closed before its first record: nobody has a delivery of it
+            return None  # closed before its first record: it has no deliveries
         columns, partitions = chunk.columns()
         chunk.forget()
         shipment = chunk.shipment
@@ -469,15 +483,15 @@ class Intake:
 
 
 def _is_first(tickets: list[bool]) -> bool:
-    """Whether this is the one caller who gets the ticket."""
+    """Whether this caller gets the ticket; only one does."""
     try:
         return tickets.pop()
     except IndexError:
         return False
 
 
-def _beside(chunk: Chunk, index: int, key: bytes | None, extras: Extras | None) -> None:
-    """Puts key and extras of the record that comes at `index` into the chunk."""
+def _add_extras(chunk: Chunk, index: int, key: bytes | None, extras: Extras | None) -> None:
+    """Set key and extras of the record that comes at `index`."""
     if key is not None:
         chunk.add_key(index, key)
     if extras is not None:
@@ -487,6 +501,7 @@ def _beside(chunk: Chunk, index: int, key: bytes | None, extras: Extras | None) 
 
 
 def _header_bytes(extras: Extras | None) -> int:
+    """The size of the headers, with about 10 bytes of overhead each."""
     if extras is None or not extras.headers:
         return 0
     return sum(len(key) + len(value or b"") + 10 for key, value in extras.headers)

@@ -1,7 +1,7 @@
-"""Settings of a producer, for one topic and for the rest, as small frozen values that are checked when they are made.
+"""Settings of a producer, for one topic and for all others, as small frozen values that are checked when they are made.
 
-Comes in: what a program wrote. Goes out: `Settings`, one for each topic in use, with nothing left open, and the router
-of each. Nothing here connects or opens a file.
+What a program wrote comes in. Out go complete `Settings` for each topic in use, and the router of each. Nothing here
+connects or opens a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-def _routing(partitioner: object, strategy: object) -> None:
+def _check_routing(partitioner: object, strategy: object) -> None:
+    """Raises `ConfigError` for a wrong partitioner or strategy, before a `Router` is made of them."""
     if partitioner is not None and not isinstance(partitioner, ByColumn) and not callable(partitioner):
         accepted = "a function of (key, value, partitions) and ByColumn(function)"
         raise ConfigError(f"partitioner is {partitioner!r}; accepted are {accepted}")
@@ -37,19 +38,20 @@ def _routing(partitioner: object, strategy: object) -> None:
 
 
 SMALL_BYTES = 1024
-"""Values up to this size go the short way: a chunk of them cannot get large unnoticed."""
+"""Values up to this size take the short path of `Producer.send`: a chunk of them cannot get large unnoticed."""
 _SMALL_RECORD_BYTES = SMALL_BYTES + 64
-"""What such a record takes in a batch, at most."""
+"""The most that such a record takes in a batch."""
 _LARGEST = 1 << 50
+"""An upper bound for sizes in bytes, against mistakes in units."""
 _ONE_MIB = 1 << 20
 Acks = Literal["all", 0, 1]
 BatchHook = Callable[[str, int, pa.RecordBatch], pa.RecordBatch]
-"""Topic, partition and the rows that are about to become a batch; what is sent instead."""
+"""Gets topic, partition and the rows of a batch; returns the rows to send instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Oversize:
-    """A record that is larger than the limit, diverted instead of refused."""
+    """A record above the size limit, handed to `on_oversize` instead of being refused."""
 
     topic: str
     key: bytes | None
@@ -60,8 +62,11 @@ class Oversize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """When a batch is sent: as soon as it has `records` or `bytes` (before compression), or `linger` seconds after
-    its first record. While five batches of a partition are under way, the next one goes on filling."""
+    """When a batch is sent.
+
+    As soon as it has `records` or `bytes` (before compression), or `linger` seconds after its first record. While five
+    batches of a partition are in flight, the next one keeps filling.
+    """
 
     bytes: int = 1_000_000
     records: int = (1 << 31) - 1
@@ -74,19 +79,19 @@ class Batching:
 
 
 class WhenFull(Enum):
-    """What happens to a send when the buffer, or the spool, is full."""
+    """What a send does if the buffer, or the spool, is full."""
 
     WAIT = "wait"
-    """The caller waits, and gets an error when that takes too long."""
+    """The caller waits, and gets an error if that takes too long."""
     REFUSE = "refuse"
     """The caller gets an error at once."""
     DROP_OLDEST = "drop oldest"
-    """The oldest records that were not sent yet are given up, counted and reported."""
+    """The oldest records that were not sent yet are dropped, counted and reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffering:
-    """How much may wait in memory for its acknowledgement, and what happens when that is reached."""
+    """How many bytes may wait in memory for their acknowledgement, and what happens at the limit."""
 
     bytes: int = 64 << 20
     when_full: WhenFull = WhenFull.WAIT
@@ -101,19 +106,19 @@ class Buffering:
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """A directory of this producer's own in which batches are kept until they are acknowledged."""
+    """A directory in which this producer keeps batches until they are acknowledged."""
 
     path: Path
     _: KW_ONLY
     write_ahead: bool = False
-    """Every batch is on disk before it is sent; otherwise only what cannot be delivered for `after` seconds."""
+    """Write every batch to disk before it is sent; otherwise only what could not be delivered for `after` seconds."""
     fsync: bool = False
-    """Also survive the loss of power, not only the death of the process."""
+    """Survive a power loss too, not only the death of the process."""
     max_bytes: int | None = None
-    """How much the directory may hold; None for as much as the disk has."""
+    """The maximum size of the directory; None for as much as the disk has."""
     when_full: WhenFull = WhenFull.WAIT
     after: float = 1.0
-    """Seconds that a batch waits for its acknowledgement before it is put on disk; without `write_ahead`."""
+    """Seconds that a batch waits for its acknowledgement before it is written to disk, without `write_ahead`."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -125,7 +130,7 @@ class Spool:
 
 
 class TopicSettings(TypedDict, total=False):
-    """The options that a producer takes for all topics and `TopicOptions` for one."""
+    """The options that `Producer` takes for all topics and `TopicOptions` for one."""
 
     acks: Acks
     compression: str | Codec
@@ -143,14 +148,14 @@ class TopicSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for one topic, complete and checked."""
+    """The settings of one topic, complete and checked."""
 
     acks: Acks = "all"
     compression: str | Codec = Codec.NONE
     level: int | None = None
     batching: Batching = Batching()
     delivery_timeout: float = 120.0
-    """Seconds from the send to the error, when no acknowledgement comes; `math.inf` to go on trying for ever."""
+    """Seconds from the send to the error if no acknowledgement comes; `math.inf` to retry forever."""
     max_record_bytes: int = 1_000_000
     partitioner: Partitioner | ByColumn | None = None
     strategy: Strategy = STICKY
@@ -173,32 +178,32 @@ class Settings:
         check_whole("max_record_bytes", self.max_record_bytes, lowest=1, highest=(1 << 30) - 1)
         check_kind("batching", self.batching, Batching)
         if self.delivery_timeout <= self.batching.linger:
-            wrong = f"{self.delivery_timeout:g} and {self.batching.linger:g} s"
-            raise ConfigError(f"delivery_timeout must be longer than Batching(linger=...), got {wrong}")
+            values = f"{self.delivery_timeout:g} and {self.batching.linger:g} s"
+            raise ConfigError(f"delivery_timeout must be longer than Batching(linger=...), got {values}")
         check_kind("unknown_topic", self.unknown_topic, OnUnknownTopic)
-        _routing(self.partitioner, self.strategy)
+        _check_routing(self.partitioner, self.strategy)
         for name in ("batch_hook", "on_oversize"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{name} must be callable, got {getattr(self, name)!r}")
 
     @property
     def codec(self) -> Codec:
-        """The codec as a value."""
+        """The compression as a `Codec`."""
         return parse_codec(self.compression)
 
     @property
     def limits(self) -> BatchLimits:
-        """The size of a batch."""
+        """The maximum size of a batch."""
         return BatchLimits(max_bytes=self.batching.bytes, max_records=self.batching.records)
 
     @property
     def acks_code(self) -> int:
-        """As the protocol has it."""
+        """`acks` as the protocol encodes it."""
         return -1 if self.acks == "all" else self.acks
 
 
 class TopicOptions:
-    """Options for one topic; what is not given is as for the rest of the producer."""
+    """Options for one topic. Raises `ConfigError` for unknown names; what is not given is as for all other topics."""
 
     def __init__(self, **options: Unpack[TopicSettings]) -> None:
         self.given: Mapping[str, Any] = dict(checked_names("TopicOptions", options))
@@ -206,12 +211,12 @@ class TopicOptions:
     def __repr__(self) -> str:
         return f"TopicOptions({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
 
-    def over(self, rest: Settings) -> Settings:
-        """The settings of the topic, given those of the rest."""
+    def apply_to(self, defaults: Settings) -> Settings:
+        """The settings of the topic, given those of all others."""
         given = dict(self.given)
         if "compression" in given and "level" not in given:
-            given["level"] = None  # a level belongs to its codec
-        return replace(rest, **given)
+            given["level"] = None  # a level belongs to the codec it was given for
+        return replace(defaults, **given)
 
 
 def check_kinds(
@@ -221,23 +226,23 @@ def check_kinds(
     spool: Spool | None,
     on_failed: Callable[..., None] | None,
 ) -> None:
-    """The options of a producer as a whole: each is of the kind that it must be."""
+    """Raises `ConfigError` if an option of the producer as a whole has the wrong type."""
     check_kind("buffering", buffering, Buffering)
     if spool is not None:
         check_kind("spool", spool, Spool)
     if on_failed is not None and not callable(on_failed):
         raise ConfigError(f"on_failed must be callable, got {on_failed!r}")
     check_kind("topics", topics, Mapping)
-    for name, given in topics.items():
-        check_kind(f"topics[{name!r}]", given, TopicOptions)
+    for name, options in topics.items():
+        check_kind(f"topics[{name!r}]", options, TopicOptions)
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """The settings for the rest of the topics, from keyword arguments."""
+    """The settings for topics without `TopicOptions`, from keyword arguments. Raises `ConfigError`."""
     return Settings(**checked_names("Producer", options))
 
 
-_PRODUCERS_OWN = (
+_PRODUCER_OPTIONS = (
     "security",
     "client_id",
     "timeouts",
@@ -250,63 +255,65 @@ _PRODUCERS_OWN = (
     "events",
     "on_failed",
 )
-_ELSEWHERE = {
+"""Options of `Producer` that are not options of a topic, for suggestions."""
+_RENAMED = {
     "linger": "it is batching=Batching(linger=...), in seconds; ",
     "linger_ms": "it is batching=Batching(linger=...), in seconds; ",
     "batch_size": "it is batching=Batching(bytes=...); ",
 }
+"""Options of other clients, and what they are called here."""
 
 
 def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options, or an error that names the one that does not exist and those that do."""
+    """Return the options. Raises `ConfigError` for an unknown one, with a suggestion."""
     known = TopicSettings.__annotations__
     for name in options:
         if name not in known:
             import difflib
 
-            close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name, _PRODUCERS_OWN, 1)
-            hint = _ELSEWHERE.get(name) or (f"did you mean {close[0]}? " if close else "")
+            close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name, _PRODUCER_OPTIONS, 1)
+            hint = _RENAMED.get(name) or (f"did you mean {close[0]}? " if close else "")
             raise ConfigError(
                 f"{owner} has no option {name!r}: {hint}the options of a topic are {', '.join(sorted(known))}"
             )
     return options
 
 
-class ByTopic:
-    """The settings of every topic."""
+class SettingsByTopic:
+    """The settings and router of every topic."""
 
-    def __init__(self, rest: Settings, topics: Mapping[str, TopicOptions]) -> None:
-        self._rest = rest
-        self._topics = {name: given.over(rest) for name, given in topics.items()}
+    def __init__(self, defaults: Settings, topics: Mapping[str, TopicOptions]) -> None:
+        self._defaults = defaults
+        self._topics = {name: options.apply_to(defaults) for name, options in topics.items()}
         self._routers: dict[str, Router] = {}
 
     def settings(self, topic: str) -> Settings:
-        """Of one topic."""
-        return self._topics.get(topic, self._rest)
+        """The settings of one topic."""
+        return self._topics.get(topic, self._defaults)
 
     def takes_any_small_record(self, topic: str) -> bool:
-        """Whether a record of up to `SMALL_BYTES` needs no look at the settings: it fits, and nobody is asked."""
+        """Whether a record of up to `SMALL_BYTES` needs no check: it fits, and there is no partitioner to ask."""
         settings = self.settings(topic)
         return settings.partitioner is None and settings.max_record_bytes >= _SMALL_RECORD_BYTES
 
     def router(self, topic: str) -> Router:
-        """The one of a topic: callers ask it where a record would go, the sender sends it there."""
+        """The router of a topic, shared by callers that ask for a partition and by the sender."""
         router = self._routers.get(topic)
         if router is None:
             settings = self.settings(topic)
-            made = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
-            router = self._routers.setdefault(topic, made)
+            new_router = Router(topic, partitioner=settings.partitioner, strategy=settings.strategy)
+            router = self._routers.setdefault(topic, new_router)
         return router
 
     def forget(self, topic: str) -> None:
-        """The topic is not used any more: the next one who asks gets a new router."""
+        """Drop the router of a topic that is no longer used."""
         self._routers.pop(topic, None)
 
     def check_transactional(self, spool: Spool | None) -> None:
-        """Raises when these settings do not go with transactions."""
+        """Raises `ConfigError` if these settings cannot be combined with transactions."""
         if spool is not None:
             raise ConfigError(
-                "transactional_id and spool exclude one another: a transaction cannot outlive its producer"
+                "transactional_id and spool are mutually exclusive: a transaction cannot outlive its producer"
             )
-        if any(one.acks != "all" or not one.idempotent for one in (self._rest, *self._topics.values())):
+        if any(s.acks != "all" or not s.idempotent for s in (self._defaults, *self._topics.values())):
             raise ConfigError("transactional_id needs acks='all' and idempotent=True for every topic")

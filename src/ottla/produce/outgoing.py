@@ -1,7 +1,7 @@
 """One batch on its way: being filled, sealed, sent (perhaps several times), decided.
 
-A value with a history and no will of its own: the lane says when it is sent and under which identity, the sender does
-it. Shipments whose rows are in it are settled when it is decided.
+It holds state and decides nothing: the lane says when it is sent and under which identity, and the sender sends it.
+Deciding a batch settles the shipments whose rows are in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OpenBatch(Protocol):
-    """What rows are in while more may come: a `wire.draft.Draft`, a slot, or the draft of a batch hook."""
+    """What rows are appended to: a `wire.draft.Draft`, a slot, or the draft of a batch hook."""
 
     @property
     def count(self) -> int: ...
@@ -31,14 +31,14 @@ class OpenBatch(Protocol):
 
 
 class ShipmentShare(msgspec.Struct, gc=False, frozen=True):
-    """So many rows of a batch are of this shipment. The garbage collector leaves it alone, as it does placements."""
+    """How many rows of a batch belong to a shipment. Invisible to the garbage collector, like placements."""
 
     shipment: Shipment
     rows: int
 
 
 class Identity(NamedTuple):
-    """Under which a broker remembers a batch: it stores each only once."""
+    """The identity under which a broker deduplicates a batch: it stores each only once."""
 
     producer_id: int
     epoch: int
@@ -46,7 +46,7 @@ class Identity(NamedTuple):
 
 
 class Account:
-    """How much memory batches take, and records that are in none yet. The owner tells the budget."""
+    """The memory that batches take, and records that are in no batch yet. The owner passes it on to the budget."""
 
     __slots__ = ("held_bytes",)
 
@@ -54,12 +54,12 @@ class Account:
         self.held_bytes = 0
 
     def hold(self, batch: Outgoing, more_bytes: int) -> None:
-        """The batch takes so many more bytes; negative for less."""
+        """Add to the bytes that the batch takes; negative for fewer."""
         batch.held_bytes += more_bytes
         self.held_bytes += more_bytes
 
     def release(self, batch: Outgoing) -> None:
-        """The batch takes none any more."""
+        """Take all the batch's bytes off the account."""
         self.hold(batch, -batch.held_bytes)
 
 
@@ -74,10 +74,10 @@ class Outgoing:
         "draft",
         "due",
         "error",
-        "flying",
         "header",
         "held_bytes",
         "identity",
+        "in_flight",
         "inherited",
         "is_doubtful",
         "opened",
@@ -101,38 +101,39 @@ class Outgoing:
         self.opened = opened
         """When its first record was handed in, by the monotonic clock."""
         self.created = created
-        """The same, in seconds since 1970."""
+        """The same in seconds since 1970."""
         self.due = opened
-        """When it is to be sent even if it is not full."""
+        """When to send it even if it is not full."""
         self.deadline = math.inf
         self.draft: OpenBatch | None = None
         self.header: BatchHeader | None = None
         self.records: memoryview | None = None
-        """None while it is being filled, and while it is on disk only."""
+        """None while it is being filled, and while it is only on disk."""
         self.count = 0
         self.raw_bytes = 0
         self.held_bytes = 0
-        """How much of the producer's memory is accounted to it."""
+        """How much of the producer's memory is charged to it."""
         self.shipments: list[ShipmentShare] = []
         self.identity: Identity | None = None
         self.attempts = 0
-        self.flying = False
-        """Sent, and neither answered nor lost."""
+        self.in_flight = False
+        """Whether it was sent and is neither answered nor lost."""
         self.sent_at: float | None = None
-        """When it was sent for the first time."""
+        """When it was first sent."""
         self.error: OttlaError | None = None
-        """What went wrong last."""
+        """The last error."""
         self.outcomes: tuple[Outcome, ...] = ()
         self.parent: tuple[Outgoing, int] | None = None
-        """Of a part: the whole, and where the part begins in it; -1 when a hook made other records of the whole."""
+        """Of a part: the whole, and where the part begins in it; -1 if a hook changed the number of records."""
         self.parts_left = 0
         self.part_outcomes: list[tuple[int, Outgoing, Outcome]] = []
         self.ticket: Ticket | None = None
         """Where it is on disk."""
         self.stored_identity: Identity | None = None
         self.inherited = False
+        """Whether an earlier process left it in the spool."""
         self.is_doubtful = False
-        """It may be in the log, although no answer has said so."""
+        """Whether it may be in the log although no answer said so."""
 
     @property
     def decided(self) -> bool:
@@ -146,17 +147,17 @@ class Outgoing:
 
     @property
     def size_bytes(self) -> int:
-        """As it is sent."""
+        """Its size on the wire."""
         return 0 if self.header is None else self.header.size_bytes
 
     def seal(self, header: BatchHeader, records: memoryview) -> None:
-        """It is complete."""
+        """Complete the batch."""
         self.header, self.records = header, records
         self.count = header.count
         self.draft = None
 
     def stamp(self, identity: Identity | None, *, transactional: bool = False) -> None:
-        """It is sent under this identity from now on."""
+        """Set the identity it is sent under; None removes it."""
         self.identity = identity
         if identity is None:
             return
@@ -171,13 +172,13 @@ class Outgoing:
         )
 
     def parts(self) -> list[bytes | memoryview]:
-        """Its bytes, for a request."""
+        """The bytes of the batch, for a request."""
         assert self.header is not None
         assert self.records is not None
         return [pack_header(self.header), self.records]
 
     def decide(self, *outcomes: Outcome) -> None:
-        """Its records have their outcome: those who wait for them hear of it."""
+        """Set the outcomes of its records and settle their shipments. A second call does nothing."""
         if self.outcomes:
             return
         self.outcomes = outcomes
@@ -189,6 +190,10 @@ class Outgoing:
             share.shipment.settle(share.rows)
 
     def _part_decided(self, part: Outgoing, first: int) -> None:
+        """Collect the outcome of a part. The last part decides the whole.
+
+        If a hook changed the number of records, single records cannot be mapped to rows: all get a common outcome.
+        """
         self.part_outcomes += [(first, part, outcome) for outcome in part.outcomes]
         self.parts_left -= 1
         if self.parts_left:
@@ -201,13 +206,13 @@ class Outgoing:
         self.part_outcomes = []
 
     def _common_outcome(self) -> Outcome:
-        """Of records that a hook has changed: they failed if any part did, else they are where the first part is."""
+        """The outcome of records that a hook changed: a failure if any part failed, else where the first part is."""
         outcomes = [outcome for _, _, outcome in self.part_outcomes]
         failed = next((outcome for outcome in outcomes if outcome.error is not None), None)
-        begin = failed or min(outcomes, key=lambda outcome: outcome.base_offset)
+        chosen = failed or min(outcomes, key=lambda outcome: outcome.base_offset)
         parts = {id(part): part.count for _, part, _ in self.part_outcomes}
-        return begin._replace(first=0, made=sum(parts.values()))
+        return chosen._replace(first=0, made=sum(parts.values()))
 
     def __repr__(self) -> str:
-        state = "decided" if self.decided else "flying" if self.flying else "sealed" if self.sealed else "open"
+        state = "decided" if self.decided else "in flight" if self.in_flight else "sealed" if self.sealed else "open"
         return f"<Outgoing {self.topic}-{self.partition}, {self.count} records, {self.identity}, {state}>"

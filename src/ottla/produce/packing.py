@@ -1,8 +1,8 @@
-"""Rows into the open batches of the partitions they are routed to.
+"""Packs rows into the open batches of the partitions they are routed to.
 
-Comes in: what callers handed over, and the topic with its lanes. Goes out: batches in the lanes, filled and sealed as
-they get full, and what is settled without being sent. Pure but for codecs and batch hooks: the time comes with the
-rows, and nothing here knows of brokers.
+What callers handed over and the topic with its lanes come in. Batches in the lanes, filled and sealed as they get full,
+go out, and what is settled without being sent. Pure except for codecs and batch hooks: the time comes with the rows,
+and this module knows no brokers.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ from ottla.wire.draft import Draft
 from ottla.wire.encode import ALL_ROWS, BatchLimits, NewBatch
 from ottla.wire.slots import ELSEWHERE, MOST_PARTITIONS, Slot, Slots
 
+_NO_ROWS = np.empty(0, np.int64)
+_NOWHERE = -1
+"""The partition of rows that are not packed now."""
+_MANY = 16
+"""From this many partitions on, their rows are encoded in one call."""
+
 
 class Settle(NamedTuple):
-    """The records of a batch have their outcome."""
+    """The outcome of all records of a batch."""
 
     batch: Outgoing
     outcome: Outcome
 
 
 class RefuseRows(NamedTuple):
-    """Rows of a shipment get into no batch: the topic has no such partition."""
+    """Fail rows of a shipment: the topic has no such partition."""
 
     shipment: Shipment
     partition: int
@@ -47,7 +53,7 @@ class RefuseRows(NamedTuple):
 
 
 class Sealing(NamedTuple):
-    """A batch that has its place in the line and is still to be compressed: several at once, if there are more."""
+    """A batch that has its place in the queue and is still to be compressed, together with others if there are any."""
 
     batch: Outgoing
     draft: Draft
@@ -55,12 +61,12 @@ class Sealing(NamedTuple):
     level: int | None
 
     def compressed(self) -> NewBatch:
-        """As it will be sent. Any thread may do it."""
+        """The batch as it will be sent. Any thread may call it."""
         return self.draft.seal(self.codec, self.level)
 
 
 class Packing:
-    """What packing has done: the lanes that got something, what is to be compressed, what has its outcome already."""
+    """The results of packing: lanes that got rows, batches to compress, and outcomes that are known already."""
 
     __slots__ = ("account", "sealing", "settled", "touched")
 
@@ -72,7 +78,7 @@ class Packing:
 
 
 class Late(NamedTuple):
-    """Rows for partitions that the topic did not have at `since` (by the monotonic clock), as far as was known."""
+    """Rows for partitions that the topic was not known to have at `since` (monotonic clock)."""
 
     handover: Handover
     rows: npt.NDArray[np.int64]
@@ -80,7 +86,7 @@ class Late(NamedTuple):
 
 
 class Topic:
-    """One topic in use: its settings, its partitions as far as they are known, and their lanes."""
+    """A topic in use: its settings, its partitions as far as known, and their lanes."""
 
     def __init__(
         self,
@@ -98,14 +104,14 @@ class Topic:
         self.waiting: deque[Handover] = deque()
         """Handed over before the partitions were known."""
         self.late: deque[Late] = deque()
-        """For partitions that may have been added since the last look."""
+        """Rows for partitions that may have been added since the last lookup."""
         self.used_at = 0.0
         """When something was last handed over, by the monotonic clock."""
         self.limits = settings.limits
-        """Shrinks when a broker finds batches too large."""
+        """Shrinks when a broker rejects batches as too large."""
         self.unknown_since: float | None = None
         self._slots: Slots | None = None
-        self.is_express = (
+        self.allows_fast_path = (
             settings.batching.linger == 0
             and settings.codec is Codec.NONE
             and settings.acks != 0
@@ -113,7 +119,7 @@ class Topic:
             and settings.partitioner is None
             and not callable(settings.strategy)
         )
-        """Whether a single record need not wait for anything, nor ask anybody."""
+        """Whether a caller may send a single record itself: no lingering, no compression, no user code to call."""
 
     @property
     def numbered(self) -> bool:
@@ -122,29 +128,29 @@ class Topic:
 
     @property
     def unplaced(self) -> list[Handover]:
-        """What waits for news of the partitions, all of it or some rows."""
+        """Handovers with rows that wait for news of the partitions."""
         return [*self.waiting, *(late.handover for late in self.late)]
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it is to be sent or waited for."""
+        """Whether there is nothing to send and nothing to wait for."""
         return not self.waiting and not self.late and all(lane.is_idle for lane in self.lanes.values())
 
     def slots(self) -> Slots:
-        """Where batches of many partitions begin, made when it is first used."""
+        """Where batches of many partitions begin, created on first use."""
         if self._slots is None:
             assert self.partitions is not None
             self._slots = Slots(min(self.partitions.count, MOST_PARTITIONS))
         return self._slots
 
     def lane(self, partition: int) -> Lane:
-        """The lane of a partition, made when it is first used."""
+        """The lane of a partition, created on first use."""
         lane = self.lanes.get(partition)
         if lane is None:
-            # Without numbers only one batch at a time keeps the order when it has to be sent again.
-            in_flight = MOST_IN_FLIGHT if self.numbered or self.settings.acks == 0 else 1
+            # Without sequence numbers, retries keep the order only with one batch in flight.
+            max_in_flight = MOST_IN_FLIGHT if self.numbered or self.settings.acks == 0 else 1
             lane = self.lanes[partition] = Lane(
-                TopicPartition(self.name, partition), in_flight=in_flight, numbered=self.numbered
+                TopicPartition(self.name, partition), max_in_flight=max_in_flight, numbered=self.numbered
             )
         return lane
 
@@ -152,39 +158,39 @@ class Topic:
 def pack(
     topic: Topic,
     handover: Handover,
-    into: Packing,
+    packing: Packing,
     *,
     rows: npt.NDArray[np.int64] | None = None,
     refuse: bool = True,
 ) -> npt.NDArray[np.int64]:
-    """Puts rows into the open batches of their partitions.
+    """Put rows into the open batches of their partitions.
 
-    Returns the rows whose partition the topic does not have. They are refused, unless `refuse` is false: then they are
-    still to be packed, as `rows` of another call.
+    Returns the rows whose partition the topic does not have. They are refused unless `refuse` is false; then the caller
+    packs them later, as `rows` of another call.
     """
     assert topic.partitions is not None
-    partitions = _begin(topic, handover) if rows is None else _explicit(handover, rows)
-    wrong = _NO_ROWS
+    partitions = _route(topic, handover) if rows is None else _explicit(handover, rows)
+    missing = _NO_ROWS
     if handover.partitions is not None:
-        wrong = invalid(partitions, topic.partitions.count)
-        wrong = wrong if rows is None else np.intersect1d(wrong, rows)
-        if len(wrong) and refuse:
-            into.settled += _refusals(topic, handover.shipment, partitions, wrong)
-        partitions[wrong] = _NOWHERE
-    found = spread(partitions)
-    if found is not None and len(found.partitions) >= _MANY and topic.settings.batch_hook is None:
-        _fill_many(topic, handover, found, into)
-        return wrong
-    for partition, chosen in runs(partitions) if found is None else found.runs():
+        missing = invalid(partitions, topic.partitions.count)
+        missing = missing if rows is None else np.intersect1d(missing, rows)
+        if len(missing) and refuse:
+            packing.settled += _refusals(topic, handover.shipment, partitions, missing)
+        partitions[missing] = _NOWHERE
+    by_partition = spread(partitions)
+    if by_partition is not None and len(by_partition.partitions) >= _MANY and topic.settings.batch_hook is None:
+        _fill_many(topic, handover, by_partition, packing)
+        return missing
+    for partition, chosen in runs(partitions) if by_partition is None else by_partition.runs():
         if partition != _NOWHERE:
             lane = topic.lane(partition)
-            _fill(topic, lane, handover, chosen, into)
-            into.touched.append(lane)
-    return wrong
+            _fill(topic, lane, handover, chosen, packing)
+            packing.touched.append(lane)
+    return missing
 
 
-def _begin(topic: Topic, handover: Handover) -> npt.NDArray[np.int32]:
-    """Where the rows go, all of them and for the first time."""
+def _route(topic: Topic, handover: Handover) -> npt.NDArray[np.int32]:
+    """Route all rows of a new handover."""
     assert topic.partitions is not None
     columns = handover.columns
     shipment = handover.shipment
@@ -195,32 +201,27 @@ def _begin(topic: Topic, handover: Handover) -> npt.NDArray[np.int32]:
 
 
 def _explicit(handover: Handover, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Where these rows are to go; the others have gone already."""
+    """The explicit partitions of these rows; all others have been packed already."""
     assert handover.partitions is not None
     partitions = np.full(handover.columns.count, _NOWHERE, np.int32)
     partitions[rows] = handover.partitions[rows]
     return partitions
 
 
-_NO_ROWS = np.empty(0, np.int64)
-_NOWHERE = -1
-_MANY = 16
-"""Partitions from which on their rows are encoded in one call."""
-
-
 def _refusals(
-    topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], wrong: npt.NDArray[np.int64]
+    topic: Topic, shipment: Shipment, partitions: npt.NDArray[np.int32], missing: npt.NDArray[np.int64]
 ) -> list[RefuseRows]:
+    """The refusals of rows with a missing partition, one for each partition."""
     assert topic.partitions is not None
     last = topic.partitions.count - 1
     return [
         RefuseRows(
             shipment,
             partition,
-            wrong[partitions[wrong] == partition],
+            missing[partitions[missing] == partition],
             InputError(f"topic {topic.name} has no partition {partition}: it has partitions 0 to {last}"),
         )
-        for partition in np.unique(partitions[wrong]).tolist()
+        for partition in np.unique(partitions[missing]).tolist()
     ]
 
 
@@ -229,47 +230,52 @@ def _fill(
     lane: Lane,
     handover: Handover,
     rows: slice | npt.NDArray[np.int64],
-    into: Packing,
+    packing: Packing,
 ) -> None:
-    picked, at, stop = (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
-    while at < stop:
+    """Append rows to the open batch of one lane. Full batches are sealed and new ones opened."""
+    row_numbers, start, stop = (
+        (ALL_ROWS, rows.start, rows.stop) if isinstance(rows, slice) else (_readonly(rows), 0, len(rows))
+    )
+    while start < stop:
         batch = lane.open or _open(topic, lane, handover)
         draft = _own_draft(topic, batch)
         first = draft.count
-        reached = draft.append(handover.columns, rows=picked, start=at, stop=stop, now_ms=handover.shipment.now_ms)
-        if reached > at:
-            _place(batch, handover.shipment, picked, range(at, reached), first)
-            into.account.hold(batch, draft.size_bytes - batch.held_bytes)
-        at = reached
-        if at < stop or draft.count >= topic.limits.max_records:
-            seal(topic, lane, into)
+        reached = draft.append(
+            handover.columns, rows=row_numbers, start=start, stop=stop, now_ms=handover.shipment.now_ms
+        )
+        if reached > start:
+            _place(batch, handover.shipment, row_numbers, range(start, reached), first)
+            packing.account.hold(batch, draft.size_bytes - batch.held_bytes)
+        start = reached
+        if start < stop or draft.count >= topic.limits.max_records:
+            seal(topic, lane, packing)
 
 
-def _fill_many(topic: Topic, handover: Handover, found: Spread, into: Packing) -> None:
-    """Rows for many partitions: one call puts into slots what fits there."""
+def _fill_many(topic: Topic, handover: Handover, by_partition: Spread, packing: Packing) -> None:
+    """Pack rows for many partitions: one kernel call puts into slots what fits there."""
     slots = topic.slots()
-    lanes = [topic.lane(partition) if partition != _NOWHERE else None for partition in found.partitions.tolist()]
-    targets = found.partitions.copy()
+    lanes = [topic.lane(partition) if partition != _NOWHERE else None for partition in by_partition.partitions.tolist()]
+    targets = by_partition.partitions.copy()
     for run, lane in enumerate(lanes):
-        if lane is None or lane.at.partition >= len(slots):
+        if lane is None or lane.tp.partition >= len(slots):
             targets[run] = ELSEWHERE
         elif lane.open is None:
-            _open(topic, lane, handover).draft = slots.begin(lane.at.partition)
+            _open(topic, lane, handover).draft = slots.begin(lane.tp.partition)
         elif type(lane.open.draft) is not Slot:
             targets[run] = ELSEWHERE
     targets.flags.writeable = False
-    shipment, rows = handover.shipment, found.rows
+    shipment, rows = handover.shipment, by_partition.rows
     appended = slots.append(
         handover.columns,
         limits=topic.limits,
         rows=rows,
-        edges=found.edges,
+        edges=by_partition.edges,
         partitions=targets,
         now_ms=shipment.now_ms,
     )
-    left: list[tuple[Lane, npt.NDArray[np.int64]]] = []
+    unfinished: list[tuple[Lane, npt.NDArray[np.int64]]] = []
     for lane, (start, stop), reached, first, grown in zip(
-        lanes, pairwise(found.edges.tolist()), *appended, strict=True
+        lanes, pairwise(by_partition.edges.tolist()), *appended, strict=True
     ):
         if lane is None:
             continue
@@ -278,16 +284,16 @@ def _fill_many(topic: Topic, handover: Handover, found: Spread, into: Packing) -
             assert batch is not None
             shipment.placements.append(Placement(batch, rows[start:reached], first))
             batch.shipments.append(ShipmentShare(shipment, reached - start))
-            into.account.hold(batch, grown)
+            packing.account.hold(batch, grown)
         if reached < stop:
-            left.append((lane, rows[reached:stop]))
-        into.touched.append(lane)
-    for lane, rest in left:  # once all that was encoded is noted
-        _fill(topic, lane, handover, rest, into)
+            unfinished.append((lane, rows[reached:stop]))
+        packing.touched.append(lane)
+    for lane, remaining in unfinished:  # only after everything that was encoded has its placement
+        _fill(topic, lane, handover, remaining, packing)
 
 
 def _own_draft(topic: Topic, batch: Outgoing) -> Draft | HookedDraft:
-    """The draft of an open batch, which leaves its slot if it has one."""
+    """The draft of an open batch. A batch in a slot leaves it."""
     draft = batch.draft
     if isinstance(draft, Slot):
         draft = batch.draft = draft.leave(topic.limits)
@@ -296,8 +302,9 @@ def _own_draft(topic: Topic, batch: Outgoing) -> Draft | HookedDraft:
 
 
 def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
+    """Open a batch for the lane. Its deadline and due time count from its first record."""
     settings = topic.settings
-    batch = Outgoing(topic.name, lane.at.partition, opened=handover.opened, created=handover.created)
+    batch = Outgoing(topic.name, lane.tp.partition, opened=handover.opened, created=handover.created)
     batch.due = handover.opened + settings.batching.linger
     batch.deadline = handover.opened + settings.delivery_timeout
     batch.draft = Draft(topic.limits) if settings.batch_hook is None else HookedDraft(topic.limits)
@@ -305,64 +312,67 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
     return batch
 
 
-def _place(batch: Outgoing, shipment: Shipment, picked: npt.NDArray[np.int64], rows: range, first: int) -> None:
-    numbers = picked[rows.start : rows.stop] if len(picked) else rows
+def _place(batch: Outgoing, shipment: Shipment, row_numbers: npt.NDArray[np.int64], rows: range, first: int) -> None:
+    """Record which rows of the shipment are in the batch, from record number `first` on."""
+    numbers = row_numbers[rows.start : rows.stop] if len(row_numbers) else rows
     shipment.placements.append(Placement(batch, numbers, first))
     batch.shipments.append(ShipmentShare(shipment, len(rows)))
 
 
-def seal(topic: Topic, lane: Lane, into: Packing) -> None:
-    """The open batch of a lane takes its place in the line; it may have to be compressed there."""
+def seal(topic: Topic, lane: Lane, packing: Packing) -> None:
+    """Move a lane's open batch to its queue. It may still have to be compressed."""
     batch = lane.open
     assert batch is not None
     draft = _own_draft(topic, batch)
     lane.open = None
     batch.raw_bytes = draft.size_bytes
     if isinstance(draft, HookedDraft):
-        _seal_hooked(topic, lane, batch, draft, into)
+        _seal_hooked(topic, lane, batch, draft, packing)
         return
     settings = topic.settings
     sealing = Sealing(batch, draft, settings.codec, settings.level)
     lane.add(batch)
     if settings.codec is Codec.NONE:
-        finish(sealing, sealing.compressed(), into.account)
+        finish(sealing, sealing.compressed(), packing.account)
     else:
         batch.count = draft.count
-        into.sealing.append(sealing)
+        packing.sealing.append(sealing)
 
 
 def finish(sealing: Sealing, compressed: NewBatch, account: Account) -> None:
-    """The batch can be sent."""
+    """Complete a batch with its compressed records, so that it can be sent."""
     batch = sealing.batch
     batch.seal(compressed.header, compressed.records)
     account.hold(batch, batch.size_bytes - batch.held_bytes)
 
 
-def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, into: Packing) -> None:
+def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, packing: Packing) -> None:
+    """Let the batch hook change the rows, and add the resulting batches to the queue."""
     settings = topic.settings
     assert settings.batch_hook is not None
     try:
         parts = draft.parts(whole, settings.batch_hook, codec=settings.codec, level=settings.level)
     except OttlaError as error:
-        into.settled.append(Settle(whole, Outcome(0, -1, -1, error)))
+        packing.settled.append(Settle(whole, Outcome(0, -1, -1, error)))
         return
-    if not parts:  # everything was filtered out: that is what the program wanted
-        into.settled.append(Settle(whole, Outcome(0, -1, -1, made=0)))
+    if not parts:  # the hook filtered everything out, which is a success
+        packing.settled.append(Settle(whole, Outcome(0, -1, -1, made=0)))
         return
     for part in parts:
-        into.account.hold(part, part.size_bytes - part.held_bytes)
+        packing.account.hold(part, part.size_bytes - part.held_bytes)
         lane.add(part)
-    into.account.release(whole)
+    packing.account.release(whole)
 
 
 def shrink(topic: Topic, batch: Outgoing) -> None:
-    """A broker found this batch too large: the next ones of the topic are smaller."""
+    """Make the next batches of the topic smaller: a broker rejected this one as too large."""
     smaller = max(1024, batch.raw_bytes // 2)
     if smaller < topic.limits.max_bytes:
         topic.limits = BatchLimits(max_bytes=smaller, max_records=topic.limits.max_records)
 
 
 def _readonly(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """A read-only view: numba would compile another version of a kernel for writable arrays."""
     view = rows.view()
     view.flags.writeable = False
     return view

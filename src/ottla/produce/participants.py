@@ -1,7 +1,8 @@
-"""Which partitions take part in the transaction that is open: a batch leaves only after the coordinator knows its own.
+"""Which partitions take part in the open transaction. A batch leaves only after the coordinator has added its
+partition.
 
-Partitions that want to send come in, those that the coordinator has to be asked for go out, and its answers come back.
-Pure; used by the sender's thread. Whoever begins or ends a transaction sets `sending` and looks at `told`.
+Partitions that want to send come in; those to add go out as `Join`, and the coordinator's answers come back. Pure; used
+by the sender's thread. `Transactions` sets `sending` and reads `announced`.
 """
 
 from __future__ import annotations
@@ -14,66 +15,66 @@ from ottla.produce.coordinator import PreparedTransaction
 
 
 class Join(NamedTuple):
-    """The coordinator is to be asked to let these partitions take part in transaction `number`."""
+    """Ask the coordinator to add these partitions to transaction `number`."""
 
     number: int
-    who: PreparedTransaction
+    identity: PreparedTransaction
     partitions: frozenset[TopicPartition]
 
 
 class Gate:
-    """The partitions of one transaction after the other."""
+    """The partitions of the open transaction."""
 
     def __init__(self) -> None:
         self.sending = False
         """Whether batches may leave."""
-        self.told = False
-        """Whether the coordinator may have heard of this transaction."""
+        self.announced = False
+        """Whether the coordinator may know of this transaction."""
         self.joining = False
-        """Whether a request is on its way that makes partitions take part."""
+        """Whether a request to add partitions is in flight."""
         self.refusal: OttlaError | None = None
-        """Why the coordinator let one not take part."""
+        """Why the coordinator refused to add a partition."""
         self.over: OttlaError | None = None
-        """Why nothing will ever be sent again, nor what is handed in by callers who have not heard of it."""
+        """Why nothing will ever be sent again, including what callers hand in before they learn of it."""
         self._number = 0
-        self._who: PreparedTransaction | None = None
+        self._identity: PreparedTransaction | None = None
         self._added: set[TopicPartition] = set()
-        self._wanted: set[TopicPartition] = set()
+        self._requested: set[TopicPartition] = set()
 
-    def begin(self, number: int, who: PreparedTransaction) -> None:
-        """The next transaction: none takes part yet."""
-        self._number, self._who = number, who
-        self._added, self._wanted = set(), set()
+    def begin(self, number: int, identity: PreparedTransaction) -> None:
+        """Start the next transaction: no partition takes part yet."""
+        self._number, self._identity = number, identity
+        self._added, self._requested = set(), set()
         self.refusal = None
-        self.told = False
+        self.announced = False
         self.sending = True
 
-    def lets_through(self, at: TopicPartition) -> bool:
-        """Whether the coordinator knows the partition; if not, it has to be asked."""
+    def lets_through(self, tp: TopicPartition) -> bool:
+        """Whether the partition takes part. If not, it is added with the next `Join`."""
         if not self.sending:
             return False
-        if at in self._added:
+        if tp in self._added:
             return True
-        self._wanted.add(at)
+        self._requested.add(tp)
         return False
 
     def next_join(self) -> Join | None:
-        """What to ask the coordinator now; `joined` or `refused` must follow."""
-        if not self._wanted or self.joining or not self.sending or self.refusal is not None:
+        """The next request to the coordinator, or None. `joined` or `refused` must follow."""
+        if not self._requested or self.joining or not self.sending or self.refusal is not None:
             return None
-        assert self._who is not None
-        self.joining = self.told = True
-        return Join(self._number, self._who, frozenset(self._wanted))
+        assert self._identity is not None
+        self.joining = self.announced = True
+        return Join(self._number, self._identity, frozenset(self._requested))
 
     def joined(self, join: Join) -> None:
-        """They take part."""
+        """Record that the partitions take part."""
         self.joining = False
         if join.number == self._number:
             self._added |= join.partitions
-            self._wanted -= join.partitions
+            self._requested -= join.partitions
 
     def refused(self, join: Join, error: OttlaError) -> None:
-        """They do not: nothing more is sent in this transaction."""
+        """Record that the coordinator refused: nothing more is sent in this transaction."""
         self.joining = False
         if join.number == self._number:
             self.refusal = error

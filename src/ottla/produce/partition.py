@@ -1,8 +1,8 @@
-"""The low-level producer: batches to one partition on one broker, answers read when the program wants them.
+"""The low-level producer: sends batches to one partition on one broker, and reads answers when the program asks.
 
-Values, tables or finished batches come in and leave at once as one request each; answers are read in order, with a
-timeout. No metadata, no retries, no buffering, no thread: what goes wrong is raised, and what to do about it is up to
-the program.
+Values, tables or finished batches come in, and each leaves at once as one request. Answers are read in order, with a
+timeout. No metadata, no retries, no buffering, no thread: errors are raised, and the program decides what to do about
+them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from ottla.wire.columns import Item, from_list
 from ottla.wire.encode import BatchLimits, NewBatch, encode
 
 _MOST = BatchLimits(max_bytes=(1 << 31) - 100)
+"""One batch takes all rows of a call; the protocol's limit is a 31-bit length."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """What the broker said to one request. `range` has the offsets of its records, None when it was refused."""
+    """A broker's answer to one request. `range` has the offsets of its records, None if it was refused."""
 
     number: int
     records: int
     range: OffsetRange | None
     error: BrokerError | None
     timestamp: float | None
-    """The broker's clock when it appended them, if the topic is set so."""
+    """The broker's append time, if the topic is configured so."""
 
 
 class PartitionProducer:
-    """Sends to one partition. The broker must be its leader. Constructing connects nothing; `with` does."""
+    """Sends to one partition. The broker must be its leader. Constructing it connects nothing; `with` does."""
 
     def __init__(
         self,
@@ -88,7 +89,10 @@ class PartitionProducer:
         return len(self._waiting)
 
     def send(self, rows: Iterable[Item] | pa.Table | pa.RecordBatch | NewBatch) -> int:
-        """Sends one batch and returns its number; the answer is for `read`, except with acks=0, when there is none."""
+        """Send one batch and return its number. `read` returns the answer, except with acks=0, when there is none.
+
+        Raises `InputError` for wrong rows and an empty batch, and a network error if the request cannot be sent.
+        """
         batch = rows if isinstance(rows, NewBatch) else self._encoded(rows)
         connection = self._open()
         seconds = self._timeouts.request
@@ -106,12 +110,12 @@ class PartitionProducer:
         return self._sent
 
     def read(self, timeout: float) -> PartitionAnswer | None:
-        """The answer to the oldest request that has none yet; None when it does not come within `timeout` seconds.
+        """The answer to the oldest unanswered request; None if it does not come within `timeout` seconds.
 
-        Raises ConnectionLost or RequestTimedOut when it never will.
+        Raises `InputError` if no answer is due, and `ConnectionLost` or `RequestTimedOut` if it will never come.
         """
         if not self._waiting:
-            raise InputError("no answer is due: everything that was sent is answered")
+            raise InputError("no answer is due: every request was answered")
         number, records, pending = self._waiting[0]
         limit = Deadline.after(timeout)
         while not pending.done:
@@ -119,16 +123,17 @@ class PartitionProducer:
                 return None
             self._open().pump(limit)
         self._waiting.popleft()
-        return self._judged(number, records, pending.result())
+        return self._parse_answer(number, records, pending.result())
 
     def close(self) -> None:
-        """Ends the connection; answers that were not read are lost."""
+        """Close the connection. Answers that were not read are lost."""
         connection, self._connection = self._connection, None
         self._waiting.clear()
         if connection is not None:
             connection.close()
 
     def _open(self) -> Connection:
+        """The connection, opened on first use. Raises a network error if that fails."""
         if self._connection is None:
             deadline = Deadline.after(self._timeouts.connect)
             self._connection = Connection.open(
@@ -137,25 +142,27 @@ class PartitionProducer:
         return self._connection
 
     def _encoded(self, rows: Iterable[Item] | pa.Table | pa.RecordBatch) -> NewBatch:
+        """Encode rows as one batch, however large. Raises `InputError`."""
         if isinstance(rows, pa.Table | pa.RecordBatch):
             table = next(iter(checks.by_topic(self.at.topic, rows)))[1]
             columns, _ = checks.columns(table)
         else:
             columns = from_list(rows)
         if columns.count == 0:
-            raise InputError("a batch has at least one record")
+            raise InputError("a batch must have at least one record")
         settings = self._settings
         now_ms = int(time.time() * 1000)
         return next(encode(columns, now_ms=now_ms, codec=settings.codec, level=settings.level, limits=_MOST))
 
-    def _judged(self, number: int, records: int, body: memoryview) -> PartitionAnswer:
+    def _parse_answer(self, number: int, records: int, body: memoryview) -> PartitionAnswer:
+        """Parse a broker's answer. Raises `WireError` if it is for another partition."""
         answers = wire.produce_response(body)
         if len(answers) != 1 or (answers[0].topic, answers[0].partition) != self.at:
-            raise WireError(f"{self.address} answered for other partitions than {self.at}")
+            raise WireError(f"{self.address} answered for partitions other than {self.at}")
         answer = answers[0]
         if answer.error_code:
             error = BrokerError(answer.error_code, f"{self.at} at {self.address}", answer.message)
             return PartitionAnswer(number, records, None, error, None)
-        where = OffsetRange(*self.at, answer.base_offset, answer.base_offset + records)
+        offsets = OffsetRange(*self.at, answer.base_offset, answer.base_offset + records)
         time_ms = answer.append_time
-        return PartitionAnswer(number, records, where, None, time_ms / 1000 if time_ms >= 0 else None)
+        return PartitionAnswer(number, records, offsets, None, time_ms / 1000 if time_ms >= 0 else None)

@@ -1,7 +1,7 @@
 """The producer: the calls that programs make, from any thread, and what they get back.
 
-Records come in one by one, as lists or as Arrow tables, and are checked here, so that what is wrong with them is said
-at the call; deliveries go out. Encoding and sending happen on the sender's thread.
+Records come in one by one, as lists or as Arrow tables, and are checked here, so that errors are raised at the call.
+Deliveries go out. Encoding and sending happen on the sender's thread.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ottla.produce.intake import Budget, Extras, Handover, Intake
 from ottla.produce.options import (
     SMALL_BYTES,
     Buffering,
-    ByTopic,
     Oversize,
     Settings,
+    SettingsByTopic,
     Spool,
     TopicOptions,
     TopicSettings,
@@ -61,18 +61,25 @@ _SLICE_BYTES = 8 << 20
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
 _ERROR_SECONDS = 10.0
+"""How long leaving the `with` block by an exception waits for deliveries."""
 _INTERRUPT_SECONDS = 1.0
+"""The same for Ctrl-C and other exceptions that are not an `Exception`."""
 _SPOOL_CLOSE_SECONDS = 10.0
+"""How long `close` waits by default if there is a spool to keep the rest."""
 _PERSIST_AGAIN = 0.1
+"""Seconds between two attempts of `persist`."""
 
 Headers = Mapping[str, Payload] | Iterable[tuple[str, Payload]]
 
 
 class Producer:
-    """Sends records to Kafka. Threads may share one; constructing it connects nothing; `with` closes it.
+    """Sends records to Kafka. Threads may share one. Constructing it connects nothing; `with` closes it.
 
-    Options for all topics are keyword arguments of their own (`acks`, `compression`, `batching`, `delivery_timeout`,
-    `strategy` and so on: see `TopicSettings`); `topics` has others for single ones.
+    Options for all topics are keyword arguments (`acks`, `compression`, `batching`, `delivery_timeout`, `strategy` and
+    so on: see `TopicSettings`). `topics` has options for single topics.
+
+    Constructing it raises `ConfigError` for invalid settings, and `SpoolInUse` or `SpoolFailed` if the spool cannot be
+    opened.
     """
 
     def __init__(
@@ -92,9 +99,9 @@ class Producer:
         on_failed: Callable[[FailedBatch], None] | None = None,
         **options: Unpack[TopicSettings],
     ) -> None:
-        rest = settings_from(options)
+        defaults = settings_from(options)
         check_kinds(topics=topics, buffering=buffering, spool=spool, on_failed=on_failed)
-        self._topics = ByTopic(rest, topics)
+        self._topics = SettingsByTopic(defaults, topics)
         if transactional_id is not None:
             check_settings(transactional_id, transaction_timeout)
             self._topics.check_transactional(spool)
@@ -107,7 +114,7 @@ class Producer:
         self._wakeup = loop.wakeup
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
         self._failures = Failures(events=self._events, on_failed=on_failed)
-        self._intake = Intake(self._budget, wake=loop.wakeup.ring, short_way=self._topics.takes_any_small_record)
+        self._intake = Intake(self._budget, wake=loop.wakeup.ring, skips_checks=self._topics.takes_any_small_record)
         self._open = self._intake.open
         gate = None if transactional_id is None else Gate()
         self._sender = Sender(
@@ -124,8 +131,8 @@ class Producer:
             ),
             loop,
         )
-        self._keeper = self._sender.keeper
-        self._express = self._sender.expressway
+        self._spooling = self._sender.spooling
+        self._fast_path = self._sender.fast_path
         self._transactions: Transactions | None = None
         if transactional_id is not None and gate is not None:
             self._transactions = Transactions(
@@ -138,15 +145,15 @@ class Producer:
             )
         self._started = False
         self._closed = False
-        """Nothing is taken any more."""
+        """Whether it takes no more records."""
         self._ended = False
-        """Nothing runs any more."""
+        """Whether nothing runs any more."""
         self._ending = threading.Lock()
         self._enders: set[int] = set()
         """The threads that are ending it, one after the other."""
         self._pid = os.getpid()
-        lifetimes.begins(self)
-        if self._keeper is not None and self._keeper.inherited():
+        lifetimes.register(self)
+        if self._spooling is not None and self._spooling.inherited():
             self._start()
 
     def __enter__(self) -> Producer:
@@ -159,9 +166,9 @@ class Producer:
             self.close()
             return
         try:
-            # Somebody waits to see the error, or pressed Ctrl-C.
+            # Close quickly: the user waits to see the error, or pressed Ctrl-C.
             self.close(_ERROR_SECONDS if issubclass(kind, Exception) else _INTERRUPT_SECONDS)
-        except OttlaError as failed:  # the program's own error is the one to show
+        except OttlaError as failed:  # the program's own error is the one to raise
             if failed is not error:
                 _log.error("%s", failed)
 
@@ -180,13 +187,16 @@ class Producer:
         partition: int | None = None,
         timestamp: float | datetime | None = None,
     ) -> Delivery:
-        """Sends one record; returns at once, unless the buffer is full.
+        """Send one record. Returns at once unless the buffer is full.
 
-        Text is sent as UTF-8; a value of None is a tombstone. `timestamp` is seconds since 1970 or an aware datetime,
-        and defaults to the time at which the batch is made, at most `linger` later.
+        Text is sent as UTF-8; a value of None is a tombstone. `timestamp` is in seconds since 1970 or an aware
+        datetime. It defaults to the time at which the batch is made, at most `linger` later.
+
+        Raises `InputError` for wrong arguments, `RecordTooLarge` above `max_record_bytes`, and `BufferFull` if there is
+        no room in time. Raises `OttlaError` if the producer is closed, `UsedAfterFork` in a forked child.
         """
-        # The short way, which most records go, written for speed (a variable for the first four tests costs 20 ns of
-        # 240); `_send` has what it leaves out.
+        # The short path, which most records take, written for speed (a variable for the first four tests costs 20 ns
+        # of 240). `_send` is the full path.
         if (
             key is None
             and headers is None
@@ -199,14 +209,14 @@ class Producer:
                 chunk = self._open.chunks[topic]
             except (KeyError, TypeError):
                 return self._send(topic, value, None, None, None, None)
-            if not chunk.busy:  # else a signal handler sends in the middle of a send: see `intake`
+            if not chunk.busy:  # else a signal handler sends in the middle of a send: see `intake.py`
                 chunk.busy = True
                 index = len(chunk)
                 chunk.append(value)
                 chunk.busy = False
                 if index < chunk.limit:
                     return Delivery(chunk.shipment, index)
-                if self._express is None or not chunk.received or chunk.successors:
+                if self._fast_path is None or not chunk.received or chunk.successors:
                     return self._intake.settle_append(chunk, index, value, None, self._check_open)
                 chunk.trim()
         elif headers is None and partition is None and timestamp is None:
@@ -216,10 +226,10 @@ class Producer:
         return self._send(topic, value, key, headers, partition, timestamp)
 
     def _send_small(self, topic: str, value: Payload, key: Payload) -> Delivery | None:
-        """The short way for a record with a key, or of text; None if it has to go the long one."""
-        body = value if type(value) is bytes else checks.payload("value", value)
-        name = key if type(key) is bytes else checks.payload("key", key)
-        if body is None or len(body) + (len(name) if name is not None else 0) > SMALL_BYTES:
+        """The short path for a record with a key, or of text. Returns None if it must take the full path."""
+        value_bytes = value if type(value) is bytes else checks.payload("value", value)
+        key_bytes = key if type(key) is bytes else checks.payload("key", key)
+        if value_bytes is None or len(value_bytes) + (len(key_bytes) if key_bytes is not None else 0) > SMALL_BYTES:
             return None
         try:
             chunk = self._open.chunks[topic]
@@ -229,48 +239,61 @@ class Producer:
             return None
         chunk.busy = True
         index = len(chunk)
-        if name is not None:
-            chunk.add_key(index, name)
-        chunk.append(body)
+        if key_bytes is not None:
+            chunk.add_key(index, key_bytes)
+        chunk.append(value_bytes)
         chunk.busy = False
         if index < chunk.limit:
             return Delivery(chunk.shipment, index)
-        if self._express is None or not chunk.received or chunk.successors:
-            return self._intake.settle_append(chunk, index, body, name, self._check_open)
+        if self._fast_path is None or not chunk.received or chunk.successors:
+            return self._intake.settle_append(chunk, index, value_bytes, key_bytes, self._check_open)
         chunk.trim()
         return None
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
-        """Sends a list of values and `(key, value)` pairs, mixed as you like."""
-        self._begin(topic)
+        """Send a list of values and `(key, value)` pairs, mixed.
+
+        Raises like `send`. `BufferFull.accepted` is the number of items that were taken over before.
+        """
+        self._ensure_started(topic)
         checks.items(items)
         columns = from_list(items)
         explicit = None
         if self._topics.settings(topic).partitioner is not None:
-            listed = as_arrow(columns, now_ms=0)
-            explicit = self._custom(topic, listed.column("key"), listed.column("value"), None)
+            batch = as_arrow(columns, now_ms=0)
+            explicit = self._custom_partitions(topic, batch.column("key"), batch.column("value"), None)
         rows = checks.Rows(topic, columns, explicit, range(columns.count))
         return self._hand_in([self._without_oversize(rows, "item")])
 
     def send_table(self, topic: str | None, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
-        """Sends the rows of an Arrow table: column `value`, and if there are any `key`, `headers`, `timestamp`,
-        `partition`, and with `topic=None` also `topic`."""
+        """Send the rows of an Arrow table.
+
+        It has a column `value`, and optionally `key`, `headers`, `timestamp` and `partition`; with `topic=None` also
+        `topic`. Raises like `send`, and `InputError` for other columns. `BufferFull.accepted` is the number of rows
+        that were taken over before.
+        """
         return self._hand_in([self._checked_rows(*rows) for rows in checks.numbered_by_topic(topic, table)])
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
-        """Where the next record with this key would go, without sending one."""
+        """The partition that the next record with this key would go to, without sending one.
+
+        Raises `InputError` for a wrong key, and the reason if the partitions are not known within `timeout` seconds.
+        """
         partitions = self._partitions(topic, timeout)
         router = self._topics.router(topic)
-        data = checks.payload("key", key)
+        key_bytes = checks.payload("key", key)
         if router.partitioner is not None:
-            chosen = router.custom_one(data, None, partitions.count)
+            chosen = router.custom_one(key_bytes, None, partitions.count)
             if chosen >= 0:
                 return chosen
-        return router.one(data, partitions=partitions)
+        return router.next_partition(key_bytes, partitions=partitions)
 
     def transaction(self) -> Transaction:
-        """`with producer.transaction() as tx`: what is sent in the block counts all together when it ends, and not at
-        all when it raises. Needs `transactional_id`."""
+        """Begin a transaction: `with producer.transaction() as tx`.
+
+        What is sent in the block is committed together at its end, and not at all if the block raises. Raises
+        `ConfigError` without `transactional_id`.
+        """
         self._check_usable()
         if self._transactions is None:
             raise ConfigError("a transaction needs Producer(..., transactional_id=...)")
@@ -280,28 +303,28 @@ class Producer:
     # Waiting
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends everything now and returns when all of it is decided.
+        """Send everything now and wait until all of it is decided.
 
-        Raises NotDelivered when records failed since the last flush, whether their deliveries were looked at or not,
-        and TimeoutError when some are still open after `timeout` seconds.
+        Raises `NotDelivered` if records failed since the last flush, even if their deliveries were checked, and
+        `TimeoutError` if some are undecided after `timeout` seconds.
         """
         check_may_wait("flush")
         self._check_usable()
         if not self._started:
             return
         deadline = Deadline.after(_seconds(timeout))
-        BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
+        BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
         self._failures.raise_failures()
 
     def persist(self, timeout: float | None = None) -> None:
-        """Returns once everything sent so far is on disk or acknowledged: a kill -9 cannot take it away any more.
+        """Wait until everything sent so far is on disk or acknowledged, so that a kill -9 cannot lose it.
 
-        With a spool only; with `Spool(fsync=True)` a loss of power cannot either. Raises the reason when that is not so
-        after `timeout` seconds.
+        With `Spool(fsync=True)`, a power loss cannot either. Raises `ConfigError` without a spool, and the reason if
+        that fails for `timeout` seconds.
         """
         check_may_wait("persist")
         self._check_usable()
-        if self._keeper is None:
+        if self._spooling is None:
             raise ConfigError(
                 "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
             )
@@ -321,16 +344,15 @@ class Producer:
             time.sleep(min(_PERSIST_AGAIN, deadline.remaining()))
 
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, then ends everything; raises like `flush`. What is open after `timeout` seconds is given up.
+        """Flush, then end everything. Raises like `flush`. What is undecided after `timeout` seconds is given up.
 
-        With a spool it stays there instead, for the next producer, and is no error; then `timeout` defaults to 10
-        seconds.
+        With a spool it stays there for the next producer, which is no error. Then `timeout` defaults to 10 seconds.
         """
         check_may_wait("close")
         if os.getpid() != self._pid or self._ended:
             return
         self._closed = True
-        if timeout is None and self._keeper is not None:
+        if timeout is None and self._spooling is not None:
             timeout = _SPOOL_CLOSE_SECONDS
         deadline = Deadline.after(_seconds(timeout))
         try:
@@ -343,45 +365,48 @@ class Producer:
         self._failures.raise_failures()
 
     def hurry(self) -> None:
-        """Sends everything now, and waits for nothing: what comes before many are closed at once."""
+        """Send everything now without waiting. Useful before many producers are closed."""
         if self._started:
             self._sender.hurry()
 
     def _drain(self, deadline: Deadline) -> None:
+        """Send everything and wait for the outcomes, at most until the deadline."""
         try:
-            BulkDelivery(self._sender.everything(deadline)).exception(deadline.remaining())
+            BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
         except TimeoutError:
-            pass  # what is left is given up, and raised
+            pass  # what is left is given up, and raised by `close`
 
     def _end(self, deadline: Deadline) -> None:
-        me = threading.get_ident()
-        if me in self._enders:
-            return  # a signal handler in the middle of it
+        """End everything once, also if several threads, or a signal handler of this thread, close at the same time."""
+        thread_id = threading.get_ident()
+        if thread_id in self._enders:
+            return  # called by a signal handler that interrupted it
         try:
             try:
-                self._enders.add(me)
+                self._enders.add(thread_id)
                 with self._ending:
                     self._end_all(deadline)
             finally:
-                self._enders.discard(me)
+                self._enders.discard(thread_id)
         finally:
-            self._enders.discard(me)  # again: Ctrl-C may have ended the first
+            self._enders.discard(thread_id)  # again: Ctrl-C may have interrupted the first
 
     def _end_all(self, deadline: Deadline) -> None:
+        """Stop the sender, then release the loop, the spool and the connections. Runs under `_ending`."""
         if self._ended:
             return
-        with ExitStack() as everything:  # all of it, also when a second Ctrl-C comes
+        with ExitStack() as everything:  # every step, even if a second Ctrl-C comes
             everything.callback(self._context.close)
-            if self._keeper is not None:
-                everything.callback(self._keeper.close)
+            if self._spooling is not None:
+                everything.callback(self._spooling.close)
             everything.callback(self._wakeup.close)
-            self._sender.stop(deadline)  # also one that was not started: then it cannot be any more
-        if self._keeper is not None and self._failures.kept:
-            _log.warning("records that stay in the spool %s: %d", self._keeper.path, self._failures.kept)
+            self._sender.stop(deadline)  # even if it was not started: then it cannot be started any more
+        if self._spooling is not None and self._failures.kept:
+            _log.warning("records left in the spool %s: %d", self._spooling.path, self._failures.kept)
         self._ended = True
-        lifetimes.ends(self)
+        lifetimes.unregister(self)
 
-    # The long way of a record
+    # The full path of a record
 
     def _send(
         self,
@@ -392,54 +417,57 @@ class Producer:
         partition: int | None,
         timestamp: float | datetime | None,
     ) -> Delivery:
-        self._begin(topic)
+        """Check one record, and send it on the fast path or put it into a chunk."""
+        self._ensure_started(topic)
         settings = self._topics.settings(topic)
-        body, name = checks.payload("value", value), checks.payload("key", key)
-        listed = checks.headers(headers)
-        size = checks.record_bytes(body, name, listed)
+        value_bytes, key_bytes = checks.payload("value", value), checks.payload("key", key)
+        pairs = checks.headers(headers)
+        size = checks.record_bytes(value_bytes, key_bytes, pairs)
         if size > settings.max_record_bytes:
-            return self._oversize(settings, Oversize(topic, name, body, size, settings.max_record_bytes))
-        where = checks.partition(partition)
-        if settings.partitioner is not None and where < 0:
+            return self._oversize(settings, Oversize(topic, key_bytes, value_bytes, size, settings.max_record_bytes))
+        number = checks.partition(partition)
+        if settings.partitioner is not None and number < 0:
             partitions = self._partitions(topic, self._budget.buffering.wait)
-            where = self._topics.router(topic).custom_one(name, body, partitions.count)
-        when = checks.milliseconds(timestamp)
-        if self._express is not None and listed is None and when < 0 and where < 0 and size <= MOST_BYTES:
-            delivery = self._express.send(topic, body, name)
+            number = self._topics.router(topic).custom_one(key_bytes, value_bytes, partitions.count)
+        timestamp_ms = checks.milliseconds(timestamp)
+        if self._fast_path is not None and pairs is None and timestamp_ms < 0 and number < 0 and size <= MOST_BYTES:
+            delivery = self._fast_path.send(topic, value_bytes, key_bytes)
             if delivery is not None:
                 return delivery
-        extras = None if listed is None and when < 0 and where < 0 else Extras(listed, when, where)
-        return self._intake.put(topic, body, key=name, extras=extras, usable=self._check_open)
+        extras = None if pairs is None and timestamp_ms < 0 and number < 0 else Extras(pairs, timestamp_ms, number)
+        return self._intake.put(topic, value_bytes, key=key_bytes, extras=extras, usable=self._check_open)
 
     def _oversize(self, settings: Settings, record: Oversize) -> Delivery:
+        """Raises `RecordTooLarge`, or hands the record to `on_oversize` and returns a failed delivery."""
         error = RecordTooLarge("the record", size_bytes=record.size_bytes, limit_bytes=record.limit_bytes)
         if settings.on_oversize is None:
             raise error
         settings.on_oversize(record)
         return checks.diverted(record.topic, error)
 
-    # The way of lists and tables
+    # Lists and tables
 
     def _checked_rows(self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range) -> checks.Rows:
-        self._begin(topic)
+        """Check the rows of one topic and ask its partitioner."""
+        self._ensure_started(topic)
         columns, explicit = checks.columns(table)
         if self._topics.settings(topic).partitioner is not None:
             keys = table.column("key") if "key" in table.schema.names else None
-            explicit = self._custom(topic, keys, table.column("value"), explicit)
+            explicit = self._custom_partitions(topic, keys, table.column("value"), explicit)
         return self._without_oversize(checks.Rows(topic, columns, explicit, numbers), "row")
 
-    def _custom(
+    def _custom_partitions(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int32]:
-        """What the partitioner of the topic says; it is asked here, so that its errors come with the call."""
+        """Ask the topic's partitioner, in the caller's thread, so that its errors are raised by the call."""
         partitions = self._partitions(topic, self._budget.buffering.wait)
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
-    def _hand_in(self, given: list[checks.Rows]) -> BulkDelivery:
-        """Slice by slice through all topics at once: what was taken over when the buffer is full are the first rows."""
+    def _hand_in(self, all_rows: list[checks.Rows]) -> BulkDelivery:
+        """Hand rows in slice by slice, all topics at once: if the buffer gets full, the first rows were taken over."""
         shipments: list[Shipment] = []
-        for part, pieces in checks.slices(given, _SLICE_BYTES):
+        for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
             try:
                 self._intake.wait_for_room(self._check_open)
             except BufferFull as error:
@@ -454,7 +482,8 @@ class Producer:
                 shipments.append(shipment)
         return BulkDelivery(shipments)
 
-    def _without_oversize(self, rows: checks.Rows, what: str) -> checks.Rows:
+    def _without_oversize(self, rows: checks.Rows, noun: str) -> checks.Rows:
+        """Raises `RecordTooLarge` if a row is too large, or hands such rows to `on_oversize` and returns the rest."""
         settings = self._topics.settings(rows.topic)
         limit = settings.max_record_bytes
         if checks.most_bytes(rows.columns) <= limit:
@@ -464,62 +493,78 @@ class Producer:
             return rows
         if settings.on_oversize is None:
             index, size = large[0]
-            raise RecordTooLarge(f"{what} {rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
+            raise RecordTooLarge(f"{noun} {rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
         for index, size in large:
             key, value = checks.row(rows.columns, index)
             settings.on_oversize(Oversize(rows.topic, key, value, size, limit))
         return checks.without(rows, [index for index, _ in large])
 
-    # The rest
+    # State
 
     def disinherit(self) -> None:
-        """In a forked child, so that the short way of a record finds no chunk of the parent."""
+        """Forget the parent's chunks, in a forked child."""
         self._open = type(self._open)()
 
-    def _begin(self, topic: str) -> None:
+    def _ensure_started(self, topic: str) -> None:
+        """Check that the producer and the topic name can be used, and start the sender on first use."""
         self._check_open()
         checks.topic(topic)
         if not self._started:
             self._start()
 
     def _start(self) -> None:
+        """Start the sender. Raises `OttlaError` if its thread cannot start, or if the producer was closed meanwhile."""
         try:
             self._sender.start()
         except RuntimeError as error:
             raise OttlaError(f"the producer cannot start its thread: {error}") from error
-        self._started = True  # only now: whoever is interrupted before that starts it again
+        self._started = True  # only now: if interrupted before this, the next call starts it again
         if self._closed:
             raise OttlaError("this producer was closed")
 
     def _partitions(self, topic: str, timeout: float) -> Partitions:
-        self._begin(topic)
+        """The partitions of a topic, looked up if they are not known.
+
+        Raises the reason if that takes longer than `timeout`.
+        """
+        self._ensure_started(topic)
         known = self._sender.topic(topic)
         if known is not None and known.partitions is not None:
             return known.partitions
-        found = self._cluster.topic(topic, deadline=Deadline.after(timeout))
-        return Partitions(len(found.partitions), tuple(p.index for p in found.partitions if p.leader >= 0))
+        metadata = self._cluster.topic(topic, deadline=Deadline.after(timeout))
+        return Partitions(len(metadata.partitions), tuple(p.index for p in metadata.partitions if p.leader >= 0))
 
     def _check_open(self) -> None:
+        """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open."""
         self._check_usable()
-        keeper = self._keeper
-        if keeper is not None and keeper.spool.when_full is WhenFull.REFUSE and (error := keeper.error) is not None:
+        spooling = self._spooling
+        if (
+            spooling is not None
+            and spooling.spool.when_full is WhenFull.REFUSE
+            and (error := spooling.error) is not None
+        ):
             raise copied(error)
         if self._transactions is not None:
             self._transactions.check_open()
 
     def _check_usable(self) -> None:
+        """Raises if the producer cannot be used at all.
+
+        `UsedAfterFork` in a forked child, and `OttlaError` if it is closed or its thread has crashed.
+        """
         if os.getpid() != self._pid:
             raise UsedAfterFork(
-                f"this producer was made in process {self._pid} before fork(); make one of its own in the child"
+                f"this producer was made in process {self._pid} before fork(); create a new one in the child process"
             )
-        has_stopped = self._sender.has_stopped  # first this: whoever closes says so before it stops
+        has_stopped = self._sender.has_stopped  # read first: `close` sets `_closed` before the sender stops
         if self._closed:
             raise OttlaError("this producer was closed")
         if has_stopped:
-            raise OttlaError("this producer has stopped on an internal error; see the log")
+            raise OttlaError("this producer's sender thread crashed, this is a bug; see the log")
 
 
 def _opened(spool: Spool) -> Store:
+    """Open the spool. Imported here, because most producers have none."""
     from ottla.produce.spool import Store
 
     return Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)

@@ -1,7 +1,7 @@
-"""Checks of what programs hand in, and the small conversions around them.
+"""Checks and converts what programs hand in.
 
-Values of any kind come in, the one form that the rest uses goes out, or an error that names what is wrong and what is
-accepted. Pure.
+Values of any kind come in; the one form that the rest of the producer uses goes out, or an `InputError` that names what
+is wrong and what is accepted. Pure.
 """
 
 from __future__ import annotations
@@ -22,25 +22,30 @@ from ottla.wire.kernels.encoding import BinaryIn
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _COLUMNS = ("value", "key", "headers", "timestamp", "partition", "topic")
+"""The columns that a table may have."""
 _RECORD_OVERHEAD = 21
-"""Lengths, deltas and counts of a record, at most, for keys and values below 256 MB."""
+"""The most that lengths, deltas and counts of a record take, for keys and values below 256 MB."""
 _HEADER_OVERHEAD = 10
+"""The most that the lengths of a header's key and value take."""
 _LAST_PARTITION = (1 << 31) - 1
+"""Partitions are 32-bit signed numbers."""
 _YEAR_10000 = 253_402_300_800
-"""In seconds; what is above is most likely in milliseconds."""
+"""In seconds. Larger numbers are most likely milliseconds."""
 _LAST_MILLISECOND = _YEAR_10000 * 1000 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def topic(name: object) -> None:
-    """A topic name, or an error."""
+    """Check a topic name. Raises `InputError`."""
     if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise InputError(f"{name!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not . or ..")
+        raise InputError(
+            f"{name!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not . or .."
+        )
 
 
 def payload(what: str, data: object) -> bytes | None:
-    """A key or value as bytes of its own, which nobody changes any more."""
+    """Convert a key or value to immutable bytes. Raises `InputError`."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, str):
@@ -53,35 +58,35 @@ def payload(what: str, data: object) -> bytes | None:
     raise InputError(f"the {what} is {type(data).__name__}, expected bytes, str or None")
 
 
-def headers(given: object) -> list[tuple[str, bytes | None]] | None:
-    """Headers as pairs, from a mapping or pairs."""
-    if given is None:
+def headers(source: object) -> list[tuple[str, bytes | None]] | None:
+    """Convert a mapping or pairs to a list of headers. Raises `InputError`."""
+    if source is None:
         return None
-    items = given.items() if isinstance(given, Mapping) else given
-    listed: list[tuple[str, bytes | None]] = []
+    items = source.items() if isinstance(source, Mapping) else source
+    pairs: list[tuple[str, bytes | None]] = []
     try:
         for key, value in items:  # type: ignore[attr-defined]
             if not isinstance(key, str):
                 raise InputError(f"a header's key is {type(key).__name__}, expected str")
             payload("key of a header", key)
-            listed.append((key, payload(f"header {key}", value)))
+            pairs.append((key, payload(f"header {key}", value)))
     except (TypeError, ValueError) as error:
         if isinstance(error, OttlaError):
             raise
-        kind = type(given).__name__
+        kind = type(source).__name__
         raise InputError(f"headers is {kind}, expected a mapping or (key, value) pairs: {error}") from error
-    return listed or None
+    return pairs or None
 
 
-def items(given: object) -> None:
-    """A list of records, or an error."""
-    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
-        kind = type(given).__name__
-        raise InputError(f"{kind} is no list of records: expected one of values and (key, value) pairs")
+def items(value: object) -> None:
+    """Check that this is a list of records. Raises `InputError`."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+        kind = type(value).__name__
+        raise InputError(f"{kind} is not a list of records: expected values and (key, value) pairs")
 
 
 def partition(number: object) -> int:
-    """A partition, -1 for none."""
+    """Check a partition number; None becomes -1. Raises `InputError`."""
     if number is None:
         return -1
     if not isinstance(number, int | np.integer) or isinstance(number, bool) or not 0 <= number <= _LAST_PARTITION:
@@ -90,7 +95,7 @@ def partition(number: object) -> int:
 
 
 def milliseconds(when: object) -> int:
-    """A time as Kafka has it, the nearest millisecond; -1 for none."""
+    """Convert a time to the nearest millisecond since 1970; None becomes -1. Raises `InputError`."""
     if when is None:
         return -1
     if isinstance(when, datetime):
@@ -101,20 +106,20 @@ def milliseconds(when: object) -> int:
     number = isinstance(when, int | float | np.integer | np.floating) and not isinstance(when, bool)
     if not number or not 0 <= when < _YEAR_10000:  # type: ignore[operator]
         raise InputError(f"timestamp is {when!r}, expected seconds since 1970 (not milliseconds) or an aware datetime")
-    # Cutting would make 1.001 seconds, which is 1.00099..., one millisecond less.
+    # Rounded, not truncated: 1.001 seconds is 1.00099... as a float.
     return min(round(float(when) * 1000), _LAST_MILLISECOND)  # type: ignore[arg-type]
 
 
-def record_bytes(value: bytes | None, key: bytes | None, listed: list[tuple[str, bytes | None]] | None) -> int:
-    """What a record takes in a batch, at most."""
+def record_bytes(value: bytes | None, key: bytes | None, pairs: list[tuple[str, bytes | None]] | None) -> int:
+    """The most that a record takes in a batch."""
     size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD
-    for name, content in listed or ():
+    for name, content in pairs or ():
         size += len(name.encode()) + len(content or b"") + _HEADER_OVERHEAD
     return size
 
 
 def diverted(name: str, error: OttlaError) -> Delivery:
-    """The delivery of a record that went elsewhere: it has failed."""
+    """The delivery of a record that was handed to `on_oversize`: it has failed."""
     shipment = Shipment(name)
     shipment.count = 1
     shipment.placements.append(Placement(Refusal(name, -1, error), range(1), 0))
@@ -123,12 +128,12 @@ def diverted(name: str, error: OttlaError) -> Delivery:
 
 
 def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of a table for each topic: one, or as its column says."""
+    """The rows of a table by topic: the one named, or as its column `topic` says. Raises `InputError`."""
     return ((topic, rows) for topic, rows, _ in numbered_by_topic(name, table))
 
 
 def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table, npt.NDArray[np.int64] | range]]:
-    """The same, and the numbers of these rows in the table."""
+    """Like `by_topic`, with the numbers of the rows in the table."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -136,17 +141,17 @@ def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa
     names = table.schema.names
     unknown = [column for column in names if column not in _COLUMNS]
     if unknown or len(set(names)) != len(names):
-        wrong = f"the columns {', '.join(unknown)}" if unknown else "a column twice"
-        raise InputError(f"the table has {wrong}; known are {', '.join(_COLUMNS)}: select or rename them")
+        problem = f"the columns {', '.join(unknown)}" if unknown else "a column twice"
+        raise InputError(f"the table has {problem}; known are {', '.join(_COLUMNS)}: select or rename them")
     if "value" not in names:
         raise InputError(f"the table has no column value, only {', '.join(names) or 'none at all'}")
     if name is not None:
         if "topic" in names:
-            raise InputError("the table has a column topic and the call names one: pass None to use the column")
+            raise InputError("the table has a column topic and the call names a topic: pass None to use the column")
         yield name, table, range(table.num_rows)
         return
     if "topic" not in names:
-        raise InputError("neither the call nor a column of the table says which topic")
+        raise InputError("neither the call nor a column of the table names the topic")
     import pyarrow.compute as pc
 
     column = table.column("topic")
@@ -158,24 +163,25 @@ def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa
     rows = table.drop_columns(["topic"])
     rows = pa.table({name: without_views(rows.column(name)) for name in rows.column_names})
     topics = pc.unique(column).to_pylist()
-    for one in topics:
-        topic(one)
-    for one in topics:
-        chosen = pc.equal(column, one)
-        yield one, rows.filter(chosen), np.flatnonzero(chosen.to_numpy())
+    for topic_name in topics:
+        topic(topic_name)
+    for topic_name in topics:
+        chosen = pc.equal(column, topic_name)
+        yield topic_name, rows.filter(chosen), np.flatnonzero(chosen.to_numpy())
 
 
 def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-    """The columns of a table, and the partitions that it asks for."""
+    """The columns of a table, and its explicit partitions. Raises `InputError`."""
     names = rows.schema.names
     others = {name: rows.column(name) for name in ("key", "headers", "timestamp") if name in names}
-    found = from_arrow(rows.column("value"), **others)
-    if len(found.times) and found.times.max() >= _YEAR_10000 * 1000:
-        raise InputError(f"column timestamp has {found.times.max()}, after the year 9999: int64 means milliseconds")
-    return found, _partitions(rows) if "partition" in names else None
+    parsed = from_arrow(rows.column("value"), **others)
+    if len(parsed.times) and parsed.times.max() >= _YEAR_10000 * 1000:
+        raise InputError(f"column timestamp has {parsed.times.max()}, after the year 9999: int64 means milliseconds")
+    return parsed, _partitions(rows) if "partition" in names else None
 
 
 def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
+    """The column `partition`, -1 for null. Raises `InputError` for other types and values."""
     import pyarrow.compute as pc
 
     column = rows.column("partition")
@@ -188,24 +194,27 @@ def _partitions(rows: pa.Table) -> npt.NDArray[np.int32]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds text, plain or dictionary encoded."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 class Rows(NamedTuple):
-    """Rows of one topic that were checked."""
+    """Checked rows of one topic."""
 
     topic: str
     columns: Columns
     partitions: npt.NDArray[np.int32] | None
-    """The ones that they ask for."""
+    """Their explicit partitions."""
     numbers: npt.NDArray[np.int64] | range
-    """Of these rows in what the call was given, ascending."""
+    """The numbers of these rows in their call, ascending."""
 
     def within(self, part: range) -> Rows:
-        """Those whose numbers are in `part`."""
+        """The rows whose numbers are in `part`."""
         if isinstance(self.numbers, range):
-            start, stop = (min(max(0, at - self.numbers.start), len(self.numbers)) for at in (part.start, part.stop))
+            start, stop = (
+                min(max(0, edge - self.numbers.start), len(self.numbers)) for edge in (part.start, part.stop)
+            )
         else:
             start, stop = np.searchsorted(self.numbers, (part.start, part.stop)).tolist()
         if stop - start == self.columns.count:
@@ -214,40 +223,45 @@ class Rows(NamedTuple):
         return Rows(self.topic, take(self.columns, start, stop), partitions, self.numbers[start:stop])
 
 
-def slices(given: list[Rows], size_bytes: int) -> Iterator[tuple[range, list[Rows]]]:
-    """Runs of row numbers of about so many bytes, from the first of the call on, and the rows of each topic in them."""
-    given = [rows for rows in given if rows.columns.count]
-    if not given:
+def slices(all_rows: list[Rows], size_bytes: int) -> Iterator[tuple[range, list[Rows]]]:
+    """Split rows into runs of about `size_bytes`, by their numbers in the call.
+
+    Yields each run of numbers with the rows of each topic in it, so that a full buffer always stops after the first
+    rows of the call.
+    """
+    all_rows = [rows for rows in all_rows if rows.columns.count]
+    if not all_rows:
         return
-    stop = max([int(rows.numbers[-1]) for rows in given]) + 1
-    total = sum([rows.columns.data_bytes + rows.columns.count * _RECORD_OVERHEAD for rows in given])
+    stop = max([int(rows.numbers[-1]) for rows in all_rows]) + 1
+    total = sum([rows.columns.data_bytes + rows.columns.count * _RECORD_OVERHEAD for rows in all_rows])
     if total <= 1.5 * size_bytes:
-        yield range(stop), given
+        yield range(stop), all_rows
         return
     step = max(1, int(size_bytes / total * stop))
     for start in range(0, stop, step):
         part = range(start, min(start + step, stop))
-        yield part, [cut for cut in (rows.within(part) for rows in given) if cut.columns.count]
+        yield part, [cut for cut in (rows.within(part) for rows in all_rows) if cut.columns.count]
 
 
 def row(rows: Columns, number: int) -> tuple[bytes | None, bytes | None]:
     """Key and value of one row."""
-    return _one(rows.key, number), _one(rows.value, number)
+    return _cell(rows.key, number), _cell(rows.value, number)
 
 
-def _one(column: BinaryIn, number: int) -> bytes | None:
+def _cell(column: BinaryIn, number: int) -> bytes | None:
+    """One key or value, None if it is null or there is no such column."""
     if not len(column.ends) or (len(column.nulls) and column.nulls[number]):
         return None
     return bytes(column.data[column.ends[number] : column.ends[number + 1]])
 
 
 def most_bytes(rows: Columns) -> int:
-    """What a record of these can take at most: quick to tell, and mostly small enough."""
+    """An upper bound of the size of a record of these: quick to compute, and mostly small enough."""
     return rows.data_bytes + rows.header_count * _HEADER_OVERHEAD + _RECORD_OVERHEAD
 
 
 def oversize_rows(rows: Columns, limit: int) -> list[tuple[int, int]]:
-    """Rows that are too large for a record, with their sizes."""
+    """The rows that are too large for a record, with their sizes."""
     sizes = np.full(rows.count, _RECORD_OVERHEAD, np.int64)
     for column in (rows.key, rows.value):
         if len(column.ends):
@@ -258,6 +272,7 @@ def oversize_rows(rows: Columns, limit: int) -> list[tuple[int, int]]:
 
 
 def _header_sizes(rows: Columns) -> npt.NDArray[np.int64]:
+    """What the headers of each row take in a batch, at most."""
     ends = rows.headers.ends
     entries = np.full(int(ends[-1]), _HEADER_OVERHEAD, np.int64)
     for column in (rows.headers.keys, rows.headers.values):
@@ -268,7 +283,7 @@ def _header_sizes(rows: Columns) -> npt.NDArray[np.int64]:
 
 
 def without(rows: Rows, indexes: list[int]) -> Rows:
-    """The rows but for some."""
+    """The rows without those at `indexes`."""
     from ottla.wire.columns import as_arrow
 
     columns = rows.columns

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: the one it names, else a custom partitioner's, its key's, or the strategy's.
+"""Chooses the partition of each record: the one it names, else the custom partitioner's, its key's, or the strategy's.
 
-Comes in: keys, how many rows, the partitions of the topic and which of them have a leader. Goes out: a partition for
-each row, and the rows grouped by partition. Pure: no socket, no clock, no log, and chance is an argument.
+Keys, the number of rows, the partitions of the topic and which of them have a leader come in. A partition for each row
+goes out, and the rows grouped by partition. Pure: no socket, no clock, no log, and randomness is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Chosen: TypeAlias = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """The partitions of a topic: `available` are those whose leader is up, ascending; empty means that none is."""
+    """The partitions of a topic. `available` are those whose leader is up, ascending; empty if there is none."""
 
     count: int
     available: tuple[int, ...] = ()
@@ -40,13 +40,13 @@ class Partitions:
 
     @property
     def eligible(self) -> Sequence[int]:
-        """Where records without a key may go: the available ones, or all where none is."""
+        """Where records without a key may go: the available partitions, or all if there is none."""
         return self.available or range(self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Sticky:
-    """So many records to one partition, then as many to the next one that is available: large batches."""
+    """Send `records` records to one partition, then as many to the next available one. Makes large batches."""
 
     records: int = 1000
 
@@ -57,18 +57,21 @@ class Sticky:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """Strict: the next record goes to the next available partition."""
+    """Send each record to the next available partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Every record goes to any of the available partitions."""
+    """Send each record to a random available partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByColumn:
-    """A custom partitioner that is called once for all rows: keys, values and the number of partitions in; a partition
-    for each row out, as a list or an array, with null or -1 where the key or the strategy shall decide."""
+    """A custom partitioner that is called once for all rows.
+
+    It gets keys, values and the number of partitions, and returns a partition for each row, as a list or an array; null
+    or -1 leaves the choice to the key or the strategy.
+    """
 
     function: Callable[[Any, Any, int], Any]
 
@@ -78,18 +81,20 @@ class ByColumn:
 
 
 CustomStrategy: TypeAlias = Callable[[int, Partitions], Any]
-"""How many records, and the partitions: one partition for all of them, or a list or an array with one for each."""
+"""Gets the number of records and the partitions; returns one partition for all, or a list or an array with one for
+each."""
 
 Strategy: TypeAlias = Sticky | RoundRobin | Random | CustomStrategy
 
 STICKY = Sticky()
 
 Partitioner: TypeAlias = Callable[[bytes | None, bytes | None, int], int | None]
-"""Key, value and the number of partitions: the partition, or None where the key or the strategy shall decide."""
+"""Gets key, value and the number of partitions; returns the partition, or None to leave the choice to key or
+strategy."""
 
 
 class Router:
-    """Chooses partitions for one topic, and remembers where its strategy stands. One thread at a time."""
+    """Chooses partitions for one topic, and keeps the state of its strategy. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -106,16 +111,17 @@ class Router:
             )
         self.topic = topic
         self.partitioner = partitioner
-        self._course = _course(topic, strategy, chance or random.Random())
+        self._state = _strategy_state(topic, strategy, chance or random.Random())
 
     def custom(
         self, keys: pa.Array | None, values: pa.Array, partitions: int, *, explicit: Chosen | None = None
     ) -> Chosen:
-        """What the custom partitioner says of the rows, for `route(explicit=...)`; -1 where it leaves the choice.
+        """Ask the custom partitioner, for `route(explicit=...)`; -1 where it leaves the choice.
 
-        Rows for which `explicit` has a partition already keep it, and the partitioner does not see them.
+        Rows that already have a partition in `explicit` keep it; the partitioner does not see them. Raises `InputError`
+        if the partitioner raises or returns something else.
         """
-        chosen = _begun(len(values), explicit)
+        chosen = _with_explicit(len(values), explicit)
         if self.partitioner is None:
             return chosen
         rows = np.flatnonzero(chosen == OPEN)
@@ -133,7 +139,7 @@ class Router:
         return chosen
 
     def custom_one(self, key: bytes | None, value: bytes | None, partitions: int) -> int:
-        """What the custom partitioner says of one record; -1 where it leaves the choice."""
+        """Ask the custom partitioner for one record; -1 if it leaves the choice. Raises `InputError` like `custom`."""
         if self.partitioner is None:
             return OPEN
         if not isinstance(self.partitioner, ByColumn):
@@ -142,32 +148,35 @@ class Router:
         return int(self._ask_for_column(self.partitioner, keys, values, partitions, np.zeros(1, np.int64))[0])
 
     def route(self, key: BinaryIn, count: int, *, partitions: Partitions, explicit: Chosen | None = None) -> Chosen:
-        """A partition for each of `count` rows. What is in `explicit` and not -1 stays, valid or not: see `invalid`.
+        """Choose a partition for each of `count` rows. What is in `explicit` and not -1 stays, valid or not: see
+        `invalid`.
 
-        Rows with a key go where it hashes to among all partitions, the rest where the strategy says.
+        Rows with a key go where it hashes to among all partitions, the rest where the strategy says. Raises
+        `InputError` if a custom strategy fails.
         """
         has_keys = len(key.ends) != 0
         if count and explicit is None and not has_keys:
-            return self._course.take(count, partitions)
-        chosen = _begun(count, explicit)
+            return self._state.take(count, partitions)
+        chosen = _with_explicit(count, explicit)
         if has_keys:
             still_open = hash_partitions(key, partitions.count, out=chosen)
         else:
             still_open = int(np.count_nonzero(chosen == OPEN))
         if still_open:
-            chosen[chosen == OPEN] = self._course.take(still_open, partitions)
+            chosen[chosen == OPEN] = self._state.take(still_open, partitions)
         return chosen
 
-    def one(self, key: bytes | None, *, partitions: Partitions) -> int:
-        """The partition that the next `route` would choose for a single record; asking changes nothing.
+    def next_partition(self, key: bytes | None, *, partitions: Partitions) -> int:
+        """The partition that the next `route` would choose for a single record. Asking changes nothing.
 
-        A custom strategy is asked in earnest, and its answer is kept for the next record.
+        A custom strategy is really called, and its answer is kept for the next record.
         """
         if key is not None:
             return partition_of_key(key, partitions.count)
-        return self._course.peek(partitions)
+        return self._state.peek(partitions)
 
     def _ask(self, partitioner: Partitioner, key: bytes | None, value: bytes | None, partitions: int, row: int) -> int:
+        """Call the partitioner for one record. Raises `InputError` if it raises or returns no valid partition."""
         try:
             answer = partitioner(key, value, partitions)
         except Exception as exc:
@@ -186,6 +195,7 @@ class Router:
         partitions: int,
         rows: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
+        """Call the column partitioner for these rows. Raises `InputError` like `_ask`."""
         keys = pa.nulls(len(rows), pa.binary()) if keys is None else keys
         try:
             answer = _numbers(partitioner.function(keys, values, partitions), len(rows))
@@ -194,9 +204,9 @@ class Router:
             raise self._failed(f"{where}: the column partitioner failed with {type(exc).__name__}: {exc}") from exc
         wrong = np.flatnonzero((answer < OPEN) | (answer >= partitions))
         if len(wrong):
-            row, given = rows[wrong[0]], answer[wrong[0]]
+            row, returned = rows[wrong[0]], answer[wrong[0]]
             raise self._failed(
-                f"row {row}: the column partitioner returned {given}; {_accepted(partitions)}, null and -1"
+                f"row {row}: the column partitioner returned {returned}; {_accepted(partitions)}, null and -1"
             )
         return answer
 
@@ -204,17 +214,18 @@ class Router:
         return InputError(f"topic {self.topic!r}, {what}")
 
 
-class _Course(Protocol):
-    """A strategy on its way: where the next records without a key go."""
+class _StrategyState(Protocol):
+    """The state of a strategy: where the next records without a key go."""
 
     def peek(self, partitions: Partitions) -> int:
         """Where the next record would go."""
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
-        """Where the next `count` records go, 1 or more."""
+        """Where the next `count` records go, at least 1."""
 
 
-def _course(topic: str, strategy: object, chance: random.Random) -> _Course:
+def _strategy_state(topic: str, strategy: object, chance: random.Random) -> _StrategyState:
+    """The state of a strategy. Raises `ConfigError` for anything that is not one."""
     if isinstance(strategy, Sticky):
         return _Turns(strategy.records, chance.random())
     if isinstance(strategy, RoundRobin):
@@ -230,7 +241,7 @@ def _course(topic: str, strategy: object, chance: random.Random) -> _Course:
 
 
 class _Turns:
-    """Partitions take turns of `length` records. The first one is left to chance: many producers start at once."""
+    """Partitions take turns of `length` records. The first one is random: many producers start at once."""
 
     def __init__(self, length: int, start: float) -> None:
         self._length = length
@@ -239,24 +250,25 @@ class _Turns:
         self._left = 0
 
     def peek(self, partitions: Partitions) -> int:
-        at, _ = self._standing(partitions.eligible)
-        return partitions.eligible[at]
+        index, _ = self._current_turn(partitions.eligible)
+        return partitions.eligible[index]
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
+        """Continue the current turn, then give the following partitions their turns."""
         eligible = partitions.eligible
-        at, left = self._standing(eligible)
+        index, left = self._current_turn(eligible)
         if count <= left:
-            self._current, self._left = eligible[at], left - count
-            return np.full(count, eligible[at], np.int32)
+            self._current, self._left = eligible[index], left - count
+            return np.full(count, eligible[index], np.int32)
         turns = 1 + -(-(count - left) // self._length)
         last = count - left - (turns - 2) * self._length
-        self._current, self._left = eligible[(at + turns - 1) % len(eligible)], self._length - last
+        self._current, self._left = eligible[(index + turns - 1) % len(eligible)], self._length - last
         if len(eligible) == 1:
             return np.full(count, self._current, np.int32)
-        return _repeated(_ring(eligible, at, turns), first=left, each=self._length, last=last)
+        return _repeated(_ring(eligible, index, turns), first=left, each=self._length, last=last)
 
-    def _standing(self, eligible: Sequence[int]) -> tuple[int, int]:
-        """Whose turn it is, as an index, and how many records are left of it."""
+    def _current_turn(self, eligible: Sequence[int]) -> tuple[int, int]:
+        """The index of the partition whose turn it is, and how many records are left of its turn."""
         if self._current < 0:
             return int(self._start * len(eligible)), self._length
         after = bisect_right(eligible, self._current)
@@ -265,14 +277,15 @@ class _Turns:
         return after % len(eligible), self._length
 
 
-def _ring(eligible: Sequence[int], at: int, turns: int) -> Chosen:
-    """`turns` partitions one after another from index `at` on, around and around."""
+def _ring(eligible: Sequence[int], start: int, turns: int) -> Chosen:
+    """`turns` partitions in order from index `start` on, wrapping around."""
     size = len(eligible)
-    once = np.array([eligible[(at + i) % size] for i in range(min(turns, size))], np.int32)
+    once = np.array([eligible[(start + i) % size] for i in range(min(turns, size))], np.int32)
     return once if turns <= size else np.tile(once, -(-turns // size))[:turns]
 
 
 def _repeated(turns: Chosen, *, first: int, each: int, last: int) -> Chosen:
+    """Repeat each partition for the length of its turn; the first and the last turn may be shorter."""
     if each == 1:
         return turns
     lengths = np.full(len(turns), each)
@@ -281,7 +294,7 @@ def _repeated(turns: Chosen, *, first: int, each: int, last: int) -> Chosen:
 
 
 class _Draws:
-    """Any partition for each record. One draw is always ready, so that it can be looked at before it is used."""
+    """A random partition for each record. One draw is kept ready, so that it can be peeked at."""
 
     def __init__(self, chance: random.Random) -> None:
         self._generator = np.random.default_rng(chance.getrandbits(128))
@@ -292,6 +305,7 @@ class _Draws:
         return eligible[int(self._next * len(eligible))]
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
+        """Use the draw that `peek` has shown first."""
         eligible = partitions.eligible
         chosen = np.empty(count, np.int32)
         chosen[0] = int(self._next * len(eligible))
@@ -301,35 +315,40 @@ class _Draws:
 
 
 class _Custom:
-    """A function of the program. What it answered to `peek` is kept: it may count its calls."""
+    """A function of the program. What it returned to `peek` is kept: it may count its calls."""
 
     def __init__(self, topic: str, function: CustomStrategy) -> None:
         self._topic = topic
         self._function = function
-        self._promised: tuple[int, Partitions] | None = None
+        self._peeked: tuple[int, Partitions] | None = None
 
     def peek(self, partitions: Partitions) -> int:
-        if self._promised is None or self._promised[1] != partitions:
-            self._promised = int(self._ask(1, partitions)[0]), partitions
-        return self._promised[0]
+        """Ask the function once, and keep the answer as long as the partitions are the same."""
+        if self._peeked is None or self._peeked[1] != partitions:
+            self._peeked = int(self._ask(1, partitions)[0]), partitions
+        return self._peeked[0]
 
     def take(self, count: int, partitions: Partitions) -> Chosen:
-        promised, self._promised = self._promised, None
-        if promised is None or promised[1] != partitions:
+        """Use the answer that was kept for the first record, if the partitions are still the same."""
+        peeked, self._peeked = self._peeked, None
+        if peeked is None or peeked[1] != partitions:
             return self._ask(count, partitions)
         rest = self._ask(count - 1, partitions) if count > 1 else np.empty(0, np.int32)
-        return np.append(np.int32(promised[0]), rest)
+        return np.append(np.int32(peeked[0]), rest)
 
     def _ask(self, count: int, partitions: Partitions) -> Chosen:
-        who = f"topic {self._topic!r}: the strategy, asked about {count} records,"
+        """Call the function. Raises `InputError` if it raises or returns no valid partitions."""
+        subject = f"topic {self._topic!r}: the strategy, asked about {count} records,"
         try:
             answer = self._function(count, partitions)
             numbers = np.full(count, answer) if _is_number(answer) else _numbers(answer, count)
         except BaseException as exc:
-            raise InputError(f"{who} failed with {type(exc).__name__}: {exc}") from exc
+            raise InputError(f"{subject} failed with {type(exc).__name__}: {exc}") from exc
         wrong = np.flatnonzero((numbers < 0) | (numbers >= partitions.count))
         if len(wrong):
-            raise InputError(f"{who} returned {numbers[wrong[0]]} for record {wrong[0]}; {_accepted(partitions.count)}")
+            raise InputError(
+                f"{subject} returned {numbers[wrong[0]]} for record {wrong[0]}; {_accepted(partitions.count)}"
+            )
         return numbers.astype(np.int32)
 
 
@@ -339,24 +358,24 @@ def invalid(partitions: Chosen, count: int) -> npt.NDArray[np.int64]:
 
 
 _FEW = 48
-"""Rows up to which a dict is faster than sorting."""
+"""Up to this many rows a dict is faster than sorting."""
 
 
 def spread(partitions: Chosen) -> Spread | None:
-    """Rows by partition; None if they are few, or all for one."""
+    """Rows by partition; None if they are few, or all for one partition."""
     if len(partitions) <= _FEW or (partitions[-1] == partitions[0] and bool((partitions == partitions[0]).all())):
         return None
     return Spread.of(partitions)
 
 
 def runs(partitions: Chosen) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
-    """Each partition once, ascending, with its rows in their order: a slice where they lie together."""
+    """Yield each partition once, ascending, with its rows in order: a slice where they are contiguous."""
     count = len(partitions)
     if count == 0:
         return
-    found = spread(partitions)
-    if found is not None:
-        yield from found.runs()
+    by_partition = spread(partitions)
+    if by_partition is not None:
+        yield from by_partition.runs()
     elif count <= _FEW:
         yield from _few_runs(partitions.tolist())
     else:
@@ -364,17 +383,18 @@ def runs(partitions: Chosen) -> Iterator[tuple[int, npt.NDArray[np.int64] | slic
 
 
 def _few_runs(partitions: list[int]) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
-    found: dict[int, list[int]] = {}
+    """Group a few rows with a dict."""
+    rows_of: dict[int, list[int]] = {}
     for row, partition in enumerate(partitions):
-        found.setdefault(partition, []).append(row)
-    for partition in sorted(found):
-        rows = found[partition]
-        together = rows[-1] - rows[0] + 1 == len(rows)
-        yield partition, slice(rows[0], rows[-1] + 1) if together else np.array(rows, np.int64)
+        rows_of.setdefault(partition, []).append(row)
+    for partition in sorted(rows_of):
+        rows = rows_of[partition]
+        is_contiguous = rows[-1] - rows[0] + 1 == len(rows)
+        yield partition, slice(rows[0], rows[-1] + 1) if is_contiguous else np.array(rows, np.int64)
 
 
 class Spread(NamedTuple):
-    """Rows by partition: `rows[edges[i] : edges[i + 1]]`, in their order, go to `partitions[i]`."""
+    """Rows by partition: `rows[edges[i] : edges[i + 1]]`, in order, go to `partitions[i]`."""
 
     rows: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
@@ -382,32 +402,32 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Chosen) -> Spread:
-        """Partitions are ascending."""
-        # numpy sorts numbers of 16 bits by their digits: 2.5 ms instead of 41 for a million rows.
-        narrow = partitions.min() >= 0 and partitions.max() <= 0xFFFF
-        keys = partitions.astype(np.uint16) if narrow else partitions
+        """Group rows by partition, ascending."""
+        # numpy uses a radix sort for 16-bit numbers: 2.5 ms instead of 41 for a million rows.
+        fits_16_bits = partitions.min() >= 0 and partitions.max() <= 0xFFFF
+        keys = partitions.astype(np.uint16) if fits_16_bits else partitions
         rows = keys.argsort(kind="stable")
-        placed = keys[rows]
-        starts = np.flatnonzero(np.append(True, placed[1:] != placed[:-1]))
-        spread = cls(rows, np.append(starts, len(rows)), placed[starts].astype(np.int64))
+        sorted_partitions = keys[rows]
+        starts = np.flatnonzero(np.append(True, sorted_partitions[1:] != sorted_partitions[:-1]))
+        spread = cls(rows, np.append(starts, len(rows)), sorted_partitions[starts].astype(np.int64))
         for array in spread:
             array.flags.writeable = False
         return spread
 
     def runs(self) -> Iterator[tuple[int, npt.NDArray[np.int64] | slice]]:
-        """Each partition with its rows: a slice where they lie together."""
+        """Yield each partition with its rows: a slice where they are contiguous."""
         for partition, (start, stop) in zip(self.partitions.tolist(), pairwise(self.edges.tolist()), strict=True):
             rows = self.rows[start:stop]
-            together = int(rows[-1]) - int(rows[0]) + 1 == stop - start
-            yield partition, slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+            is_contiguous = int(rows[-1]) - int(rows[0]) + 1 == stop - start
+            yield partition, slice(int(rows[0]), int(rows[-1]) + 1) if is_contiguous else rows
 
 
-def _begun(count: int, explicit: Chosen | None) -> Chosen:
-    """The partitions that are chosen already, in an array to write the others to."""
+def _with_explicit(count: int, explicit: Chosen | None) -> Chosen:
+    """An array of the explicit partitions, with the others still open."""
     if explicit is None:
         return np.full(count, OPEN, np.int32)
     if explicit.dtype != np.int32 or explicit.shape != (count,):
-        # Not converted: a number that is too large would turn into a valid one.
+        # Not converted: a number that is too large would wrap around to a valid one.
         raise InputError(
             f"explicit partitions are {explicit.dtype} of shape {explicit.shape}, expected int32 of shape ({count},)"
         )
@@ -415,13 +435,14 @@ def _begun(count: int, explicit: Chosen | None) -> Chosen:
 
 
 def _payloads(column: pa.Array | None, count: int) -> list[bytes | None]:
+    """The items of a column as bytes; text is encoded."""
     if column is None:
         return [None] * count
     return [item.encode() if isinstance(item, str) else item for item in column.to_pylist()]
 
 
 def _numbers(answer: Any, count: int) -> npt.NDArray[np.int64]:
-    """A list or an array with a number for each row, -1 for null; TypeError or ValueError for anything else."""
+    """A number for each row from a list or an array, -1 for null. Raises `TypeError` or `ValueError`."""
     column = answer if isinstance(answer, pa.Array | pa.ChunkedArray) else pa.array(answer)
     if len(column) != count:
         raise ValueError(f"{len(column)} partitions for {count} rows")

@@ -1,7 +1,7 @@
-"""The one thread of a producer: takes what callers handed in, has the core decide, and carries out its effects.
+"""The thread of a producer: takes what callers handed in, feeds it to the core, and carries out the core's effects.
 
 Callers' chunks, answers, metadata and the time come in; requests, files, outcomes and events go out. It decides nothing
-itself (`core.py` does) and blocks on nothing: whatever takes long is an errand beside its loop.
+itself (`core.py` does) and never blocks: everything slow runs in the background of its loop (`net/background.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ottla.produce import coordinator
 from ottla.produce.compression import CompressionPool
 from ottla.produce.core import (
     MOST_REQUESTS,
-    Caller,
+    CallerToken,
     Connect,
     Core,
     Effect,
@@ -45,7 +45,7 @@ from ottla.produce.fast_path import FastPath, FastRecord, Offer
 from ottla.produce.identity import new_producer_id
 from ottla.produce.intake import Budget, Handover, Intake
 from ottla.produce.lane import Lane
-from ottla.produce.options import ByTopic, Spool, WhenFull
+from ottla.produce.options import SettingsByTopic, Spool, WhenFull
 from ottla.produce.outgoing import Identity, Outgoing, ShipmentShare
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
@@ -60,72 +60,76 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LANE = "produce"
+"""The name of the producer's connections to brokers."""
 _SWEEP_SECONDS = 0.1
-"""How often deadlines are looked at."""
-_SHORT_NAP = 0.005
+"""How often deadlines are checked."""
+_POLL_SECONDS = 0.005
+"""How often `drop_all` checks whether anything is still in flight."""
 _FORGET_SECONDS = 1.0
+"""How often settled shipments behind an open one are dropped."""
 _FEW_SHIPMENTS = 64
+"""Up to this many shipments, settled ones in the middle may stay."""
 _UNSTARTED_SECONDS = 0.1
-"""How long a caller may take to send a record himself: it is some microseconds, unless he was interrupted."""
+"""How long a caller may take to send a record itself: some microseconds, unless it was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenderContext:
-    """What a sender works for and with."""
+    """What a sender works with."""
 
     cluster: Cluster
     intake: Intake
     budget: Budget
     failures: Failures
     events: Events
-    topics: ByTopic
+    topics: SettingsByTopic
     spool: tuple[Spool, SpoolStore] | None = None
     gate: Gate | None = None
     transactional_id: str | None = None
 
 
 class Sender:
-    """Drives the core of one producer. `start` begins it, `stop` ends it."""
+    """Drives the core of one producer. `start` starts its thread, `stop` ends it."""
 
-    def __init__(self, around: SenderContext, loop: Loop[Send]) -> None:
-        cluster = around.cluster
-        self._around = around
+    def __init__(self, context: SenderContext, loop: Loop[Send]) -> None:
+        cluster = context.cluster
+        self._context = context
         self._cluster = cluster
         self._loop = loop
-        watch = MetadataRefresh(
+        refresh = MetadataRefresh(
             cluster.retry,
             loop.chance,
             longest=cluster.timeouts.total,
             refresh_seconds=cluster.timeouts.metadata_age,
         )
-        self._squeezers = CompressionPool(loop.name)
+        self._compression = CompressionPool(loop.name)
         self._core = Core(
-            watch,
+            refresh,
             retry=cluster.retry,
             chance=loop.chance,
-            spooling=around.spool is not None,
-            gate=around.gate,
-            compress=self._squeezers.compress,
+            spooling=context.spool is not None,
+            gate=context.gate,
+            compress=self._compression.compress,
         )
-        self.keeper: Spooling | None = None
-        if around.spool is not None:
+        self.spooling: Spooling | None = None
+        if context.spool is not None:
             from ottla.produce.spooling import Spooling
 
-            self.keeper = Spooling(*around.spool, account=self._core.account, events=around.events)
+            self.spooling = Spooling(*context.spool, account=self._core.account, events=context.events)
         self._shipments: deque[Shipment] = deque()
-        """Those without an outcome, and some that have theirs."""
+        """Shipments without an outcome, and some that have theirs."""
         self._charged_bytes = 0
-        """What the budget knows of the core's account."""
-        self.expressway: FastPath | None = None
-        if around.spool is None and around.gate is None:
+        """How much of the core's account is charged to the budget."""
+        self.fast_path: FastPath | None = None
+        if context.spool is None and context.gate is None:
             seconds = cluster.timeouts.request
-            self.expressway = FastPath(self._core, loop, around.intake, request_seconds=seconds)
+            self.fast_path = FastPath(self._core, loop, context.intake, request_seconds=seconds)
         self._unstarted: list[tuple[FastRecord, float]] = []
-        """Sent by callers who had not finished when they were last looked at."""
+        """Records whose callers had not finished sending when last checked."""
         self._held: list[tuple[Send, Sequence[Buffer]]] = []
-        """Requests to brokers on whose connection such a caller is about to send: the two must not get mixed up."""
-        self._given_up: WeakSet[Caller] = WeakSet()
-        """Those who have not finished in time. One who does so later must not count twice; most never will."""
+        """Requests held back because such a caller is about to write to the same connection: the two must not mix."""
+        self._given_up: WeakSet[CallerToken] = WeakSet()
+        """Callers who did not finish in time. A late one must not be counted twice; most never come."""
         self._swept_at = 0.0
         self._forgot_at = 0.0
         self._stray_bytes = 0
@@ -133,20 +137,20 @@ class Sender:
     # Any thread
 
     def start(self) -> None:
-        """Begins to send. To start it again does no harm, so that it may be interrupted anywhere."""
+        """Start sending. Calling it again is harmless, so it may be interrupted anywhere."""
         self._loop.start(self)
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the loop was there and is not any more."""
+        """Whether the loop was started and has ended."""
         return self._loop.has_stopped
 
     def hurry(self) -> None:
-        """Everything that waits for company goes now."""
+        """Send everything now, without lingering. Returns at once."""
         self._loop.call(self._hurry)
 
-    def everything(self, deadline: Deadline) -> list[Shipment]:
-        """All that was handed in so far and has no outcome; it is sent as soon as possible."""
+    def send_everything(self, deadline: Deadline) -> list[Shipment]:
+        """Send everything handed in so far without lingering. Returns the shipments that have no outcome yet."""
 
         def collect() -> list[Shipment]:
             self._hurry()
@@ -155,70 +159,74 @@ class Sender:
         return self._loop.result_of(collect, deadline)
 
     def identify(self, producer_id: int, epoch: int) -> None:
-        """Batches are numbered under this identity from now on, in every partition."""
+        """Number batches under this identity from now on, in every partition."""
         self._loop.result_of(lambda: self._core.start_over(producer_id, epoch))
 
     def drop_all(self, error: OttlaError, *, deadline: Deadline | None = None) -> None:
-        """Gives up everything that was handed in, and returns when nothing is under way any more."""
+        """Fail everything that was handed in. Blocks until nothing is in flight, or until the deadline."""
 
         def drop() -> int:
             self._hurry()
             self._fail_all(error)
-            return self._core.flying
+            return self._core.in_flight
 
         limit = deadline or Deadline.after(LONGEST)
         while self._loop.result_of(drop) and self._loop.is_elsewhere and not limit.expired():
-            time.sleep(_SHORT_NAP)
+            time.sleep(_POLL_SECONDS)
 
     def fail_all(self, error: OttlaError) -> None:
-        """Nothing that is not under way will be delivered; returns at once."""
+        """Fail everything that is not in flight. Returns at once."""
         self._loop.call(lambda: self._fail_all(error))
 
     def persist(self, deadline: Deadline) -> OttlaError | None:
-        """Puts everything that was handed in so far on disk, unless it is acknowledged; why that did not work."""
+        """Write everything handed in so far to disk, unless it is acknowledged. Returns the error if that failed."""
 
-        def keep() -> OttlaError | None:
+        def write() -> OttlaError | None:
             self._hurry()
-            return self._keep(self._core.all_to_be_kept(), stop_at_refusal=True) or self._core.topics.why_waiting()
+            return (
+                self._write_lanes(self._core.all_lanes_numbered(), stop_at_refusal=True)
+                or self._core.topics.waiting_error()
+            )
 
-        return self._loop.result_of(keep, deadline)
+        return self._loop.result_of(write, deadline)
 
     def stop(self, deadline: Deadline) -> None:
-        """Ends the loop; what has no outcome by then is given up, or stays in the spool."""
+        """End the loop. What has no outcome by then is given up, or stays in the spool."""
         self._loop.stop(self, Deadline.after(deadline.remaining() + 5.0))
         self._cluster.close()
         self._loop.background.join(Deadline.after(5.0))
 
     def holding(self) -> str:
-        """What most of the memory waits for, in words."""
+        """Describe what most of the memory waits for."""
         lanes = [
-            (sum(batch.held_bytes for batch in list(lane.line)), topic, lane) for topic, lane in self._core.topics.lanes
+            (sum(batch.held_bytes for batch in list(lane.queue)), topic, lane)
+            for topic, lane in self._core.topics.lanes
         ]
         waiting = [topic for topic in self._core.topics.all() if topic.waiting]
-        error = self._core.topics.watch.error
+        error = self._core.topics.refresh.error
         if waiting and error is not None:
             return f"the partitions of topic {waiting[0].name} are not known: {error}"
         if not lanes:
-            return "nothing is under way at the moment: the buffer is small for what one call hands in"
+            return "nothing is in flight at the moment: the buffer is small for what one call hands in"
         size, topic, lane = max(lanes, key=lambda entry: entry[0])
-        link = self._loop.links.find(topic.leaders.get(lane.at.partition, -1))
-        failed = next((batch.error for batch in list(lane.line) if batch.error is not None), None)
-        where = "which has no leader" if link is None else f"led by {link}"
-        last = "" if failed is None else f"; last error: {failed}"
-        return f"{size:,} bytes of it wait for {lane.at}, {where}, {lane.flying} batches under way{last}"
+        link = self._loop.links.find(topic.leaders.get(lane.tp.partition, -1))
+        failed = next((batch.error for batch in list(lane.queue) if batch.error is not None), None)
+        led_by = "which has no leader" if link is None else f"led by {link}"
+        last_error = "" if failed is None else f"; last error: {failed}"
+        return f"{size:,} bytes of it wait for {lane.tp}, {led_by}, {lane.in_flight} batches in flight{last_error}"
 
     def topic(self, name: str) -> Topic | None:
-        """What is known of a topic in use."""
+        """The topic, or None if it is not in use."""
         return self._core.topics.get(name)
 
     # The loop
 
     def begin(self) -> None:
-        """Takes over what a program that ended has left in the spool."""
-        if self.keeper is None:
+        """Take over what an earlier process left in the spool."""
+        if self.spooling is None:
             return
-        for stored in self.keeper.inherited():
-            batch = self.keeper.adopt(stored)
+        for stored in self.spooling.inherited():
+            batch = self.spooling.adopt(stored)
             shipment = Shipment(stored.topic)
             shipment.count = shipment.unsettled = batch.count
             shipment.placements.append(Placement(batch, range(batch.count), 0))
@@ -227,52 +235,52 @@ class Sender:
             self._core.topics.inherit(self._topic(stored.topic), batch, floor=stored.floor_offset)
 
     def turn(self, now: float) -> float:
-        """Everything that can be done now; when to be called again."""
+        """Do everything that can be done now. Returns when to be called again."""
         core = self._core
-        core.is_reporting = self._around.events.active
-        self._adopt(now)
+        core.is_reporting = self._context.events.active
+        self._take_back_offer(now)
         if self._unstarted:
             self._give_up_unstarted(now)
         self._send_held()
         for answer in self._loop.answers():
-            self._heard(answer, now)
+            self._handle_answer(answer, now)
         for link in self._loop.links.changed():
             core.link_changed(link.broker.id, is_up=link.is_up, away_since=link.down_since, error=link.error)
-        for looked in self._loop.lookups.done():
-            core.topics.looked(looked, now)
+        for result in self._loop.lookups.done():
+            core.topics.metadata_result(result, now)
         next_due = self._take(now)
         self._carry_out(now)
         while core.dispatch(now):
             self._carry_out(now)
-        core.topics.look(now)
+        core.topics.request_metadata(now)
         self._carry_out(now)
         if now >= self._swept_at + _SWEEP_SECONDS:
             self._sweep(now)
-        if self.keeper is not None:
-            self.keeper.settle()
+        if self.spooling is not None:
+            self.spooling.settle()
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
         if self._unstarted:
             until = min(until, now + _UNSTARTED_SECONDS)
-        elif self.expressway is not None:
-            self.expressway.offer = Offer()
+        elif self.fast_path is not None:
+            self.fast_path.offer = Offer()
         return until if core.is_idle else min(until, self._swept_at + _SWEEP_SECONDS)
 
     def recover(self) -> None:
-        """Nobody but the loop's own thread, which is not interrupted, takes its turns."""
-        raise AssertionError("a sender's loop is driven by its own thread alone")
+        """Never called: only the loop's own thread, which is never interrupted, takes its turns."""
+        raise AssertionError("only its own thread drives a sender's loop")
 
     def end(self, error: OttlaError | None) -> None:
-        """The loop has ended: nothing is left without an outcome."""
-        self._around.intake.shut(error or OttlaError("this producer was closed"))
+        """Give every record an outcome: the loop has ended."""
+        self._context.intake.shut(error or OttlaError("this producer was closed"))
         try:
             now = time.monotonic()
-            self._adopt(now)
-            handed, _ = self._around.intake.take(math.inf, lambda _: 0.0)
-            reason = str(error or f"the producer was closed before they could be sent{self._why_unknown()}")
-            for handover in handed:
+            self._take_back_offer(now)
+            handovers, _ = self._context.intake.take(math.inf, lambda _: 0.0)
+            reason = str(error or f"the producer was closed before they could be sent{self._unknown_reason()}")
+            for handover in handovers:
                 self._charged_bytes += handover.held_bytes
                 if not handover.columns.count:
-                    self._nothing(handover)
+                    self._settle_empty(handover)
                     continue
                 self._core.account.held_bytes += handover.held_bytes
                 count = handover.columns.count
@@ -280,96 +288,105 @@ class Sender:
                 self._core.effects.append(Refuse(handover, refusal))
                 self._core.account.held_bytes -= handover.held_bytes
             self._core.topics.refuse_all(reason, error)
-            self._core.end(str(error or self._why_closed()), kept=self._leave_behind)
+            self._core.end(str(error or self._closed_reason()), kept=self._leave_behind)
             self._carry_out(now)
         except Exception:
-            _log.exception("could not tell every delivery that the sender has ended")
-        self._squeezers.close()
-        self._around.budget.wake()
+            _log.exception("could not settle every delivery after the sender ended")
+        self._compression.close()
+        self._context.budget.wake()
 
     # Records come in
 
     def _take(self, now: float) -> float:
-        handed, next_due = self._around.intake.take(now, self._linger)
-        for handover in handed:
-            self._let_go()
+        """Take what callers handed in. Returns when the next chunk is due."""
+        handovers, next_due = self._context.intake.take(now, self._linger)
+        for handover in handovers:
+            self._drop_settled()
             self._shipments.append(handover.shipment)
             self._charged_bytes += handover.held_bytes
             self._topic(handover.topic)
             if handover.columns.count:
                 self._core.topics.handed_over(handover, now)
             else:
-                self._nothing(handover)
+                self._settle_empty(handover)
             self._carry_out(now)
         return next_due
 
-    def _adopt(self, now: float) -> None:
-        """Takes back what was offered to callers; if one has sent a record meanwhile, it is one of ours from now on."""
-        way = self.expressway
-        if way is None or way.offer is None:
+    def _take_back_offer(self, now: float) -> None:
+        """Withdraw the offer to callers.
+
+        A record that a caller sent meanwhile is tracked like any other from now on.
+        """
+        fast_path = self.fast_path
+        if fast_path is None or fast_path.offer is None:
             return
-        offer, way.offer = way.offer, None
-        express = None if offer.claim(None) else offer.claims[0]
-        if express is None:
+        offer, fast_path.offer = fast_path.offer, None
+        record = None if offer.claim(None) else offer.claims[0]
+        if record is None:
             return
-        self._shipments.append(express.shipment)
-        express.link.requests += 1
-        topic = express.topic
-        if not express.has_key and topic.partitions is not None:
-            topic.router.route(NO_KEYS, 1, partitions=topic.partitions)  # it counts for the strategy
-        self._core.sent_by_caller(express.send, now)
-        if not express.is_started:
-            self._unstarted.append((express, now))
+        self._shipments.append(record.shipment)
+        record.link.requests += 1
+        topic = record.topic
+        if not record.has_key and topic.partitions is not None:
+            topic.router.route(NO_KEYS, 1, partitions=topic.partitions)  # the record counts for the strategy
+        self._core.sent_by_caller(record.send, now)
+        if not record.is_started:
+            self._unstarted.append((record, now))
         self._carry_out(now)
 
     def _give_up_unstarted(self, now: float) -> None:
-        """A caller was interrupted in the middle of sending: the connection is in doubt, the batch goes again."""
-        waiting = [(express, since) for express, since in self._unstarted if not express.is_started]
+        """Give up callers that were interrupted while sending: close the connection and send the batch again."""
+        waiting = [(record, since) for record, since in self._unstarted if not record.is_started]
         self._unstarted = [entry for entry in waiting if now < entry[1] + _UNSTARTED_SECONDS]
-        for express, since in waiting:
+        for record, since in waiting:
             if now >= since + _UNSTARTED_SECONDS:
-                send, link = express.send, express.link
-                error = ConnectionLost(link.broker.address, "interrupted in the middle of sending")
+                send, link = record.send, record.link
+                error = ConnectionLost(link.broker.address, "interrupted while sending")
                 assert send.caller is not None
                 self._given_up.add(send.caller)
                 link.requests -= 1
                 self._loop.distrust(link, error)
                 self._core.lost(send, error, now)
 
-    def _nothing(self, handover: Handover) -> None:
+    def _settle_empty(self, handover: Handover) -> None:
+        """Settle a handover without rows and give its memory back."""
         handover.shipment.unsettled = 0
-        handover.shipment.settle(0)  # no batch will do it
+        handover.shipment.settle(0)  # it is in no batch that would settle it
         self._charged_bytes -= handover.held_bytes
-        self._around.budget.add(-handover.held_bytes)
+        self._context.budget.add(-handover.held_bytes)
 
     def _hurry(self) -> None:
+        """Take everything from callers and send it without lingering."""
         now = time.monotonic()
-        self._adopt(now)
-        self._around.intake.take_all()
+        self._take_back_offer(now)
+        self._context.intake.take_all()
         self._take(now)
-        self._core.topics.hurry(now)
+        self._core.topics.send_now(now)
 
     def _linger(self, topic: str) -> float:
-        return self._around.topics.settings(topic).batching.linger
+        """How long chunks of a topic may wait for more records, in seconds."""
+        return self._context.topics.settings(topic).batching.linger
 
     def _topic(self, name: str) -> Topic:
+        """The topic, taken into use if it is new."""
         topic = self._core.topics.get(name)
         if topic is None:
-            topics = self._around.topics
+            topics = self._context.topics
             topic = Topic(name, topics.settings(name), router=topics.router(name))
-            if topic.is_express:
-                # Compiled here, before a caller needs it: Ctrl-C in the middle of that breaks it for the whole process.
+            if topic.allows_fast_path:
+                # Compile the kernel here, not in a caller: Ctrl-C while it compiles breaks it for the whole process.
                 partition_of_key(b"", 1)
             self._core.topics.use(topic, time.monotonic(), self._cluster.remembered(frozenset([name])))
             self._carry_out(time.monotonic())
         return topic
 
-    def _let_go(self) -> None:
+    def _drop_settled(self) -> None:
+        """Drop the first shipments that have their outcome."""
         while self._shipments and self._shipments[0].unsettled == 0:
             self._shipments.popleft()
 
-    def _forget_settled(self, now: float) -> None:
-        """The same behind a shipment that waits long, when there are many."""
+    def _drop_all_settled(self, now: float) -> None:
+        """Drop settled shipments behind one that waits long, if there are many."""
         if len(self._shipments) > _FEW_SHIPMENTS and now >= self._forgot_at + _FORGET_SECONDS:
             self._forgot_at = now
             self._shipments = deque(shipment for shipment in self._shipments if shipment.unsettled)
@@ -377,22 +394,24 @@ class Sender:
     # Effects
 
     def _carry_out(self, now: float) -> None:
+        """Carry out all effects, including those that result from them, and update the budget."""
         effects = self._core.effects
         while effects:
-            self._do(effects.popleft(), now)
+            self._perform(effects.popleft(), now)
         held = self._core.account.held_bytes
         if held != self._charged_bytes:
-            self._around.budget.add(held - self._charged_bytes)
+            self._context.budget.add(held - self._charged_bytes)
             self._charged_bytes = held
 
-    def _do(self, effect: Effect, now: float) -> None:
+    def _perform(self, effect: Effect, now: float) -> None:
+        """Carry out one effect. The frequent kinds come first: this runs for every batch."""
         match effect:
             case Settle(batch, outcome):
                 self._settle(batch, outcome, now)
             case Send():
                 self._send(effect)
             case Report(event):
-                self._around.events.emit(event)
+                self._context.events.emit(event)
             case Store(lane, batch):
                 self._store(lane, batch, now)
             case Connect(broker):
@@ -402,13 +421,14 @@ class Sender:
             case Lookup():
                 self._loop.lookups.run(effect)
             case Refuse(handover, error):
-                self._around.failures.refuse(handover, error)
+                self._context.failures.refuse(handover, error)
             case RefuseRows():
-                self._around.failures.refuse_rows(effect)
+                self._context.failures.refuse_rows(effect)
             case _:
-                self._do_rarely(effect, now)
+                self._perform_rare(effect, now)
 
-    def _do_rarely(self, effect: Effect, now: float) -> None:
+    def _perform_rare(self, effect: Effect, now: float) -> None:
+        """Carry out an effect of the kinds that are rare."""
         match effect:
             case Identify():
                 self._identify()
@@ -417,51 +437,54 @@ class Sender:
             case Join():
                 self._join(effect)
             case Replace(lane, whole, parts):
-                if self.keeper is not None:
-                    self.keeper.cut(whole, parts, lane)
+                if self.spooling is not None:
+                    self.spooling.replace_by_parts(whole, parts, lane)
                 whole.records = None
             case Recall():
                 self._core.topics.recalled(effect, self._partition_count(effect.topic.name), now)
             case Remember(topic_name, partitions):
-                if self.keeper is not None:
-                    self.keeper.remember(topic_name, partitions)
+                if self.spooling is not None:
+                    self.spooling.remember(topic_name, partitions)
             case Forget(topic_name, is_unknown):
                 self._forget(topic_name, is_unknown=is_unknown)
 
     def _settle(self, batch: Outgoing, outcome: Outcome, now: float) -> None:
-        """The batch is in the log, or will not be delivered, or a hook has left nothing of it."""
-        events = self._around.events
+        """Settle a batch: it is in the log, or has failed, or a hook left nothing of it."""
+        events = self._context.events
         if outcome.error is not None:
-            self._around.failures.failed(batch, outcome.error)
+            self._context.failures.failed(batch, outcome.error)
         elif events.active and batch.header is not None:
             seconds = now - (now if batch.sent_at is None else batch.sent_at)
             sizes = batch.count, batch.size_bytes
-            at = batch.topic, batch.partition
-            events.emit(FlushAcknowledged(*at, *sizes, outcome.base_offset, seconds, batch.attempts))
+            partition = batch.topic, batch.partition
+            events.emit(FlushAcknowledged(*partition, *sizes, outcome.base_offset, seconds, batch.attempts))
         batch.decide(outcome)
-        self._done(batch, is_delivered=outcome.error is None)
+        self._spool_done(batch, is_delivered=outcome.error is None)
 
     def _send(self, send: Send) -> None:
+        """Encode a request, and send it unless a caller is about to write to the same connection."""
         body = wire.produce_request(
-            {at: carried.batch.parts() for at, carried in send.carried.items()},
+            {tp: carried.batch.parts() for tp, carried in send.carried.items()},
             acks=send.acks,
-            # So that a broker that waits for replicas answers before we give up.
+            # Milliseconds, 80 % of ours: a broker that waits for replicas answers before we give up.
             timeout_ms=int(self._cluster.timeouts.request * 800),
-            transactional_id=self._around.transactional_id,
+            transactional_id=self._context.transactional_id,
         )
         self._held.append((send, body))
         self._send_held()
 
     def _send_held(self) -> None:
-        in_use = {express.link.broker.id for express, _ in self._unstarted if not express.is_started}
+        """Send the requests whose connection no caller is about to use."""
+        busy_brokers = {record.link.broker.id for record, _ in self._unstarted if not record.is_started}
         held, self._held = self._held, []
         for send, body in held:
-            if send.broker in in_use:
+            if send.broker in busy_brokers:
                 self._held.append((send, body))
             else:
                 self._request(send, body)
 
     def _request(self, send: Send, body: Sequence[Buffer]) -> None:
+        """Start a request on the broker's connection. `_handle_answer` gets its answer, or its loss."""
         link = self._loop.links.get(send.broker)
         assert link is not None
         connection = link.connection
@@ -474,10 +497,11 @@ class Sender:
         seconds = self._cluster.timeouts.request
         self._loop.request(send, link, wire.API_KEY, version, body, seconds=seconds, reply=reply)
 
-    def _heard(self, answer: Answer[Send], now: float) -> None:
+    def _handle_answer(self, answer: Answer[Send], now: float) -> None:
+        """Feed an answer, or the loss of a request, to the core."""
         send = answer.request
         if self._given_up and send.caller in self._given_up:
-            answer.link.requests += 1  # it was counted when it was given up
+            answer.link.requests += 1  # undo the loop's count: the request was counted off when it was given up
         elif answer.error is not None:
             self._core.lost(send, answer.error, now)
         elif send.acks == 0:
@@ -493,16 +517,17 @@ class Sender:
         self._carry_out(now)
 
     def _moved(self, answers: Iterable[wire.Produced], asked: int) -> set[TopicPartition]:
-        """The partitions that have another leader by now than was asked, as answers say (KIP-951)."""
+        """The partitions that have a newer leader than `asked`, according to the answers (KIP-951)."""
         return {
             TopicPartition(answer.topic, answer.partition)
             for answer in answers
             if (leader := answer.leader) is not None
-            and leader.id not in (-1, asked)  # that one would be asked again at once, for ever
+            and leader.id not in (-1, asked)  # the same broker would be asked again at once, forever
             and self._cluster.leader_moved(answer.topic, answer.partition, leader=leader.id, epoch=leader.epoch)
         }
 
     def _identify(self) -> None:
+        """Request a producer id in the background."""
         self._loop.background.run(
             "identity",
             lambda: new_producer_id(self._cluster),
@@ -511,161 +536,182 @@ class Sender:
         )
 
     def _read_tail(self, effect: ReadTail) -> None:
-        topic, lane, search, wanted = effect
+        """Search the end of a log in the background."""
+        topic, lane, search, counts = effect
 
-        def look() -> dict[Identity, int]:
-            from ottla.produce import tail  # reads, as few producers ever do
+        def search_log() -> dict[Identity, int]:
+            from ottla.produce import tail  # imports the reader, which few producers ever need
 
-            return tail.find(self._cluster, search, wanted)
+            return tail.find(self._cluster, search, counts)
 
         self._loop.background.run(
-            ("tail", lane.at),
-            look,
-            done=lambda found: self._core.tail_read(topic, lane, found),
+            ("tail", lane.tp),
+            search_log,
+            done=lambda offsets: self._core.tail_read(topic, lane, offsets),
             failed=lambda error: self._core.tail_not_read(lane, error, time.monotonic()),
         )
 
     def _join(self, join: Join) -> None:
+        """Ask the coordinator, in the background, to add partitions to the transaction."""
+
         def failed(error: OttlaError) -> None:
-            self._around.failures.failure = self._around.failures.failure or error
+            self._context.failures.failure = self._context.failures.failure or error
             self._core.not_joined(join, error)
 
         self._loop.background.run(
             "transaction",
-            lambda: coordinator.add_partitions(self._cluster, join.who, join.partitions),
+            lambda: coordinator.add_partitions(self._cluster, join.identity, join.partitions),
             done=lambda _: self._core.joined(join),
             failed=failed,
         )
 
     def _forget(self, topic: str, *, is_unknown: bool) -> None:
-        if self.keeper is not None and is_unknown:
-            self.keeper.forget(topic)
+        """Drop what is known of a topic: its router and metadata, and in the spool if it does not exist."""
+        if self.spooling is not None and is_unknown:
+            self.spooling.forget(topic)
         if self._core.topics.get(topic) is None:
-            self._around.topics.forget(topic)
+            self._context.topics.forget(topic)
             self._cluster.forget([topic])
 
     def _fail_all(self, error: OttlaError) -> None:
+        """Fail everything that is not in flight, including what a caller has just sent."""
         now = time.monotonic()
-        self._adopt(now)
+        self._take_back_offer(now)
         self._core.fail_all(error)
         self._carry_out(now)
 
     # The disk
 
     def _store(self, lane: Lane, batch: Outgoing, now: float) -> None:
-        assert self.keeper is not None
+        """Write a batch to disk before it is sent, and report the result to the core."""
+        assert self.spooling is not None
         try:
-            if self.keeper.may_send(batch, lane):
+            if self.spooling.may_send(batch, lane):
                 self._core.stored(lane, batch)
             else:
                 self._core.not_stored(lane, now)
         except NotDelivered as error:
             self._core.damaged(lane, batch, error)
 
-    def _done(self, batch: Outgoing, *, is_delivered: bool) -> None:
-        if self.keeper is not None:
+    def _spool_done(self, batch: Outgoing, *, is_delivered: bool) -> None:
+        """Remove a decided batch from the spool, and the wholes that are decided with it.
+
+        A split batch is decided when its last part is; parts may have been split again.
+        """
+        if self.spooling is not None:
             decided = [batch]
             while decided[-1].parent is not None and decided[-1].parent[0].decided:
                 decided.append(decided[-1].parent[0])
-            self.keeper.done(decided, delivered=is_delivered)
+            self.spooling.done(decided, delivered=is_delivered)
 
-    def _keep(self, lanes: Iterable[tuple[Lane, list[Outgoing]]], *, stop_at_refusal: bool) -> OttlaError | None:
-        """Puts batches on disk, those of each lane in order; why not, when that is refused."""
-        assert self.keeper is not None
+    def _write_lanes(self, lanes: Iterable[tuple[Lane, list[Outgoing]]], *, stop_at_refusal: bool) -> OttlaError | None:
+        """Write batches to disk, those of each lane in order. Returns the error if the disk refused."""
+        assert self.spooling is not None
         for lane, batches in lanes:
-            if not self._keep_lane(lane, batches) and stop_at_refusal:
-                return self.keeper.error
+            if not self._write_lane(lane, batches) and stop_at_refusal:
+                return self.spooling.error
         if not stop_at_refusal:
             return None
-        return None if self.keeper.make_durable() else self.keeper.error
+        return None if self.spooling.make_durable() else self.spooling.error
 
-    def _keep_lane(self, lane: Lane, batches: Iterable[Outgoing]) -> bool:
-        assert self.keeper is not None
+    def _write_lane(self, lane: Lane, batches: Iterable[Outgoing]) -> bool:
+        """Write the batches of a lane in order. Returns False at the first that the disk refuses."""
+        assert self.spooling is not None
         for batch in batches:
             try:
-                if not self.keeper.keep(batch, lane):
+                if not self.spooling.write(batch, lane):
                     return False
             except NotDelivered as error:
                 self._core.damaged(lane, batch, error)
         return True
 
     def _leave_behind(self, lane: Lane, batch: Outgoing) -> bool:
-        """The producer ends: whether the batch stays on disk, for the next one."""
-        keeper = self.keeper
-        if keeper is None or not (batch.ticket or keeper.keep(batch, lane) or keeper.keeps_whole(batch)):
+        """Whether the batch stays on disk for the next producer, now that this one ends."""
+        spooling = self.spooling
+        if spooling is None or not (batch.ticket or spooling.write(batch, lane) or spooling.is_stored_in_whole(batch)):
             return False
-        reason = f"kept in the spool {keeper.path}, from which the next producer delivers them"
-        at, maybe = lane.at, batch.attempts > 0 or batch.inherited
-        kept = KeptInSpool(reason, topic=at.topic, partition=at.partition, records=batch.count, maybe_written=maybe)
+        reason = f"kept in the spool {spooling.path}, from which the next producer delivers them"
+        tp, maybe_written = lane.tp, batch.attempts > 0 or batch.inherited
+        kept = KeptInSpool(
+            reason, topic=tp.topic, partition=tp.partition, records=batch.count, maybe_written=maybe_written
+        )
         self._core.account.release(batch)
-        self._around.failures.left(batch, kept)
+        self._context.failures.keep_in_spool(batch, kept)
         return True
 
     def _partition_count(self, topic: str) -> int:
-        if self.keeper is None:
+        """The partitions of a topic as the spool or earlier metadata remember them, 0 if neither does."""
+        if self.spooling is None:
             return 0
-        seen = self._cluster.known.topics.get(topic)
-        return self.keeper.partition_count(topic) or (0 if seen is None else len(seen.partitions))
+        known = self._cluster.known.topics.get(topic)
+        return self.spooling.partition_count(topic) or (0 if known is None else len(known.partitions))
 
-    def _spool_what_waits(self, now: float) -> None:
-        """What waits for too long goes to disk, and leaves the memory when that is short."""
-        keeper, budget = self.keeper, self._around.budget
-        assert keeper is not None
-        self._keep(self._core.to_be_kept(older_than=now - keeper.spool.after, now=now), stop_at_refusal=False)
+    def _spool_overdue(self, now: float) -> None:
+        """Write to disk what has waited too long, and unload it if memory is short."""
+        spooling, budget = self.spooling, self._context.budget
+        assert spooling is not None
+        self._write_lanes(
+            self._core.overdue_lanes(older_than=now - spooling.spool.after, now=now), stop_at_refusal=False
+        )
         self._carry_out(now)
-        if keeper.is_full and keeper.spool.when_full is WhenFull.DROP_OLDEST:
+        if spooling.is_full and spooling.spool.when_full is WhenFull.DROP_OLDEST:
             self._core.drop_stored(budget.used)
             self._carry_out(now)
         if budget.used > budget.buffering.bytes // 2:
-            keeper.make_durable()
+            spooling.make_durable()
             for _, lane in self._core.topics.lanes:
-                for batch in lane.line:
+                for batch in lane.queue:
                     if batch.ticket is not None and batch.stored_identity == batch.identity:
-                        keeper.unload(batch)
+                        spooling.unload(batch)
         self._carry_out(now)
 
     # Time
 
     def _sweep(self, now: float) -> None:
+        """Do what depends on time only: deadlines, idle topics, brokers that are away, the spool, full buffers."""
         self._swept_at = now
-        core, budget = self._core, self._around.budget
-        self._let_go()
-        self._forget_settled(now)
+        core, budget = self._core, self._context.budget
+        self._drop_settled()
+        self._drop_all_settled(now)
         core.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._loop.links):
             if link.is_away and core.topics.leads(link.broker.id):
-                self._loop.links.connect(link, now)  # nobody may have anything for it, as long as it is away
-        if self.keeper is not None:
-            self._spool_what_waits(now)
+                self._loop.links.connect(
+                    link, now
+                )  # `dispatch` connects only to brokers that have batches, and an away broker may have none
+        if self.spooling is not None:
+            self._spool_overdue(now)
         core.expire(now)
         self._carry_out(now)
-        self._balance()
+        self._correct_budget()
         if budget.buffering.when_full is WhenFull.DROP_OLDEST and budget.full:
             core.drop_unsent(budget.used - budget.buffering.bytes // 2)
             self._carry_out(now)
 
-    def _balance(self) -> None:
-        """Where nothing is left that takes memory, none is in use: mends what an interrupted call did not add."""
-        budget = self._around.budget
-        stray = budget.used if self._core.is_idle and self._around.intake.idle() else 0
-        if stray and stray == self._stray_bytes:  # twice in a row: no call is just about to add it
+    def _correct_budget(self) -> None:
+        """Reset the budget if nothing is left that uses memory: an interrupted call may not have counted its bytes."""
+        budget = self._context.budget
+        stray = budget.used if self._core.is_idle and self._context.intake.idle() else 0
+        if stray and stray == self._stray_bytes:  # twice in a row, so no call is about to count it
             budget.add(-stray)
             stray = 0
         self._stray_bytes = stray
 
-    def _why_unknown(self) -> str:
-        kept = "" if self.keeper is None else ", or kept: this spool has never seen the topic"
-        error = self._core.topics.watch.error
-        return kept if error is None else f"{kept}; {error}"
+    def _unknown_reason(self) -> str:
+        """Why the partitions of a topic never became known."""
+        unseen = "" if self.spooling is None else ", or kept: this spool has never seen the topic"
+        error = self._core.topics.refresh.error
+        return unseen if error is None else f"{unseen}; {error}"
 
-    def _why_closed(self) -> str:
-        error = None if self.keeper is None else self.keeper.error
+    def _closed_reason(self) -> str:
+        """Why batches are given up when the producer is closed."""
+        error = None if self.spooling is None else self.spooling.error
         return (
             "the producer was closed" if error is None else f"the producer was closed and could not keep them: {error}"
         )
 
 
 def new_loop(cluster: Cluster, *, name: str, events: Events) -> Loop[Send]:
-    """The loop that a sender runs on."""
+    """Create the loop that a sender runs on."""
     thread = f"{SENDER_THREAD}-{name}"
-    return Loop(cluster, lane=_LANE, name=thread, most_requests=MOST_REQUESTS, events=events)
+    return Loop(cluster, channel=_LANE, name=thread, most_requests=MOST_REQUESTS, events=events)

@@ -1,7 +1,7 @@
-"""Looks into the end of a partition's log for batches that may have been written although no answer came.
+"""Searches the end of a partition's log for batches that may have been written although no answer came.
 
-Comes in: the identities of batches, and from where on they can be. Goes out: the offsets of those that are there. It
-reads headers only, and everything up to the end of the log at the moment of asking.
+The identities of the batches and where to start come in; the offsets of those in the log go out. It reads only headers,
+up to the end of the log at the time of the call.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ _CLOCKS_DIFFER = 600.0
 """Seconds by which a broker's clock may be behind ours, where it sets the timestamps."""
 
 
-def find(cluster: Cluster, search: Search, wanted: Mapping[Identity, int]) -> dict[Identity, int]:
-    """The base offsets of those of the `wanted` batches, each with its number of records, that are in the log."""
+def find(cluster: Cluster, search: Search, counts: Mapping[Identity, int]) -> dict[Identity, int]:
+    """The base offsets of the batches in the log. `counts` has the number of records of each batch to search for.
+
+    Raises what `Admin.list_offsets` and `Reader.batches` raise.
+    """
     admin = Admin(cluster)
-    at = search.at
-    end = admin.list_offsets([at], OffsetSpec.LATEST)[at].offset
-    start = max(_start(admin, search, end), admin.list_offsets([at], OffsetSpec.EARLIEST)[at].offset)
-    found: dict[Identity, int] = {}
-    with closing(Reader(cluster).batches(OffsetRange(*at, start, max(start, end)))) as batches:
+    tp = search.tp
+    end = admin.list_offsets([tp], OffsetSpec.LATEST)[tp].offset
+    start = max(_start(admin, search, end), admin.list_offsets([tp], OffsetSpec.EARLIEST)[tp].offset)
+    offsets: dict[Identity, int] = {}
+    with closing(Reader(cluster).batches(OffsetRange(*tp, start, max(start, end)))) as batches:
         for header in (raw.batch.header for raw in batches):
             identity = Identity(header.producer_id, header.producer_epoch, header.base_sequence)
-            if wanted.get(identity) == header.count:  # a part of a batch that was cut begins with the same number
-                found[identity] = header.base_offset
-                if len(found) == len(wanted):
+            if counts.get(identity) == header.count:  # the first part of a split batch has the same sequence
+                offsets[identity] = header.base_offset
+                if len(offsets) == len(counts):
                     break
-    return found
+    return offsets
 
 
 def _start(admin: Admin, search: Search, end: int) -> int:
+    """The offset from which on the batches can be."""
     if 0 <= search.floor <= end:
         return search.floor
-    # No floor, or one that the log has not reached: then the topic was created again, or its log was cut.
-    # The first record of a batch is as old as its header says, or as the broker's clock was.
+    # No floor, or one past the end: then the topic was recreated, or its log was truncated. The first record of a
+    # batch is as old as its header says, or as the broker's clock was.
     oldest = min(search.timestamp_ms, int((search.created - _CLOCKS_DIFFER) * 1000))
-    offset = admin.list_offsets([search.at], max(0, oldest))[search.at].offset
+    offset = admin.list_offsets([search.tp], max(0, oldest))[search.tp].offset
     return offset if offset >= 0 else end

@@ -1,6 +1,6 @@
-"""The topics that a producer uses: what is known of their partitions, and the records on their way into batches.
+"""The topics a producer uses: what is known of their partitions, and the records on their way into batches.
 
-Handovers, metadata and the time come in; rows go into the lanes of their partitions, wait until the partitions of their
+Handovers, metadata and the time come in. Rows go into the lanes of their partitions, wait until the partitions of their
 topic are known, or are refused. Effects go out as values. Pure: no thread, socket, disk or clock.
 """
 
@@ -28,40 +28,40 @@ from ottla.produce.route import Partitions
 from ottla.wire.encode import NewBatch
 
 _UNKNOWN_PATIENCE = 5.0
-"""Seconds for which a topic may be unknown before its records are refused: a new one takes a while to be known."""
+"""Seconds before the records of an unknown topic are refused: a new topic takes a while to become known."""
 
 
 class Refuse(NamedTuple):
-    """The rows of a handover that are in no batch get into none."""
+    """Fail the rows of a handover that are in no batch."""
 
     handover: Handover
     error: OttlaError
 
 
 class Recall(NamedTuple):
-    """No broker can be asked how many partitions a topic has: the spool may remember. `recalled` must follow."""
+    """Ask the spool how many partitions a topic has, because no broker can be asked. `recalled` must follow."""
 
     topic: Topic
     refusal: OttlaError | None = None
-    """Why its records are refused unless the spool does."""
+    """Why its records are refused if the spool does not know."""
 
 
 class Remember(NamedTuple):
-    """How many partitions a topic has, for times when no broker can be asked."""
+    """Note how many partitions a topic has, for when no broker can be asked."""
 
     topic: str
     partitions: int
 
 
 class Forget(NamedTuple):
-    """A topic is not used any more; `is_unknown` when the cluster says that it does not exist."""
+    """The topic is no longer used. `is_unknown` if the cluster says that it does not exist."""
 
     topic: str
     is_unknown: bool
 
 
 class Report(NamedTuple):
-    """Something happened that others may want to know."""
+    """An event for the event sinks."""
 
     event: Event
 
@@ -70,121 +70,121 @@ Effect = Lookup | Settle | Refuse | RefuseRows | Recall | Remember | Forget | Re
 
 
 class Effects(Protocol):
-    """Where effects go, in order."""
+    """A queue of effects, in order."""
 
     def append(self, effect: Effect, /) -> None:
-        """Behind the others."""
+        """Append an effect."""
 
 
 Compress = Callable[[Sequence[Sealing]], Iterable[NewBatch]]
-"""Compresses batches, in any order, and returns them in theirs."""
+"""Compresses batches in any order and returns them in the order given."""
 
 
-def one_by_one(sealing: Sequence[Sealing]) -> Iterable[NewBatch]:
-    """In this thread."""
-    return [one.compressed() for one in sealing]
+def compress_serially(sealing: Sequence[Sealing]) -> Iterable[NewBatch]:
+    """Compress the batches in this thread, one after the other."""
+    return [batch.compressed() for batch in sealing]
 
 
 class Topics:
-    """All topics in use. Its owner is one thread, which carries out the effects after every call."""
+    """All topics in use. One thread owns it and carries out the effects after every call."""
 
-    def __init__(self, watch: MetadataRefresh, effects: Effects, *, compress: Compress | None = None) -> None:
-        self.watch = watch
+    def __init__(self, refresh: MetadataRefresh, effects: Effects, *, compress: Compress | None = None) -> None:
+        self.refresh = refresh
         self.effects = effects
-        self._compress = compress or one_by_one
+        self._compress = compress or compress_serially
         self._sealing: list[Sealing] = []
         self.account = Account()
         self.active: dict[TopicPartition, tuple[Topic, Lane]] = {}
         """Lanes with something to send or to wait for."""
         self.brokers: dict[int, str] = {}
-        """Those that metadata has named, and how they are called."""
-        self._named: dict[str, Topic] = {}
+        """The brokers that metadata has named, with their descriptions."""
+        self._by_name: dict[str, Topic] = {}
         self._away: set[int] = set()
         """Brokers that could not be reached."""
-        self._hurried: set[str] = set()
-        """Topics of which something is to be sent as soon as their partitions are known."""
+        self._urgent: set[str] = set()
+        """Topics to send to as soon as their partitions are known."""
 
     def get(self, name: str) -> Topic | None:
-        """A topic, if it is in use; any thread may ask."""
-        return self._named.get(name)
+        """The topic, or None if it is not in use. Any thread may call it."""
+        return self._by_name.get(name)
 
     def all(self) -> list[Topic]:
-        """Every topic in use; any thread may ask."""
-        return list(self._named.values())
+        """Every topic in use. Any thread may call it."""
+        return list(self._by_name.values())
 
-    def next_look(self) -> float:
-        """When `look` has something to do."""
-        return self.watch.next_at(self._named)
+    def next_lookup(self) -> float:
+        """When `request_metadata` next has something to do."""
+        return self.refresh.next_at(self._by_name)
 
     @property
     def lanes(self) -> list[tuple[Topic, Lane]]:
-        """Those with something to send or to wait for."""
+        """The active lanes."""
         return list(self.active.values())
 
     @property
-    def are_waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether records wait for the partitions of their topic to be known."""
-        return any(topic.waiting or topic.late for topic in self._named.values())
+        return any(topic.waiting or topic.late for topic in self._by_name.values())
 
-    def why_waiting(self) -> OttlaError | None:
-        """What the first of the records waits for that are in no batch; None when none does."""
-        topic = next((topic for topic in self._named.values() if topic.waiting or topic.late), None)
+    def waiting_error(self) -> OttlaError | None:
+        """What the first record in no batch waits for, or None if none waits."""
+        topic = next((topic for topic in self._by_name.values() if topic.waiting or topic.late), None)
         if topic is None:
             return None
         if topic.waiting:
-            return OttlaError(f"the partitions of topic {topic.name} were never seen: {self.watch.error}")
-        return OttlaError(f"{_missing(topic, topic.late[0])}: {self.watch.error or 'it is being looked up'}")
+            return OttlaError(f"the partitions of topic {topic.name} were never seen: {self.refresh.error}")
+        return OttlaError(f"{_missing(topic, topic.late[0])}: {self.refresh.error or 'a lookup is under way'}")
 
     def leads(self, broker: int) -> bool:
         """Whether the broker leads a partition of a topic in use."""
-        return any(broker in topic.leaders.values() for topic in self._named.values())
+        return any(broker in topic.leaders.values() for topic in self._by_name.values())
 
     # Records come in
 
     def use(self, topic: Topic, now: float, remembered: Metadata | None = None) -> None:
-        """A topic is used for the first time; `remembered` is what is known of it already."""
-        self._named[topic.name] = topic
+        """Start using a topic. `remembered` is the metadata that is already known of it."""
+        self._by_name[topic.name] = topic
         topic.used_at = now
         if remembered is not None:
-            self._meet(remembered)
-            self._apply(remembered, topic)
-        if topic.partitions is None and self.watch.is_dark(self._named):
+            self._note_brokers(remembered)
+            self._apply_metadata(remembered, topic)
+        if topic.partitions is None and self.refresh.is_dark(self._by_name):
             self.effects.append(Recall(topic))
 
     def handed_over(self, handover: Handover, now: float) -> None:
-        """Records to be sent, at least one; their topic is in use."""
-        topic = self._named[handover.topic]
+        """Take over at least one record, of a topic that is in use."""
+        topic = self._by_name[handover.topic]
         topic.used_at = now
         self.account.held_bytes += handover.held_bytes
         if topic.partitions is None:
             topic.waiting.append(handover)
-            self.watch.doubt(topic.name)
+            self.refresh.doubt(topic.name)
         else:
             self._pack(topic, handover, None, since=now, is_final=False)
 
     def inherit(self, topic: Topic, batch: Outgoing, *, floor: int) -> None:
-        """A batch that a program which ended has left: it comes before anything new in its partition."""
+        """Take over a batch that an earlier process left. It comes before anything new in its partition."""
         lane = topic.lane(batch.partition)
-        lane.floor = floor if not lane.line else lane.floor
+        lane.floor = floor if not lane.queue else lane.floor
         lane.add(batch)
         lane.must_check = True
-        self.active[lane.at] = topic, lane
+        self.active[lane.tp] = topic, lane
 
-    def hurry(self, now: float) -> None:
-        """Everything that waits for company goes now."""
+    def send_now(self, now: float) -> None:
+        """Make every open batch due now, without lingering."""
         _make_due((lane for _, lane in self.lanes), now)
-        self._hurried |= {topic.name for topic in self._named.values() if topic.waiting or topic.late}
+        self._urgent |= {topic.name for topic in self._by_name.values() if topic.waiting or topic.late}
 
     def seal(self, topic: Topic, lane: Lane) -> None:
-        """The open batch of the lane, if there is one, takes its place in the line."""
+        """Move the lane's open batch, if there is one, to its queue."""
         if lane.open is not None:
-            into = Packing(self.account)
-            seal(topic, lane, into)
-            self._took(topic, into)
+            packing = Packing(self.account)
+            seal(topic, lane, packing)
+            self._apply_packing(topic, packing)
             self.finish_sealing()
 
     def settle(self, settled: Settle) -> None:
-        """The records of a batch have their outcome."""
+        """Settle the records of a batch."""
         self.account.release(settled.batch)
         self.effects.append(settled)
 
@@ -197,43 +197,49 @@ class Topics:
         since: float,
         is_final: bool,
     ) -> None:
-        """Unless `is_final`, rows for a partition that is not known wait for a look at the metadata: it may be new."""
-        into = Packing(self.account)
+        """Pack rows into batches.
+
+        Unless `is_final`, rows for an unknown partition wait for new metadata: it may be new.
+        """
+        packing = Packing(self.account)
         try:
-            late = pack(topic, handover, into, rows=rows, refuse=is_final)
+            late = pack(topic, handover, packing, rows=rows, refuse=is_final)
         except OttlaError as error:
             self._refuse(handover, error)
             return
         finally:
-            self._took(topic, into)
+            self._apply_packing(topic, packing)
         if len(late) and not is_final:
             topic.late.append(Late(handover, late, since))
-            self.watch.doubt(topic.name)
+            self.refresh.doubt(topic.name)
         else:
             self.account.held_bytes -= handover.held_bytes
 
     def finish_sealing(self) -> None:
-        """What has its place in a line is compressed, all at once, and can be sent."""
+        """Compress all batches that are in a queue and not compressed yet, so that they can be sent."""
         sealing, self._sealing = self._sealing, []
         if sealing:
-            for one, compressed in zip(sealing, self._compress(sealing), strict=True):
-                finish(one, compressed, self.account)
+            for batch, compressed in zip(sealing, self._compress(sealing), strict=True):
+                finish(batch, compressed, self.account)
 
-    def _took(self, topic: Topic, into: Packing) -> None:
-        self._sealing += into.sealing
-        for lane in into.touched:
-            self.active[lane.at] = topic, lane
-        for settled in into.settled:
+    def _apply_packing(self, topic: Topic, packing: Packing) -> None:
+        """Take over the results of packing: batches to compress, active lanes, outcomes."""
+        self._sealing += packing.sealing
+        for lane in packing.touched:
+            self.active[lane.tp] = topic, lane
+        for settled in packing.settled:
             if isinstance(settled, Settle):
                 self.settle(settled)
             else:
                 self.effects.append(settled)
 
     def _refuse(self, handover: Handover, error: OttlaError) -> None:
+        """Fail the rows of a handover that are in no batch, and give its memory back."""
         self.account.held_bytes -= handover.held_bytes
         self.effects.append(Refuse(handover, error))
 
     def _refuse_waiting(self, topic: Topic, error: OttlaError) -> None:
+        """Fail all records of a topic that wait for its partitions."""
         while topic.waiting:
             self._refuse(topic.waiting.popleft(), error)
         while topic.late:
@@ -241,50 +247,53 @@ class Topics:
 
     # Metadata
 
-    def look(self, now: float) -> None:
-        """Has metadata asked for when something is in doubt, or old."""
+    def request_metadata(self, now: float) -> None:
+        """Request metadata if something is in doubt or old."""
         creating: Collection[str] = ()
-        if any(_creates(topic) for topic in self._named.values()):
-            # Only for the sake of records: a deleted topic is not created because somebody looks whether it grew.
-            creating = [name for name, topic in self._named.items() if _creates(topic) and not topic.is_idle]
-        lookup = self.watch.due(now, self._named, refreshed=self._named, creating=creating)
+        if any(_creates(topic) for topic in self._by_name.values()):
+            # Only topics with records: a periodic refresh must not recreate a deleted topic.
+            creating = [name for name, topic in self._by_name.items() if _creates(topic) and not topic.is_idle]
+        lookup = self.refresh.due(now, self._by_name, refreshed=self._by_name, creating=creating)
         if lookup is not None:
             self.effects.append(lookup)
 
-    def looked(self, looked: LookupResult, now: float) -> None:
-        """What became of a `Lookup`."""
-        lookup, metadata, error = looked
+    def metadata_result(self, result: LookupResult, now: float) -> None:
+        """Handle the result of a `Lookup`."""
+        lookup, metadata, error = result
         if metadata is None:
             assert error is not None
-            self._not_learned(lookup, error, now)
+            self._lookup_failed(lookup, error, now)
             return
-        self.watch.learned(now)
-        self._meet(metadata)
-        for name, found in metadata.topics.items():
-            topic = self._named.get(name)
-            if topic is None:  # idle, and forgotten after it was asked for
+        self.refresh.learned(now)
+        self._note_brokers(metadata)
+        for name, metadata_topic in metadata.topics.items():
+            topic = self._by_name.get(name)
+            if topic is None:  # it was idle and forgotten while the lookup ran
                 self.effects.append(Forget(name, is_unknown=False))
-            elif not found.partitions:
-                self._unknown(topic, found.error, now)
+            elif not metadata_topic.partitions:
+                self._unknown(topic, metadata_topic.error, now)
             else:
                 topic.unknown_since = None
-                self._apply(metadata, topic)
-                self._known(topic, lookup.asked_at, now)
+                self._apply_metadata(metadata, topic)
+                self._partitions_known(topic, lookup.asked_at, now)
                 if any(leader not in self.brokers for leader in topic.leaders.values()):
-                    self.watch.look_again([name], now)
+                    self.refresh.look_again([name], now)
 
-    def _not_learned(self, lookup: Lookup, error: OttlaError, now: float) -> None:
-        self.watch.failed(lookup, error, now)
-        if self.watch.is_dark(self._named):
-            for topic in self._named.values():
+    def _lookup_failed(self, lookup: Lookup, error: OttlaError, now: float) -> None:
+        """Handle a lookup without an answer. If no broker can be reached, ask the spool."""
+        self.refresh.failed(lookup, error, now)
+        if self.refresh.is_dark(self._by_name):
+            for topic in self._by_name.values():
                 if topic.partitions is None:
-                    # A wrong password stays wrong: who never got in need not wait for the deadline to hear of it.
+                    # A wrong password stays wrong: do not let records wait for their deadline.
                     is_final = isinstance(error, FINAL) and topic.name in lookup.topics
                     self.effects.append(Recall(topic, error if is_final else None))
 
     def recalled(self, recall: Recall, count: int, now: float) -> None:
-        """No broker can be asked, but the topic had so many partitions, 0 if it was never seen. What is routed by that
-        stays where it is when brokers are back; from then on metadata decides."""
+        """Use the partition count from the spool, 0 if it never saw the topic, while no broker can be asked.
+
+        Records that are routed by it keep their partition when brokers are back; new ones are routed by metadata.
+        """
         topic, refusal = recall
         if topic.partitions is not None:
             return
@@ -292,25 +301,27 @@ class Topics:
             topic.partitions = Partitions(count)
             self._pack_waiting(topic, now)
         elif refusal is not None:
-            self._no_such_topic(topic, refusal)
+            self._refuse_topic(topic, refusal)
 
-    def _meet(self, metadata: Metadata) -> None:
+    def _note_brokers(self, metadata: Metadata) -> None:
+        """Remember the brokers that metadata names."""
         self.brokers |= {broker.id: str(broker) for broker in metadata.brokers.values()}
 
-    def _apply(self, metadata: Metadata, topic: Topic) -> None:
-        found = metadata.topics.get(topic.name)
-        if found is not None and found.partitions:
-            topic.leaders = {p.index: p.leader for p in found.partitions}
-            self._weigh(topic)
+    def _apply_metadata(self, metadata: Metadata, topic: Topic) -> None:
+        """Update the leaders of a topic, and which partitions are available."""
+        metadata_topic = metadata.topics.get(topic.name)
+        if metadata_topic is not None and metadata_topic.partitions:
+            topic.leaders = {p.index: p.leader for p in metadata_topic.partitions}
+            self._update_available(topic)
 
-    def _weigh(self, topic: Topic) -> None:
-        """Which partitions can take records without a key."""
+    def _update_available(self, topic: Topic) -> None:
+        """Update which partitions can take records without a key."""
         if topic.leaders:
             up = (p for p, leader in topic.leaders.items() if leader >= 0 and leader not in self._away)
             topic.partitions = Partitions(len(topic.leaders), tuple(sorted(up)))
 
-    def _known(self, topic: Topic, asked_at: float, now: float) -> None:
-        """The partitions of a topic are what was asked for at `asked_at`: what waited for that goes on."""
+    def _partitions_known(self, topic: Topic, asked_at: float, now: float) -> None:
+        """Pack what waited for the partitions of a topic, which were requested at `asked_at`."""
         assert topic.partitions is not None
         self.effects.append(Remember(topic.name, topic.partitions.count))
         late, topic.late = topic.late, deque()
@@ -319,87 +330,96 @@ class Topics:
         self._pack_waiting(topic, now)
 
     def _pack_waiting(self, topic: Topic, now: float) -> None:
+        """Pack what waited for the partitions of the topic."""
         while topic.waiting:
             self._pack(topic, topic.waiting.popleft(), None, since=now, is_final=False)
-        if topic.name in self._hurried:
-            self._hurried.discard(topic.name)
+        if topic.name in self._urgent:
+            self._urgent.discard(topic.name)
             _make_due(topic.lanes.values(), now)
 
     def _unknown(self, topic: Topic, code: ErrorCode, now: float) -> None:
-        """The cluster does not know the topic: records that were never in a partition are refused after a while."""
+        """Handle a topic that the cluster does not know.
+
+        After a while, records that were never in a partition are refused. Batches in lanes stay: their topic may come
+        back.
+        """
         topic.unknown_since = now if topic.unknown_since is None else topic.unknown_since
         error = BrokerError(code, f"topic {topic.name}")
         is_final = not error.retriable or now - topic.unknown_since >= _UNKNOWN_PATIENCE
         if topic.partitions is None and topic.waiting:
-            self.watch.error = error
+            self.refresh.error = error
         if is_final and topic.partitions is None:
             topic.unknown_since = None
-            self._no_such_topic(topic, error)
-        if topic.name in self._named and not topic.is_idle:
-            self.watch.look_again([topic.name], now)
+            self._refuse_topic(topic, error)
+        if topic.name in self._by_name and not topic.is_idle:
+            self.refresh.look_again([topic.name], now)
 
-    def _no_such_topic(self, topic: Topic, error: OttlaError) -> None:
+    def _refuse_topic(self, topic: Topic, error: OttlaError) -> None:
+        """Fail the waiting records of a topic that does not exist or cannot be reached, and forget it if it is idle."""
         self._refuse_waiting(topic, error)
         is_unknown = isinstance(error, BrokerError) and error.code is ErrorCode.unknown_topic_or_partition
-        if topic.is_idle:  # else there are batches of a program that ended: it may come back for them
+        if topic.is_idle:  # else it has inherited batches: the topic may come back for them
             self.forget(topic, is_unknown=is_unknown)
         elif is_unknown:
             self.effects.append(Forget(topic.name, is_unknown=True))
 
     def forget(self, topic: Topic, *, is_unknown: bool = False) -> None:
-        """The topic is not used any more."""
-        del self._named[topic.name]
-        self._hurried.discard(topic.name)
+        """Stop using the topic."""
+        del self._by_name[topic.name]
+        self._urgent.discard(topic.name)
         self.effects.append(Forget(topic.name, is_unknown))
 
     # Brokers
 
     def broker_changed(self, broker: int, *, is_away: bool) -> None:
-        """A broker can be reached, or not. Its partitions may move, and records without a key avoid them."""
+        """Record whether a broker can be reached.
+
+        If not, its partitions may move, and records without a key avoid them.
+        """
         if is_away:
             self._away.add(broker)
         else:
             self._away.discard(broker)
-        for topic in self._named.values():
+        for topic in self._by_name.values():
             if broker in topic.leaders.values():
-                self._weigh(topic)
+                self._update_available(topic)
                 if is_away:
-                    self.watch.doubt(topic.name)
+                    self.refresh.doubt(topic.name)
 
-    # Ends
+    # Giving up
 
     def expire(self, now: float) -> None:
-        """Refuses what has waited for its partitions for too long."""
+        """Refuse records that have waited for their partitions for too long."""
         for topic in self.all():
             limit = topic.settings.delivery_timeout
             while topic.waiting and topic.waiting[0].opened + limit <= now:
-                reason = f"the partitions of the topic were not known within {limit:g} s: {self.watch.error}"
+                reason = f"the partitions of the topic were not known within {limit:g} s: {self.refresh.error}"
                 self._refuse_first(topic, reason)
             while topic.late and topic.late[0].handover.opened + limit <= now:
                 late = topic.late.popleft()
-                reason = f"{_missing(topic, late)}, and that could not be asked within {limit:g} s"
-                error = NotDelivered(reason, topic=topic.name, records=len(late.rows), cause=self.watch.error)
+                reason = f"{_missing(topic, late)}, and no broker could be asked within {limit:g} s"
+                error = NotDelivered(reason, topic=topic.name, records=len(late.rows), cause=self.refresh.error)
                 self._refuse(late.handover, error)
 
     def drop_waiting(self, size_bytes: int) -> None:
-        """Drops the oldest that wait for their partitions, until so many bytes are free."""
-        for topic in self._named.values():
+        """Drop the oldest records that wait for their partitions, until this many bytes are free."""
+        for topic in self._by_name.values():
             while topic.waiting and size_bytes > 0:
                 first = topic.waiting[0]
                 size_bytes -= first.held_bytes
-                reason = f"dropped to make room: the partitions of the topic are not known: {self.watch.error}"
+                reason = f"dropped to make room while the partitions of the topic are unknown: {self.refresh.error}"
                 sizes = first.columns.count, first.held_bytes
                 self.effects.append(Report(Dropped(topic.name, -1, *sizes, first.created, first.created, reason)))
                 self._refuse_first(topic, reason)
 
     def fail_waiting(self, error: OttlaError) -> None:
-        """Nothing that waits will be delivered."""
-        for topic in self._named.values():
+        """Fail all records that wait for their partitions."""
+        for topic in self._by_name.values():
             self._refuse_waiting(topic, error)
 
     def refuse_all(self, reason: str, cause: OttlaError | None) -> None:
-        """What is in no batch yet gets into none."""
-        for topic in self._named.values():
+        """Fail all records that are in no batch yet."""
+        for topic in self._by_name.values():
             for handover in topic.unplaced:
                 count = handover.columns.count
                 self._refuse(handover, NotDelivered(reason, topic=topic.name, records=count, cause=cause))
@@ -407,23 +427,27 @@ class Topics:
             topic.late.clear()
 
     def _refuse_first(self, topic: Topic, reason: str) -> None:
+        """Fail the handover that has waited longest."""
         handover = topic.waiting.popleft()
         count = handover.columns.count
-        self._refuse(handover, NotDelivered(reason, topic=topic.name, records=count, cause=self.watch.error))
+        self._refuse(handover, NotDelivered(reason, topic=topic.name, records=count, cause=self.refresh.error))
 
 
 def _creates(topic: Topic) -> bool:
+    """Whether brokers may create the topic."""
     return topic.settings.unknown_topic is OnUnknownTopic.CREATE
 
 
 def _missing(topic: Topic, late: Late) -> str:
+    """Describe the partition that late rows ask for and the topic does not have."""
     assert topic.partitions is not None
     assert late.handover.partitions is not None
-    wanted, last = int(late.handover.partitions[late.rows[0]]), topic.partitions.count - 1
-    return f"topic {topic.name} had no partition {wanted} when it was last seen, but partitions 0 to {last}"
+    partition, last = int(late.handover.partitions[late.rows[0]]), topic.partitions.count - 1
+    return f"topic {topic.name} had no partition {partition} when last looked up, only partitions 0 to {last}"
 
 
 def _make_due(lanes: Iterable[Lane], now: float) -> None:
+    """Make the open batches of these lanes due now."""
     for lane in lanes:
         if lane.open is not None:
             lane.open.due = min(lane.open.due, now)

@@ -1,7 +1,7 @@
-"""Transactions: records to many partitions, and consumer offsets, that count all together or not at all.
+"""Transactions: records to many partitions, and consumer offsets, that are committed together or not at all.
 
-`with producer.transaction()` commits at the end of the block and aborts when it raises; `prepare` hands out a token
-with which any process can end it. What happens inside is in `transacting`.
+`with producer.transaction()` commits at the end of the block and aborts if it raises. `prepare` returns a token with
+which any process can end the transaction. `transactions.py` has the states behind it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Transaction:
 
     @property
     def committed(self) -> bool | None:
-        """True when everything in it counts, False when nothing does; None while that is open or not known.
+        """True if everything in it counts, False if nothing does; None while it is open, and if it is not known.
 
-        For an exception that leaves the block: a Ctrl-C that comes while the commit is on its way is too late.
+        Check it when an exception leaves the block: a Ctrl-C that comes while the commit is in flight is too late.
         """
         return self._decision.committed
 
@@ -47,7 +47,7 @@ class Transaction:
             self._decision, self._decided = decision, False
             return self
         except BaseException:
-            self._transactions.forsake(decision)
+            self._transactions.abandon(decision)
             raise
 
     def __exit__(
@@ -62,41 +62,45 @@ class Transaction:
             self._abort_quietly()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C before the end had begun: the block is left, so it must not stay open
+        except BaseException:  # Ctrl-C before the end began: the block is left, so it must not stay open
             self._abort_quietly()
             raise
 
     def _abort_quietly(self) -> None:
-        """The program's own error is the one to show."""
+        """Abort and log errors: the program's own error is the one to raise."""
         try:
             self._transactions.abort(self._decision)
         except UsedAfterFork:
-            pass  # a forked child leaves the block of its parent, whose transaction goes on
+            pass  # a forked child leaves the block of its parent, whose transaction continues
         except OttlaError as failed:
             _log.warning("%s", failed)
 
     def send_offsets(self, group: str | GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits a consumer group's offsets (the next ones to read) with this transaction."""
+        """Commit a consumer group's offsets (the next ones to read) with this transaction.
+
+        Raises `InputError` for malformed offsets, `TransactionFailed` if the transaction is over, and `BrokerError` if
+        the group refuses.
+        """
         member = GroupMember(group) if isinstance(group, str) else group
         self._transactions.send_offsets(self._decision, member, _checked(offsets))
 
     def prepare(self) -> PreparedTransaction:
-        """Waits for every acknowledgement and hands out what is needed to end this transaction from anywhere.
+        """Wait for every acknowledgement and return the token with which any process can end this transaction.
 
-        The block then neither commits nor aborts; `ottla.end_transaction` does, in this process or another. Until
-        then the transaction's timeout runs.
+        The block then neither commits nor aborts; `ottla.end_transaction` does, in this process or another. The
+        transaction's timeout keeps running. Raises `TransactionFailed` if a record failed, after aborting.
         """
         try:
             prepared = self._transactions.prepare(self._decision)
             self._decided = True
             return prepared
-        except BaseException:  # Ctrl-C on the last steps: without its token nobody could end it
+        except BaseException:  # Ctrl-C in the last steps: the caller never gets the token that ends it
             self._decided = False
             self._transactions.withdraw(self._decision)
             raise
 
     def abort(self) -> None:
-        """Ends the transaction now; nothing of it counts."""
+        """Abort the transaction now. Raises `Fenced` if another producer has taken over."""
         self._transactions.abort(self._decision)
         self._decided = True
 
@@ -109,12 +113,13 @@ def end_transaction(
     security: Security = PLAINTEXT,
     timeouts: Timeouts | None = None,
 ) -> None:
-    """Commits or aborts a transaction that some process has prepared.
+    """Commit or abort a transaction that some process has prepared.
 
-    Doing the same twice is no error, until its producer begins the next one: then it is Fenced.
+    Ending it the same way again is no error until its producer begins the next one. Raises `Fenced` after that, after a
+    timeout or a takeover, and `TransactionFailed` if it was ended the other way.
     """
     if not isinstance(prepared, PreparedTransaction):
-        raise InputError(f"a {type(prepared).__name__} is no prepared transaction: pass what tx.prepare() returned")
+        raise InputError(f"a {type(prepared).__name__} is not a prepared transaction: pass what tx.prepare() returned")
     if prepared.empty:
         return
     with Cluster(bootstrap, security=security, client_id="ottla-end-transaction", timeouts=timeouts) as cluster:
@@ -125,21 +130,23 @@ def end_transaction(
 
 
 def _gone(prepared: PreparedTransaction) -> str:
+    """Why a prepared transaction cannot be ended any more."""
     return (
         f"the transaction of {prepared.transactional_id} (producer id {prepared.producer_id}, epoch {prepared.epoch})"
-        " cannot be ended any more: it was ended before and its producer went on, or another producer with that id has"
-        " aborted it, or its timeout has"
+        " cannot be ended any more: it was ended before and its producer began another one, or another producer with"
+        " that id or its timeout aborted it"
     )
 
 
 def _checked(offsets: Mapping[Any, Any]) -> dict[TopicPartition, int]:
+    """The offsets with plain types. Raises `InputError` for anything else."""
     checked: dict[TopicPartition, int] = {}
-    for at, offset in offsets.items():
-        match at, offset:
+    for tp, offset in offsets.items():
+        match tp, offset:
             case (str(topic), int() | np.integer() as partition), int() | np.integer() if min(partition, offset) >= 0:
                 checked[TopicPartition(topic, int(partition))] = int(offset)
             case _:
                 raise InputError(
-                    f"offsets has {at!r}: {offset!r}; expected (topic, partition): the next offset to read"
+                    f"offsets has {tp!r}: {offset!r}; expected (topic, partition): the next offset to read"
                 )
     return checked

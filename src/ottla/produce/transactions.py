@@ -1,7 +1,7 @@
 """The transactional side of a producer: which transaction is open, what may be sent in it, and how it ends.
 
-Calls of `Transaction` come in from any thread; the coordinator's requests and one error that tells what became of the
-transaction go out. No batch leaves once the transaction is being ended.
+Calls of `Transaction` come in from any thread. Requests to the coordinator go out, and one error that says what became
+of the transaction. No batch leaves once the transaction is being ended.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction, fencing
 from ottla.produce.delivery import BulkDelivery, Shipment, is_sender_thread
 from ottla.produce.failures import Failures
-from ottla.produce.identity import Identified, transactional_producer_id
+from ottla.produce.identity import ProducerIdentity, transactional_producer_id
 from ottla.produce.participants import Gate
 from ottla.produce.sender import Sender
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _FOREVER = 1e6
-"""Seconds: the wait ends earlier, with the `delivery_timeout` of the records or the `Timeouts` of the cluster."""
+"""Seconds. The wait ends earlier, with the `delivery_timeout` of the records or the `Timeouts` of the cluster."""
 _LATE = "sent while its transaction was being ended by another thread"
-_SHORT = 0.005
+"""The reason for records that belong to no transaction."""
+_POLL_SECONDS = 0.005
+"""How often to check whether a request to add partitions is still in flight."""
 _DECIDE_SECONDS = 10.0
-"""How long an interrupted commit goes on asking for its outcome; another interrupt ends it at once."""
+"""How long an interrupted commit keeps asking for its outcome. Another interrupt ends it at once."""
 
 
 class State(Enum):
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     IDLE = "no transaction is open"
     OPEN = "a transaction is open"
@@ -62,7 +64,7 @@ class Decision:
 
     number: int = -1
     committed: bool | None = None
-    """Whether everything counts, or nothing; None while that is open, and when it is not known."""
+    """True if everything counts, False if nothing does; None while it is open, and if it is not known."""
     ender: object = None
     """The call that is ending it."""
 
@@ -70,8 +72,8 @@ class Decision:
 class Transactions:
     """The transactional side of one producer.
 
-    Its calls may be interrupted anywhere. What an interrupted one leaves undone, the next transaction makes up for:
-    `_unsettled` and `_stale` are true from the moment at which an end begins until it is complete.
+    Its calls may be interrupted anywhere. The next transaction completes what an interrupted call left undone:
+    `_is_undecided` and `_needs_new_epoch` are true from the moment an end begins until it is complete.
     """
 
     def __init__(
@@ -90,36 +92,36 @@ class Transactions:
         self._cluster = cluster
         self._sender = sender
         self._failures = failures
-        self._who: PreparedTransaction | None = None
+        self._identity: PreparedTransaction | None = None
         self._fenced: Fenced | None = None
         self._number = 0
-        """Of the transaction that was begun last."""
+        """The number of the last transaction that was begun."""
         self._lock = threading.Lock()
-        """Held where a transaction begins, starts to end, and while offsets are on their way."""
-        self._inside: set[int] = set()
-        """The threads that hold it or wait for it."""
+        """Held while a transaction begins, while it starts to end, and while offsets are sent."""
+        self._busy_threads: set[int] = set()
+        """The threads that hold the lock or wait for it."""
         self._pid = os.getpid()
-        self._stale = False
-        """Whether a request of the last transaction may still arrive: the next one needs another epoch."""
-        self._unsettled = False
+        self._needs_new_epoch = False
+        """Whether a request of the last transaction may still arrive."""
+        self._is_undecided = False
         """Whether the coordinator may not know yet that the last transaction is over."""
         self._gate = gate
         self._own_reason: OttlaError | None = None
-        """Why this transaction cannot be committed, besides records that failed."""
+        """Why this transaction cannot be committed, apart from failed records."""
 
     @property
-    def who(self) -> PreparedTransaction:
+    def identity(self) -> PreparedTransaction:
         """The identity under which the transaction runs."""
-        assert self._who is not None
-        return self._who
+        assert self._identity is not None
+        return self._identity
 
     @property
     def _reason(self) -> OttlaError | None:
-        """Why this transaction cannot be committed: a record that failed takes it along, whoever else was told."""
+        """Why this transaction cannot be committed. A failed record counts even if the program has seen the failure."""
         return self._own_reason or self._failures.failure
 
     def check_open(self) -> None:
-        """Raises unless records may be sent."""
+        """Raises `Fenced` or `TransactionFailed` unless records may be sent."""
         if self._fenced is not None:
             raise copied(self._fenced)
         if self.state is not State.OPEN:
@@ -127,62 +129,64 @@ class Transactions:
                 f"{self.state.value}: a producer with a transactional id sends within `with producer.transaction()`"
             )
         if self._reason is not None:
-            raise self._failed("the transaction can only be aborted", self._reason)
+            raise self._failure("the transaction can only be aborted", self._reason)
 
     def check_process(self) -> None:
-        """Raises in a forked child: the transaction is that of the parent."""
+        """Raises `UsedAfterFork` in a forked child: the transaction belongs to the parent."""
         if os.getpid() != self._pid:
             raise UsedAfterFork(
-                f"this transaction is that of process {self._pid}, which has forked; make a producer in the child"
+                f"this transaction belongs to process {self._pid}, which forked; create a producer in the child process"
             )
 
-    def _alone(self, work: Callable[[], T]) -> T:
-        """Does `work` with the lock held; raises where the thread has it already, and would wait for itself."""
+    def _exclusively(self, work: Callable[[], T]) -> T:
+        """Run `work` with the lock held.
+
+        Raises `TransactionFailed` if this thread has the lock already and would deadlock.
+        """
         self.check_process()
         me = threading.get_ident()
-        if me in self._inside:
+        if me in self._busy_threads:
             raise TransactionFailed(
-                "this thread is in the middle of another call on its transaction: a signal handler can neither begin"
-                " nor end one there"
+                "this thread is inside another call on its transaction: a signal handler cannot begin or end one there"
             )
         try:
             try:
-                self._inside.add(me)
+                self._busy_threads.add(me)
                 with self._lock:
                     return work()
             finally:
-                self._inside.discard(me)
+                self._busy_threads.discard(me)
         finally:
-            self._inside.discard(me)  # again: Ctrl-C may have ended the first
+            self._busy_threads.discard(me)  # again: Ctrl-C may have interrupted the first
 
     # Beginning
 
-    def begin(self, this: Decision) -> None:
-        """Opens a transaction; the first one asks for a producer id, which fences others."""
+    def begin(self, decision: Decision) -> None:
+        """Open a transaction. The first one requests a producer id, which fences other producers."""
 
         def work() -> None:
             if self._fenced is not None:
                 raise copied(self._fenced)
             if self.state in (State.OPEN, State.ENDING):
                 raise TransactionFailed(
-                    "a transaction is open already: a producer has one at a time (if an interrupt has left its block"
-                    " open, abort() of that transaction ends it)"
+                    "a transaction is open already: a producer has one at a time (if an interrupt left its block open,"
+                    " call abort() on that transaction)"
                 )
             self._drop_strays()
-            self._settle_the_last()
-            self._start_afresh(this)
+            self._settle_previous()
+            self._open(decision)
 
-        self._alone(work)
+        self._exclusively(work)
 
-    def forsake(self, this: Decision) -> None:
-        """The block was never entered: what other threads have sent in it belongs to none."""
-        if this.number == self._number and self.state is State.OPEN:
+    def abandon(self, decision: Decision) -> None:
+        """Abandon a transaction whose block was never entered: what other threads sent in it belongs to none."""
+        if decision.number == self._number and self.state is State.OPEN:
             self._gate.sending = False
-            self._unsettled = self._stale = True
+            self._is_undecided = self._needs_new_epoch = True
             self.state = State.IDLE
 
     def _drop_strays(self) -> None:
-        """What threads handed in while no transaction was open belongs to none."""
+        """Drop what threads handed in while no transaction was open."""
         self._take_reason()
         self._sender.drop_all(NotDelivered(_LATE))
         stray = self._take_reason()
@@ -191,191 +195,205 @@ class Transactions:
         self._failures.forget_failures()
 
     def _take_reason(self) -> OttlaError | None:
+        """Reset and return the reason why the transaction cannot be committed."""
         reason = self._reason
         self._own_reason = self._failures.failure = None
         return reason
 
-    def _settle_the_last(self) -> None:
-        """The epoch that this transaction runs under, in which nothing of an earlier one can arrive any more."""
+    def _settle_previous(self) -> None:
+        """Make sure that the last transaction is over.
+
+        The next one runs in an epoch in which no request of an earlier one can arrive any more.
+        """
         if self.state is State.PREPARED:
-            if coordinator.is_ongoing(self._cluster, self.who):
-                raise TransactionFailed("the prepared transaction was not ended yet: see ottla.end_transaction")
-            # Whoever has the token may use it again: in this epoch he would end the next transaction.
-            self._stale, self._unsettled = True, False
-        if self._unsettled:
-            self._clear(None)
-        if self._who is None or self._stale:
-            self._identify(None if self._who is None else Identified(self._who.producer_id, self._who.epoch))
-        self._stale = False
+            if coordinator.is_ongoing(self._cluster, self.identity):
+                raise TransactionFailed("the prepared transaction was not ended yet: call ottla.end_transaction")
+            # The token may be used again, and in this epoch it would end the next transaction.
+            self._needs_new_epoch, self._is_undecided = True, False
+        if self._is_undecided:
+            self._abort_at_coordinator(None)
+        if self._identity is None or self._needs_new_epoch:
+            self._identify(
+                None if self._identity is None else ProducerIdentity(self._identity.producer_id, self._identity.epoch)
+            )
+        self._needs_new_epoch = False
         self.state = State.IDLE
 
-    def _start_afresh(self, this: Decision) -> None:
-        this.number = self._number = self._number + 1
+    def _open(self, decision: Decision) -> None:
+        """Open the next transaction."""
+        decision.number = self._number = self._number + 1
         self._take_reason()
-        self._gate.begin(self._number, self.who)
+        self._gate.begin(self._number, self.identity)
         self.state = State.OPEN
 
-    def _identify(self, before: Identified | None) -> None:
+    def _identify(self, before: ProducerIdentity | None) -> None:
+        """Get a producer id with a new epoch, which fences earlier users of the transactional id."""
         try:
             with fencing(self.transactional_id):
-                found = transactional_producer_id(
+                producer = transactional_producer_id(
                     self._cluster, self.transactional_id, transaction_timeout=self._timeout, before=before
                 )
         except Fenced as error:
             raise self._fence(error) from error
-        self._who = PreparedTransaction(self.transactional_id, found.producer_id, found.epoch)
-        self._sender.identify(found.producer_id, found.epoch)
+        self._identity = PreparedTransaction(self.transactional_id, producer.producer_id, producer.epoch)
+        self._sender.identify(producer.producer_id, producer.epoch)
 
     # Ending
 
-    def commit(self, this: Decision) -> None:
-        """All records are acknowledged, then everything counts; aborts and raises if any was not."""
+    def commit(self, decision: Decision) -> None:
+        """Wait for all acknowledgements, then commit. Aborts and raises if any record failed."""
 
         def work() -> State:
-            self._wait_for_all(this)
-            if self._gate.told:
-                self._count(this)
-            self._unsettled = False
-            self._stale = self._stale and self._gate.told
-            this.committed = True
+            self._wait_for_all(decision)
+            if self._gate.announced:
+                self._commit_at_coordinator(decision)
+            self._is_undecided = False
+            self._needs_new_epoch = self._needs_new_epoch and self._gate.announced
+            decision.committed = True
             return State.IDLE
 
-        self._end(this, work)
+        self._end(decision, work)
 
-    def prepare(self, this: Decision) -> PreparedTransaction:
-        """All records are acknowledged; the transaction stays open until somebody ends it."""
+    def prepare(self, decision: Decision) -> PreparedTransaction:
+        """Wait for all acknowledgements. The transaction stays open until `end_transaction` is called."""
 
         def work() -> State:
-            self._wait_for_all(this)
+            self._wait_for_all(decision)
             return State.PREPARED
 
-        self._end(this, work)
-        return replace(self.who, empty=not self._gate.told)
+        self._end(decision, work)
+        return replace(self.identity, empty=not self._gate.announced)
 
-    def withdraw(self, this: Decision) -> None:
-        """Aborts a prepared transaction whose token nobody got."""
-        if self.state is State.PREPARED and this.number == self._number:
+    def withdraw(self, decision: Decision) -> None:
+        """Abort a prepared transaction whose token was never returned."""
+        if self.state is State.PREPARED and decision.number == self._number:
             self.state = State.OPEN
-            self.abort(this)
+            self.abort(decision)
 
-    def abort(self, this: Decision, *, deadline: Deadline | None = None) -> None:
-        """Nothing counts. Records that were not sent yet are dropped."""
+    def abort(self, decision: Decision, *, deadline: Deadline | None = None) -> None:
+        """Abort the transaction. Records that were not sent yet are dropped."""
         self.check_process()
-        if self._fenced is not None or self.state is not State.OPEN or this.number != self._number:
+        if self._fenced is not None or self.state is not State.OPEN or decision.number != self._number:
             return
 
         def work() -> State:
-            self._roll_back(this, deadline)
+            self._roll_back(decision, deadline)
             return State.IDLE
 
-        self._end(this, work)
+        self._end(decision, work)
         if self._fenced is not None:
             raise copied(self._fenced)
 
     def close(self, deadline: Deadline) -> None:
-        """The producer ends: so does its transaction, unless it is prepared."""
+        """Abort the open transaction, if any, because the producer is being closed."""
         if self.state is not State.OPEN:
             return
-        _log.warning("the producer is closed within a transaction of %s: it is aborted", self.transactional_id)
+        _log.warning("the producer was closed within a transaction of %s, which is aborted", self.transactional_id)
         try:
             self.abort(Decision(self._number), deadline=deadline)
-        except TransactionFailed as error:  # in a signal handler: the broker's timeout ends it
+        except TransactionFailed as error:  # in a signal handler: the broker's timeout ends the transaction
             _log.warning("%s", error)
 
-    def _end(self, this: Decision, work: Callable[[], State]) -> None:
-        """Does `work` while the transaction is being ended, and leaves the state that it returns; IDLE if it raises."""
+    def _end(self, decision: Decision, work: Callable[[], State]) -> None:
+        """Run `work` while the transaction is being ended, and enter the state it returns; IDLE if it raises."""
         if is_sender_thread():
             raise TransactionFailed("a callback cannot end a transaction: it runs on the thread that delivers")
         call = object()
         after = State.IDLE
         try:
             try:
-                self._alone(lambda: self._start_to_end(this, call))
+                self._exclusively(lambda: self._begin_end(decision, call))
                 after = work()
             finally:
-                self._over(this, call, after)
+                self._finish(decision, call, after)
         finally:
-            self._over(this, call, after)  # again: Ctrl-C may have ended the first
+            self._finish(decision, call, after)  # again: Ctrl-C may have interrupted the first
 
-    def _start_to_end(self, this: Decision, call: object) -> None:
+    def _begin_end(self, decision: Decision, call: object) -> None:
+        """Enter the state ENDING. Raises `TransactionFailed` if the transaction is over. Runs under the lock."""
         if self._fenced is not None:
             raise copied(self._fenced)
-        if self.state is not State.OPEN or this.number != self._number:
-            why = f": {self._reason}" if self._reason is not None and this.number == self._number else ""
-            raise TransactionFailed(f"this transaction is over already{why}")
-        self._unsettled = self._stale = True  # until the end is complete
-        this.ender = call
+        if self.state is not State.OPEN or decision.number != self._number:
+            reason = f": {self._reason}" if self._reason is not None and decision.number == self._number else ""
+            raise TransactionFailed(f"this transaction is over already{reason}")
+        self._is_undecided = self._needs_new_epoch = True  # until the end is complete
+        decision.ender = call
         self.state = State.ENDING
 
-    def _over(self, this: Decision, call: object, after: State) -> None:
-        if this.ender is not call:
+    def _finish(self, decision: Decision, call: object, after: State) -> None:
+        """Leave the state ENDING, if this call entered it. May run twice."""
+        if decision.ender is not call:
             return
-        if self.state is State.ENDING and this.number == self._number:
+        if self.state is State.ENDING and decision.number == self._number:
             self._gate.sending = False
             self._failures.forget_failures()
             self.state = after
-        this.ender = None
+        decision.ender = None
 
-    def _wait_for_all(self, this: Decision) -> None:
-        """Every acknowledgement is there and nothing can follow; else the transaction is aborted."""
+    def _wait_for_all(self, decision: Decision) -> None:
+        """Wait until every record is acknowledged and nothing can follow; otherwise abort and raise."""
         try:
             BulkDelivery(self._everything()).exception()
             self._gate.sending = False
             self._sender.drop_all(NotDelivered(_LATE))
         except BaseException:  # Ctrl-C as well
-            self._roll_back(this, None)
+            self._roll_back(decision, None)
             raise
         if self._reason is None:
             return
-        failed = self._failed("the transaction was aborted", self._reason)
-        this.committed = False
+        failed = self._failure("the transaction was aborted", self._reason)
+        decision.committed = False
         if not isinstance(failed, Fenced):
-            self._roll_back(this, None)
+            self._roll_back(decision, None)
         raise failed
 
     def _everything(self) -> list[Shipment]:
+        """Send everything.
+
+        Returns the shipments without an outcome. Raises `TransactionFailed` if the sender has stopped.
+        """
         try:
-            return self._sender.everything(Deadline.after(_FOREVER))
+            return self._sender.send_everything(Deadline.after(_FOREVER))
         except TimeoutError as error:
             raise TransactionFailed("the transaction was aborted: the producer has stopped") from error
 
-    def _failed(self, what: str, reason: OttlaError) -> OttlaError:
-        """The error to raise when the transaction cannot be committed."""
-        fenced = next((one for one in _chain(reason) if isinstance(one, Fenced)), None)
+    def _failure(self, what: str, reason: OttlaError) -> OttlaError:
+        """The error to raise if the transaction cannot be committed."""
+        fenced = next((error for error in _chain(reason) if isinstance(error, Fenced)), None)
         if fenced is not None:
             return self._fence(fenced)
         failed = TransactionFailed(f"{what}: {reason}")
         failed.__cause__ = reason
         return failed
 
-    def _count(self, this: Decision) -> None:
-        """The coordinator commits."""
+    def _commit_at_coordinator(self, decision: Decision) -> None:
+        """Have the coordinator commit."""
         try:
-            # With an answer lost, the request that was sent first may come late: it must not end the next transaction.
-            self._stale = coordinator.end(self._cluster, self.who, commit=True)
-            this.committed = True
+            # If an answer was lost, the first request may arrive late: it must not end the next transaction.
+            self._needs_new_epoch = coordinator.end(self._cluster, self.identity, commit=True)
+            decision.committed = True
         except Fenced as error:
             raise self._fence(error) from error
         except (TransactionFailed, BrokerError) as error:
-            this.committed = False
+            decision.committed = False
             raise TransactionFailed(f"the transaction was not committed: {error}") from error
         except OttlaError as error:
             raise TransactionFailed(f"it is not known whether the transaction was committed: {error}") from error
         except BaseException as interrupt:
-            self._count_again(this, interrupt)
+            self._finish_commit(decision, interrupt)
             raise
 
-    def _count_again(self, this: Decision, interrupt: BaseException) -> None:
-        """The commit was interrupted, and may be on its way: it cannot be taken back, so it is brought to its end."""
+    def _finish_commit(self, decision: Decision, interrupt: BaseException) -> None:
+        """Bring an interrupted commit to its end: it may be in flight and cannot be taken back."""
         try:
-            if this.committed is None:
-                limit = Deadline.after(min(_DECIDE_SECONDS, self._cluster.timeouts.total))
-                coordinator.end(self._cluster, self.who, commit=True, deadline=limit)
-            this.committed = True
-            self._unsettled, self._stale = False, True
-            interrupt.add_note("the transaction was committed all the same: it was too late to stop it")
+            if decision.committed is None:
+                deadline = Deadline.after(min(_DECIDE_SECONDS, self._cluster.timeouts.total))
+                coordinator.end(self._cluster, self.identity, commit=True, deadline=deadline)
+            decision.committed = True
+            self._is_undecided, self._needs_new_epoch = False, True
+            interrupt.add_note("the transaction was committed all the same: the commit was already in flight")
         except TransactionFailed:
-            this.committed = False
+            decision.committed = False
             interrupt.add_note("the transaction was not committed")
         except OttlaError as error:
             interrupt.add_note(
@@ -383,40 +401,40 @@ class Transactions:
                 f" {self.transactional_id} begins after that is decided, and readers of committed records see it then"
             )
 
-    def _roll_back(self, this: Decision, deadline: Deadline | None) -> None:
-        """Drops and aborts; what the coordinator could not be told now, it is told before the next transaction."""
-        this.committed = False
+    def _roll_back(self, decision: Decision, deadline: Deadline | None) -> None:
+        """Drop records and abort. If the coordinator cannot be reached, the next transaction aborts first."""
+        decision.committed = False
         self._gate.sending = False
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
         self._sender.drop_all(NotDelivered("the transaction was aborted"), deadline=limit)
         try:
-            if self._gate.told:
-                self._clear(limit)
+            if self._gate.announced:
+                self._abort_at_coordinator(limit)
             else:
-                self._unsettled = self._stale = False
+                self._is_undecided = self._needs_new_epoch = False
         except OttlaError as error:
             _log.warning("%s", error)
 
-    def _clear(self, deadline: Deadline | None) -> None:
-        """The coordinator knows that the last transaction is over, one way or the other."""
+    def _abort_at_coordinator(self, deadline: Deadline | None) -> None:
+        """Make sure that the coordinator knows that the last transaction is over."""
         limit = deadline or Deadline.after(self._cluster.timeouts.total)
         while self._gate.joining and not self._sender.has_stopped and not limit.expired():
-            time.sleep(_SHORT)  # it would add partitions to a transaction that was ended
+            time.sleep(_POLL_SECONDS)  # a late request would add partitions to a transaction that was ended
         try:
-            coordinator.end(self._cluster, self.who, commit=False, deadline=limit)
+            coordinator.end(self._cluster, self.identity, commit=False, deadline=limit)
         except TransactionFailed:
-            pass  # it is over: nothing was begun, or a commit whose answer was lost has arrived
+            pass  # it is over: nothing was begun, or a commit whose answer was lost has succeeded
         except Fenced as error:
             raise self._fence(error) from error
-        self._unsettled = False
+        self._is_undecided = False
 
     def _fence(self, error: Fenced) -> Fenced:
-        """This producer is done for good; the error to raise."""
+        """Stop this producer for good. Returns the error to raise."""
         if self._fenced is None:
             self._fenced = self._gate.over = fenced = copied(coordinator.taken_over(self.transactional_id, error))
             self._gate.sending = False
             if is_sender_thread():
-                self._sender.fail_all(fenced)  # not in the middle of whatever it does
+                self._sender.fail_all(fenced)  # scheduled, so that it does not happen inside the sender's current step
             else:
                 self._sender.drop_all(fenced)
             self._failures.forget_failures()
@@ -425,35 +443,35 @@ class Transactions:
 
     # Offsets
 
-    def send_offsets(self, this: Decision, member: GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group's offsets count when the transaction is committed."""
+    def send_offsets(self, decision: Decision, member: GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
+        """Add the group's offsets to the transaction. They count when it is committed."""
 
         def work() -> None:
-            if this.number != self._number:
+            if decision.number != self._number:
                 raise TransactionFailed("this transaction is over already")
             self.check_open()
             try:
                 if offsets:
-                    self._gate.told = True
-                    coordinator.add_offsets(self._cluster, self.who, member.group)
-                    coordinator.commit_offsets(self._cluster, self.who, member, offsets)
+                    self._gate.announced = True
+                    coordinator.add_offsets(self._cluster, self.identity, member.group)
+                    coordinator.commit_offsets(self._cluster, self.identity, member, offsets)
             except Fenced as error:
                 raise self._fence(error) from error
             except OttlaError as error:
                 self._own_reason = self._own_reason or error
                 raise
-            except BaseException as error:  # Ctrl-C: they may be part of it or not
+            except BaseException as error:  # Ctrl-C: the offsets may or may not be part of the transaction
                 self._own_reason = self._own_reason or OttlaError(
                     f"sending the offsets of {member.group} was interrupted"
                 )
-                error.add_note("the transaction can only be aborted: it is not known whether it has the offsets")
+                error.add_note("the transaction can only be aborted: it is not known whether it includes the offsets")
                 raise
 
-        self._alone(work)
+        self._exclusively(work)
 
 
 def check_settings(transactional_id: object, timeout: object) -> None:
-    """Raises ConfigError for a transactional id or timeout that no broker would take."""
+    """Raises `ConfigError` for a transactional id or timeout that no broker accepts."""
     if not isinstance(transactional_id, str) or not transactional_id:
         raise ConfigError(f"transactional_id must be a text that is not empty, got {transactional_id!r}")
     check_name("transactional_id", transactional_id)
@@ -462,8 +480,8 @@ def check_settings(transactional_id: object, timeout: object) -> None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and what caused it."""
-    found: list[BaseException] = [error]
-    while (cause := found[-1].__cause__) is not None and cause not in found:
-        found.append(cause)
-    return found
+    """An error and its causes."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain

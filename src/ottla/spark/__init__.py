@@ -1,6 +1,6 @@
 """Kafka on Spark without a jar: the data source `ottla`, sessions, pipelines.
 
-What needs pyspark is imported when it is first used, so that options can be looked at without it.
+Modules that need pyspark are imported on first use, so options can be checked without it.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ _HOMES = {
 
 __all__ = ["LagListener", "OttlaSource", "Rollup", "register", "rollup", "session"]
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # otherwise every misspelled name would pass a type checker
     __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -1,8 +1,9 @@
-"""Archives topics by a streaming query: Spark keeps offsets and runs the tasks, the ledger says what is archived.
+"""Archives topics with a streaming query: Spark keeps offsets and runs tasks, the ledger says what is archived.
 
-A session, a lake and what is wanted come in, a running query goes out. Its rows are ranges (`ranges_source`); for each
-batch the archive job runs as tasks, and the driver records what they have staged and publishes it. A batch that Spark
-repeats finds its ranges in the ledger and does nothing.
+A session, a lake and an `ArchiveRequest` come in; a running query goes out. Its rows are offset ranges
+(`ranges_source`). For each batch the archive job runs as tasks, and the driver records and publishes what they staged.
+If Spark repeats a batch, the ranges are in the ledger already and nothing happens: the query's checkpoint never decides
+what is archived.
 """
 
 from __future__ import annotations
@@ -41,44 +42,44 @@ _log = logging.getLogger(__name__)
 _OUTAGE = re.compile(
     r"ottla\.errors\.(NoBrokerReachable|DeadlineExceeded|ConnectFailed|ConnectionLost|RequestTimedOut)"
 )
-"""In Spark's report: brokers were away when a batch was planned, which is done in a process of its own."""
-_MARK = "ottla-archive.json"
-"""In a checkpoint folder: of which archive and topics it is."""
+"""In Spark's report of an error: brokers were unreachable while a batch was planned, in another process."""
+_OWNER_FILE = "ottla-archive.json"
+"""In a checkpoint folder: the archive and topics that it belongs to."""
 _QUERY = "sql.streaming.queryId"
 _registered: WeakSet[SparkSession] = WeakSet()
-"""Sessions that know the source; Spark warns of every further registration."""
+"""Sessions that know the source. Spark warns about every further registration."""
 
 
 def archive_stream(
     spark: SparkSession,
     lake: Lake,
     job: ArchiveRange,
-    wanted: ArchiveRequest,
+    request: ArchiveRequest,
     *,
     cutting: Cutting,
     every: float | None = None,
     checkpoint: str | None = None,
     told: Callable[[Entry], None] | None = None,
 ) -> ArchiveQuery:
-    """Starts a query that archives up to where the logs end now, or with `every` goes on for ever, that often.
+    """Start a query that archives up to the current ends of the logs, or, with `every` (seconds), without an end.
 
-    `told` hears of every entry, in a thread of its own. What is wrong with topics, offsets or the checkpoint is raised
-    here, before anything is started.
+    Calls `told` with every ledger entry, on another thread. Raises `ConfigError` for a checkpoint of another query, and
+    the errors of planning (`InputError`, `OffsetsLost`, `LakeError` and the like) before anything starts.
     """
-    folder = _checkpoint(lake, wanted, checkpoint)
+    folder = _checkpoint(lake, request, checkpoint)
     lake.recover()
     lake.sweep()
-    _check(lake, job, wanted)
+    _check(lake, job, request)
     if spark not in _registered:
         spark.dataSource.register(RangesSource)
         _registered.add(spark)
     plan = RangesPlan(
-        brokers=job.brokers, path=str(lake.path), topics=wanted.topics, on_lost=wanted.on_lost, cutting=cutting
+        brokers=job.brokers, path=str(lake.path), topics=request.topics, on_lost=request.on_lost, cutting=cutting
     )
     rows = spark.readStream.format(NAME).option(OPTION, plan.to_option()).load()
-    batch = ArchiveBatch(job, wanted, told)
+    batch = ArchiveBatch(job, request, told)
     writer = (
-        rows.writeStream.queryName(f"ottla archive {' '.join(wanted.topics)} to {lake.path}")
+        rows.writeStream.queryName(f"ottla archive {' '.join(request.topics)} to {lake.path}")
         .foreachBatch(batch)
         .option("checkpointLocation", str(folder))
     )
@@ -88,14 +89,17 @@ def archive_stream(
 
 
 class ArchiveQuery:
-    """A query that archives; `query` is Spark's own."""
+    """A running query that archives. `query` is Spark's own object."""
 
     def __init__(self, query: StreamingQuery, batch: ArchiveBatch) -> None:
         self.query = query
         self._batch = batch
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, after at most so many seconds; raises why it failed, if it did."""
+        """Wait up to `seconds`; returns whether the query has ended.
+
+        If it failed, raises the batch's own error, `DeadlineExceeded` if brokers were unreachable, or `EngineFailed`.
+        """
         try:
             return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]
         except StreamingQueryException as error:
@@ -107,11 +111,11 @@ class ArchiveQuery:
 
     @property
     def troubles(self) -> dict[str, str]:
-        """Topics that the last batch has left out, and why."""
+        """Topics that the last batch left out, with the reason."""
         return self._batch.troubles
 
     def stop(self) -> None:
-        """Ends it, and finishes what it had recorded."""
+        """Stop the query, publish what it recorded and remove what its tasks left."""
         self.query.stop()
         lake = Lake.open(self._batch.job.path)
         lake.recover()
@@ -119,38 +123,42 @@ class ArchiveQuery:
 
     @property
     def behind(self) -> int:
-        """Offsets between where it is and where the logs end, as it last said."""
+        """Offsets between the query's position and the ends of the logs, from its last progress report."""
         last = self.query.lastProgress
         if last is None:
             return 0
         ends, reached = (_offsets(last["sources"][0][name]) for name in ("latestOffset", "endOffset"))
-        return sum(max(0, end - reached.get(at, 0)) for at, end in ends.items())
+        return sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.items())
 
 
 def _offsets(text: str | None) -> dict[tuple[str, str], int]:
-    found = msgspec.json.decode(text) if text else {}
-    return {(topic, partition): offset for topic, there in found.items() for partition, offset in there.items()}
+    by_topic = msgspec.json.decode(text) if text else {}
+    return {
+        (topic, partition): offset
+        for topic, by_partition in by_topic.items()
+        for partition, offset in by_partition.items()
+    }
 
 
 @dataclass
 class ArchiveBatch:
-    """What is done with one batch of ranges. It runs in the driver, or where a Spark Connect server runs such code."""
+    """Archives one batch of ranges. Runs on the driver, or wherever a Spark Connect server runs `foreachBatch`."""
 
     job: ArchiveRange
-    wanted: ArchiveRequest
+    request: ArchiveRequest
     told: Callable[[Entry], None] | None = field(default=None)
     failed: BaseException | None = field(default=None)
-    """Why the last batch failed, where this is the driver's own process: Spark's text of it is hard to read."""
+    """Why the last batch failed, if this is the driver's own process. Spark's report of it is hard to read."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """Topics that the last batch has left out, and why."""
+    """Topics that the last batch left out, with the reason."""
     lake: Lake | None = field(default=None)
 
     def __getstate__(self) -> dict[str, Any]:
         empty: dict[str, Any] = {"told": None, "failed": None, "troubles": {}, "lake": None}
-        return {"job": self.job, "wanted": self.wanted, **empty}
+        return {"job": self.job, "request": self.request, **empty}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Runs the tasks, records and publishes."""
+        """Run the tasks, record and publish. Raises the job's and the lake's errors."""
         try:
             self._archive(rows, batch)
         except BaseException as error:
@@ -158,11 +166,11 @@ class ArchiveBatch:
             raise
 
     def _archive(self, rows: DataFrame, batch: int) -> None:
-        found = [tuple(row) for row in rows.collect()]
-        chosen, topics = planned(found)
+        planned_rows = [tuple(row) for row in rows.collect()]
+        chosen, topics = planned(planned_rows)
         if not chosen.ranges and not chosen.gaps:
             return
-        self.troubles = suspended(found)
+        self.troubles = suspended(planned_rows)
         self.lake = self.lake or Lake.open(self.job.path)
         spark = rows.sparkSession
         by = WrittenBy(engine="spark", host=socket.gethostname(), query=_query_id(spark), batch=batch)
@@ -174,7 +182,7 @@ class ArchiveBatch:
             self._record_singly(spark, chosen, topics, by)
 
     def _record_singly(self, spark: SparkSession, chosen: Round, topics: Mapping[str, str], by: WrittenBy) -> None:
-        """One topic is what is wrong: it is left out, and due in the next batch again."""
+        """Record topic by topic: a topic that fails is left out, and due again in the next batch."""
         errors: list[OttlaError] = []
         for topic in chosen.topics:
             try:
@@ -184,7 +192,7 @@ class ArchiveBatch:
                     raise
                 errors.append(error)
                 self.troubles[topic] = str(error)
-                _log.error("topic %s is not archived at present: %s", topic, error)
+                _log.error("topic %s is suspended, the others continue: %s", topic, error)
         if len(errors) == len(chosen.topics):
             raise errors[0]
 
@@ -194,51 +202,52 @@ class ArchiveBatch:
         try:
             done = list(engine.run(self.job, chosen.ranges, spark=spark))
             with self.job.brokers.cluster() as cluster:
-                now = Survey(cluster, self.wanted.topics, self.job.brokers.isolation).ids(chosen.topics)
+                now = Survey(cluster, self.request.topics, self.job.brokers.isolation).ids(chosen.topics)
                 for topic, before in ids.items():
                     require_same_id(topic, before, now.get(topic))
                 entry = self.lake.append(done, by=by, gaps=chosen.gaps, topics=ids)
                 if entry is not None:
-                    report(self.lake, cluster, self.wanted)
+                    report(self.lake, cluster, self.request)
         finally:
-            self.lake.sweep(0.0, run=self.job.run)  # dead tasks leave files, too
+            self.lake.sweep(0.0, run=self.job.run)  # dead tasks leave files
         if entry is not None and self.told is not None:
             self.told(entry)
 
 
-def _check(lake: Lake, job: ArchiveRange, wanted: ArchiveRequest) -> None:
-    """Meets every error that can be met here, where it can still be told in one sentence."""
+def _check(lake: Lake, job: ArchiveRange, request: ArchiveRequest) -> None:
+    """Raise every error that can be known now: errors inside a query come as long Spark reports."""
     by = WrittenBy(engine="spark", host=socket.gethostname())
     with job.brokers.cluster() as cluster:
-        survey = Survey(cluster, wanted.topics, job.brokers.isolation)
-        begin(lake, survey, wanted, by)
-        Topics(survey, lake, wanted.topics, on_lost=wanted.on_lost, events=Events(LogSink())).look()
-        report(lake, cluster, wanted)
+        survey = Survey(cluster, request.topics, job.brokers.isolation)
+        begin(lake, survey, request, by)
+        Topics(survey, lake, request.topics, on_lost=request.on_lost, events=Events(LogSink())).look()
+        report(lake, cluster, request)
 
 
-def _checkpoint(lake: Lake, wanted: ArchiveRequest, given: str | None) -> Path:
-    """The folder, marked as ours; one that belongs to another query is refused."""
-    topics = sorted(wanted.topics)
+def _checkpoint(lake: Lake, request: ArchiveRequest, given: str | None) -> Path:
+    """The checkpoint folder, marked as ours. Raises `ConfigError` if it belongs to another query."""
+    topics = sorted(request.topics)
     if given is None:
         digest = hashlib.sha256("\n".join(topics).encode()).hexdigest()[:16]
         folder = lake.path / layout.CHECKPOINTS / digest
     else:
         folder = Path(given.removeprefix("file://")).absolute()
         if "://" in str(given).removeprefix("file://"):
-            raise ConfigError(f"checkpoint {given} is not a folder that is mounted")
-    mark = folder / _MARK
+            raise ConfigError(f"checkpoint {given} is not a mounted folder: give a path on the driver's file system")
+    owner_file = folder / _OWNER_FILE
     folder.mkdir(parents=True, exist_ok=True)
-    if not mark.exists():
+    if not owner_file.exists():
         if any(folder.iterdir()):
             raise ConfigError(f"checkpoint {folder} belongs to another query: give a new or empty folder")
-        create_file(mark, msgspec.json.encode({"archive": lake.id, "topics": topics}), root=lake.path)
-    found = msgspec.json.decode(mark.read_bytes())
-    if found["topics"] != topics:
+        create_file(owner_file, msgspec.json.encode({"archive": lake.id, "topics": topics}), root=lake.path)
+    owner = msgspec.json.decode(owner_file.read_bytes())
+    if owner["topics"] != topics:
         raise ConfigError(
-            f"checkpoint {folder} is of topic {', '.join(found['topics'])}, not {', '.join(topics)}: give another one"
+            f"checkpoint {folder} belongs to topic {', '.join(owner['topics'])}, not {', '.join(topics)}: give another"
+            " folder"
         )
-    if found["archive"] != lake.id:
-        raise ConfigError(f"checkpoint {folder} is of another archive than {lake.path}: give another folder")
+    if owner["archive"] != lake.id:
+        raise ConfigError(f"checkpoint {folder} belongs to another archive than {lake.path}: give another folder")
     return folder
 
 

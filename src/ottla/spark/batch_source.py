@@ -1,8 +1,8 @@
-"""A batch query: what lies between two places, planned on the driver and cut into tasks of about equal size.
+"""A batch query: the records between two bounds, planned on the driver and cut into tasks of about equal size.
 
-What is wanted comes in; slices go out, then rows of each. Everything that can be known to be wrong is told while
-planning, before a task starts. What is planned serves all uses of a DataFrame, so it says nothing of a single one:
-filters are left to Spark, and ends that move are found by the tasks (`open_ends`).
+`ReadOptions` come in; slices go out, then the rows of each. Every error that can be known is raised while planning,
+before a task starts. Spark reuses a plan for all uses of a DataFrame, so the plan must not depend on one of them: Spark
+applies filters itself, and tasks find moving ends when they run (`open_ends`).
 """
 
 from __future__ import annotations
@@ -21,44 +21,47 @@ from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange
 from ottla.plan import cut
 from ottla.spark.offsets import Logs, Offsets
-from ottla.spark.open_ends import OpenEnd, find_later, open_ends
-from ottla.spark.read_options import End, Portions, ReadOptions
-from ottla.spark.reading import Slice, Task
+from ottla.spark.open_ends import OpenEnd, find_new_ranges, open_ends
+from ottla.spark.read_options import BatchLimits, End, ReadOptions
+from ottla.spark.read_task import ReadTask, Slice
 from ottla.spark.wording import in_options
 
 _WORTH_CUTTING = 50_000
-"""Offsets: with fewer, a second task costs more than it saves, and nobody is asked how large records are."""
-_AGAIN = "a DataFrame is planned at its first use: if that was before they were gone, load() it again"
+"""Offsets. With fewer, a second task costs more than it saves, so record sizes are not looked up."""
+_RELOAD = "a DataFrame is planned at its first use: if that was before they were gone, load() it again"
 _log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """What Spark plans and reads a batch query with.
+    """Plans and reads a batch query for Spark.
 
-    Spark plans a DataFrame once and keeps that for every further use of it: counts, views, both sides of a self-join.
-    So `pushFilters` is not overridden: the filter of one use would be that of all others.
+    Spark plans a DataFrame once and reuses the plan for counts, views and both sides of a self-join. So `pushFilters`
+    is not overridden: the filter of one use would apply to all others.
     """
 
-    def __init__(self, wanted: ReadOptions, schema: StructType) -> None:
-        self._task = Task(wanted, schema)
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._task = ReadTask(options, schema)
 
     @in_options()
     def partitions(self) -> list[InputPartition]:
-        """One slice for each task, and some for what comes after the planning."""
-        wanted = self._task.wanted
-        with wanted.connection.cluster() as cluster:
-            planned = plan(Logs(cluster, wanted.what, isolation=wanted.isolation), wanted)
+        """One slice per task, plus a few for records that arrive after planning.
+
+        Raises `ConfigError` if a start is after its end, and `OffsetsLost` if records are gone and that is an error.
+        """
+        options = self._task.options
+        with options.connection.cluster() as cluster:
+            planned = plan(Logs(cluster, options.subscription, isolation=options.isolation), options)
         settle()
-        return [*map(Slice, planned.ranges), *open_ends(wanted, planned.ends)]
+        return [*map(Slice, planned.ranges), *open_ends(options, planned.ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one slice."""
+        """Yield the rows of one slice, on an executor. Raises `OffsetsLost` if records are gone by now."""
         try:
             with in_options():
-                for one in self._ranges(partition):
-                    yield from self._task.read(Slice(one))
+                for offset_range in self._ranges(partition):
+                    yield from self._task.read(Slice(offset_range))
         except OffsetsLost as lost:
-            lost.args = (f"{lost}; {_AGAIN}",)
+            lost.args = (f"{lost}; {_RELOAD}",)
             raise
 
     def _ranges(self, partition: InputPartition) -> list[OffsetRange]:
@@ -66,65 +69,68 @@ class BatchReader(DataSourceReader):
             case Slice():
                 return [partition.range]
             case OpenEnd():
-                return find_later(self._task.wanted, partition)
-        return []  # Spark's own, where there is nothing to read
+                return find_new_ranges(self._task.options, partition)
+        return []  # Spark passes an empty partition if the plan has none
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The ranges that a batch query reads, each for one task, and where each partition ends in them."""
+    """The ranges that a batch query reads, one per task, and where each partition ends in them."""
 
     ranges: list[OffsetRange]
     ends: Offsets
 
 
-def plan(logs: Logs, wanted: ReadOptions) -> Plan:
-    """What there is now."""
+def plan(logs: Logs, options: ReadOptions) -> Plan:
+    """Plan a query on the logs as they are now.
+
+    Raises `ConfigError` if a start is after its end, and `OffsetsLost` if records are gone and that is an error.
+    """
     partitions = logs.partitions()
-    start = logs.resolve(wanted.start, partitions)
-    stop = logs.resolve(wanted.stop, partitions)
+    start = logs.resolve(options.start, partitions)
+    stop = logs.resolve(options.stop, partitions)
     ranges = []
-    for at, first in start.items():
-        if first > stop[at]:
-            raise ConfigError(f"{at} would start at offset {first}, after its end {stop[at]}")
-        ranges.append(OffsetRange(*at, first, stop[at]))
-    present = _present(logs, wanted, ranges)
-    ends = {one.topic_partition: one.stop for one in present}
-    return Plan(cut_for_tasks(logs, [one for one in present if len(one)], wanted.portions), ends)
+    for partition, first in start.items():
+        if first > stop[partition]:
+            raise ConfigError(f"{partition} would start at offset {first}, after its end {stop[partition]}")
+        ranges.append(OffsetRange(*partition, first, stop[partition]))
+    present = _present(logs, options, ranges)
+    ends = {item.topic_partition: item.stop for item in present}
+    return Plan(cut_for_tasks(logs, [item for item in present if len(item)], options.limits), ends)
 
 
-def cut_for_tasks(logs: Logs, ranges: list[OffsetRange], portions: Portions) -> list[OffsetRange]:
-    """As many tasks as were asked for, and none that is much larger than the others."""
+def cut_for_tasks(logs: Logs, ranges: list[OffsetRange], limits: BatchLimits) -> list[OffsetRange]:
+    """Cut ranges into at least as many tasks as asked for, none much larger than the others."""
     sizes = logs.record_bytes() if sum(map(len, ranges)) >= _WORTH_CUTTING else None
     return cut(
         ranges,
-        at_least=portions.tasks_at_least,
-        max_records=portions.task_records,
-        max_bytes=None if sizes is None else portions.task_bytes,
+        at_least=limits.min_tasks,
+        max_records=limits.task_records,
+        max_bytes=None if sizes is None else limits.task_bytes,
         record_bytes=1.0 if sizes is None else sizes,
     )
 
 
-def _present(logs: Logs, wanted: ReadOptions, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """The ranges as far as the logs still have them: the rest is an error, or told and left out."""
-    partitions = [one.topic_partition for one in ranges if len(one)]
+def _present(logs: Logs, options: ReadOptions, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """The parts of the ranges that the logs still have. Missing parts raise `OffsetsLost` or are logged."""
+    partitions = [item.topic_partition for item in ranges if len(item)]
     first, last = logs.at(End.EARLIEST, partitions), logs.at(End.LATEST, partitions)
     present = []
-    for one in ranges:
-        at = one.topic_partition
-        if at not in first:
-            present.append(one)
+    for item in ranges:
+        partition = item.topic_partition
+        if partition not in first:
+            present.append(item)
             continue
-        if one.start < first[at]:
-            lost, reason = (one.start, min(one.stop, first[at])), "they are older than what the topic keeps"
-        elif one.stop > last[at]:
-            lost, reason = (max(one.start, last[at]), one.stop), f"the log ends at {last[at]}"
+        if item.start < first[partition]:
+            lost, reason = (item.start, min(item.stop, first[partition])), "they are older than what the topic keeps"
+        elif item.stop > last[partition]:
+            lost, reason = (max(item.start, last[partition]), item.stop), f"the log ends at {last[partition]}"
         else:
-            present.append(one)
+            present.append(item)
             continue
-        if wanted.on_lost is OnLost.ERROR:
-            raise OffsetsLost(*at, start=lost[0], stop=lost[1], resume=first[at], reason=reason)
-        _log.warning("%s: offsets [%d, %d) are left out: %s", at, *lost, reason)
-        start = min(max(one.start, first[at]), one.stop)
-        present.append(OffsetRange(*at, start, max(start, min(one.stop, last[at]))))
+        if options.on_lost is OnLost.ERROR:
+            raise OffsetsLost(*partition, start=lost[0], stop=lost[1], resume=first[partition], reason=reason)
+        _log.warning("%s: offsets [%d, %d) are left out: %s", partition, *lost, reason)
+        start = min(max(item.start, first[partition]), item.stop)
+        present.append(OffsetRange(*partition, start, max(start, min(item.stop, last[partition]))))
     return present

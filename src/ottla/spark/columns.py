@@ -1,6 +1,6 @@
-"""The columns of the source: which there are, and which of them a user may ask for.
+"""The columns of the source, and the check of a schema that a user gives.
 
-Spark asks for these in processes of their own, before anything is read: so nothing of a client is imported here.
+Spark asks for the columns in separate processes before anything is read, so this module imports no client code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": _HEADERS,
 }
-"""Those of Spark's Kafka connector."""
+"""The columns of Spark's Kafka connector."""
 
 
 def full_schema(*, headers: bool) -> StructType:
@@ -39,17 +39,17 @@ def full_schema(*, headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """A schema that a user gave may leave out columns and reorder them, and nothing else."""
+    """Check a user's schema. It may leave out and reorder columns; raises `InputError` for anything else."""
     if not schema.fields:
-        raise InputError(f"the schema has no column; there are {', '.join(COLUMNS)}")
+        raise InputError(f"the schema has no column; the source has {', '.join(COLUMNS)}")
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
-            raise InputError(f"the schema has a column {field.name}; there are {', '.join(COLUMNS)}")
+            raise InputError(f"the schema has a column {field.name}; the source has {', '.join(COLUMNS)}")
         if field.dataType != kind:
             raise InputError(
                 f"the schema has {field.name} as {field.dataType.simpleString()}; it is {kind.simpleString()}:"
-                " read it so, and cast it in the DataFrame"
+                " read it as that, and cast it in the DataFrame"
             )
     if len(set(schema.names)) != len(schema.names):
         raise InputError("the schema names a column twice")

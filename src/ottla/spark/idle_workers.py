@@ -1,11 +1,11 @@
-"""Spark's Python workers, silent when Spark lets them go.
+"""Keeps Spark's Python workers from printing a traceback when Spark ends them.
 
-Spark ends workers that had nothing to do for a minute by closing their sockets. They notice when they are about to wait
-for the next task, try to say so, and with Unix sockets, which `ottla.spark.session` turns on, that is a broken pipe at
-once: a traceback for each of them in the middle of a good run.
+Spark ends workers that were idle for a minute by closing their sockets. A worker notices this when it is about to wait
+for the next task and tries to write. With Unix sockets, which `ottla.spark.session` turns on, that is a broken pipe at
+once: a traceback for each worker in the middle of a good run.
 
-Workers of tasks come from `ottla.spark.daemon`. Those that plan queries come from Spark's own daemon whatever its
-settings say, so the source and the sink silence the worker that they are loaded in.
+Workers for tasks come from `ottla.spark.daemon`. Workers that plan queries always come from Spark's own daemon,
+whatever the settings say, so source and sink silence the worker that imports them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def silent(serve: Callable[[Any, Any], Any]) -> Callable[[Any, Any], int]:
-    """The exit code of a worker, as Spark's `serve` has it; one whose socket was closed is over."""
+    """Wrap Spark's `serve`: a worker whose socket was closed exits with code 1 instead of a traceback."""
 
     def worker(sock: Any, authenticated: Any) -> int:
         try:
@@ -27,8 +27,8 @@ def silent(serve: Callable[[Any, Any], Any]) -> Callable[[Any, Any], int]:
     return worker
 
 
-def silence_this() -> None:
-    """In a worker of Spark's own daemon, lets it end in silence; elsewhere nothing."""
+def silence_this_worker() -> None:
+    """Silence the worker that runs this code if Spark's own daemon started it; elsewhere do nothing."""
     main: Any = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
     if name == "pyspark.daemon" and hasattr(main, "worker"):

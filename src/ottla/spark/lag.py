@@ -1,9 +1,9 @@
 # ruff: noqa: N802 - the names are Spark's
-"""How far streaming queries are behind, as events: a listener for Spark's progress reports.
+"""The lag of streaming queries, as events: a listener for Spark's progress reports.
 
-Progress comes in after every batch, also the last one, in the driver's own process; `BatchDone` and `LagMeasured` go
-out, and the progress is published as a consumer group where one is given. Lag in seconds is estimated from when the
-ends of the logs were seen to pass an offset: brokers are asked nothing for it.
+Progress reports come in on the driver after every batch, including the last one; `BatchDone` and `LagMeasured` events
+go out. The listener can also commit the progress for a consumer group. It estimates lag in seconds from when the end of
+each log passed an offset, so it sends no request to measure it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.events import BatchDone, Events, LagMeasured, Sink
 from ottla.model import GroupMember, TopicPartition
 from ottla.net.deadline import Deadline
-from ottla.spark.marks import offsets_of
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import Connection, connection
+from ottla.spark.stream_position import offsets_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -37,46 +37,47 @@ if TYPE_CHECKING:
 
 _COMMIT_SECONDS = 10.0
 _REMEMBERED = 512
-"""Sights of the end of a log that are kept for each partition: enough for hours of batches behind."""
+"""Observations kept per partition: enough for a lag of hours of batches."""
 _log = logging.getLogger(__name__)
 
 
-class Sights:
-    """When the end of one log was where. Pure: times come in as arguments."""
+class EndHistory:
+    """Where the end of one log was, and when. Pure: times come in as arguments."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
+        self._observed: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
 
-    def see(self, end: int, now: float) -> None:
-        """The log ends at `end` now."""
-        if self._seen and end < self._seen[-1][1]:
-            self._seen.clear()  # the topic was created anew
-        self._seen.append((now, end))
+    def add(self, end: int, now: float) -> None:
+        """Record that the log ends at `end` now."""
+        if self._observed and end < self._observed[-1][1]:
+            self._observed.clear()  # the topic was deleted and created again
+        self._observed.append((now, end))
 
-    def behind(self, offset: int, now: float) -> float:
-        """Seconds since the end of the log passed `offset`, 0 if it has not; between two sights it moved evenly.
+    def seconds_behind(self, offset: int, now: float) -> float:
+        """Seconds since the end of the log passed `offset`, 0 if it has not. Interpolates between observations.
 
-        For what was written before the first sight: since that one, at least.
+        For records older than the first observation, this is the time since that observation: a lower bound.
         """
-        if not self._seen or self._seen[-1][1] <= offset:
+        if not self._observed or self._observed[-1][1] <= offset:
             return 0.0
-        earlier = self._seen[0]
-        if earlier[1] > offset:
-            return now - earlier[0]
-        for moment, end in self._seen:
+        earlier_time, earlier_end = self._observed[0]
+        if earlier_end > offset:
+            return now - earlier_time
+        for moment, end in self._observed:
             if end > offset:
-                share = (offset - earlier[1]) / (end - earlier[1])
-                return now - (earlier[0] + share * (moment - earlier[0]))
-            earlier = (moment, end)
+                fraction = (offset - earlier_end) / (end - earlier_end)
+                return now - (earlier_time + fraction * (moment - earlier_time))
+            earlier_time, earlier_end = moment, end
         return 0.0
 
 
 class LagListener(StreamingQueryListener):
-    """`spark.streams.addListener(LagListener(events))`: tells the lag of all queries that read with `ottla`.
+    """`spark.streams.addListener(LagListener(events))`: emits the lag of all queries that read with `ottla`.
 
-    `events` is a hub or a sink. `commit` are options of a source (`kafka.bootstrap.servers` and the like, and
-    `commitGroup`): the end of every batch is then committed for that group at once; the source itself does so when the
-    next batch begins. `query` limits that to the query of this name.
+    `events` is a hub or a sink. `commit` takes options of the source (`kafka.bootstrap.servers` and the like, and
+    `commitGroup`). With it, the listener commits the end of every batch for that group at once; the source itself does
+    so only when the next batch begins. `query` restricts this to the query of that name. Raises `ConfigError` if
+    `commit` has no `commitGroup` or a wrong option.
     """
 
     def __init__(
@@ -88,17 +89,18 @@ class LagListener(StreamingQueryListener):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events if isinstance(events, Events) else Events(events)
-        self._group, self._connection = _publishing(commit)
+        self._group, self._connection = _group_and_connection(commit)
         self._query = query
         self._clock = clock
         self._lock = threading.Lock()
-        self._sights: dict[tuple[str, TopicPartition], Sights] = {}
+        self._histories: dict[tuple[str, TopicPartition], EndHistory] = {}
+        """By query id and partition."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to tell yet."""
+        """Nothing to report yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is committed."""
+        """Emit the events of a committed batch."""
         progress = event.progress
         query = progress.name or str(progress.id)
         seconds = progress.batchDuration / 1000
@@ -111,35 +113,36 @@ class LagListener(StreamingQueryListener):
                 self._publish(end)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing has happened."""
+        """Nothing to report."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """What is remembered of a query goes with it."""
+        """Forget the query."""
         with self._lock:
-            self._sights = {key: found for key, found in self._sights.items() if key[0] != str(event.id)}
+            ended = str(event.id)
+            self._histories = {key: history for key, history in self._histories.items() if key[0] != ended}
 
-    def _measure(self, number: str, query: str, end: Offsets, latest: Offsets) -> None:
+    def _measure(self, query_id: str, query: str, end: Offsets, latest: Offsets) -> None:
         now = self._clock()
-        for at, offset in sorted(end.items()):
-            last = latest.get(at, offset)
+        for partition, offset in sorted(end.items()):
+            last = latest.get(partition, offset)
             with self._lock:
-                sights = self._sights.setdefault((number, at), Sights())
-                sights.see(last, now)
-                behind = sights.behind(offset, now)
-            self._events.emit(LagMeasured(query, *at, max(0, last - offset), behind))
+                history = self._histories.setdefault((query_id, partition), EndHistory())
+                history.add(last, now)
+                seconds = history.seconds_behind(offset, now)
+            self._events.emit(LagMeasured(query, *partition, max(0, last - offset), seconds))
 
     def _publish(self, offsets: Offsets) -> None:
         assert self._group is not None
         assert self._connection is not None
-        wanted = {at: Committed(offset) for at, offset in offsets.items()}
+        committed = {partition: Committed(offset) for partition, offset in offsets.items()}
         try:
             with self._connection.cluster() as cluster:
-                commit(cluster, GroupMember(self._group), wanted, deadline=Deadline.after(_COMMIT_SECONDS))
+                commit(cluster, GroupMember(self._group), committed, deadline=Deadline.after(_COMMIT_SECONDS))
         except OttlaError as exc:
-            _log.warning("the progress was not published as group %s: %s", self._group, exc)
+            _log.warning("cannot publish the progress as group %s: %s", self._group, exc)
 
 
-def _publishing(options: Mapping[str, str] | None) -> tuple[str | None, Connection | None]:
+def _group_and_connection(options: Mapping[str, str] | None) -> tuple[str | None, Connection | None]:
     if options is None:
         return None, None
     group = next((value.strip() for name, value in options.items() if name.lower() == "commitgroup"), "")
@@ -149,7 +152,7 @@ def _publishing(options: Mapping[str, str] | None) -> tuple[str | None, Connecti
 
 
 def _offsets(text: Any) -> Offsets:
-    """The offsets in a progress report; empty for sources whose offsets look otherwise."""
+    """The offsets in a progress report; empty for other kinds of sources."""
     try:
         return offsets_of(json.loads(text)) if text else {}
     except (ValueError, TypeError, AttributeError):

@@ -1,7 +1,7 @@
-"""Where logs begin and end, for the partitions that a query reads: everything that a driver asks of brokers.
+"""Where the logs of a query's partitions begin and end: everything that a driver asks the brokers.
 
-What is wanted comes in, offsets and sizes go out, each partition named; trouble with brokers is retried for as long
-as the cluster client may. What the offsets are used for is decided by its callers.
+A subscription and bounds come in; offsets and record sizes go out, by partition. The cluster client retries when
+brokers fail. This module does not decide what the offsets are used for.
 """
 
 from __future__ import annotations
@@ -21,105 +21,113 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata, Topic
 from ottla.plan import RecordBytes
-from ottla.spark.read_options import Assigned, End, Limit, NoMatch, Pattern, Places, Times, Topics, What
+from ottla.spark.read_options import Assigned, Bound, End, FixedOffsets, NoMatch, Pattern, Subscription, Times, Topics
 
 Offsets = dict[TopicPartition, int]
 
 _SPECS = {End.EARLIEST: OffsetSpec.EARLIEST, End.LATEST: OffsetSpec.LATEST}
 _SIZES_AGE = 60.0
-"""Seconds for which what records take on average is believed."""
+"""Seconds for which measured record sizes are reused."""
 _log = logging.getLogger(__name__)
 
 
 class Logs:
-    """The logs of the partitions that a query reads. Used by one thread; whoever made the cluster closes it."""
+    """The logs of the partitions that a query reads. Not thread-safe; the caller closes the cluster.
 
-    def __init__(self, cluster: Cluster, what: What, *, isolation: Isolation) -> None:
+    Methods raise the cluster client's errors: `BrokerError`, `NoBrokerReachable`, `DeadlineExceeded`.
+    """
+
+    def __init__(self, cluster: Cluster, subscription: Subscription, *, isolation: Isolation) -> None:
         self.cluster = cluster
-        self._what = what
+        self._subscription = subscription
         self._isolation = isolation
         self._sizes: RecordBytes | None = None
         self._sized_at = -_SIZES_AGE
 
     def topics(self) -> dict[str, Topic]:
-        """The topics as they are now; one that is named and does not exist is an error after some seconds."""
-        match self._what:
+        """The topics as they are now. Raises `BrokerError` if a named topic does not appear within a few seconds."""
+        match self._subscription:
             case Pattern(pattern):
-                found = self._look(None).topics.values()
-                named = {topic.name for topic in found if not topic.internal and re.search(pattern, topic.name)}
-                if not named:
+                topics = self._metadata(None).topics.values()
+                matching = {topic.name for topic in topics if not topic.internal and re.search(pattern, topic.name)}
+                if not matching:
                     _log.warning("no topic matches the pattern %s yet", pattern)
-                return {topic.name: topic for topic in found if topic.name in named}
+                return {topic.name: topic for topic in topics if topic.name in matching}
             case Topics(names):
                 return self._named(names)
             case Assigned(partitions):
-                return self._named(dict.fromkeys(at.topic for at in partitions))
+                return self._named(dict.fromkeys(partition.topic for partition in partitions))
 
-    def topics_there(self) -> dict[str, Topic]:
-        """The topics that exist, without those that do not."""
-        topics = self._look(None).topics
+    def existing_topics(self) -> dict[str, Topic]:
+        """The subscribed topics that exist. Missing ones are left out."""
+        topics = self._metadata(None).topics
         return {name: topic for name, topic in topics.items() if self.subscribed(name) and topic.partitions}
 
     def partitions(self, topics: Mapping[str, Topic] | None = None) -> list[TopicPartition]:
-        """The partitions that are read, sorted."""
-        there = self.topics() if topics is None else topics
-        found = sorted(TopicPartition(name, part.index) for name, topic in there.items() for part in topic.partitions)
-        if not isinstance(self._what, Assigned):
-            return found
-        missing = sorted(at for at in set(self._what.partitions) - set(found) if at.topic in there)
+        """The partitions to read, sorted. Raises `InputError` if an assigned partition does not exist."""
+        existing = self.topics() if topics is None else topics
+        partitions = sorted(
+            TopicPartition(name, part.index) for name, topic in existing.items() for part in topic.partitions
+        )
+        if not isinstance(self._subscription, Assigned):
+            return partitions
+        assigned = set(self._subscription.partitions)
+        missing = sorted(partition for partition in assigned - set(partitions) if partition.topic in existing)
         if missing:
-            have = len(there[missing[0].topic].partitions)
-            raise InputError(f"option assign names {missing[0]}, but topic {missing[0].topic} has {have} partitions")
-        return sorted(set(self._what.partitions) & set(found))
+            count = len(existing[missing[0].topic].partitions)
+            raise InputError(f"option assign names {missing[0]}, but topic {missing[0].topic} has {count} partitions")
+        return sorted(assigned & set(partitions))
 
     def subscribed(self, topic: str) -> bool:
-        """Whether a topic of this name belongs to what is read."""
-        match self._what:
+        """Whether the subscription includes a topic of this name."""
+        match self._subscription:
             case Pattern(pattern):
                 return re.search(pattern, topic) is not None
             case Topics(names):
                 return topic in names
             case Assigned(partitions):
-                return any(at.topic == topic for at in partitions)
+                return any(partition.topic == topic for partition in partitions)
 
     def at(self, end: End, partitions: Collection[TopicPartition]) -> Offsets:
-        """An end of each log."""
+        """The first or the end offset of each log."""
         return self._find(partitions, _SPECS[end])
 
     def since(self, milliseconds: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The first record at or after a time in each partition, None where there is none."""
-        return {at: None if found < 0 else found for at, found in self._find(partitions, milliseconds).items()}
+        """The offset of the first record at or after a time in each partition, None if it has none."""
+        offsets = self._find(partitions, milliseconds)
+        return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(
         self,
-        limit: Limit,
+        bound: Bound,
         partitions: Collection[TopicPartition],
         *,
         among: Collection[TopicPartition] | None = None,
     ) -> Offsets:
-        """The offset that a limit means in each of the partitions.
+        """The offset that a bound means in each of the partitions.
 
-        It must name exactly these if it names any; or those that they are `among`, all that the query reads.
+        A bound by partition must name exactly the partitions that the query reads: `among`, by default `partitions`.
+        Raises `ConfigError` if it names others, or if a partition has no record at or after the given time.
         """
-        whole = partitions if among is None else among
-        match limit:
+        expected = partitions if among is None else among
+        match bound:
             case End():
-                return self.at(limit, partitions)
-            case Places(option, places):
-                _check_named(option, places, whole, "-1 is latest, -2 is earliest")
-                ends = {end: [at for at in partitions if places[at] is end] for end in End}
-                found = {at: place for at in partitions if isinstance(place := places[at], int)}
-                return found | self.at(End.EARLIEST, ends[End.EARLIEST]) | self.at(End.LATEST, ends[End.LATEST])
+                return self.at(bound, partitions)
+            case FixedOffsets(option, offsets):
+                _check_named(option, offsets, expected, "-1 is latest, -2 is earliest")
+                ends = {end: [tp for tp in partitions if offsets[tp] is end] for end in End}
+                fixed = {tp: offset for tp in partitions if isinstance(offset := offsets[tp], int)}
+                return fixed | self.at(End.EARLIEST, ends[End.EARLIEST]) | self.at(End.LATEST, ends[End.LATEST])
             case Times(option, times, no_match):
                 if isinstance(times, Mapping):
-                    _check_named(option, times, whole, "in milliseconds since 1970")
-                    times = {at: times[at] for at in partitions}
+                    _check_named(option, times, expected, "in milliseconds since 1970")
+                    times = {partition: times[partition] for partition in partitions}
                 return self._at_times(option, times, no_match, partitions)
 
     def record_bytes(self) -> RecordBytes | None:
-        """What a record takes on disk in each partition, on average: its log's size over its length.
+        """The average size of a record on disk in each partition: the log's size divided by its length.
 
-        None where brokers do not tell: it takes the right to describe the cluster.
+        None if the brokers refuse: reading sizes needs the permission to describe the cluster.
         """
         if time.monotonic() - self._sized_at < _SIZES_AGE:
             return self._sizes
@@ -127,7 +135,7 @@ class Logs:
         try:
             self._sizes = self._measure()
         except OttlaError as exc:
-            _log.warning("brokers do not tell the sizes of partitions, tasks are not cut by bytes: %s", exc)
+            _log.warning("cannot read partition sizes from the brokers, tasks are not cut by bytes: %s", exc)
             self._sizes = None
         return self._sizes
 
@@ -139,24 +147,25 @@ class Logs:
         )
         partitions = self.partitions(topics)
         first, last = self.at(End.EARLIEST, partitions), self.at(End.LATEST, partitions)
-        known: dict[TopicPartition, float] = {}
-        for at in partitions:
-            size, length = sizes.largest(at), last[at] - first[at]
+        averages: dict[TopicPartition, float] = {}
+        for partition in partitions:
+            size, length = sizes.largest(partition), last[partition] - first[partition]
             if size is not None and length > 0:
-                known[at] = size / length
-        return known or None
+                averages[partition] = size / length
+        return averages or None
 
     def _named(self, names: Iterable[str]) -> dict[str, Topic]:
-        wanted = list(names)
-        found = self._look(wanted).topics
+        listed = list(names)
+        topics = self._metadata(listed).topics
+        # `Cluster.topic` waits for a topic that was just created, and raises if it does not appear.
         return {
-            name: found[name]
-            if name in found and found[name].partitions
+            name: topics[name]
+            if name in topics and topics[name].partitions
             else self.cluster.topic(name, deadline=self._deadline())
-            for name in wanted
+            for name in listed
         }
 
-    def _look(self, names: Collection[str] | None) -> Metadata:
+    def _metadata(self, names: Collection[str] | None) -> Metadata:
         return self.cluster.metadata(names, deadline=self._deadline())
 
     def _at_times(
@@ -166,31 +175,31 @@ class Logs:
         no_match: NoMatch,
         partitions: Collection[TopicPartition],
     ) -> Offsets:
-        each = dict(times) if isinstance(times, Mapping) else dict.fromkeys(partitions, times)
-        found: dict[TopicPartition, int | None] = {}
-        for moment in sorted(set(each.values())):
-            found |= self.since(moment, [at for at, wanted in each.items() if wanted == moment])
-        after = [at for at, offset in found.items() if offset is None]
-        if after and no_match is NoMatch.ERROR:
+        by_partition = dict(times) if isinstance(times, Mapping) else dict.fromkeys(partitions, times)
+        offsets: dict[TopicPartition, int | None] = {}
+        for moment in sorted(set(by_partition.values())):
+            offsets |= self.since(moment, [tp for tp, time_of_tp in by_partition.items() if time_of_tp == moment])
+        unmatched = [partition for partition, offset in offsets.items() if offset is None]
+        if unmatched and no_match is NoMatch.ERROR:
             raise ConfigError(
-                f"option {option}: {after[0]} has no record at or after {each[after[0]]} ms;"
+                f"option {option}: {unmatched[0]} has no record at or after {by_partition[unmatched[0]]} ms;"
                 " startingOffsetsByTimestampStrategy=latest would start at its end"
             )
-        ends = self.at(End.LATEST, after)
-        return {at: ends[at] if offset is None else offset for at, offset in found.items()}
+        ends = self.at(End.LATEST, unmatched)
+        return {partition: ends[partition] if offset is None else offset for partition, offset in offsets.items()}
 
     def _find(self, partitions: Collection[TopicPartition], at: At) -> Offsets:
         if not partitions:
             return {}
-        found = find_offsets(self.cluster, partitions, at=at, isolation=self._isolation, deadline=self._deadline())
-        return {partition: place.offset for partition, place in found.items()}
+        results = find_offsets(self.cluster, partitions, at=at, isolation=self._isolation, deadline=self._deadline())
+        return {partition: result.offset for partition, result in results.items()}
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self.cluster.timeouts.total)
 
 
-def is_gone(error: OttlaError) -> bool:
-    """Whether an error says that a topic does not exist."""
+def is_unknown_topic(error: OttlaError) -> bool:
+    """Whether the error means that a topic does not exist."""
     return isinstance(error, BrokerError) and error.row.name in ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
 
 

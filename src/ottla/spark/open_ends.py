@@ -1,9 +1,9 @@
-"""What comes after a batch query was planned: tasks that read on from there to where the logs end when they run.
+"""Records that arrive after a batch query was planned: tasks that read from the planned ends to the current ends.
 
-Spark plans a DataFrame once and keeps the plan for all its uses, also where the same DataFrame is counted an hour
-later. What was there at the planning is in slices of its own, the same in every use; here is the rest: where each
-partition ended comes in, ranges go out that begin there, found by the task. Partitions that were added meanwhile, and
-topics that fit a pattern, are read by the first of these tasks.
+Spark plans a DataFrame once and reuses the plan, even if the same DataFrame is counted again an hour later. Everything
+that existed at planning is in ordinary slices, the same for every use. This module covers the rest: the planned end of
+each partition comes in; ranges that begin there go out, found by the task when it runs. The first of these tasks also
+reads partitions that were added since, and new topics that match a pattern.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ottla.errors import OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange, TopicPartition
 from ottla.spark.offsets import Logs, Offsets
-from ottla.spark.read_options import Assigned, End, Limit, Places, ReadOptions, Times
-from ottla.spark.reading import client
+from ottla.spark.read_options import Assigned, Bound, End, FixedOffsets, ReadOptions, Times
+from ottla.spark.read_task import shared_reader
 
 _TASKS = 4
-"""At the first use they find little or nothing, and a task costs some 20 ms."""
+"""At the first use they find little or nothing, and a task costs about 20 ms."""
 _EXECUTION = "spark.sql.execution.id"
 _log = logging.getLogger(__name__)
 
 
 class OpenEnd(InputPartition):
-    """Partitions to be read on from where they ended; `known` are all that were planned, where others are looked for.
+    """Partitions to read from their planned ends. Small, because it travels with every task.
 
-    A value, and small: it travels with every task.
+    `known` are all planned partitions if this task also looks for new ones, otherwise None.
     """
 
     def __init__(self, ends: Mapping[TopicPartition, int], known: frozenset[TopicPartition] | None) -> None:
@@ -39,67 +39,74 @@ class OpenEnd(InputPartition):
         self.known = known
 
 
-def open_ends(wanted: ReadOptions, ends: Offsets) -> list[OpenEnd]:
-    """The tasks for what comes later, none where the options say once and for all where to end."""
-    moving = [at for at, end in sorted(ends.items()) if _moves(wanted.stop, at, end)]
-    grows = not isinstance(wanted.what, Assigned) and not isinstance(wanted.stop, Places)
+def open_ends(options: ReadOptions, ends: Offsets) -> list[OpenEnd]:
+    """The tasks for records that arrive later; none if the options fix where to end."""
+    moving = [partition for partition, end in sorted(ends.items()) if _moves(options.stop, partition, end)]
+    grows = not isinstance(options.subscription, Assigned) and not isinstance(options.stop, FixedOffsets)
     count = min(len(moving), _TASKS) or int(grows)
     return [
-        OpenEnd({at: ends[at] for at in moving[number::count]}, frozenset(ends) if grows and number == 0 else None)
+        OpenEnd(
+            {partition: ends[partition] for partition in moving[number::count]},
+            frozenset(ends) if grows and number == 0 else None,
+        )
         for number in range(count)
     ]
 
 
-def find_later(wanted: ReadOptions, one: OpenEnd) -> list[OffsetRange]:
-    """In a task: what there is now of what came after the planning.
+def find_new_ranges(options: ReadOptions, open_end: OpenEnd) -> list[OffsetRange]:
+    """In a task: the ranges that arrived after planning. Raises what `new_ranges` raises.
 
-    Jobs outside of a SQL execution (`df.rdd`) read what was planned: an RDD is computed again and again, and must be
-    the same each time.
+    Jobs outside a SQL execution (`df.rdd`) read only what was planned: Spark may recompute an RDD at any time and
+    needs the same rows each time.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(_EXECUTION) is None:
         return []
-    logs = Logs(client(wanted).cluster, wanted.what, isolation=wanted.isolation)
-    return later(logs, wanted, one)
+    logs = Logs(shared_reader(options).cluster, options.subscription, isolation=options.isolation)
+    return new_ranges(logs, options, open_end)
 
 
-def later(logs: Logs, wanted: ReadOptions, one: OpenEnd) -> list[OffsetRange]:
-    """The ranges behind the ends that were planned, without empty ones."""
-    there = logs.partitions()
-    added = [] if one.known is None else [at for at in there if at not in one.known]
-    wanted_now = sorted({*one.ends, *added} & set(there))
-    stop = _stops(logs, wanted, wanted_now, there)
-    begin = {at: one.ends[at] for at in wanted_now if at in one.ends}
-    if isinstance(wanted.start, Times):  # where no record was as new, it may begin behind what came since
-        found = logs.resolve(wanted.start, list(begin), among=there)
-        begin = {at: max(end, found[at]) for at, end in begin.items()}
-    begin |= logs.resolve(wanted.start, added, among=there)
+def new_ranges(logs: Logs, options: ReadOptions, open_end: OpenEnd) -> list[OffsetRange]:
+    """The non-empty ranges after the planned ends.
+
+    Raises `OffsetsLost` if a log is shorter than planned and that is an error.
+    """
+    existing = logs.partitions()
+    added = [] if open_end.known is None else [tp for tp in existing if tp not in open_end.known]
+    to_read = sorted({*open_end.ends, *added} & set(existing))
+    stop = _stops(logs, options, to_read, existing)
+    begin = {tp: open_end.ends[tp] for tp in to_read if tp in open_end.ends}
+    if isinstance(options.start, Times):
+        # If no record was new enough at planning, the range began at the end. The first record that is may come later.
+        resolved = logs.resolve(options.start, list(begin), among=existing)
+        begin = {tp: max(end, resolved[tp]) for tp, end in begin.items()}
+    begin |= logs.resolve(options.start, added, among=existing)
     ranges = []
-    for at in wanted_now:
-        if stop[at] < one.ends.get(at, 0):
-            _lose(wanted, at, stop[at], one.ends[at])
-        elif begin[at] < stop[at]:
-            ranges.append(OffsetRange(*at, begin[at], stop[at]))
+    for tp in to_read:
+        if stop[tp] < open_end.ends.get(tp, 0):
+            _lose(options, tp, stop[tp], open_end.ends[tp])
+        elif begin[tp] < stop[tp]:
+            ranges.append(OffsetRange(*tp, begin[tp], stop[tp]))
     return ranges
 
 
-def _moves(stop: Limit, at: TopicPartition, end: int) -> bool:
-    """Whether a partition may end elsewhere later: also one whose end was beyond its log, which is allowed."""
-    return not isinstance(stop, Places) or stop.offsets[at] != end
+def _moves(stop: Bound, partition: TopicPartition, end: int) -> bool:
+    """Whether the end may be elsewhere later. A fixed end may be beyond the log, and the log may still reach it."""
+    return not isinstance(stop, FixedOffsets) or stop.offsets[partition] != end
 
 
 def _stops(
-    logs: Logs, wanted: ReadOptions, partitions: Collection[TopicPartition], there: Collection[TopicPartition]
+    logs: Logs, options: ReadOptions, partitions: Collection[TopicPartition], existing: Collection[TopicPartition]
 ) -> Offsets:
-    stop = logs.resolve(wanted.stop, partitions, among=there)
-    if not isinstance(wanted.stop, Places):
+    stop = logs.resolve(options.stop, partitions, among=existing)
+    if not isinstance(options.stop, FixedOffsets):
         return stop
     last = logs.at(End.LATEST, partitions)
-    return {at: min(offset, last[at]) for at, offset in stop.items()}
+    return {partition: min(offset, last[partition]) for partition, offset in stop.items()}
 
 
-def _lose(wanted: ReadOptions, at: TopicPartition, stop: int, end: int) -> None:
-    reason = f"the log ends at {stop} by now, it was cut back, or the topic was deleted and created again"
-    if wanted.on_lost is OnLost.ERROR:
-        raise OffsetsLost(*at, start=stop, stop=end, resume=stop, reason=reason)
-    _log.warning("%s: offsets [%d, %d) are left out: %s", at, stop, end, reason)
+def _lose(options: ReadOptions, partition: TopicPartition, stop: int, end: int) -> None:
+    reason = f"the log now ends at {stop}: it was truncated, or the topic was deleted and created again"
+    if options.on_lost is OnLost.ERROR:
+        raise OffsetsLost(*partition, start=stop, stop=end, resume=stop, reason=reason)
+    _log.warning("%s: offsets [%d, %d) are left out: %s", partition, stop, end, reason)

@@ -1,7 +1,7 @@
-"""Options of a Spark job into settings: how brokers are reached, for reading and writing alike.
+"""Parsing of Spark options, and the connection settings that reading and writing share.
 
-A mapping of names to texts comes in, as Spark hands it over; frozen, picklable values go out, or one error that names
-the option, its value and what is accepted. Nothing connects here.
+A mapping of option names to texts comes in, as Spark passes it; frozen, picklable values go out, or a `ConfigError`
+that names the option, its value and what is accepted. Parsing never connects; `Connection` makes the clients.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ottla.config import Retry, Security, Timeouts, parse_bootstrap
 from ottla.errors import ConfigError
 from ottla.fetch.options import Fetching, OnLost
 from ottla.model import Isolation
-from ottla.spark.names import IGNORED, PREFIX
-from ottla.spark.security import Protection, protection
+from ottla.spark.option_names import IGNORED, PREFIX
+from ottla.spark.security import SecurityOptions, security_options
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -32,25 +32,25 @@ _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How the brokers are reached. It may travel to executors; there it makes clients of their own."""
+    """How to reach the brokers. Picklable: it travels to executors and makes their clients there."""
 
     bootstrap: str
-    protection: Protection = field(default_factory=Protection)
+    security_options: SecurityOptions = field(default_factory=SecurityOptions)
     client_id: str = "ottla-spark"
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: Retry = field(default_factory=Retry)
 
     @property
     def security(self) -> Security:
-        """For clients in this process; do not pickle it."""
-        return self.protection.security()
+        """Security settings for clients in this process. Do not pickle them: they may name in-memory files."""
+        return self.security_options.security()
 
-    def patient(self, seconds: float) -> Connection:
-        """The same, whose calls take trouble with brokers for so long before they give up."""
+    def with_timeout(self, seconds: float) -> Connection:
+        """A copy whose calls retry for up to `seconds` before they raise."""
         return replace(self, timeouts=replace(self.timeouts, total=seconds))
 
     def cluster(self) -> Cluster:
-        """A client of the cluster; nothing connects before its first call."""
+        """A new cluster client. It connects at its first call; the caller closes it."""
         from ottla.net import Cluster
 
         return Cluster(
@@ -62,7 +62,7 @@ class Connection:
         )
 
     def admin(self) -> Admin:
-        """For topics, sizes and groups."""
+        """A new admin client. The caller closes it."""
         from ottla.admin import Admin
 
         return Admin(
@@ -81,8 +81,8 @@ class Connection:
         fetching: Fetching | None = None,
         events: Sinks = (),
     ) -> Reader:
-        """A reader of ranges."""
-        from ottla.fetch.reader import Reader  # its kernels take a second to load, and whoever plans needs none
+        """A new reader of offset ranges. The caller closes it."""
+        from ottla.fetch.reader import Reader  # its kernels take a second to load, and planning needs none
 
         return Reader(
             self.bootstrap,
@@ -98,7 +98,10 @@ class Connection:
 
 
 def connection(options: Mapping[str, str]) -> Connection:
-    """From the `kafka.*` options that reading and writing have in common; `names.check_names` looks at names."""
+    """Parse the `kafka.*` options that reading and writing share. Raises `ConfigError` for a wrong value.
+
+    Unknown names are not checked here; `option_names.check_names` does that.
+    """
     lowered = {name.lower(): value for name, value in options.items()}
     settings = {
         name.removeprefix(PREFIX): value
@@ -109,40 +112,40 @@ def connection(options: Mapping[str, str]) -> Connection:
     if not bootstrap:
         raise ConfigError("option kafka.bootstrap.servers is missing: give one or more HOST:PORT, separated by commas")
     parse_bootstrap(bootstrap)
-    usual = Timeouts()
-    total = seconds_ms(lowered, "kafka.default.api.timeout.ms", usual.total)
+    default = Timeouts()
+    total = seconds_from_ms(lowered, "kafka.default.api.timeout.ms", default.total)
     backoff = Retry()
-    initial = seconds_ms(lowered, "kafka.retry.backoff.ms", backoff.initial)
+    initial = seconds_from_ms(lowered, "kafka.retry.backoff.ms", backoff.initial)
     return Connection(
         bootstrap=bootstrap,
-        protection=protection(settings),
+        security_options=security_options(settings),
         client_id=settings.get("client.id") or _client_id(lowered),
         timeouts=Timeouts(
-            connect=seconds_ms(lowered, "kafka.socket.connection.setup.timeout.ms", usual.connect),
-            request=seconds_ms(lowered, "kafka.request.timeout.ms", usual.request),
+            connect=seconds_from_ms(lowered, "kafka.socket.connection.setup.timeout.ms", default.connect),
+            request=seconds_from_ms(lowered, "kafka.request.timeout.ms", default.request),
             total=total,
-            metadata_age=seconds_ms(lowered, "kafka.metadata.max.age.ms", usual.metadata_age),
+            metadata_age=seconds_from_ms(lowered, "kafka.metadata.max.age.ms", default.metadata_age),
         ),
         retry=Retry(
             initial=initial,
-            maximum=max(initial, seconds_ms(lowered, "kafka.retry.backoff.max.ms", backoff.maximum)),
+            maximum=max(initial, seconds_from_ms(lowered, "kafka.retry.backoff.max.ms", backoff.maximum)),
         ),
     )
 
 
 def _client_id(lowered: Mapping[str, str]) -> str:
-    """No group is joined, so the prefix of its name tells brokers who asks in the one place that is left."""
+    """The client id. Ottla joins no group, so brokers see `groupIdPrefix` as the client id instead."""
     prefix = lowered.get("groupidprefix", "").strip()
     return prefix or "ottla-spark"
 
 
-def given(options: Mapping[str, str], name: str) -> bool:
-    """Whether an option is there."""
+def is_set(options: Mapping[str, str], name: str) -> bool:
+    """Whether the option is set."""
     return _text(options, name) is not None
 
 
-def whole(options: Mapping[str, str], name: str, *, lowest: int = 1) -> int | None:
-    """The whole number that an option has; None where it is not given."""
+def integer(options: Mapping[str, str], name: str, *, lowest: int = 1) -> int | None:
+    """Parse a whole number; None if the option is not set. Raises `ConfigError` if it is below `lowest`."""
     text = _text(options, name)
     if text is None:
         return None
@@ -151,8 +154,8 @@ def whole(options: Mapping[str, str], name: str, *, lowest: int = 1) -> int | No
     return int(text)
 
 
-def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """`true` or `false`, in any case."""
+def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """Parse `true` or `false`, in any case. Raises `ConfigError` for anything else."""
     text = _text(options, name)
     if text is None:
         return default
@@ -161,14 +164,14 @@ def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def seconds_ms(options: Mapping[str, str], name: str, default: float) -> float:
-    """Seconds, from an option that counts milliseconds."""
-    found = whole(options, name)
-    return default if found is None else found / 1000
+def seconds_from_ms(options: Mapping[str, str], name: str, default: float) -> float:
+    """Parse an option in milliseconds; returns seconds. Raises `ConfigError` if it is not a positive whole number."""
+    milliseconds = integer(options, name)
+    return default if milliseconds is None else milliseconds / 1000
 
 
 def duration(options: Mapping[str, str], name: str, default: float) -> float:
-    """Seconds, from `500ms`, `30s`, `15m`, `2h`; a number alone counts seconds."""
+    """Parse `500ms`, `30s`, `15m`, `2h` or a number of seconds; returns seconds. Raises `ConfigError` otherwise."""
     text = _text(options, name)
     if text is None:
         return default
@@ -179,7 +182,7 @@ def duration(options: Mapping[str, str], name: str, default: float) -> float:
 
 
 def size(options: Mapping[str, str], name: str) -> int | None:
-    """Bytes, from `1000000`, `64m` or `1g`."""
+    """Parse a size such as `1000000`, `64m` or `1g`; returns bytes. Raises `ConfigError` for anything else."""
     text = _text(options, name)
     if text is None:
         return None
@@ -190,6 +193,6 @@ def size(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _text(options: Mapping[str, str], name: str) -> str | None:
-    """Spark's own mapping takes names in any case; a plain one is searched."""
-    wanted = name.lower()
-    return next((value.strip() for given, value in options.items() if given.lower() == wanted), None)
+    """The option's text, stripped. Spark's own mapping ignores case; a plain dict does not, so search it."""
+    lowered = name.lower()
+    return next((value.strip() for key, value in options.items() if key.lower() == lowered), None)

@@ -1,8 +1,7 @@
-"""The data source `ottla-ranges`: a stream whose rows are ranges of offsets that an archive needs next.
+"""The data source `ottla-ranges`: a stream whose rows are the offset ranges that an archive needs next.
 
-A `RangesPlan` comes in as an option; for every batch of the query, a few rows go out. Spark keeps the offsets and
-repeats a batch after a failure; what is archived already is left out then, since the ledger says so. No record is read
-here.
+A `RangesPlan` comes in as an option; a few rows go out for every batch of the query. Spark keeps the offsets and
+repeats a batch after a failure; ranges that the ledger has are then left out. This module reads no record.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from ottla.model import OffsetRange, TopicPartition
 
 NAME = "ottla-ranges"
 SCHEMA = "kind string, topic string, partition int, start bigint, stop bigint, text string"
-# Spark hides the values of options whose names contain this word: the plan may hold a password.
 OPTION = "secret"
+"""The option with the pickled plan, which may contain a password. Spark redacts options with this word in the name."""
 RANGE, GAP, TOPIC, TROUBLE = "range", "gap", "topic", "trouble"
-"""Kinds of rows: a range to archive, offsets that are gone (with the reason), the id of a topic, a topic that cannot be
-archived at present (and why)."""
+"""Kinds of rows: a range to archive; lost offsets with the reason; the id of a topic; a suspended topic with the
+reason."""
 Row = tuple[str, str, int, int, int, str]
 _Json = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangesPlan:
-    """What the rows are made from."""
+    """Everything that planning a batch needs."""
 
     brokers: Brokers
     path: str
@@ -48,31 +47,31 @@ class RangesPlan:
     cutting: Cutting
 
     def to_option(self) -> str:
-        """As a text."""
+        """As text, for a Spark option."""
         return base64.b64encode(pickle.dumps(self)).decode()
 
     @staticmethod
     def from_option(text: str) -> RangesPlan:
-        """What `to_option` made of one."""
-        found = pickle.loads(base64.b64decode(text))  # noqa: S301 - made by ourselves, in `archiving`
-        assert isinstance(found, RangesPlan)
-        return found
+        """Read what `to_option` wrote."""
+        plan = pickle.loads(base64.b64decode(text))  # noqa: S301 - our own, from `archiving`
+        assert isinstance(plan, RangesPlan)
+        return plan
 
 
 class RangesSource(DataSource):
-    """Registered by `ottla.spark.archiving`."""
+    """The source for Spark. `ottla.spark.archiving` registers it."""
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """The name of the format."""
         return NAME
 
     def schema(self) -> str:
-        """The same for every archive."""
+        """The columns, the same for every archive."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> RangesReader:  # noqa: N802 - Spark's name
-        """Nothing is asked yet."""
+        """The reader. It contacts no broker yet."""
         return RangesReader(RangesPlan.from_option(self.options[OPTION]))
 
 
@@ -82,56 +81,60 @@ class _Rows(InputPartition):
 
 
 class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches. Positions come from the ledger; Spark's offsets say where a batch ends."""
+    """Plans batches. Positions come from the ledger; Spark's offsets only say where a batch ends.
+
+    Methods raise the errors of `Topics.look` when brokers or the lake fail.
+    """
 
     def __init__(self, plan: RangesPlan) -> None:
         self._plan = plan
         self._topics: Topics | None = None
         self._lake: Lake | None = None
         self._final: dict[TopicPartition, int] | None = None
-        """Where a query that ends by itself ends."""
+        """Where a query with trigger availableNow ends; None if it has another trigger."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_topics": None, "_lake": None}  # sockets stay in their process
 
     def initialOffset(self) -> _Json:  # noqa: N802
-        """Where the archive is; new partitions begin with their logs."""
+        """The archive's positions; new partitions begin with their logs."""
         logs, positions = self._look()
-        return _to_json({at: positions.get(at, begin) for at, begin in logs.begins.items()})
+        return _to_json({partition: positions.get(partition, begin) for partition, begin in logs.begins.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What one batch should have at most."""
+        """The maximum size of a batch."""
         return ReadMaxBytes(self._plan.cutting.round_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remembers where the logs end now."""
+        """Fix the end of the query: where the logs end now."""
         self._final = dict(self._look()[0].ends)
 
     def latestOffset(self, start: _Json, limit: ReadLimit) -> _Json:  # noqa: N802
-        """Where the next batch ends; `start` itself when there is nothing to do."""
+        """Where the next batch ends; equal to `start` if there is nothing to do."""
         logs, positions = self._look()
         if self._final is not None:
-            ends = {at: min(end, self._final.get(at, logs.begins[at])) for at, end in logs.ends.items()}
+            final = self._final
+            ends = {tp: min(end, final.get(tp, logs.begins[tp])) for tp, end in logs.ends.items()}
             logs = replace(logs, ends=ends)
-        whole = due(positions, logs, on_lost=self._plan.on_lost)
+        chosen = due(positions, logs, on_lost=self._plan.on_lost)
         if isinstance(limit, ReadMaxBytes):
-            whole = limited(whole, limit.max_bytes, logs.record_bytes)
+            chosen = limited(chosen, limit.max_bytes, logs.record_bytes)
         end = _from_json(start)
-        for at, begin in logs.begins.items():
-            end[at] = max(end.get(at, begin), positions.get(at, begin))
-        for one in (*(gap.range for gap in whole.gaps), *whole.ranges):
-            end[one.topic_partition] = max(end.get(one.topic_partition, 0), one.stop)
+        for tp, begin in logs.begins.items():
+            end[tp] = max(end.get(tp, begin), positions.get(tp, begin))
+        for item in (*(gap.range for gap in chosen.gaps), *chosen.ranges):
+            end[item.topic_partition] = max(end.get(item.topic_partition, 0), item.stop)
         return _to_json(end)
 
     def reportLatestOffset(self) -> _Json:  # noqa: N802
-        """Where the logs end."""
+        """Where the logs end, for the query's progress report."""
         return _to_json(self._look()[0].ends)
 
     def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
-        """One, with all rows of the batch."""
+        """A single partition with all rows of the batch."""
         logs, positions = self._look()
-        wanted = _from_json(end)
-        ends = {at: wanted.get(at, begin) for at, begin in logs.begins.items()}
+        stops = _from_json(end)
+        ends = {partition: stops.get(partition, begin) for partition, begin in logs.begins.items()}
         chosen = due(positions, replace(logs, ends=ends), on_lost=self._plan.on_lost)
         return [_Rows(tuple(self._rows(chosen, logs)))]
 
@@ -141,20 +144,20 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return iter(partition.rows)
 
     def commit(self, end: _Json) -> None:
-        """The ledger knows."""
+        """Nothing to do: the ledger has the positions."""
 
     def stop(self) -> None:
-        """Spark ends the process."""
+        """Nothing to do: Spark ends the process."""
 
     def _rows(self, chosen: Round, logs: Logs) -> Iterator[Row]:
         if not chosen.ranges and not chosen.gaps:
             return
         for gap in chosen.gaps:
             yield (GAP, *_flat(gap.range), gap.reason)
-        for one in self._plan.cutting.tasks(chosen, logs.record_bytes):
-            yield (RANGE, *_flat(one), "")
-        for topic, found in sorted(logs.topics.items()):
-            yield (TOPIC, topic, 0, 0, 0, found)
+        for task_range in self._plan.cutting.tasks(chosen, logs.record_bytes):
+            yield (RANGE, *_flat(task_range), "")
+        for topic, topic_id in sorted(logs.topics.items()):
+            yield (TOPIC, topic, 0, 0, 0, topic_id)
         for topic, error in sorted(self._topics.troubles.items() if self._topics is not None else ()):
             yield (TROUBLE, topic, 0, 0, 0, str(error))
 
@@ -177,25 +180,25 @@ def planned(rows: list[Row]) -> tuple[Round, dict[str, str]]:
 
 
 def suspended(rows: list[Row]) -> dict[str, str]:
-    """Topics that are left out of a batch, and why."""
+    """Topics that are left out of a batch, with the reason."""
     return {row[1]: row[5] for row in rows if row[0] == TROUBLE}
 
 
-def _flat(one: OffsetRange) -> tuple[str, int, int, int]:
-    return one.topic, one.partition, one.start, one.stop
+def _flat(item: OffsetRange) -> tuple[str, int, int, int]:
+    return item.topic, item.partition, item.start, item.stop
 
 
 def _to_json(offsets: dict[TopicPartition, int] | Any) -> _Json:
-    """In order: Spark compares the texts, and another order would be another offset."""
-    found: _Json = {}
+    """Sorted: Spark compares the text, so another order would be another offset."""
+    rows: _Json = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
+        rows.setdefault(topic, {})[str(partition)] = offset
+    return rows
 
 
 def _from_json(offsets: _Json) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic, int(partition)): offset
-        for topic, there in offsets.items()
-        for partition, offset in there.items()
+        for topic, by_partition in offsets.items()
+        for partition, offset in by_partition.items()
     }

@@ -1,7 +1,8 @@
-"""What a query reads: which partitions, from where to where, in what portions. Options into one frozen value.
+"""What a query reads: which partitions, from where to where, in batches of what size.
 
-Names and meanings are those of Spark's Kafka connector; what it lets pass and then does not use is refused here. The
-value travels to executors. Nothing is asked of brokers.
+Spark's options come in; one frozen, picklable `ReadOptions` goes out, which travels to the executors. Names and
+meanings are those of Spark's Kafka connector. Options that the connector accepts but ignores are refused. This module
+never contacts a broker.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ottla.errors import ConfigError
 from ottla.fetch.options import Fetching, OnLost, parse_isolation
 from ottla.model import Isolation, TopicPartition
-from ottla.spark import options as texts
-from ottla.spark.names import CONNECTION, IGNORED, READING, WRITING, check_names, of_the_other
+from ottla.spark import options as parse
+from ottla.spark.option_names import CONNECTION, IGNORED, READING, WRITING, check_names, meant_for
 from ottla.spark.options import Connection, connection
 
 _log = logging.getLogger(__name__)
@@ -26,19 +27,19 @@ _FIVE_MINUTES = 300.0
 _FIFTEEN_MINUTES = 900.0
 _TASK_BYTES = 128 << 20
 _LATEST, _EARLIEST = -1, -2
-_IGNORED = {**of_the_other(WRITING, "writing"), **IGNORED}
+_IGNORED = {**meant_for(WRITING, "writing"), **IGNORED}
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics by name, all partitions."""
+    """All partitions of these topics."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Every topic in whose name the pattern is found, also one that is created later."""
+    """Every topic whose name contains a match of the pattern, including topics created later."""
 
     pattern: str
 
@@ -50,7 +51,7 @@ class Assigned:
     partitions: tuple[TopicPartition, ...]
 
 
-What = Topics | Pattern | Assigned
+Subscription = Topics | Pattern | Assigned
 
 
 class End(Enum):
@@ -61,15 +62,15 @@ class End(Enum):
 
 
 class NoMatch(Enum):
-    """What to do where no record is as new as the time asked for."""
+    """What to do if a partition has no record at or after the given time."""
 
     ERROR = "error"
     LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """An offset for each partition, or an end of its log. `option` is where they were given, for errors."""
+class FixedOffsets:
+    """An offset, or an end of the log, for each partition. `option` names the option they came from, for errors."""
 
     option: str
     offsets: Mapping[TopicPartition, int | End]
@@ -77,113 +78,108 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The first record at or after a time, in milliseconds since 1970: one for all partitions, or for each its own."""
+    """The first record at or after a time in milliseconds since 1970, the same for all partitions or one for each."""
 
     option: str
     times: int | Mapping[TopicPartition, int]
     no_match: NoMatch = NoMatch.ERROR
 
 
-Limit = End | Places | Times
+Bound = End | FixedOffsets | Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portions:
-    """How much goes into a batch, and into a task."""
+class BatchLimits:
+    """Sizes of a micro-batch and of a task."""
 
     max_records: int | None = None
     min_records: int | None = None
     max_bytes: int | None = None
     max_delay: float = _FIFTEEN_MINUTES
-    tasks_at_least: int | None = None
+    """Seconds after which a batch starts even if it has fewer than `min_records`."""
+    min_tasks: int | None = None
     task_records: int | None = None
     task_bytes: int = _TASK_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Everything that the options of a reading job say."""
+    """All options of a query that reads."""
 
     connection: Connection
-    what: What
-    start: Limit
-    stop: Limit = End.LATEST
-    portions: Portions = field(default_factory=Portions)
+    subscription: Subscription
+    start: Bound
+    stop: Bound = End.LATEST
+    limits: BatchLimits = field(default_factory=BatchLimits)
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     on_lost: OnLost = OnLost.ERROR
     fetching: Fetching = field(default_factory=Fetching)
     group: str | None = None
-    """The consumer group as which the progress of a streaming query is published."""
-    patience: float = _FIVE_MINUTES
-    """Seconds for which a query that runs takes trouble with brokers."""
+    """Consumer group under which a streaming query publishes its progress."""
+    retry_timeout: float = _FIVE_MINUTES
+    """Seconds for which a running query retries when brokers fail."""
 
 
-def general(options: Mapping[str, str]) -> ReadOptions:
-    """For either kind of query; checks all that does not depend on which it is."""
+def for_either(options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options, with checks that apply to batch and streaming queries alike. Raises `ConfigError`."""
     check_names(options, CONNECTION | READING, use="reading", ignored=_IGNORED)
     given = {name.lower(): value for name, value in options.items()}
-    start = _limit(given, "starting", End.EARLIEST)
-    portions = _portions(given)
+    start = _bound(given, "starting", End.EARLIEST)
+    limits = _limits(given)
     return ReadOptions(
         connection=connection(given),
-        what=_what(given),
+        subscription=_subscription(given),
         start=start,
-        stop=_limit(given, "ending", End.LATEST),
-        portions=portions,
+        stop=_bound(given, "ending", End.LATEST),
+        limits=limits,
         isolation=_isolation(given),
-        on_lost=OnLost.ERROR if texts.truth(given, "failOnDataLoss", True) else OnLost.EARLIEST,
+        on_lost=OnLost.ERROR if parse.boolean(given, "failOnDataLoss", True) else OnLost.EARLIEST,
         fetching=_fetching(given),
         group=_group(given),
-        patience=texts.seconds_ms(
-            given, "kafkaConsumer.pollTimeoutMs", texts.duration(given, "retryTimeout", _FIVE_MINUTES)
+        retry_timeout=parse.seconds_from_ms(
+            given, "kafkaConsumer.pollTimeoutMs", parse.duration(given, "retryTimeout", _FIVE_MINUTES)
         ),
     )
 
 
 def for_batch(options: Mapping[str, str]) -> ReadOptions:
-    """For `spark.read`: everything between two places."""
-    wanted = general(options)
-    for limit, end, name in (
-        (wanted.start, End.LATEST, "startingOffsets"),
-        (wanted.stop, End.EARLIEST, "endingOffsets"),
+    """Parse the options of `spark.read`. Raises `ConfigError` for an option that a batch query cannot have."""
+    parsed = for_either(options)
+    for bound, end, name in (
+        (parsed.start, End.LATEST, "startingOffsets"),
+        (parsed.stop, End.EARLIEST, "endingOffsets"),
     ):
-        named = limit is end or (isinstance(limit, Places) and end in limit.offsets.values())
-        if named:
+        if bound is end or (isinstance(bound, FixedOffsets) and end in bound.offsets.values()):
             raise ConfigError(f"option {name} cannot be {end.name.lower()} for a batch query: nothing would be read")
-    _check_order(wanted.start, wanted.stop)
+    _check_order(parsed.start, parsed.stop)
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"):
-        if texts.given(options, name):
+        if parse.is_set(options, name):
             _log.warning("option %s is for streaming queries; a batch query reads everything at once", name)
-    if wanted.group is not None:
+    if parsed.group is not None:
         raise ConfigError("option commitGroup is for streaming queries: a batch query has no progress to publish")
-    return wanted
+    return parsed
 
 
 def for_stream(options: Mapping[str, str]) -> ReadOptions:
-    """For `spark.readStream`: from a place on, for ever."""
+    """Parse the options of `spark.readStream`. Raises `ConfigError` for an option that a stream cannot have."""
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-        if texts.given(options, name):
-            raise ConfigError(f"option {name} is for batch queries; to stop at the end there is now, use availableNow")
-    wanted = general(options)
+        if parse.is_set(options, name):
+            raise ConfigError(f"option {name} is for batch queries; to stop at the current end, use availableNow")
     lowered = {name.lower(): value for name, value in options.items()}
-    return ReadOptions(
-        **{name: getattr(wanted, name) for name in ReadOptions.__dataclass_fields__ if name != "start"},
-        start=_limit(lowered, "starting", End.LATEST),
-    )
+    # Unlike a batch query, a new stream starts at the end of the logs by default.
+    return replace(for_either(options), start=_bound(lowered, "starting", End.LATEST))
 
 
 def with_headers(options: Mapping[str, str]) -> bool:
-    """Whether the column `headers` is there when no schema is given."""
-    return texts.truth(options, "includeHeaders", False)
+    """Whether the default schema has the column `headers`."""
+    return parse.boolean(options, "includeHeaders", False)
 
 
-def _what(given: Mapping[str, str]) -> What:
+def _subscription(given: Mapping[str, str]) -> Subscription:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
     if len(named) != 1:
-        found = f"{' and '.join(named)} exclude each other" if named else "none is given"
-        raise ConfigError(
-            f"exactly one of the options subscribe, subscribePattern and assign says what to read; {found}"
-        )
+        problem = f"{' and '.join(named)} are mutually exclusive" if named else "none is given"
+        raise ConfigError(f"set exactly one of the options subscribe, subscribePattern and assign; {problem}")
     text = given[named[0].lower()].strip()
     match named[0]:
         case "subscribe":
@@ -196,7 +192,7 @@ def _what(given: Mapping[str, str]) -> What:
 def _topics(text: str) -> Topics:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError(f"option subscribe is {text!r}; accepted are names of topics, separated by commas")
+        raise ConfigError(f"option subscribe is {text!r}; accepted are topic names, separated by commas")
     return Topics(names)
 
 
@@ -204,7 +200,7 @@ def _pattern(text: str) -> Pattern:
     try:
         re.compile(text)
     except re.error as exc:
-        raise ConfigError(f"option subscribePattern is {text!r}, which is no regular expression: {exc}") from exc
+        raise ConfigError(f"option subscribePattern is {text!r}, not a valid regular expression: {exc}") from exc
     if not text:
         raise ConfigError("option subscribePattern is empty; accepted is a regular expression")
     return Pattern(text)
@@ -213,21 +209,21 @@ def _pattern(text: str) -> Pattern:
 def _assigned(text: str) -> Assigned:
     example = '{"clicks":[0,1]}'
     parsed = _json("assign", text, example)
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for topic, numbers in parsed.items():
         if not isinstance(numbers, list) or not all(map(_is_number, numbers)) or min(numbers, default=0) < 0:
             raise ConfigError(f"option assign is {text!r}; accepted is JSON such as {example}")
-        found += [TopicPartition(topic, number) for number in numbers]
-    if not found:
+        partitions += [TopicPartition(topic, number) for number in numbers]
+    if not partitions:
         raise ConfigError("option assign names no partition")
-    return Assigned(tuple(sorted(set(found))))
+    return Assigned(tuple(sorted(set(partitions))))
 
 
-def _limit(given: Mapping[str, str], side: str, default: End) -> Limit:
-    """A time for all wins over times by partition, and these over offsets, as in the connector."""
+def _bound(given: Mapping[str, str], side: str, default: End) -> Bound:
+    """The start or the end. One time for all wins over times by partition, and those over offsets (as in Spark)."""
     strategy = _strategy(given) if side == "starting" else NoMatch.LATEST
     name = f"{side}Timestamp"
-    time = texts.whole(given, name, lowest=0)
+    time = parse.integer(given, name, lowest=0)
     if time is not None:
         return Times(name, time, strategy)
     name = f"{side}OffsetsByTimestamp"
@@ -241,7 +237,7 @@ def _limit(given: Mapping[str, str], side: str, default: End) -> Limit:
         return End[text.upper()]
     offsets = _by_partition(name, text, '{"clicks":{"0":23,"1":-2}}, earliest and latest', lowest=_EARLIEST)
     ends = {end.value: end for end in End}
-    return Places(name, {at: ends.get(offset, offset) for at, offset in offsets.items()})
+    return FixedOffsets(name, {partition: ends.get(offset, offset) for partition, offset in offsets.items()})
 
 
 def _strategy(given: Mapping[str, str]) -> NoMatch:
@@ -255,17 +251,17 @@ def _strategy(given: Mapping[str, str]) -> NoMatch:
 
 def _by_partition(name: str, text: str, example: str, *, lowest: int) -> dict[TopicPartition, int]:
     parsed = _json(name, text, example)
-    found: dict[TopicPartition, int] = {}
+    by_partition: dict[TopicPartition, int] = {}
     for topic, numbers in parsed.items():
         if not isinstance(numbers, dict):
             raise ConfigError(f"option {name} is {text!r}; accepted is JSON such as {example}")
         for partition, number in numbers.items():
             if not str(partition).isdecimal() or not _is_number(number) or number < lowest:
                 raise ConfigError(
-                    f"option {name} has {partition!r}: {number!r} for {topic}; accepted is such as {example}"
+                    f"option {name} has {partition!r}: {number!r} for {topic}; accepted is JSON such as {example}"
                 )
-            found[TopicPartition(topic, int(partition))] = number
-    return found
+            by_partition[TopicPartition(topic, int(partition))] = number
+    return by_partition
 
 
 def _json(name: str, text: str, example: str) -> dict[str, object]:
@@ -282,20 +278,20 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _portions(given: Mapping[str, str]) -> Portions:
-    most, least = texts.whole(given, "maxOffsetsPerTrigger"), texts.whole(given, "minOffsetsPerTrigger")
+def _limits(given: Mapping[str, str]) -> BatchLimits:
+    most, least = parse.integer(given, "maxOffsetsPerTrigger"), parse.integer(given, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ConfigError(f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is {most}")
-    if least is None and texts.given(given, "maxTriggerDelay"):
+    if least is None and parse.is_set(given, "maxTriggerDelay"):
         _log.warning("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
-    return Portions(
+    return BatchLimits(
         max_records=most,
         min_records=least,
-        max_bytes=texts.size(given, "maxBytesPerTrigger"),
-        max_delay=texts.duration(given, "maxTriggerDelay", _FIFTEEN_MINUTES),
-        tasks_at_least=texts.whole(given, "minPartitions"),
-        task_records=texts.whole(given, "maxRecordsPerPartition"),
-        task_bytes=texts.size(given, "maxBytesPerPartition") or _TASK_BYTES,
+        max_bytes=parse.size(given, "maxBytesPerTrigger"),
+        max_delay=parse.duration(given, "maxTriggerDelay", _FIFTEEN_MINUTES),
+        min_tasks=parse.integer(given, "minPartitions"),
+        task_records=parse.integer(given, "maxRecordsPerPartition"),
+        task_bytes=parse.size(given, "maxBytesPerPartition") or _TASK_BYTES,
     )
 
 
@@ -310,20 +306,21 @@ def _isolation(given: Mapping[str, str]) -> Isolation:
 
 
 def _fetching(given: Mapping[str, str]) -> Fetching:
-    usual = Fetching()
+    default = Fetching()
     return Fetching(
-        request_bytes=_request_bytes(given) or usual.request_bytes,
-        min_bytes=texts.whole(given, "kafka.fetch.min.bytes") or usual.min_bytes,
-        max_wait=texts.seconds_ms(given, "kafka.fetch.max.wait.ms", usual.max_wait),
-        max_batch_bytes=texts.size(given, "maxBatchBytes") or usual.max_batch_bytes,
+        request_bytes=_request_bytes(given) or default.request_bytes,
+        min_bytes=parse.integer(given, "kafka.fetch.min.bytes") or default.min_bytes,
+        max_wait=parse.seconds_from_ms(given, "kafka.fetch.max.wait.ms", default.max_wait),
+        max_batch_bytes=parse.size(given, "maxBatchBytes") or default.max_batch_bytes,
     )
 
 
 def _request_bytes(given: Mapping[str, str]) -> int | None:
-    """A task reads one partition, so a limit for one is that of an answer. Java takes any, too small ones too."""
+    """The size of a fetch response. A task reads one partition, so the limit per partition applies as well."""
     names = ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")
-    found = [limit for name in names if (limit := texts.whole(given, name, lowest=0)) is not None]
-    return max(min(found), 1024) if found else None
+    limits = [limit for name in names if (limit := parse.integer(given, name, lowest=0)) is not None]
+    # Java accepts any number, even one that is useless as a request size.
+    return max(min(limits), 1024) if limits else None
 
 
 def _group(given: Mapping[str, str]) -> str | None:
@@ -333,24 +330,24 @@ def _group(given: Mapping[str, str]) -> str | None:
     return None if name is None else name.strip()
 
 
-def _check_order(start: Limit, stop: Limit) -> None:
-    """What the connector checks before it asks anybody: the same partitions, and no start after its stop."""
-    first = _mapped(start)
-    last = _mapped(stop)
+def _check_order(start: Bound, stop: Bound) -> None:
+    """Check that start and stop name the same partitions and that no start is after its stop, as the connector does."""
+    first = _by_partition_of(start)
+    last = _by_partition_of(stop)
     if first is None or last is None or type(start) is not type(stop):
         return
     if first.keys() != last.keys():
-        differing = ", ".join(str(at) for at in sorted(first.keys() ^ last.keys()))
+        differing = ", ".join(str(partition) for partition in sorted(first.keys() ^ last.keys()))
         raise ConfigError(f"start and end must name the same partitions; only one of them names {differing}")
-    for at, begin in first.items():
-        end = last[at]
+    for partition, begin in first.items():
+        end = last[partition]
         if isinstance(begin, int) and isinstance(end, int) and begin > end:
-            raise ConfigError(f"{at} would start at {begin}, after its end {end}")
+            raise ConfigError(f"{partition} would start at {begin}, after its end {end}")
 
 
-def _mapped(limit: Limit) -> Mapping[TopicPartition, int | End] | None:
-    match limit:
-        case Places(_, offsets):
+def _by_partition_of(bound: Bound) -> Mapping[TopicPartition, int | End] | None:
+    match bound:
+        case FixedOffsets(_, offsets):
             return offsets
         case Times(_, times) if isinstance(times, Mapping):
             return times

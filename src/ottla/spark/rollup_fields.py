@@ -1,7 +1,7 @@
-"""Where a roll-up finds things in records: parsing `json:user.id`, `header:site` and the like into Spark columns.
+"""Fields of a roll-up: turns `json:user.id`, `header:site` and the like into Spark columns.
 
-Texts come in, checked values go out, and from them the columns of one row for each record: its time, what it is
-grouped by, its numbers, and whether it could be read. Spark evaluates them; nothing runs here.
+Texts come in; checked values go out, and Spark columns made from them: the time of a record, its groups, its numbers,
+and whether it could be read. Spark evaluates the columns; nothing runs here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the customary name
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from ottla.errors import ConfigError
@@ -28,19 +28,19 @@ _DATE = r"^\d{4}-\d\d-\d\d$"
 
 @dataclass(frozen=True, slots=True)
 class FieldOf:
-    """A place in a record."""
+    """A field of a record."""
 
     kind: str
     path: str = ""
 
     @property
     def name(self) -> str:
-        """What it is called in results."""
+        """Its name in the results."""
         return re.sub(r"\W", "_", self.path) if self.path else self.kind
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Which columns of the source it needs."""
+        """The columns of the source that it needs."""
         return {
             "json": ("value",),
             "header": ("headers",),
@@ -49,27 +49,27 @@ class FieldOf:
         }.get(self.kind, (self.kind,))
 
     def text(self, parsed: Column | None) -> Column:
-        """As text; `parsed` has the fields of the JSON value that are in use."""
+        """The field as text. `parsed` has the used fields of the JSON value."""
         if self.kind == "json":
             assert parsed is not None
-            found = parsed
+            column = parsed
             for name in self.path.split("."):
-                found = found.getField(name)
-            return found
+                column = column.getField(name)
+            return column
         if self.kind == "header":
             matching = F.filter("headers", lambda header: header["key"] == F.lit(self.path))
             return F.try_element_at(matching, F.lit(-1))["value"].cast("string")
         return F.col(f"`{self.path}`" if self.kind == "column" else self.kind).cast("string")
 
     def moment(self, parsed: Column | None) -> Column:
-        """As a time."""
+        """The field as a timestamp; null if it cannot be read."""
         if self.kind == "record":
             return F.col("timestamp")
         return _moment(self.text(parsed))
 
 
 class Kind(Enum):
-    """What is added up."""
+    """The kind of an aggregate."""
 
     COUNT = "count"
     SUM = "sum"
@@ -80,19 +80,19 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of the result."""
+    """An aggregate: one number of the result."""
 
     kind: Kind
     field: FieldOf | None = None
 
     @property
     def name(self) -> str:
-        """What it is called in results."""
+        """Its name in the results."""
         return self.kind.value if self.field is None else f"{self.kind.value}_{self.field.name}"
 
     @property
     def is_number(self) -> bool:
-        """Whether it needs numbers, so that anything else cannot be read."""
+        """Whether it needs numbers. A record with anything else is unreadable."""
         return self.kind in (Kind.SUM, Kind.MIN, Kind.MAX)
 
     def over(self, column: str) -> Column:
@@ -111,32 +111,35 @@ class Measure:
 
 
 def field(text: str) -> FieldOf:
-    """`json:user.id` and the like."""
+    """Parse `json:user.id` and the like. Raises `ConfigError` for anything else."""
     if text in _OWN:
         return FieldOf(text)
     return _named(text, ACCEPTED)
 
 
 def time_field(text: str) -> FieldOf:
-    """The same for the time of an event: also `record`, the timestamp that Kafka has of it."""
+    """Parse the field of the event time; `record` is Kafka's timestamp. Raises `ConfigError` for anything else."""
     return FieldOf("record") if text == "record" else _named(text, ACCEPTED_TIMES)
 
 
 def measure(text: str) -> Measure:
-    """`count`, `sum(json:amount)`, `min(...)`, `max(...)`, `distinct(...)`."""
+    """Parse `count`, `sum(json:amount)`, `min(...)`, `max(...)` or `distinct(...)`. Raises `ConfigError` otherwise."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(.*?)\s*\))?\s*", text)
     kinds = {kind.value: kind for kind in Kind}
     if match is None or match[1] not in kinds or (match[1] == "count") != (not match[2]):
         raise ConfigError(
-            f"{text!r} is nothing to add up; accepted are count, sum(FIELD), min(FIELD), max(FIELD) and"
+            f"{text!r} is not a measure; accepted are count, sum(FIELD), min(FIELD), max(FIELD) and"
             f" distinct(FIELD), with FIELD one of {ACCEPTED}"
         )
     return Measure(kinds[match[1]], field(match[2]) if match[2] else None)
 
 
 def parsed_json(fields: Iterable[FieldOf]) -> Column | None:
-    """The JSON value with just these fields as texts; None when none of them is in JSON."""
-    paths = [one.path.split(".") for one in fields if one.kind == "json"]
+    """The JSON value with only these fields, as texts; None if no field is in JSON.
+
+    Raises `ConfigError` if a field is used both as a value and as an object.
+    """
+    paths = [field.path.split(".") for field in fields if field.kind == "json"]
     if not paths:
         return None
     inner = _struct(paths)
@@ -145,7 +148,7 @@ def parsed_json(fields: Iterable[FieldOf]) -> Column | None:
 
 
 def is_corrupt(parsed: Column) -> Column:
-    """Whether the value is no JSON object at all."""
+    """Whether the value is not a JSON object."""
     return parsed.isNull() | parsed.getField(_CORRUPT).isNotNull()
 
 
@@ -155,7 +158,7 @@ def _named(text: str, accepted: str) -> FieldOf:
         return FieldOf(kind, path)
     if kind == "json" and _PATH.fullmatch(path):
         return FieldOf(kind, path)
-    raise ConfigError(f"{text!r} is no place in a record; accepted are {accepted}")
+    raise ConfigError(f"{text!r} is not a field of a record; accepted are {accepted}")
 
 
 def _struct(paths: Sequence[Sequence[str]]) -> StructType:
@@ -173,9 +176,9 @@ def _struct(paths: Sequence[Sequence[str]]) -> StructType:
 
 
 def _moment(text: Column) -> Column:
-    """The time that a text stands for: ISO 8601, without a zone in UTC, or a number since 1970.
+    """The time that a text means: ISO 8601 (UTC if it has no zone), or a number since 1970.
 
-    The size of a number tells whether it counts seconds, milliseconds, microseconds or nanoseconds.
+    The size of the number decides whether it is in seconds, milliseconds, microseconds or nanoseconds.
     """
     number = text.try_cast("double")
     micros = (

@@ -1,8 +1,8 @@
-"""Roll-ups: counts, sums, extremes and distinct estimates in windows of time, by Spark's stateful operators.
+"""Roll-ups: counts, sums, minima, maxima and distinct estimates in time windows, by Spark's stateful operators.
 
-A topic (or a streaming DataFrame with the same columns) comes in; one small record for each window and group goes out,
-to a topic through the exactly-once sink or to Parquet files. Records that cannot be read and data that comes too late
-are counted and told, never just left out.
+A topic (or a streaming DataFrame with the same columns) comes in; one small record per window and group goes out, to a
+topic through the exactly-once sink or to Parquet files. Unreadable and late records are counted and reported, never
+dropped silently.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from operator import or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the customary name
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.errors import ConfigError
-from ottla.spark.names import CONNECTION
-from ottla.spark.rollup_fields import FieldOf, Measure, field, is_corrupt, measure, parsed_json, time_field
+from ottla.spark import rollup_fields
+from ottla.spark.option_names import CONNECTION
+from ottla.spark.rollup_fields import FieldOf, Measure, is_corrupt, parsed_json, time_field
 from ottla.spark.sink_options import SINK_OPTIONS
 
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -40,12 +41,12 @@ _COLUMN_TYPES = {
 _FOR_SINK = {name.lower() for name in SINK_OPTIONS}
 _FOR_BOTH = {name.lower() for name in CONNECTION}
 Decode = Callable[[DataFrame], DataFrame]
-"""For formats other than JSON: adds columns to the source's rows, which are then named as `column:NAME`."""
+"""For formats other than JSON: a function that adds columns, which fields then name as `column:NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """What is added up, checked: `Rollup.of(...)` makes one from texts."""
+    """What to aggregate, checked. `Rollup.of(...)` makes one from texts."""
 
     window: str
     slide: str | None
@@ -65,71 +66,75 @@ class Rollup:
         by: Sequence[str] = (),
         measures: Sequence[str] = ("count",),
     ) -> Rollup:
-        """From texts such as `window="1m"`, `by=["json:user"]`, `measures=["count", "sum(json:amount)"]`."""
-        found = cls(
+        """From texts such as `window="1m"`, `by=["json:user"]`, `measures=["count", "sum(json:amount)"]`.
+
+        Raises `ConfigError` for a text that is not accepted, or if two results would have the same name.
+        """
+        made = cls(
             window=interval("window", window),
             slide=None if slide is None else interval("slide", slide),
             event_time=time_field(event_time),
             watermark=interval("watermark", watermark),
-            by=tuple(field(one) for one in by),
-            measures=tuple(measure(one) for one in measures),
+            by=tuple(map(rollup_fields.field, by)),
+            measures=tuple(map(rollup_fields.measure, measures)),
         )
-        names = ["window_start", "window_end", *found.names]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ConfigError(f"the results would have {', '.join(twice)} twice")
-        if not found.measures:
-            raise ConfigError("nothing is added up: give at least count")
-        return found
+        names = ["window_start", "window_end", *made.names]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ConfigError(f"the results would have {', '.join(repeated)} twice")
+        if not made.measures:
+            raise ConfigError("no measures: give at least count")
+        return made
 
     @property
     def names(self) -> list[str]:
-        """The columns of the results, after the window's."""
-        return [*(one.name for one in self.by), *(one.name for one in self.measures)]
+        """The columns of the results, without those of the window."""
+        return [*(group.name for group in self.by), *(measure.name for measure in self.measures)]
 
     @property
     def fields(self) -> list[FieldOf]:
-        """Every place in a record that is looked at."""
-        return [self.event_time, *self.by, *(one.field for one in self.measures if one.field is not None)]
+        """Every field of a record that is read."""
+        measured = (measure.field for measure in self.measures if measure.field is not None)
+        return [self.event_time, *self.by, *measured]
 
     @property
     def source_schema(self) -> str:
-        """The columns of the source that are needed; the others are not decoded."""
-        needed = {name for one in self.fields for name in one.columns} or {"timestamp"}
+        """The columns that the source has to read; others are not decoded."""
+        needed = {name for field in self.fields for name in field.columns} or {"timestamp"}
         return ", ".join(f"{name} {kind}" for name, kind in _COLUMN_TYPES.items() if name in needed)
 
     def over(self, records: DataFrame) -> DataFrame:
-        """The results, for a stream or for rows at rest: window_start, window_end, groups, measures."""
+        """The results: window_start, window_end, groups, measures. `records` may be a stream or a static DataFrame."""
         rows = self._rows(records)
         readable = rows.where(~F.col("_unreadable")).withWatermark("_time", self.watermark)
         slide = (self.slide,) if self.slide is not None else ()
-        groups = [F.col(f"_by{number}").alias(one.name) for number, one in enumerate(self.by)]
-        sums = [one.over(f"_of{number}").alias(one.name) for number, one in enumerate(self.measures)]
-        made = readable.groupBy(F.window("_time", self.window, *slide).alias("_window"), *groups).agg(*sums)
+        groups = [F.col(f"_by{number}").alias(group.name) for number, group in enumerate(self.by)]
+        sums = [measure.over(f"_of{number}").alias(measure.name) for number, measure in enumerate(self.measures)]
+        aggregated = readable.groupBy(F.window("_time", self.window, *slide).alias("_window"), *groups).agg(*sums)
         start, end = F.col("_window.start").alias("window_start"), F.col("_window.end").alias("window_end")
-        return made.select(start, end, *(F.col(f"`{name}`") for name in self.names))
+        return aggregated.select(start, end, *(F.col(f"`{name}`") for name in self.names))
 
     def _rows(self, records: DataFrame) -> DataFrame:
-        """One row for each record, with what of it counts, under names of our own."""
+        """One row per record with the columns that matter, under our own names."""
         parsed = parsed_json(self.fields)
         staged = records if parsed is None else records.withColumn("_json", parsed)
         json = None if parsed is None else F.col("_json")
         columns = [self.event_time.moment(json).alias("_time")]
-        columns += [one.text(json).alias(f"_by{number}") for number, one in enumerate(self.by)]
-        bad: list[Column] = [F.col("_time").isNull()]
+        columns += [group.text(json).alias(f"_by{number}") for number, group in enumerate(self.by)]
+        unreadable: list[Column] = [F.col("_time").isNull()]
         texts: list[Column] = []
-        for number, one in enumerate(self.measures):
-            if one.field is None:
+        for number, measure in enumerate(self.measures):
+            if measure.field is None:
                 continue
-            text = one.field.text(json)
-            texts.append((text.try_cast("double") if one.is_number else text).alias(f"_of{number}"))
-            if one.is_number:
-                bad.append(F.col(f"_given{number}") & F.col(f"_of{number}").isNull())
+            text = measure.field.text(json)
+            texts.append((text.try_cast("double") if measure.is_number else text).alias(f"_of{number}"))
+            if measure.is_number:
+                unreadable.append(F.col(f"_given{number}") & F.col(f"_of{number}").isNull())
                 texts.append(text.isNotNull().alias(f"_given{number}"))
         if json is not None:
             columns.append(is_corrupt(json).alias("_corrupt"))
-            bad.append(F.col("_corrupt"))
-        rows = staged.select(*columns, *texts).withColumn("_unreadable", reduce(or_, bad))
+            unreadable.append(F.col("_corrupt"))
+        rows = staged.select(*columns, *texts).withColumn("_unreadable", reduce(or_, unreadable))
         if not records.isStreaming:
             return rows
         return rows.observe(
@@ -141,13 +146,13 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What happened to records."""
+    """How many records were read, and what became of them."""
 
     records: int = 0
     unreadable: int = 0
-    """No JSON object, no time, or no number where one is needed."""
+    """Records without a JSON object, a time, or a number that a measure needs."""
     late: int = 0
-    """Older than the watermark. Spark counts a window and group of a task once, however many records it drops."""
+    """Older than the watermark. Spark counts one per task, window and group, however many records it drops."""
     results: int = 0
 
     def __add__(self, other: Counts) -> Counts:
@@ -160,14 +165,14 @@ class Counts:
 
 
 def counts_of(progress: Mapping[str, Any]) -> Counts:
-    """Of one batch, from its progress."""
+    """The counts of one batch, from its progress report."""
     observed = progress.get("observedMetrics") or {}
     read, made = observed.get(_READ), observed.get(_MADE)
     operators = progress.get("stateOperators") or []
     return Counts(
         records=0 if read is None else read["records"] or 0,
         unreadable=0 if read is None else read["unreadable"] or 0,
-        late=sum(one["numRowsDroppedByWatermark"] for one in operators),
+        late=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
         results=0 if made is None else made["results"] or 0,
     )
 
@@ -184,19 +189,21 @@ def rollup(
     decode: Decode | None = None,
     follow: str | None = None,
 ) -> StreamingQuery:
-    """Starts the query. `source` is one or more topics, with `options` of the source and sink (`kafka.*` and such), or
-    a streaming DataFrame; `to` is a topic, or a folder if it has a slash. It ends where the topics end now, unless
-    `follow` says how often to look for more ("10s").
+    """Start the query. Raises `ConfigError` for a wrong mode, interval or option.
 
-    In mode `append` a window is told once, when the watermark has passed its end; in `update` after every batch that
-    changed it, for topics only.
+    `source` is one or more topics, with `options` for source and sink (`kafka.*` and the like), or a streaming
+    DataFrame. `to` is a topic, or a folder if it has a slash. The query ends where the topics end now; with `follow`
+    ("10s") it continues and looks for more that often.
+
+    In mode `append` it emits each window once, when the watermark has passed its end. In mode `update`, for topics
+    only, it emits a window after every batch that changed it.
     """
     if mode not in _MODES:
         raise ConfigError(f"mode is {mode!r}; accepted are {' and '.join(_MODES)}")
     if is_folder(to) and mode == "update":
-        raise ConfigError("files cannot be changed afterwards: mode update is for topics")
+        raise ConfigError("files cannot be updated: mode update is for topics")
     given = dict(options or {})
-    # What a function of the user's looks at is not known: it gets every column.
+    # A user's function may look at any column, so it gets all of them.
     schema = (
         what.source_schema if decode is None else ", ".join(f"{name} {kind}" for name, kind in _COLUMN_TYPES.items())
     )
@@ -210,18 +217,18 @@ def rollup(
     else:
         writer = _to_topic_by_batches(counted, what, to, given, checkpoint)
     writer = writer.option("checkpointLocation", checkpoint).outputMode(mode)
-    pace = {"availableNow": True} if follow is None else {"processingTime": interval("follow", follow)}
-    query: StreamingQuery = writer.trigger(**pace).start()
+    trigger = {"availableNow": True} if follow is None else {"processingTime": interval("follow", follow)}
+    query: StreamingQuery = writer.trigger(**trigger).start()
     return query
 
 
 def is_folder(to: str) -> bool:
-    """Whether results go to files: no topic has a slash in its name."""
+    """Whether results go to files: topic names have no slash."""
     return "/" in to
 
 
 def interval(name: str, text: str) -> str:
-    """`90s`, `1m`, `2h`, `1d`, or in Spark's words, as Spark has them."""
+    """Turn `90s`, `1m`, `2h`, `1d` into Spark's form, which is accepted as well. Raises `ConfigError` otherwise."""
     match = _DURATION.fullmatch(text)
     if match is not None and int(match[1]):
         return f"{int(match[1])} {_UNITS[match[2]]}"
@@ -231,8 +238,8 @@ def interval(name: str, text: str) -> str:
 
 
 def as_records(results: DataFrame, what: Rollup) -> DataFrame:
-    """Results as rows of the sink: the groups as the key, everything as a JSON object in the value."""
-    groups = [one.name for one in what.by]
+    """The results as rows for the sink: groups as the key, everything as a JSON object in the value."""
+    groups = [group.name for group in what.by]
     fields = [_utc("window_start"), _utc("window_end"), *(F.col(f"`{name}`") for name in what.names)]
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).alias("value")
     if not groups:
@@ -249,34 +256,38 @@ def _topics(spark: SparkSession, source: str | Sequence[str], options: Mapping[s
     reading = {"startingOffsets": "earliest", "subscribe": ",".join(names), **options}
     if "headers" in schema:
         reading["includeHeaders"] = "true"
-    mine = {name: value for name, value in reading.items() if name.lower() not in _FOR_SINK}
-    return spark.readStream.format("ottla").options(**mine).schema(schema).load()
+    source_options = {name: value for name, value in reading.items() if name.lower() not in _FOR_SINK}
+    return spark.readStream.format("ottla").options(**source_options).schema(schema).load()
 
 
 def _to_topic(results: DataFrame, what: Rollup, topic: str, options: Mapping[str, str]) -> Any:
-    mine = {name: value for name, value in options.items() if name.lower() in _FOR_SINK | _FOR_BOTH}
-    return as_records(results, what).writeStream.format("ottla").options(**mine).option("topic", topic)
+    return (
+        as_records(results, what).writeStream.format("ottla").options(**_sink_options(options)).option("topic", topic)
+    )
 
 
 def _to_topic_by_batches(
     results: DataFrame, what: Rollup, topic: str, options: Mapping[str, str], checkpoint: str
 ) -> Any:
-    """Spark takes no Python sink in mode update, but foreachBatch; a commit log makes that exactly once as well."""
-    mine = {name: value for name, value in options.items() if name.lower() in _FOR_SINK | _FOR_BOTH}
+    """Write with foreachBatch: Spark takes no Python sink in mode update. A commit log makes it exactly once, too."""
     log = {"commitLog": f"{checkpoint.rstrip('/')}/ottla-sink"}
-    given = {**log, **mine, "topic": topic}
+    sink_options = {**log, **_sink_options(options), "topic": topic}
 
-    def put(batch: DataFrame, number: int) -> None:
-        as_records(batch, what).write.format("ottla").options(**given).mode("append").save()
+    def write_batch(batch: DataFrame, number: int) -> None:
+        as_records(batch, what).write.format("ottla").options(**sink_options).mode("append").save()
 
-    return results.writeStream.foreachBatch(put)
+    return results.writeStream.foreachBatch(write_batch)
+
+
+def _sink_options(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name.lower() in _FOR_SINK | _FOR_BOTH}
 
 
 def _to_files(results: DataFrame, path: str) -> Any:
     folder = path.rstrip("/")
 
-    def put(batch: DataFrame, number: int) -> None:
-        # A folder for each batch, replaced as a whole: a batch that Spark runs again leaves the same files.
+    def write_batch(batch: DataFrame, number: int) -> None:
+        # One folder per batch, replaced as a whole: a batch that Spark repeats leaves the same files.
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         rows = batch.persist()
         try:
@@ -285,9 +296,9 @@ def _to_files(results: DataFrame, path: str) -> Any:
         finally:
             rows.unpersist()
 
-    return results.writeStream.foreachBatch(put)
+    return results.writeStream.foreachBatch(write_batch)
 
 
 def _utc(name: str) -> Column:
-    """A time as text in UTC, whatever zone the session has."""
+    """A time as text in UTC, whatever the session's time zone."""
     return F.date_format(F.to_utc_timestamp(name, F.current_timezone()), _ISO).alias(name)

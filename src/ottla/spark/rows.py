@@ -1,7 +1,7 @@
-"""The rows that the sink takes: which columns a DataFrame must have, and what of them goes to the producer.
+"""The rows that the sink writes: which columns a DataFrame must have, and what the producer gets.
 
-A Spark schema comes in and is checked once, on the driver, by the rules of Spark's own Kafka connector; Arrow batches
-come in afterwards, in the tasks, and tables for `Producer.send_table` go out. Nothing here connects.
+On the driver a Spark schema comes in and is checked once, by the rules of Spark's own Kafka connector. In the tasks
+Arrow batches come in and tables for `Producer.send_table` go out. This module never connects.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ _EXPECTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Which columns are written, and to which topic: `None` for the one that each row names."""
+class RowFormat:
+    """The columns that are written, and the topic: None if each row names its own."""
 
     columns: tuple[str, ...]
     topic: str | None
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        """The rows as the producer takes them."""
+        """The rows as the producer takes them. Raises `InputError` if a row needs a topic and has none."""
         table = pa.Table.from_batches([batch]).select(list(self.columns))
         if self.topic is None and table.column("topic").null_count:
             raise InputError(
                 f"{table.column('topic').null_count} rows have no topic (column topic is null): set the option topic,"
                 " or fill the column"
             )
-        return _timed(table) if "timestamp" in self.columns else table
+        return _with_timestamps(table) if "timestamp" in self.columns else table
 
 
-def shape_of(schema: StructType, topic: str | None) -> Shape:
-    """What of these columns is written; ConfigError for a column that is missing or has the wrong type.
+def row_format(schema: StructType, topic: str | None) -> RowFormat:
+    """Which columns to write. Raises `ConfigError` if one is missing or has the wrong type.
 
-    Columns with other names are left out, as the connector does. A topic given as an option wins over the column.
+    Columns with other names are ignored, as in the connector. The option `topic` wins over the column.
     """
     types = {field.name: field.dataType for field in schema.fields}
     if "value" not in types:
@@ -73,17 +73,17 @@ def shape_of(schema: StructType, topic: str | None) -> Shape:
                 f"column {name} has type {types[name].simpleString()}; it must be {_EXPECTED[name]}:"
                 " cast, rename or drop it"
             )
-    return Shape(tuple(used), topic)
+    return RowFormat(tuple(used), topic)
 
 
 def fingerprint(table: pa.Table, topic: str | None) -> Fingerprint:
-    """The fingerprint of a table's records, as a reader of the topic will find it."""
-    found = (columns(rows)[0] for _, rows in by_topic(topic, table))
-    return sum(map(fingerprint_of, found), Fingerprint())
+    """The fingerprint of a table's records, equal to what a reader of the topic will compute."""
+    by_topics = (columns(rows)[0] for _, rows in by_topic(topic, table))
+    return sum(map(fingerprint_of, by_topics), Fingerprint())
 
 
-def _timed(table: pa.Table) -> pa.Table:
-    """Rows without a time get that of now, as if there was no such column."""
+def _with_timestamps(table: pa.Table) -> pa.Table:
+    """The table with the current time in rows that have none."""
     column = table.column("timestamp")
     if not column.null_count:
         return table

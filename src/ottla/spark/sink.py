@@ -1,8 +1,8 @@
 """The writers behind `df.write.format("ottla")` and `df.writeStream.format("ottla")`.
 
-Options and a schema come in on the driver and are checked there; tasks write their rows through a producer of their
-own and hand back what they wrote; the driver ends it. What is on disk and what brokers are told is decided in
-`sink_log` and `twophase`; here is only who does what, and when.
+Options and a schema come in on the driver and are checked there. Tasks write their rows through their own producers and
+return what they wrote; the driver ends their transactions. This module says who does what, and when. `sink_log` knows
+what is on disk, `two_phase` talks to the brokers.
 """
 
 from __future__ import annotations
@@ -22,116 +22,136 @@ from ottla.model import Fingerprint
 from ottla.net import Cluster
 from ottla.net.cluster import Refresh
 from ottla.spark import two_phase
-from ottla.spark.idle_workers import silence_this
-from ottla.spark.rows import Shape, fingerprint, shape_of
-from ottla.spark.sink_log import AlreadyRecorded, AnotherUse, CommitLog, Record, Standing, check_target
+from ottla.spark.idle_workers import silence_this_worker
+from ottla.spark.rows import RowFormat, fingerprint, row_format
+from ottla.spark.sink_log import AlreadyRecorded, BatchRecord, CommitLog, LogState, WrongCommitLog, check_target
 from ottla.spark.sink_options import (
     SESSION_CHECKPOINTS,
     Guarantee,
     SinkSettings,
     batch_settings,
-    of_session,
+    session_commit_log,
     stream_settings,
 )
-from ottla.spark.sink_task import Output, ProvenOutput, check_again, own_id, place, setting, streaming_place, write_rows
+from ottla.spark.sink_task import (
+    FingerprintedOutput,
+    TaskOutput,
+    attempt_id,
+    check_same_rows,
+    query_and_batch,
+    session_setting,
+    task_and_attempt,
+    write_rows,
+)
+from ottla.spark.transactional_ids import id_scheme
 from ottla.spark.two_phase import Fate, TaskShare
 from ottla.spark.wording import in_options
-from ottla.spark.write_runs import naming
 
 _log = logging.getLogger(__name__)
 
-silence_this()
+silence_this_worker()
+
+Messages = Sequence[WriterCommitMessage | None]
+"""One for each task; None for a task that failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
-    """What a task tells the driver: its share, or when that was written before, what it would have written."""
+class TaskResult(WriterCommitMessage):
+    """What a task reports to the driver: what it wrote, or what it would have written if a run before it had not."""
 
     share: TaskShare | None
     query: str = ""
     batch: int = -1
     repeated: Fingerprint = field(default_factory=Fingerprint)
+    """The rows that were not written, because they are in the topic already."""
     commit_log: Path | None = None
-    """Where the driver finds the log, as the task has found it."""
+    """Where the task found the commit log; the driver may not know."""
 
 
 def batch_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool = False
 ) -> BatchWriter | ForeachBatchWriter:
-    """For one `df.write`: everything is checked, nothing written.
+    """The writer for one `df.write`. With a commit log, it is one within `foreachBatch`, exactly once like a stream.
 
-    With a commit log it is one within `foreachBatch`, and exactly once as a streaming write is.
+    Raises `ConfigError` for wrong options, columns or an unknown topic. Writes nothing yet.
     """
     if overwrite:
-        raise ConfigError("a topic cannot be overwritten: use mode('append'); to begin anew, delete the topic first")
+        raise ConfigError("a topic cannot be overwritten: use mode('append'); to start over, delete the topic first")
     settings = batch_settings(options)
-    shape = shape_of(schema, settings.topic)
+    rows = row_format(schema, settings.topic)
     _check_topic_exists(settings)
     if settings.commit_log is not None:
-        return ForeachBatchWriter(StreamWriter(settings, shape, _standings(settings)))
-    ids = naming(settings.name)
+        return ForeachBatchWriter(StreamWriter(settings, rows, _log_states(settings)))
+    ids = id_scheme(settings.name)
     if settings.guarantee is Guarantee.EXACTLY_ONCE:
+        # What a killed write left open blocks readers of committed data until its timeout.
         with settings.connection.cluster() as cluster:
             two_phase.sweep(cluster, ids.scope, which=ids.is_over)
-    return BatchWriter(settings, shape, ids.prefix)
+    return BatchWriter(settings, rows, ids.prefix)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool = False) -> StreamWriter:
-    """For one batch of a streaming query. Finishes what a driver that died has left recorded.
+    """The writer for one batch of a streaming query. First finishes what a dead driver left recorded.
 
-    Spark calls it before the tasks of every batch, and again in another process before `commit` or `abort`.
+    Spark calls this before the tasks of every batch, and again in another process before `commit` or `abort`. Raises
+    `ConfigError` for wrong options, columns or an unknown topic, and `CommitLogFailed` if the log cannot be read.
     """
     if overwrite:
         raise ConfigError("outputMode complete would overwrite the topic: use append, or foreachBatch with commitLog")
     settings = stream_settings(options)
-    shape = shape_of(schema, settings.topic)
-    standings = _standings(settings)
-    if not standings:
+    rows = row_format(schema, settings.topic)
+    states = _log_states(settings)
+    if not states:
         _check_topic_exists(settings)
-    return StreamWriter(settings, shape, standings)
+    return StreamWriter(settings, rows, states)
 
 
-def _standings(settings: SinkSettings) -> dict[str, Standing]:
-    """How far each query of the commit log is, after ending what can be ended."""
+def _log_states(settings: SinkSettings) -> dict[str, LogState]:
+    """The state of each query in the commit log, after ending what can be ended."""
     folder = settings.commit_log
     if folder is None:
         return {}
-    with settings.connection.cluster() as cluster:  # connects only where there is something to end
+    with settings.connection.cluster() as cluster:  # connects only if there is something to end
         return {query: settle(cluster, CommitLog(folder, query)) for query in CommitLog.queries(folder)}
 
 
-def settle(cluster: Cluster, log: CommitLog) -> Standing:
-    """Ends a recorded list, if there is one that is not ended; tells how far the query is then."""
-    standing = log.standing()
-    record = standing.record
+def settle(cluster: Cluster, log: CommitLog) -> LogState:
+    """End the recorded transactions that are not ended yet; returns the state after that.
+
+    Raises `CommitLogFailed` if the log cannot be read or written, and the cluster client's errors.
+    """
+    state = log.state()
+    record = state.record
     if record is None or record.is_settled or record.cluster != _cluster_id(cluster):
-        return standing
+        return state
     shares = two_phase.commit_all(cluster, record.shares)
     if all(share.fate is Fate.ENDED for share in shares):
         log.finish(record)
-        return log.standing()
+        return log.state()
     if all(share.fate is Fate.LOST for share in shares if share.prepared is not None):
-        _log.warning("batch %d of query %s: every transaction was lost; it is written anew", record.batch, log.query)
+        _log.warning(
+            "batch %d of query %s: every transaction was lost; the batch is written again", record.batch, log.query
+        )
         return log.forget(record)
-    return replace(standing, record=log.replace(record, shares))
+    return replace(state, record=log.replace(record, shares))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Tasks prepare transactions; the driver commits all of them, or aborts all."""
+    """A batch write: tasks prepare transactions; the driver commits all of them, or aborts all."""
 
-    def __init__(self, settings: SinkSettings, shape: Shape, prefix: str) -> None:
+    def __init__(self, settings: SinkSettings, rows: RowFormat, prefix: str) -> None:
         self._settings = settings
-        self._shape = shape
+        self._rows = rows
         self._prefix = prefix
 
     @in_options()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
-        return Written(write_rows(Output(self._settings, self._shape, own_id(self._prefix)), iterator))
+        """In a task: write its rows. Raises what `write_rows` raises."""
+        return TaskResult(write_rows(TaskOutput(self._settings, self._rows, attempt_id(self._prefix)), iterator))
 
     @in_options()
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when every task is through."""
+    def commit(self, messages: Messages) -> None:
+        """On the driver, after all tasks: commit. Raises `TransactionFailed` if a transaction was lost."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
         shares = _shares(messages)
@@ -141,14 +161,14 @@ class BatchWriter(DataSourceArrowWriter):
             two_phase.sweep(cluster, self._prefix)
         if lost:
             raise TransactionFailed(
-                f"what tasks {', '.join(map(str, lost))} wrote was lost while the others were committed: their"
-                f" transactions ended by timeout at the last moment. {len(shares) - len(lost)} of {len(shares)} tasks"
-                " are in the topic; raise kafka.transaction.timeout.ms"
+                f"the transactions of tasks {', '.join(map(str, lost))} timed out while the others were committed, and"
+                f" their rows are lost. {len(shares) - len(lost)} of {len(shares)} tasks are in the topic; raise"
+                " kafka.transaction.timeout.ms"
             )
 
     @in_options()
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when a task has failed for good."""
+    def abort(self, messages: Messages) -> None:
+        """On the driver, after a task failed for good: abort."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
         with self._settings.connection.cluster() as cluster:
@@ -157,151 +177,165 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """As `BatchWriter`, and before anything is committed, the list is on disk: so each batch is there exactly once."""
+    """Like `BatchWriter`, but the list of transactions is on disk before any of them is committed.
 
-    def __init__(self, settings: SinkSettings, shape: Shape, standings: Mapping[str, Standing]) -> None:
+    So each batch is written exactly once, wherever the driver dies.
+    """
+
+    def __init__(self, settings: SinkSettings, rows: RowFormat, states: Mapping[str, LogState]) -> None:
         self._settings = settings
-        self._shape = shape
-        self._standings = standings
+        self._rows = rows
+        self._states = states
 
     @in_options()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task. What a driver before this one has recorded is not written again."""
-        query, batch = streaming_place()
-        settings, standing = self._stands(query)
-        if standing is not None:
-            assert settings.commit_log is not None
-            check_target(settings.commit_log / query, standing.target, settings.target)
-        due = _due(standing, batch, place()[0])
-        told = Written(None, query, batch, commit_log=settings.commit_log)
-        if not due.write:
-            before = None if settings.skip_repeated else due.expected
-            return replace(told, repeated=_look_at(iterator, self._shape, before))
-        output = ProvenOutput(settings, self._shape, own_id(prefix(settings, query)))
-        return replace(told, share=write_rows(output, iterator, again=due.expected))
+        """In a task: write its rows, unless an earlier driver has recorded them.
 
-    def _stands(self, query: str) -> tuple[SinkSettings, Standing | None]:
-        """How far the query is. Where the log is may be known to tasks only; ending a list twice does no harm."""
+        Raises `WrongCommitLog` if the log is for another target, `TransactionFailed` if the batch does not follow the
+        log or the task has other rows than before, and what `write_rows` raises.
+        """
+        query, batch = query_and_batch()
+        settings, state = self._state_of(query)
+        if state is not None:
+            assert settings.commit_log is not None
+            check_target(settings.commit_log / query, state.target, settings.target)
+        due = _due(state, batch, task_and_attempt()[0])
+        result = TaskResult(None, query, batch, commit_log=settings.commit_log)
+        if not due.write:
+            before = None if settings.skip_repeated else due.before
+            return replace(result, repeated=_compare(iterator, self._rows, before))
+        output = FingerprintedOutput(settings, self._rows, attempt_id(prefix(settings, query)))
+        return replace(result, share=write_rows(output, iterator, before=due.before))
+
+    def _state_of(self, query: str) -> tuple[SinkSettings, LogState | None]:
+        """The settings with the commit log, and the state of the query.
+
+        Only tasks see the session's checkpoint location, so each task may end the recorded list; doing it twice is
+        harmless.
+        """
         settings = self._settings
         if settings.commit_log is not None or settings.guarantee is Guarantee.AT_LEAST_ONCE:
-            return settings, self._standings.get(query)
-        folder = of_session(setting(SESSION_CHECKPOINTS))
+            return settings, self._states.get(query)
+        folder = session_commit_log(session_setting(SESSION_CHECKPOINTS))
         log = CommitLog(folder, query)
-        placed = replace(settings, commit_log=folder)
+        located = replace(settings, commit_log=folder)
         try:
-            with settings.connection.cluster() as cluster:  # connects only where there is something to end
-                return placed, settle(cluster, log)
+            with settings.connection.cluster() as cluster:  # connects only if there is something to end
+                return located, settle(cluster, log)
         except AlreadyRecorded:  # by another task of the batch
-            return placed, log.standing()
+            return located, log.state()
 
     @in_options()
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """On the driver, when every task is through: records the list, ends it, marks the batch as written."""
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  # Spark's name
+        """On the driver, after all tasks: record the transactions, end them, mark the batch as written.
+
+        Raises `TransactionFailed` if transactions were lost, `WrongCommitLog` if the log is for another target or the
+        batch was written with other records, and `AlreadyRecorded` if another driver recorded the batch.
+        """
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
-        settings, query, log = self._told(messages)
+        settings, query, log = self._located(messages)
         shares = _shares(messages)
         with settings.connection.cluster() as cluster:
             try:
                 self._record(cluster, log, batchId, shares, messages)
-            except (AlreadyRecorded, AnotherUse, TransactionFailed):
+            except (AlreadyRecorded, WrongCommitLog, TransactionFailed):
                 two_phase.abort_all(cluster, shares)
                 raise
-            standing = settle(cluster, log)
-            two_phase.sweep(cluster, prefix(settings, query), spare=_recorded(standing))
-        if standing.done < batchId:
+            state = settle(cluster, log)
+            two_phase.sweep(cluster, prefix(settings, query), spare=_recorded_ids(state))
+        if state.done < batchId:
             raise TransactionFailed(
                 f"batch {batchId}: transactions were lost after the batch was recorded, by their timeout or because"
                 " another run took over: restart the query, it writes again what is missing"
             )
 
     @in_options()
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """On the driver, after a failure. A list that is on disk stays: the batch counts as written."""
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803  # Spark's name
+        """On the driver, after a failure: abort. A list that is on disk stays: that batch counts as written."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE or not any(messages):
             return
-        settings, query, log = self._told(messages)
-        named = _recorded(log.standing())
-        loose = [one for one in _shares(messages) if one.prepared and one.prepared.transactional_id not in named]
+        settings, query, log = self._located(messages)
+        recorded = _recorded_ids(log.state())
+        unrecorded = [
+            share for share in _shares(messages) if share.prepared and share.prepared.transactional_id not in recorded
+        ]
         with settings.connection.cluster() as cluster:
-            two_phase.abort_all(cluster, loose)
-            two_phase.sweep(cluster, prefix(settings, query), spare=named)
+            two_phase.abort_all(cluster, unrecorded)
+            two_phase.sweep(cluster, prefix(settings, query), spare=recorded)
 
-    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkSettings, str, CommitLog]:
-        told = next(message for message in messages if isinstance(message, Written))
-        assert told.commit_log is not None
-        return replace(self._settings, commit_log=told.commit_log), told.query, CommitLog(told.commit_log, told.query)
+    def _located(self, messages: Messages) -> tuple[SinkSettings, str, CommitLog]:
+        """The settings with the commit log that the tasks found, the query, and its log."""
+        result = next(message for message in messages if isinstance(message, TaskResult))
+        assert result.commit_log is not None
+        settings = replace(self._settings, commit_log=result.commit_log)
+        return settings, result.query, CommitLog(result.commit_log, result.query)
 
     def _record(
-        self,
-        cluster: Cluster,
-        log: CommitLog,
-        batch: int,
-        shares: Sequence[TaskShare],
-        messages: Sequence[WriterCommitMessage | None],
+        self, cluster: Cluster, log: CommitLog, batch: int, shares: Sequence[TaskShare], messages: Messages
     ) -> None:
         log.claim(self._settings.target)
-        standing = log.standing()
-        if batch <= standing.done:
-            two_phase.abort_all(cluster, shares)  # none, unless another driver was faster
+        state = log.state()
+        if batch <= state.done:
+            two_phase.abort_all(cluster, shares)  # there are none, unless another driver was faster
             if not self._settings.skip_repeated:
-                _check_repeated(log, standing, batch, _content(messages))
+                _check_repeated(log, state, batch, _content(messages))
             return
         two_phase.check_alive(cluster, shares)
-        if standing.record is None:
+        if state.record is None:
             if len(shares) < len(messages):
                 raise TransactionFailed(
                     f"batch {batch} of query {log.query} was written before, but its record has vanished from"
                     f" {log.folder} in the meantime"
                 )
-            log.record(Record(log.query, batch, tuple(shares), _cluster_id(cluster), standing.round))
+            log.record(BatchRecord(log.query, batch, tuple(shares), _cluster_id(cluster), state.round))
             return
-        _record_again(log, standing.record, shares)
+        _record_again(log, state.record, shares)
 
 
 class ForeachBatchWriter(DataSourceArrowWriter):
-    """`StreamWriter` for a batch write within foreachBatch: the tasks say which query and batch it is."""
+    """A `StreamWriter` for a batch write within foreachBatch. The tasks say which query and batch it is."""
 
     def __init__(self, writer: StreamWriter) -> None:
         self._writer = writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """In a task: as `StreamWriter.write`."""
         return self._writer.write(iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when every task is through."""
+    def commit(self, messages: Messages) -> None:
+        """On the driver, after all tasks: as `StreamWriter.commit`."""
         self._writer.commit(messages, _batch(messages))
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, after a failure."""
+    def abort(self, messages: Messages) -> None:
+        """On the driver, after a failure: as `StreamWriter.abort`."""
         self._writer.abort(messages, _batch(messages))
 
 
-def _batch(messages: Sequence[WriterCommitMessage | None]) -> int:
-    return next((one.batch for one in messages if isinstance(one, Written)), -1)
+def _batch(messages: Messages) -> int:
+    return next((message.batch for message in messages if isinstance(message, TaskResult)), -1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """Whether a task has to write its rows; and if they were written before, what they must be."""
+    """Whether a task has to write its rows, and what it wrote before, if it did."""
 
     write: bool = True
-    expected: TaskShare | None = None
+    before: TaskShare | None = None
 
 
-def _due(standing: Standing | None, batch: int, task: int) -> _Due:
-    if standing is None:
+def _due(state: LogState | None, batch: int, task: int) -> _Due:
+    if state is None:
         return _Due()
-    if batch <= standing.done:
+    if batch <= state.done:
         return _Due(write=False)  # the driver compares the whole batch
-    record = standing.record
+    record = state.record
     if record is None:
         return _Due()
     if record.batch != batch:
         raise TransactionFailed(
             f"batch {record.batch} of query {record.query} is not completely written, and Spark runs batch {batch}:"
-            " the checkpoint was changed by hand, or is another one than that of the commit log"
+            " the checkpoint was changed by hand, or it does not belong to this commit log"
         )
     if not record.is_settled:
         raise TransactionFailed(
@@ -309,56 +343,56 @@ def _due(standing: Standing | None, batch: int, task: int) -> _Due:
             f" {record.cluster}, and not completely ended there: restart the query with that cluster first"
         )
     before = {share.task: share for share in record.shares}.get(task)
-    return _Due(write=task in record.lost, expected=before)
+    return _Due(write=task in record.lost, before=before)
 
 
-def _look_at(iterator: Iterator[pa.RecordBatch], shape: Shape, expected: TaskShare | None) -> Fingerprint:
-    """What a task would write whose rows are in the topic already; they must be the same ones."""
-    tables = (shape.table(batch) for batch in iterator if batch.num_rows)
-    found = sum((fingerprint(table, shape.topic) for table in tables), Fingerprint())
-    check_again(place()[0], expected, found)
-    return found
+def _compare(iterator: Iterator[pa.RecordBatch], rows: RowFormat, before: TaskShare | None) -> Fingerprint:
+    """The fingerprint of a task whose rows are in the topic already. Raises if the rows are not the same."""
+    tables = (rows.table(batch) for batch in iterator if batch.num_rows)
+    total = sum((fingerprint(table, rows.topic) for table in tables), Fingerprint())
+    check_same_rows(task_and_attempt()[0], before, total)
+    return total
 
 
-def _content(messages: Sequence[WriterCommitMessage | None]) -> Fingerprint:
-    written = [one for one in messages if isinstance(one, Written)]
-    return sum(
-        (one.repeated + (one.share.fingerprint if one.share else Fingerprint()) for one in written), Fingerprint()
-    )
+def _content(messages: Messages) -> Fingerprint:
+    """The fingerprint of a batch: of what its tasks wrote, and of what they found written."""
+    results = [message for message in messages if isinstance(message, TaskResult)]
+    written = (result.share.fingerprint if result.share else Fingerprint() for result in results)
+    return sum((result.repeated for result in results), sum(written, Fingerprint()))
 
 
-def _check_repeated(log: CommitLog, standing: Standing, batch: int, found: Fingerprint) -> None:
-    """A batch that was done before is left out only if it has the same records."""
-    before = standing.written.get(batch)
-    if before == found:
+def _check_repeated(log: CommitLog, state: LogState, batch: int, now: Fingerprint) -> None:
+    """Check that a batch that was written before has the same records; only then may it be skipped."""
+    before = state.written.get(batch)
+    if before == now:
         return
-    known = (
-        "its records are not remembered any more" if before is None else f"those were {before.count:,} other records"
+    earlier = (
+        "its records are no longer remembered" if before is None else f"it had {before.count:,} different records then"
     )
-    raise AnotherUse(
-        f"batch {batch} of query {log.query} was written before, and {known}; now it has {found.count:,} records."
-        f" Nothing of it was written now; the last batch that was is {standing.done} ({log.folder}). Either"
-        " the checkpoint was rolled back and the query goes on with other offsets or options; or two writes of one"
-        " foreachBatch share a commitLog; or the query gives other rows each time. If what is in the topic will do,"
-        " set the option repeatedBatch=skip until the query is past that batch; to write all of it again, with"
-        " duplicates, remove that folder"
+    raise WrongCommitLog(
+        f"batch {batch} of query {log.query} was written before, and {earlier}; now it has {now.count:,} records."
+        f" Nothing was written this time; the last batch written is {state.done} ({log.folder}). Either the checkpoint"
+        " was rolled back and the query continues with other offsets or options; or two writes of one foreachBatch"
+        " share a commitLog; or the query gives other rows each time. To accept what is in the topic, set the option"
+        " repeatedBatch=skip until the query is past that batch; to write everything again, with duplicates, remove"
+        " that folder"
     )
 
 
-def _record_again(log: CommitLog, record: Record, shares: Sequence[TaskShare]) -> None:
-    """The list with what tasks have written again in the place of what was lost."""
-    anew = {share.task: share for share in shares}
-    if set(anew) != set(record.lost):
-        missing = sorted(set(record.lost) - set(anew))
+def _record_again(log: CommitLog, record: BatchRecord, shares: Sequence[TaskShare]) -> None:
+    """Record the list again, with what tasks wrote again in place of what was lost."""
+    rewritten = {share.task: share for share in shares}
+    if set(rewritten) != set(record.lost):
+        missing = sorted(set(record.lost) - set(rewritten))
         raise TransactionFailed(
-            f"batch {record.batch} of query {record.query}: tasks {missing or sorted(anew)} should"
+            f"batch {record.batch} of query {record.query}: tasks {missing or sorted(rewritten)} should"
             f" {'' if missing else 'not '}have written again. The batch was cut into other tasks than before, or two"
-            f" drivers run. {_by_hand(log, record)}"
+            f" drivers run. {_repair_by_hand(log, record)}"
         )
-    log.replace(record, [anew.get(share.task, share) for share in record.shares])
+    log.replace(record, [rewritten.get(share.task, share) for share in record.shares])
 
 
-def _by_hand(log: CommitLog, record: Record) -> str:
+def _repair_by_hand(log: CommitLog, record: BatchRecord) -> str:
     return (
         f"{log.path(record)} lists what is committed (ended) and what is lost. Restart with the same options and number"
         " of partitions as before; or remove that file to write the whole batch again, with duplicates of what is"
@@ -378,21 +412,24 @@ def _check_topic_exists(settings: SinkSettings) -> None:
             raise
 
 
-def _shares(messages: Sequence[WriterCommitMessage | None]) -> list[TaskShare]:
-    return [one.share for one in messages if isinstance(one, Written) and one.share is not None]
+def _shares(messages: Messages) -> list[TaskShare]:
+    return [message.share for message in messages if isinstance(message, TaskResult) and message.share is not None]
 
 
 def _cluster_id(cluster: Cluster) -> str:
     return cluster.metadata(refresh=Refresh.IF_STALE).cluster_id or ""
 
 
-def _recorded(standing: Standing) -> set[str]:
-    """The ids of transactions that a list names and nobody else may touch."""
-    shares = () if standing.record is None else standing.record.shares
-    return {one.prepared.transactional_id for one in shares if one.prepared and one.fate is Fate.PREPARED}
+def _recorded_ids(state: LogState) -> set[str]:
+    """The ids of recorded transactions that are not ended. A sweep must not touch them."""
+    shares = () if state.record is None else state.record.shares
+    return {share.prepared.transactional_id for share in shares if share.prepared and share.fate is Fate.PREPARED}
 
 
 def prefix(settings: SinkSettings, query: str) -> str:
-    """How the transactional ids of a query begin. A query may write in several places within one foreachBatch."""
-    place = hashlib.sha256(str(settings.commit_log).encode()).hexdigest()[:8]
-    return f"ottla-{query}-{place}-"
+    """How the transactional ids of a query begin.
+
+    They include the commit log, because a query may write several times within one foreachBatch.
+    """
+    log_digest = hashlib.sha256(str(settings.commit_log).encode()).hexdigest()[:8]
+    return f"ottla-{query}-{log_digest}-"

@@ -1,9 +1,10 @@
-"""What a streaming write remembers on disk: which transactions make up a batch, and what was in the last ones.
+"""The commit log of a streaming write: which transactions make up a batch, and what the last batches contained.
 
-A list of shares comes in and is on disk, whole, when the call returns; from then on the batch counts as written and
-whoever reads the log ends the list. One folder for each query; no two drivers can record different lists for one batch.
-It knows where the query writes to, so that it cannot serve two writes; and number and fingerprint of the records of
-its last batches, so that a batch with a number that was done before is known by what is in it.
+A list of task shares comes in and is completely on disk when the call returns. From then on the batch counts as
+written, and the next driver to read the log ends its transactions. Each query has a folder; two drivers cannot record
+different lists for one batch. The log also stores the target, so that it cannot serve two writes, and count and
+fingerprint of the last batches, so that a repeated batch can be compared. File names and fields are persisted: do not
+rename them.
 """
 
 from __future__ import annotations
@@ -25,67 +26,67 @@ _DONE = re.compile(r"done-(\d{20})")
 _TARGET = "target"
 _FORMAT = 1
 _REMEMBERED = 100
-"""Batches whose content is known: a checkpoint keeps as many (spark.sql.streaming.minBatchesToRetain)."""
+"""Batches whose fingerprint is kept: as many as a checkpoint keeps (spark.sql.streaming.minBatchesToRetain)."""
 
 
 class CommitLogFailed(OttlaError):
-    """The log of a streaming write cannot be read or written; the text says where and why."""
+    """The commit log cannot be read or written. The text says where and why."""
 
 
 class AlreadyRecorded(CommitLogFailed):
-    """Another driver has recorded this batch in the meantime."""
+    """Another driver recorded this batch in the meantime."""
 
 
-class AnotherUse(CommitLogFailed):
-    """The log is that of another write, or of a batch with other records."""
+class WrongCommitLog(CommitLogFailed):
+    """The log belongs to another write, or has other records for the batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """The list of a batch; `round` counts how often it was replaced."""
+class BatchRecord:
+    """The recorded task shares of a batch. `round` counts how often the record was replaced."""
 
     query: str
     batch: int
     shares: tuple[TaskShare, ...]
     cluster: str
-    """The id of the Kafka cluster that has the transactions."""
+    """Id of the Kafka cluster that has the transactions."""
     round: int = 0
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of all its records."""
+        """The fingerprint of all its records."""
         return sum((share.fingerprint for share in self.shares), Fingerprint())
 
     @property
     def lost(self) -> dict[int, TaskShare]:
-        """By task, what must be written again."""
+        """The shares that must be written again, by task."""
         return {share.task: share for share in self.shares if share.fate is Fate.LOST}
 
     @property
     def is_settled(self) -> bool:
-        """Whether every transaction is known to be over, one way or the other."""
+        """Whether every transaction is known to be committed or lost."""
         return all(share.fate is not Fate.PREPARED for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a query's writing is."""
+class LogState:
+    """What the log of a query says."""
 
     done: int
-    """The last batch that is completely written, -1 for none."""
-    record: Record | None
-    """A list that is not completely ended."""
+    """The last batch that is completely written, -1 if none is."""
+    record: BatchRecord | None
+    """A batch whose transactions are not all committed."""
     round: int = 0
-    """Under which the next list of the batch is recorded: the name of an earlier one is never used again, so that a
-    driver that was believed dead can neither replace nor remove what another has recorded since."""
+    """The round of the batch's next record. A file name is never reused, so that a driver that was believed dead can
+    neither replace nor remove what another driver has recorded since."""
     written: Mapping[int, Fingerprint] = field(default_factory=dict)
-    """What was in the last batches that are done."""
+    """Fingerprints of the last written batches."""
     target: str | None = None
-    """What the log was made for; None as long as nothing was recorded."""
+    """What the log is for; None if nothing was recorded yet."""
 
 
 class CommitLog:
-    """The log of one query."""
+    """The log of one query. Every method raises `CommitLogFailed` if the folder cannot be read or written."""
 
     def __init__(self, folder: Path, query: str) -> None:
         self.folder = folder / query
@@ -93,97 +94,99 @@ class CommitLog:
 
     @staticmethod
     def queries(folder: Path) -> list[str]:
-        """Every query that has a log in this folder."""
-        return sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+        """The queries that have a log in this folder."""
+        return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
-    def standing(self) -> Standing:
-        """As it is now."""
+    def state(self) -> LogState:
+        """Read the log."""
         done = max(self._done(), default=-1)
-        found = Standing(done, None, 0, self._written(done), self._target())
-        records = sorted((batch, number) for batch, number in self._records() if batch > done)
+        state = LogState(done, None, 0, self._written(done), self._target())
+        records = sorted((batch, round_) for batch, round_ in self._records() if batch > done)
         if not records:
-            return found
+            return state
         record = self._read(*records[-1])
-        return replace(found, record=record) if record.shares else replace(found, round=record.round + 1)
+        # A record without shares means that nothing of the batch was written (`forget`).
+        return replace(state, record=record) if record.shares else replace(state, round=record.round + 1)
 
     def claim(self, target: str) -> None:
-        """The log is for this target from now on; AnotherUse when it is for another one."""
+        """Reserve the log for a target. Raises `WrongCommitLog` if it is for another one."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._put(_TARGET, target)
+            self._create(_TARGET, target)
         except FileExistsError:
             check_target(self.folder, self._target(), target)
         except OSError as exc:
             raise CommitLogFailed(f"{self.folder} cannot be written to: {exc}") from exc
 
-    def record(self, record: Record) -> None:
-        """Puts the list on disk; AlreadyRecorded when there is one of the same batch and round."""
+    def record(self, record: BatchRecord) -> None:
+        """Write a record to disk. Raises `AlreadyRecorded` if the batch and round have one."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            text = {
+            content = {
                 "format": _FORMAT,
                 "query": record.query,
                 "batch": record.batch,
                 "cluster": record.cluster,
                 "shares": [share.to_json() for share in record.shares],
             }
-            self._put(_record_name(record.batch, record.round), json.dumps(text))
+            self._create(_record_name(record.batch, record.round), json.dumps(content))
         except FileExistsError as exc:
             raise AlreadyRecorded(
-                f"batch {record.batch} of query {record.query} was recorded by another driver in the meantime: two run"
-                f" on the same checkpoint ({self.folder}). Stop one of them; the other may be restarted"
+                f"batch {record.batch} of query {record.query} was recorded by another driver in the meantime: two"
+                f" drivers run on the same checkpoint ({self.folder}). Stop one of them; the other can be restarted"
             ) from exc
         except OSError as exc:
             raise CommitLogFailed(f"batch {record.batch} cannot be recorded in {self.folder}: {exc}") from exc
 
-    def replace(self, record: Record, shares: Sequence[TaskShare]) -> Record:
-        """The same batch with what is known of its shares now."""
+    def replace(self, record: BatchRecord, shares: Sequence[TaskShare]) -> BatchRecord:
+        """Record the batch again with the current shares. Raises `AlreadyRecorded` if another driver did."""
         newer = replace(record, shares=tuple(shares), round=record.round + 1)
         self.record(newer)
         return newer
 
-    def forget(self, record: Record) -> Standing:
-        """Nothing of this batch was written: it will be, from the start. An empty list says so."""
+    def forget(self, record: BatchRecord) -> LogState:
+        """Record that nothing of this batch was written, as an empty list; it will be written from the start."""
         self.replace(record, ())
-        return self.standing()
+        return self.state()
 
-    def finish(self, record: Record) -> None:
-        """The batch is completely written. Older marks and lists are of no use any more."""
+    def finish(self, record: BatchRecord) -> None:
+        """Mark the batch as completely written, and remove older marks and records."""
         batch = record.batch
         written = {**self._written(max(self._done(), default=-1)), batch: record.fingerprint}
         kept = sorted(written.items())[-_REMEMBERED:]
-        text = {"format": _FORMAT, "written": {str(number): str(content) for number, content in kept}}
+        content = {"format": _FORMAT, "written": {str(number): str(fingerprint) for number, fingerprint in kept}}
         try:
-            self._put(_done_name(batch), json.dumps(text))
+            self._create(_done_name(batch), json.dumps(content))
         except FileExistsError:
-            pass
+            pass  # another driver finished it
         except OSError as exc:
             raise CommitLogFailed(f"batch {batch} cannot be marked as written in {self.folder}: {exc}") from exc
-        old = [_record_name(*one) for one in self._records() if one[0] <= batch]
-        self._remove([*old, *(_done_name(one) for one in self._done() if one < batch)])
+        records = [_record_name(number, round_) for number, round_ in self._records() if number <= batch]
+        marks = [_done_name(number) for number in self._done() if number < batch]
+        self._remove([*records, *marks])
 
-    def path(self, record: Record) -> Path:
-        """The file that a list is in."""
+    def path(self, record: BatchRecord) -> Path:
+        """The file of a record."""
         return self.folder / _record_name(record.batch, record.round)
 
-    def _read(self, batch: int, number: int) -> Record:
-        path = self.folder / _record_name(batch, number)
+    def _read(self, batch: int, round_: int) -> BatchRecord:
+        path = self.folder / _record_name(batch, round_)
         try:
-            found = json.loads(path.read_bytes())
-            if found["format"] != _FORMAT:
-                raise CommitLogFailed(f"{path} has format {found['format']}: it was written by a newer Ottla")
-            shares = tuple(TaskShare.from_json(row) for row in found["shares"])
-            return Record(self.query, batch, shares, found["cluster"], number)
+            content = json.loads(path.read_bytes())
+            if content["format"] != _FORMAT:
+                raise CommitLogFailed(f"{path} has format {content['format']}: it was written by a newer Ottla")
+            shares = tuple(TaskShare.from_json(row) for row in content["shares"])
+            return BatchRecord(self.query, batch, shares, content["cluster"], round_)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise CommitLogFailed(f"{path}, the list of transactions of batch {batch}, cannot be read: {exc}") from exc
 
     def _written(self, done: int) -> dict[int, Fingerprint]:
         path = self.folder / _done_name(done)
         try:
-            found = json.loads(path.read_bytes())
-            return {int(number): Fingerprint.parse(content) for number, content in found["written"].items()}
+            content = json.loads(path.read_bytes())
+            return {int(number): Fingerprint.parse(text) for number, text in content["written"].items()}
         except FileNotFoundError:
-            return {}  # nothing is done yet, or another driver has just put a later mark
+            return {}  # nothing is done yet, or another driver has just replaced the mark by a later one
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
             raise CommitLogFailed(f"{path}, the mark of batch {done}, cannot be read: {exc}") from exc
 
@@ -195,8 +198,8 @@ class CommitLog:
         except (OSError, ValueError) as exc:
             raise CommitLogFailed(f"{self.folder / _TARGET} cannot be read: {exc}") from exc
 
-    def _put(self, name: str, text: str) -> None:
-        """A new file, whole and on disk; FileExistsError when there is one."""
+    def _create(self, name: str, text: str) -> None:
+        """Create a file, complete and on disk. Raises `FileExistsError` if it exists."""
         create_whole(self.folder / name, text.encode())
 
     def _remove(self, names: Sequence[str]) -> None:
@@ -216,24 +219,26 @@ class CommitLog:
             raise CommitLogFailed(f"{self.folder} cannot be read: {exc}") from exc
 
     def _records(self) -> list[tuple[int, int]]:
-        return [(int(one[1]), int(one[2])) for name in self._names() if (one := _RECORD.fullmatch(name))]
+        """Batch and round of every record."""
+        return [(int(match[1]), int(match[2])) for name in self._names() if (match := _RECORD.fullmatch(name))]
 
     def _done(self) -> list[int]:
-        return [int(one[1]) for name in self._names() if (one := _DONE.fullmatch(name))]
+        """The batches that are marked as written."""
+        return [int(match[1]) for name in self._names() if (match := _DONE.fullmatch(name))]
 
 
-def check_target(folder: Path, known: str | None, wanted: str) -> None:
-    """AnotherUse when a log is for something else than what is to be written."""
-    if known is not None and known != wanted:
-        raise AnotherUse(
-            f"{folder} is the commit log of a write to {known}, and cannot be that of one to {wanted} as well: the"
-            " second would take the batches of the first for its own. Give every write of a query a commitLog of its"
-            " own; a query that shall write elsewhere from now on needs a new one, too"
+def check_target(folder: Path, known: str | None, target: str) -> None:
+    """Raise `WrongCommitLog` if the log is for another target."""
+    if known is not None and known != target:
+        raise WrongCommitLog(
+            f"{folder} is the commit log of a write to {known} and cannot also serve a write to {target}: the second"
+            " would take the batches of the first for its own. Give every write of a query its own commitLog; a query"
+            " that changes its target needs a new one, too"
         )
 
 
-def _record_name(batch: int, number: int) -> str:
-    return f"batch-{batch:020d}.{number}"
+def _record_name(batch: int, round_: int) -> str:
+    return f"batch-{batch:020d}.{round_}"
 
 
 def _done_name(batch: int) -> str:

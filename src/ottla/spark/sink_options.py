@@ -1,7 +1,7 @@
-"""Options of a write into settings: topic, guarantee, and the producer's `kafka.*` settings under their Java names.
+"""What a query writes: topic, guarantee, and the producer's `kafka.*` settings under their Java names.
 
-A mapping comes in as Spark hands it over; one frozen, picklable value goes out, from which every task makes a producer
-of its own. Everything that can be wrong with options is said here, before anything is written.
+Spark's options come in; one frozen, picklable `SinkSettings` goes out, from which every task makes its own producer.
+Every wrong option raises `ConfigError` here, before anything is written. This module never connects.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.options import Acks, Batching, Buffering, Settings
 from ottla.produce.producer import Producer
 from ottla.produce.records import topic as check_topic
-from ottla.spark.names import CONNECTION, IGNORED, READING, REFUSED, WRITING, check_names, of_the_other
-from ottla.spark.options import Connection, connection, duration, seconds_ms, truth, whole
+from ottla.spark.option_names import CONNECTION, IGNORED, READING, REFUSED, WRITING, check_names, meant_for
+from ottla.spark.options import Connection, boolean, connection, duration, integer, seconds_from_ms
 from ottla.wire.batch import Codec
 from ottla.wire.codecs import parse_codec
 
-_PATIENCE = 300.0
-"""Seconds for which the driver tries to reach brokers: when it ends a batch, the work of all tasks is at stake."""
+_RETRY_TIMEOUT = 300.0
+"""Seconds for which the driver retries: when it ends a batch, the work of all tasks is at stake."""
 _TRANSACTION_TIMEOUT = 900.0
-"""What brokers allow unless they are told otherwise (transaction.max.timeout.ms)."""
+"""The default of the brokers' transaction.max.timeout.ms, in seconds."""
 _FOLDER = "ottla-sink"
 SESSION_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 _OWN = frozenset({"topic", "delivery", "commitLog", "repeatedBatch", "includeHeaders", "retryTimeout"})
-_SPARKS = frozenset({"checkpointLocation", "queryName"})
-"""Spark passes these on together with ours."""
+_SPARK_OPTIONS = frozenset({"checkpointLocation", "queryName"})
+"""Spark passes its own options along with ours."""
 SINK_OPTIONS = WRITING | {"delivery", "commitLog", "repeatedBatch"}
-"""What only a sink takes."""
+"""Options that only the sink takes."""
 _REFUSED = {
     **REFUSED,
-    "path": "the topic is the option topic, or a column of that name; use save() and start() without a path",
+    "path": "set the topic with the option topic or a column of that name, and call save() and start() without a path",
 }
-_IGNORED = {**of_the_other(READING, "reading"), **IGNORED}
-_OWN_PARTITIONER = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
+_IGNORED = {**meant_for(READING, "reading"), **IGNORED}
+_DEFAULT_PARTITIONER = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
 _MAX_RECORD_BYTES = 1 << 20
-"""Java's max.request.size."""
+"""The default of Java's max.request.size."""
 
 
 class Guarantee(Enum):
-    """What readers of committed data can rely on; the value is that of the option `delivery`."""
+    """What readers of committed data can rely on. Values are those of the option `delivery`."""
 
     EXACTLY_ONCE = "exactly-once"
-    """Each batch is there once, or not at all: in transactions that the tasks prepare and the driver ends."""
+    """Each batch is in the topic once or not at all: tasks prepare transactions, the driver ends them."""
     AT_LEAST_ONCE = "at-least-once"
-    """What is written again after a failure is there again."""
+    """Rows that are written again after a failure are duplicated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """All of a write but its rows."""
+    """Everything about a write except its rows."""
 
     connection: Connection
     topic: str | None
@@ -64,76 +64,77 @@ class SinkSettings:
     producer: Settings
     buffering: Buffering
     commit_log: Path | None
-    """Where a streaming write remembers which transactions it ends; None for one that has the session's location."""
+    """Folder in which a streaming write records its transactions; None if the session's setting decides."""
     name: str | None = None
-    """How the transactional ids of a batch write begin: a later one of that name ends what this one leaves open."""
+    """Prefix of a batch write's transactional ids. A later write with this name ends what this one leaves open."""
     skip_repeated: bool = False
-    """A batch that was written before is left out without comparing what is in it."""
+    """Skip a batch that was written before without comparing its records."""
 
     @property
     def target(self) -> str:
-        """What a commit log is made for."""
+        """What the commit log is for. Persisted in it: do not change the texts."""
         return "the topics in a column" if self.topic is None else f"topic {self.topic}"
 
     def open_producer(self, transactional_id: str | None) -> Producer:
-        """A producer of this task's own."""
-        reached, given = self.connection, self.producer
+        """A new producer for this task. The caller closes it."""
+        connection, settings = self.connection, self.producer
         return Producer(
-            reached.bootstrap,
-            security=reached.security,
-            client_id=reached.client_id,
-            timeouts=reached.timeouts,
-            retry=reached.retry,
+            connection.bootstrap,
+            security=connection.security,
+            client_id=connection.client_id,
+            timeouts=connection.timeouts,
+            retry=connection.retry,
             buffering=self.buffering,
             transactional_id=transactional_id,
             transaction_timeout=self.transaction_timeout,
-            acks=given.acks,
-            compression=given.compression,
-            level=given.level,
-            batching=given.batching,
-            delivery_timeout=given.delivery_timeout,
-            max_record_bytes=given.max_record_bytes,
-            unknown_topic=given.unknown_topic,
-            idempotent=given.idempotent,
+            acks=settings.acks,
+            compression=settings.compression,
+            level=settings.level,
+            batching=settings.batching,
+            delivery_timeout=settings.delivery_timeout,
+            max_record_bytes=settings.max_record_bytes,
+            unknown_topic=settings.unknown_topic,
+            idempotent=settings.idempotent,
         )
 
 
 def batch_settings(options: Mapping[str, str]) -> SinkSettings:
-    """Of `df.write`; with `commitLog`, of one within `foreachBatch`."""
+    """Parse the options of `df.write`; with `commitLog`, of a write within `foreachBatch`. Raises `ConfigError`."""
     _check_names(options, CONNECTION | WRITING | _OWN)
-    given = next((value for name, value in options.items() if name.lower() == "commitlog"), None)
-    found = _settings(options)
-    if given is None or found.guarantee is Guarantee.AT_LEAST_ONCE:
-        return found
-    return replace(_unnamed(found), commit_log=_folder("commitLog", given))
+    commit_log = next((value for name, value in options.items() if name.lower() == "commitlog"), None)
+    settings = _settings(options)
+    if commit_log is None or settings.guarantee is Guarantee.AT_LEAST_ONCE:
+        return settings
+    _refuse_name(settings)
+    return replace(settings, commit_log=_folder("commitLog", commit_log))
 
 
 def stream_settings(options: Mapping[str, str]) -> SinkSettings:
-    """Of `df.writeStream`; exactly-once needs a place for the commit log."""
-    _check_names(options, CONNECTION | WRITING | _OWN | _SPARKS)
-    found = _settings(options)
-    if found.guarantee is Guarantee.AT_LEAST_ONCE:
-        return found
-    return replace(_unnamed(found), commit_log=_commit_log(options))
+    """Parse the options of `df.writeStream`. Raises `ConfigError`."""
+    _check_names(options, CONNECTION | WRITING | _OWN | _SPARK_OPTIONS)
+    settings = _settings(options)
+    if settings.guarantee is Guarantee.AT_LEAST_ONCE:
+        return settings
+    _refuse_name(settings)
+    return replace(settings, commit_log=_commit_log(options))
 
 
-def _unnamed(found: SinkSettings) -> SinkSettings:
-    if found.name is not None:
+def _refuse_name(settings: SinkSettings) -> None:
+    if settings.name is not None:
         raise ConfigError(
-            "option kafka.transactional.id is for df.write: a streaming query makes ids of its own, by which a restart"
-            " ends what was left open"
+            "option kafka.transactional.id is for df.write: a streaming query makes its own ids, and a restart uses"
+            " them to end what was left open"
         )
-    return found
 
 
 def _check_names(options: Mapping[str, str], accepted: Collection[str]) -> None:
-    check_names(_but_usual(options), accepted, use="writing", refused=_REFUSED, ignored=_IGNORED)
+    check_names(_without_defaults(options), accepted, use="writing", refused=_REFUSED, ignored=_IGNORED)
 
 
-def _but_usual(options: Mapping[str, str]) -> dict[str, str]:
-    """Without what says that partitions are chosen as they are anyway."""
-    usual = {"kafka.partitioner.class": _OWN_PARTITIONER, "kafka.partitioner.ignore.keys": "false"}
-    return {name: value for name, value in options.items() if usual.get(name.lower()) != value.strip()}
+def _without_defaults(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without partitioner settings that ask for the default, which is what we do."""
+    defaults = {"kafka.partitioner.class": _DEFAULT_PARTITIONER, "kafka.partitioner.ignore.keys": "false"}
+    return {name: value for name, value in options.items() if defaults.get(name.lower()) != value.strip()}
 
 
 def _settings(options: Mapping[str, str]) -> SinkSettings:
@@ -149,15 +150,15 @@ def _settings(options: Mapping[str, str]) -> SinkSettings:
             " or choose delivery=at-least-once"
         )
     return SinkSettings(
-        connection=connection(options).patient(duration(lowered, "retryTimeout", _PATIENCE)),
+        connection=connection(options).with_timeout(duration(lowered, "retryTimeout", _RETRY_TIMEOUT)),
         topic=topic,
         guarantee=guarantee,
-        transaction_timeout=seconds_ms(lowered, "kafka.transaction.timeout.ms", _TRANSACTION_TIMEOUT),
+        transaction_timeout=seconds_from_ms(lowered, "kafka.transaction.timeout.ms", _TRANSACTION_TIMEOUT),
         producer=producer,
         buffering=_buffering(lowered, producer.delivery_timeout),
         commit_log=None,
         name=_name(lowered, guarantee),
-        skip_repeated=_skips(lowered),
+        skip_repeated=_skip_repeated(lowered),
     )
 
 
@@ -166,7 +167,7 @@ def _guarantee(lowered: Mapping[str, str]) -> Guarantee:
     try:
         return Guarantee(text)
     except ValueError:
-        accepted = " and ".join(one.value for one in Guarantee)
+        accepted = " and ".join(guarantee.value for guarantee in Guarantee)
         raise ConfigError(f"option delivery is {text!r}; accepted are {accepted}") from None
 
 
@@ -177,7 +178,7 @@ def _name(lowered: Mapping[str, str], guarantee: Guarantee) -> str | None:
     return name or None
 
 
-def _skips(lowered: Mapping[str, str]) -> bool:
+def _skip_repeated(lowered: Mapping[str, str]) -> bool:
     text = lowered.get("repeatedbatch", "compare").strip().lower()
     if text not in ("compare", "skip"):
         raise ConfigError(f"option repeatedBatch is {text!r}; accepted are compare and skip")
@@ -185,21 +186,21 @@ def _skips(lowered: Mapping[str, str]) -> bool:
 
 
 def _producer(lowered: Mapping[str, str]) -> Settings:
-    usual = Settings()
+    default = Settings()
     codec = parse_codec(lowered.get("kafka.compression.type", "none").strip().lower())
-    bytes_limit = whole(lowered, "kafka.batch.size", lowest=0)
+    bytes_limit = integer(lowered, "kafka.batch.size", lowest=0)
     return Settings(
         acks=_acks(lowered),
         compression=codec,
         level=_level(lowered, codec),
         batching=Batching(
-            bytes=usual.batching.bytes if bytes_limit is None else max(bytes_limit, 1024),
-            linger=_linger(lowered, usual.batching.linger),
+            bytes=default.batching.bytes if bytes_limit is None else max(bytes_limit, 1024),
+            linger=_linger(lowered, default.batching.linger),
         ),
-        delivery_timeout=seconds_ms(lowered, "kafka.delivery.timeout.ms", usual.delivery_timeout),
-        max_record_bytes=whole(lowered, "kafka.max.request.size") or _MAX_RECORD_BYTES,
+        delivery_timeout=seconds_from_ms(lowered, "kafka.delivery.timeout.ms", default.delivery_timeout),
+        max_record_bytes=integer(lowered, "kafka.max.request.size") or _MAX_RECORD_BYTES,
         unknown_topic=OnUnknownTopic.REFUSE,
-        idempotent=truth(lowered, "kafka.enable.idempotence", True),
+        idempotent=boolean(lowered, "kafka.enable.idempotence", True),
     )
 
 
@@ -212,23 +213,23 @@ def _acks(lowered: Mapping[str, str]) -> Acks:
 
 
 def _level(lowered: Mapping[str, str], codec: Codec) -> int | None:
-    return whole(lowered, f"kafka.compression.{codec.name.lower()}.level", lowest=-(1 << 17))
+    return integer(lowered, f"kafka.compression.{codec.name.lower()}.level", lowest=-(1 << 17))
 
 
-def _linger(lowered: Mapping[str, str], usual: float) -> float:
-    found = whole(lowered, "kafka.linger.ms", lowest=0)
-    return usual if found is None else found / 1000
+def _linger(lowered: Mapping[str, str], default: float) -> float:
+    milliseconds = integer(lowered, "kafka.linger.ms", lowest=0)
+    return default if milliseconds is None else milliseconds / 1000
 
 
 def _buffering(lowered: Mapping[str, str], delivery_timeout: float) -> Buffering:
-    usual = Buffering()
-    # A task that waits for room is just waiting for brokers, as long as records may.
-    wait = seconds_ms(lowered, "kafka.max.block.ms", max(usual.wait, delivery_timeout))
-    return Buffering(bytes=whole(lowered, "kafka.buffer.memory") or usual.bytes, wait=wait)
+    default = Buffering()
+    # A task that waits for buffer space waits for the brokers, so it may wait as long as a record may take.
+    wait = seconds_from_ms(lowered, "kafka.max.block.ms", max(default.wait, delivery_timeout))
+    return Buffering(bytes=integer(lowered, "kafka.buffer.memory") or default.bytes, wait=wait)
 
 
 def _commit_log(options: Mapping[str, str]) -> Path | None:
-    """None where only the session may say where checkpoints are, which tasks are told and nobody before them."""
+    """The commit log; None if only the session's setting can say where it is, which only tasks see."""
     lowered = {name.lower(): value for name, value in options.items()}
     if "commitlog" in lowered:
         return _folder("commitLog", lowered["commitlog"])
@@ -237,18 +238,18 @@ def _commit_log(options: Mapping[str, str]) -> Path | None:
     return None
 
 
-def of_session(location: str | None) -> Path:
-    """The commit log of a query without a checkpoint location of its own, from the setting of the session."""
+def session_commit_log(location: str | None) -> Path:
+    """The commit log of a query without its own checkpoint location. Raises `ConfigError` if the session has none."""
     if location is None:
         raise ConfigError(
-            "delivery=exactly-once keeps a small log of transactions beside the query's checkpoint: set the option"
+            "delivery=exactly-once keeps a small commit log beside the query's checkpoint: set the option"
             f" checkpointLocation or commitLog on this query, or {SESSION_CHECKPOINTS} for the session"
         )
     return _folder(SESSION_CHECKPOINTS, location) / _FOLDER
 
 
 def _folder(name: str, text: str) -> Path:
-    """A folder that the driver can reach through its file system."""
+    """A folder on the driver's file system."""
     parts = urlsplit(text)
     if parts.scheme not in ("", "file"):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""What a task of the sink does: its rows go to a producer of its own, in a transaction that is left open.
+"""What a task of the sink does: it sends its rows through its own producer, in a transaction that it leaves open.
 
-Arrow batches come in, a `TaskShare` goes out that says what was written and how the driver can end it. Spark says which
-task this is; what has to be written at all is decided elsewhere.
+Arrow batches come in; a `TaskShare` goes out that says what was written and how the driver can end the transaction.
+Spark says which task this is. `sink` decides whether a task has to write at all.
 """
 
 from __future__ import annotations
@@ -20,119 +20,124 @@ from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.delivery import BulkDelivery
 from ottla.produce.producer import Producer
 from ottla.produce.transaction import Transaction
-from ottla.spark.rows import Shape, fingerprint
+from ottla.spark.rows import RowFormat, fingerprint
 from ottla.spark.sink_options import Guarantee, SinkSettings
 from ottla.spark.two_phase import TaskShare
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
-class Output:
-    """Where a task's rows go: a producer that is opened for the first of them, and its transaction if one is wanted."""
+class TaskOutput:
+    """Where a task's rows go: a producer, opened for the first row, and its transaction if the guarantee needs one."""
 
-    def __init__(self, settings: SinkSettings, shape: Shape, transactional_id: str) -> None:
+    def __init__(self, settings: SinkSettings, rows: RowFormat, transactional_id: str) -> None:
         self.fingerprint = Fingerprint()
         self._settings = settings
-        self._shape = shape
+        self._rows = rows
         self._id = transactional_id if settings.guarantee is Guarantee.EXACTLY_ONCE else None
         self._stack = ExitStack()
         self._producer: Producer | None = None
         self._transaction: Transaction | None = None
-        self._first: BulkDelivery | None = None
+        self._first_delivery: BulkDelivery | None = None
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> TaskOutput:
         return self
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._stack.__exit__(*error)
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Hands rows to the producer."""
-        table = self._shape.table(batch)
+        """Hand rows to the producer. Raises `InputError` for a row that cannot be written."""
+        table = self._rows.table(batch)
         if self._producer is None:
             self._producer = self._stack.enter_context(self._settings.open_producer(self._id))
             if self._id is not None:
                 self._transaction = self._stack.enter_context(self._producer.transaction())
         try:
-            sent = self._producer.send_table(self._shape.topic, table)
+            delivery = self._producer.send_table(self._rows.topic, table)
         except RecordTooLarge as error:
             raise InputError(
                 f"a record takes {error.size_bytes:,} bytes, the limit is {error.limit_bytes:,}: raise the option"
                 " kafka.max.request.size, and max.message.bytes of the topic"
             ) from error
-        self._first = self._first or sent
+        self._first_delivery = self._first_delivery or delivery
         self._note(table)
 
     def _note(self, table: pa.Table) -> None:
-        """Nothing to remember: what a batch write has lost, nobody writes again."""
+        """Nothing to remember: a batch write is never repeated task by task."""
 
     def end(self) -> tuple[PreparedTransaction | None, OffsetRange | None]:
-        """Everything is acknowledged; the transaction stays open, for the driver to end."""
-        if self._producer is None or self._first is None:
+        """Wait until the brokers have everything; leave the transaction open for the driver.
+
+        Returns the transaction and one of its records as a witness. Raises `NotDelivered` if records failed.
+        """
+        if self._producer is None or self._first_delivery is None:
             return None, None
         if self._transaction is None:
             self._producer.flush()
             return None, None
         prepared = self._transaction.prepare()
-        one = self._first.result().ranges[0]
-        return prepared, OffsetRange(one.topic, one.partition, one.start, one.start + 1)
+        written = self._first_delivery.result().ranges[0]
+        return prepared, OffsetRange(written.topic, written.partition, written.start, written.start + 1)
 
 
-class ProvenOutput(Output):
-    """Also adds up what was written, so that it can be told from other rows later."""
+class FingerprintedOutput(TaskOutput):
+    """Also adds up the fingerprint of what was written, so that a repeated task can be compared with it."""
 
     def _note(self, table: pa.Table) -> None:
         if self._id is not None:
-            self.fingerprint += fingerprint(table, self._shape.topic)
+            self.fingerprint += fingerprint(table, self._rows.topic)
 
 
-def write_rows(output: Output, iterator: Iterator[pa.RecordBatch], *, again: TaskShare | None = None) -> TaskShare:
-    """The rows of a task, acknowledged by the brokers."""
-    task, attempt = place()
+def write_rows(output: TaskOutput, iterator: Iterator[pa.RecordBatch], *, before: TaskShare | None = None) -> TaskShare:
+    """Write the rows of a task; returns when the brokers have acknowledged them.
+
+    Raises `TransactionFailed` if the task wrote other rows `before`, and the producer's errors.
+    """
+    task, attempt = task_and_attempt()
     with output:
         for batch in iterator:
             if batch.num_rows:
                 output.send(batch)
-        check_again(task, again, output.fingerprint)
+        check_same_rows(task, before, output.fingerprint)
         prepared, witness = output.end()
     settle()
     return TaskShare(task, attempt, output.fingerprint, prepared, witness)
 
 
-def check_again(task: int, before: TaskShare | None, found: Fingerprint) -> None:
-    """A task of a batch that was written before, in whole or in part, has the very same rows."""
-    if before is not None and before.fingerprint != found:
+def check_same_rows(task: int, before: TaskShare | None, now: Fingerprint) -> None:
+    """Raise `TransactionFailed` if a task that runs again has other rows than before."""
+    if before is not None and before.fingerprint != now:
         raise TransactionFailed(
-            f"task {task} was to write again what it wrote before, {before.fingerprint.count:,} records, and has"
-            f" {found.count:,} others now: the query, its options or its source gives other rows than before"
+            f"task {task} must write the same rows again, {before.fingerprint.count:,} records, but now has"
+            f" {now.count:,} different ones: the query, its options or its source gives other rows than before"
         )
 
 
-def own_id(prefix: str) -> str:
+def attempt_id(prefix: str) -> str:
     """A transactional id that no other attempt of any task uses at the same time."""
-    task, attempt = place()
+    task, attempt = task_and_attempt()
     return f"{prefix}{task}-{attempt}"
 
 
-def place() -> tuple[int, int]:
-    """Task and attempt."""
-    context = TaskContext.get()
-    assert context is not None, "writers run in tasks"
+def task_and_attempt() -> tuple[int, int]:
+    """The numbers of this task and of its attempt."""
+    context = _context()
     return context.partitionId(), context.attemptNumber()
 
 
-def setting(name: str) -> str | None:
-    """A setting of the session; Spark hands those of SQL to tasks as local properties."""
-    context = TaskContext.get()
-    assert context is not None
-    found: str | None = context.getLocalProperty(name)
-    return found
+def session_setting(name: str) -> str | None:
+    """A SQL setting of the session; Spark passes these to tasks as local properties."""
+    value: str | None = _context().getLocalProperty(name)
+    return value
 
 
-def streaming_place() -> tuple[str, int]:
-    """Query and batch; Spark hands them to tasks as local properties."""
-    context = TaskContext.get()
-    assert context is not None
+def query_and_batch() -> tuple[str, int]:
+    """The ids of the query and the batch; Spark passes them to tasks as local properties.
+
+    Raises `TransactionFailed` outside a streaming query.
+    """
+    context = _context()
     query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
     if query is None or batch is None:
         raise TransactionFailed(
@@ -140,3 +145,9 @@ def streaming_place() -> tuple[str, int]:
             " for writes within foreachBatch"
         )
     return query, int(batch)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "writers run in tasks"
+    return context

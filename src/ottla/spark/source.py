@@ -1,9 +1,9 @@
 # ruff: noqa: N802 - the names are Spark's
-"""The data source `ottla`: what Spark asks for a reader, a stream or a writer of Kafka topics.
+"""The data source `ottla`: gives Spark readers, stream readers and writers of Kafka topics.
 
-Options and a schema come in as Spark hands them over, and are checked before anything is started. Readers and writers
-are imported when they are needed: Spark starts one process to find the sources there are, and another to ask for the
-columns, before any that reads.
+Options and a schema come in as Spark passes them and are checked before anything starts. Readers and writers are
+imported only when used: before any process that reads, Spark starts one to find the sources and one to ask for the
+columns, and those should start fast.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ottla.spark.columns import check_schema, full_schema
-from ottla.spark.idle_workers import silence_this
+from ottla.spark.idle_workers import silence_this_worker
 from ottla.spark.wording import in_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-silence_this()
+silence_this_worker()
 
 
 class OttlaSource(DataSource):
-    """`spark.read.format("ottla")`, with the options and columns of Spark's own Kafka connector."""
+    """`spark.read.format("ottla")`, with the options and columns of Spark's own Kafka connector.
+
+    Every method raises `ConfigError` for a wrong option and `InputError` for a schema that the source does not have.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -33,15 +36,15 @@ class OttlaSource(DataSource):
 
     @in_options()
     def schema(self) -> StructType:
-        """The columns, where the user asks for no others."""
-        from ottla.spark.read_options import general, with_headers
+        """The columns, unless the user gives a schema."""
+        from ottla.spark.read_options import for_either, with_headers
 
-        general(self.options)
+        for_either(self.options)
         return full_schema(headers=with_headers(self.options))
 
     @in_options()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """The reader for `spark.read`."""
         from ottla.spark.batch_source import BatchReader
         from ottla.spark.read_options import for_batch
 
@@ -50,7 +53,7 @@ class OttlaSource(DataSource):
 
     @in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """The reader for `spark.readStream`."""
         from ottla.spark.read_options import for_stream
         from ottla.spark.stream_source import StreamReader
 
@@ -59,19 +62,19 @@ class OttlaSource(DataSource):
 
     @in_options()
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """For `df.write`."""
+        """The writer for `df.write`."""
         from ottla.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     @in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """For `df.writeStream`."""
+        """The writer for `df.writeStream`."""
         from ottla.spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the source known to a session that has not found it by itself."""
+    """Register the source with a session that does not find it automatically."""
     spark.dataSource.register(OttlaSource)

@@ -1,7 +1,7 @@
-"""Transactions that many tasks prepare and one driver ends: what each task has written, and how the list is ended.
+"""Two-phase commit: many tasks prepare transactions, and the driver ends them.
 
-Shares of tasks come in with the tokens of their transactions; each goes out ended or lost, and a lost one is told
-apart from one that was committed before by looking into the log. Which lists are to be ended is decided elsewhere.
+Task shares come in with the tokens of their transactions; each goes out ended or lost. If a transaction's epoch is
+over, the log shows whether it was committed before. `sink` decides which transactions to end.
 """
 
 from __future__ import annotations
@@ -31,88 +31,93 @@ _log = logging.getLogger(__name__)
 _LIST_TRANSACTIONS = 66
 _AT_ONCE = 16
 _SWEEP_TIMEOUT = 60.0
-"""Seconds for a transaction that nobody will begin: the request wants a number."""
+"""Seconds. The request needs a timeout, but no transaction is begun."""
 T = TypeVar("T")
 
 
 class Fate(Enum):
-    """What is known of the transaction of a share."""
+    """What is known about the transaction of a share. Values are persisted."""
 
     PREPARED = "prepared"
     ENDED = "ended"
-    """Committed; or there was nothing to commit."""
+    """Committed, or there was nothing to commit."""
     LOST = "lost"
-    """Aborted by its timeout or by another producer: nothing of it is in the topic for readers of committed data."""
+    """Aborted by its timeout or by another producer. Readers of committed data see nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """What one task has written, and the transaction that holds it."""
+    """What one task wrote, and the transaction that holds it."""
 
     task: int
     attempt: int
     fingerprint: Fingerprint
     prepared: PreparedTransaction | None
-    """None when the task had no rows."""
+    """None if the task had no rows."""
     witness: OffsetRange | None = None
-    """A stretch of what it wrote: whether readers see it tells whether the transaction was committed."""
+    """A record that it wrote. Readers see it exactly if the transaction was committed."""
     fate: Fate = Fate.PREPARED
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values that `from_json` takes back."""
-        token, seen = self.prepared, self.witness
+        """As plain values for `from_json`. Persisted in the commit log."""
+        token, witness = self.prepared, self.witness
         return {
             "task": self.task,
             "attempt": self.attempt,
             "fingerprint": str(self.fingerprint),
             "transaction": None if token is None else [token.transactional_id, token.producer_id, token.epoch],
-            "witness": None if seen is None else [seen.topic, seen.partition, seen.start, seen.stop],
+            "witness": None if witness is None else [witness.topic, witness.partition, witness.start, witness.stop],
             "fate": self.fate.value,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> TaskShare:
-        """What `to_json` made of one."""
-        token, seen = row["transaction"], row["witness"]
+        """Read what `to_json` wrote. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
+        token, witness = row["transaction"], row["witness"]
         return cls(
             task=row["task"],
             attempt=row["attempt"],
             fingerprint=Fingerprint.parse(row["fingerprint"]),
             prepared=None if token is None else PreparedTransaction(*token),
-            witness=None if seen is None else OffsetRange(*seen),
+            witness=None if witness is None else OffsetRange(*witness),
             fate=Fate(row["fate"]),
         )
 
 
 def check_alive(cluster: Cluster, shares: Sequence[TaskShare]) -> None:
-    """Raises TransactionFailed unless every transaction can still be committed."""
-    held = [share for share in shares if share.prepared is not None]
-    alive = _each(held, lambda share: coordinator.is_ongoing(cluster, _token(share)))
-    gone = [share for share, good in zip(held, alive, strict=True) if not good]
-    if gone:
+    """Raise `TransactionFailed` unless every transaction can still be committed."""
+    open_shares = [share for share in shares if share.prepared is not None]
+    ongoing = _each(open_shares, lambda share: coordinator.is_ongoing(cluster, _token(share)))
+    aborted = [share for share, is_ongoing in zip(open_shares, ongoing, strict=True) if not is_ongoing]
+    if aborted:
         raise TransactionFailed(
-            f"{len(gone)} of {len(held)} transactions were aborted before all tasks were done ({_named(gone)}): their"
-            " timeout was over, or another run took over. Nothing is visible to readers of committed data. Raise"
-            " kafka.transaction.timeout.ms (the brokers allow up to transaction.max.timeout.ms), write less at a time,"
-            " or choose delivery=at-least-once"
+            f"{len(aborted)} of {len(open_shares)} transactions were aborted before all tasks were done"
+            f" ({_listed(aborted)}): by their timeout, or because another run took over. Nothing is visible to readers"
+            " of committed data. Raise kafka.transaction.timeout.ms (brokers allow up to transaction.max.timeout.ms),"
+            " write less at a time, or choose delivery=at-least-once"
         )
 
 
 def commit_all(cluster: Cluster, shares: Sequence[TaskShare]) -> list[TaskShare]:
-    """Commits every transaction that is still prepared; each share comes back ended or lost."""
+    """Commit every transaction that is still prepared; returns each share as ended or lost.
+
+    Raises the cluster client's errors if a coordinator cannot be reached.
+    """
     return _each(shares, lambda share: _committed(cluster, share))
 
 
 def abort_all(cluster: Cluster, shares: Iterable[TaskShare]) -> None:
-    """Aborts every transaction that is still prepared; what cannot be reached ends with its timeout."""
+    """Abort every transaction that is still prepared. If a coordinator fails, log it: the timeout ends the rest."""
 
     def abort(share: TaskShare) -> None:
         try:
             coordinator.end(cluster, _token(share), commit=False)
         except (Fenced, TransactionFailed):
-            pass  # somebody did it already
+            pass  # it is over already
         except OttlaError as error:
-            _log.warning("the transaction of task %d stays open until its timeout: %s", share.task, error)
+            _log.warning(
+                "cannot abort the transaction of task %d, it stays open until its timeout: %s", share.task, error
+            )
 
     _each([share for share in shares if share.prepared is not None and share.fate is Fate.PREPARED], abort)
 
@@ -122,19 +127,25 @@ def _any(_: str) -> bool:
 
 
 def sweep(cluster: Cluster, prefix: str, *, spare: Collection[str] = (), which: Callable[[str], bool] = _any) -> int:
-    """Aborts what tasks that were killed have left open under ids with this prefix, or those of them; tells how many.
+    """Abort the transactions that killed tasks left open under ids with this prefix; returns how many.
 
-    An open transaction holds up all readers of committed data. Failing to find them is no error: timeouts end them.
+    Ids in `spare`, and ids for which `which` is false, are left alone. An open transaction blocks all readers of
+    committed data. Errors are logged, not raised: the timeouts end what is left.
     """
     try:
-        found = [one for one in _open_transactions(cluster, prefix) if one not in spare and which(one)]
-        _each(found, lambda one: transactional_producer_id(cluster, one, transaction_timeout=_SWEEP_TIMEOUT))
+        ids = [
+            transactional_id
+            for transactional_id in _open_transactions(cluster, prefix)
+            if transactional_id not in spare and which(transactional_id)
+        ]
+        # Asking for a producer id under the same transactional id aborts its open transaction.
+        _each(ids, lambda each: transactional_producer_id(cluster, each, transaction_timeout=_SWEEP_TIMEOUT))
     except OttlaError as error:
-        _log.warning("transactions that killed tasks left open end with their timeout: %s", error)
+        _log.warning("cannot abort transactions that killed tasks left open, their timeouts end them: %s", error)
         return 0
-    if found:
-        _log.info("transactions that killed tasks left open were aborted: %s", ", ".join(found))
-    return len(found)
+    if ids:
+        _log.info("aborted transactions that killed tasks left open: %s", ", ".join(ids))
+    return len(ids)
 
 
 def _committed(cluster: Cluster, share: TaskShare) -> TaskShare:
@@ -145,40 +156,42 @@ def _committed(cluster: Cluster, share: TaskShare) -> TaskShare:
     try:
         coordinator.end(cluster, share.prepared, commit=True)
     except (Fenced, TransactionFailed) as error:
-        # Its epoch is over. It may have been committed before that: by a driver that died right after, for example.
+        # Its epoch is over. It may have been committed before that, for example by a driver that died right after.
         fate = Fate.ENDED if _is_visible(cluster, share) else Fate.LOST
-        _log.warning("task %d: %s; looking into the log: %s", share.task, error, fate.value)
+        _log.warning("task %d: %s; according to the log its transaction is %s", share.task, error, fate.value)
         return replace(share, fate=fate)
     return replace(share, fate=Fate.ENDED)
 
 
 def _is_visible(cluster: Cluster, share: TaskShare) -> bool:
-    """Whether readers of committed data see what the task wrote; waits until that is decided."""
-    seen = share.witness
-    assert seen is not None, "a transaction without a record was never recorded"
-    _await_decision(cluster, seen)
+    """Whether readers of committed data see what the task wrote. Blocks until that is decided."""
+    witness = share.witness
+    assert witness is not None, "a transaction without a record was never recorded"
+    _await_decision(cluster, witness)
     with Reader(cluster, isolation=Isolation.READ_COMMITTED) as reader:
-        return any(batch.num_rows for batch in reader.read(seen, columns=("offset",)))
+        return any(batch.num_rows for batch in reader.read(witness, columns=("offset",)))
 
 
-def _await_decision(cluster: Cluster, seen: OffsetRange) -> None:
-    at = seen.topic_partition
-    effort = cluster.effort(f"waiting until the transactions in {at} are ended up to offset {seen.stop}")
+def _await_decision(cluster: Cluster, witness: OffsetRange) -> None:
+    """Block until the last stable offset has passed the witness: then its transaction is committed or aborted."""
+    partition = witness.topic_partition
+    attempts = cluster.attempts(f"waiting until the transactions in {partition} are ended up to offset {witness.stop}")
     while True:
-        stop = _last_stable(cluster, at)
-        if stop >= seen.stop:
+        stable = _last_stable_offset(cluster, partition)
+        if stable >= witness.stop:
             return
-        effort.failed(BrokerError(ErrorCode.concurrent_transactions, f"{at} is decided up to offset {stop}"))
+        reason = f"transactions in {partition} are ended up to offset {stable}"
+        attempts.failed(BrokerError(ErrorCode.concurrent_transactions, reason))  # waits, or raises
 
 
-def _last_stable(cluster: Cluster, at: TopicPartition) -> int:
-    found = Admin(cluster).list_offsets([at], OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED)
-    return found[at].offset
+def _last_stable_offset(cluster: Cluster, partition: TopicPartition) -> int:
+    offsets = Admin(cluster).list_offsets([partition], OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED)
+    return offsets[partition].offset
 
 
 def _open_transactions(cluster: Cluster, prefix: str) -> list[str]:
     def build(version_of: VersionOf) -> messages.Message:
-        # From version 2 on the broker looks for the prefix (KIP-1152); others tell all that are open.
+        # From version 2 on the broker filters by the pattern (KIP-1152); older ones list all open transactions.
         fields = {"state_filters": ["Ongoing"], "transactional_id_pattern": f"{re.escape(prefix)}.*"}
         kind = messages.request_type(_LIST_TRANSACTIONS, version_of(_LIST_TRANSACTIONS))
         message: messages.Message = messages.compose(kind, fields)
@@ -186,14 +199,15 @@ def _open_transactions(cluster: Cluster, prefix: str) -> list[str]:
 
     deadline = Deadline.after(cluster.timeouts.total)
     brokers = cluster.metadata(deadline=deadline).brokers.values()
-    found: list[str] = []
+    ids: list[str] = []
     for answer in ask_each(cluster, brokers, build, deadline=deadline).values():
         if isinstance(answer, NetworkError):
             raise answer
         if answer.error_code is not ErrorCode.none:
             raise BrokerError(answer.error_code, "listing transactions")
-        found += [one.transactional_id for one in answer.transaction_states if one.transactional_id.startswith(prefix)]
-    return found
+        listed = (state.transactional_id for state in answer.transaction_states)
+        ids += [transactional_id for transactional_id in listed if transactional_id.startswith(prefix)]
+    return ids
 
 
 def _token(share: TaskShare) -> PreparedTransaction:
@@ -201,17 +215,17 @@ def _token(share: TaskShare) -> PreparedTransaction:
     return share.prepared
 
 
-def _named(shares: Sequence[TaskShare]) -> str:
-    named = ", ".join(f"task {share.task}" for share in shares[:5])
-    return named + (f" and {len(shares) - 5} more" if len(shares) > 5 else "")
+def _listed(shares: Sequence[TaskShare]) -> str:
+    first_few = ", ".join(f"task {share.task}" for share in shares[:5])
+    return first_few + (f" and {len(shares) - 5} more" if len(shares) > 5 else "")
 
 
 S = TypeVar("S")
 
 
 def _each(items: Sequence[S], function: Callable[[S], T]) -> list[T]:
-    """The same for all of them, some at the same time: each waits for its coordinator and for markers on disks."""
+    """Call the function for every item, several at a time: each waits for its coordinator and for markers on disk."""
     if len(items) < 2:
-        return [function(one) for one in items]
+        return [function(item) for item in items]
     with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="ottla-end") as pool:
         return list(pool.map(function, items))

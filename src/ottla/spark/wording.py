@@ -1,4 +1,7 @@
-"""The library's advice in the words of Spark's options: what a program sets elsewhere is an option here."""
+"""Advice in error texts, in terms of Spark's options: settings of the library are options here.
+
+Errors come in with the library's advice; the same errors go out and name options instead.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,41 @@ from ottla.errors import Advice, CorruptBatch, OttlaError, reworded
 WORDS: Mapping[Advice, str] = {
     Advice.USE_TLS: "set kafka.security.protocol to SSL or SASL_SSL",
     Advice.NO_TLS: "is this a listener without TLS? Then set kafka.security.protocol to PLAINTEXT or SASL_PLAINTEXT",
-    Advice.CA_FILE: "set kafka.ssl.truststore.location, and .type to PEM, to the authority that signed it",
-    Advice.HOST_NAME: "connect by a name in the certificate, or set kafka.ssl.endpoint.identification.algorithm to an"
-    " empty text knowingly",
+    Advice.CA_FILE: "set kafka.ssl.truststore.location to the certificate of the signing authority, and .type to PEM",
+    Advice.HOST_NAME: "connect by a name in the certificate, or, if you accept the risk, set"
+    " kafka.ssl.endpoint.identification.algorithm to an empty text",
     Advice.CERTIFICATE: "set kafka.ssl.keystore.location",
     Advice.USE_SASL: "does this listener ask for SASL? Then set kafka.security.protocol to SASL_SSL or SASL_PLAINTEXT,"
     " kafka.sasl.mechanism and kafka.sasl.jaas.config",
     Advice.NO_SASL: "set kafka.security.protocol to SSL or PLAINTEXT",
     Advice.LOGIN: "the user is set with kafka.sasl.jaas.config",
     Advice.PROTECT: "set kafka.security.protocol to SASL_SSL, or kafka.sasl.mechanism to SCRAM-SHA-512",
-    Advice.ON_LOST: "failOnDataLoss=false goes on with what there is",
+    Advice.ON_LOST: "failOnDataLoss=false continues with the records that exist",
     Advice.RECORD_SIZE: "kafka.max.request.size; raise it together with max.message.bytes of the topic",
     Advice.BATCH_SIZE: "the option maxBatchBytes raises it",
     Advice.FETCH_SIZE: "raise kafka.fetch.max.bytes",
+    # These do not come up in the data source.
+    **{
+        advice: advice.value
+        for advice in (
+            Advice.GROUP_SETTINGS,
+            Advice.LAKE_LAYOUT,
+            Advice.REPLAY_AGAIN,
+            Advice.VERIFY_DEEP,
+            Advice.JAR_CACHE,
+        )
+    },
 }
 
 
 @contextmanager
 def in_options() -> Iterator[None]:
-    """Errors that leave the block name options. Also a decorator; not for generators, whose work comes later."""
+    """Make errors that leave the block name options. Also a decorator, but not for generators: they run later."""
     try:
         yield
     except CorruptBatch as error:
         error.reason = reworded(error.reason, WORDS)
         raise
     except OttlaError as error:
-        error.args = tuple(reworded(one, WORDS) if isinstance(one, str) else one for one in error.args)
+        error.args = tuple(reworded(arg, WORDS) if isinstance(arg, str) else arg for arg in error.args)
         raise

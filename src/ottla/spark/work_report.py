@@ -1,7 +1,7 @@
-"""What a fleet has done, from the files of events that its nodes wrote (`RotatingFiles`), added up by Spark.
+"""A report of a fleet's work, from the event files that its nodes wrote (`RotatingFiles`), aggregated by Spark.
 
-A session and a path come in, a `WorkReport` goes out: units, records and bytes for each host and hour, the slowest
-units, what was read for nothing, retries and failures. Lines that cannot be read are counted and left out.
+A session and paths come in; a `WorkReport` goes out: units, records and bytes per host and hour, the slowest units,
+wasted reads, retries and failures. Damaged lines are counted and left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the customary name
 
 from ottla.errors import InputError
 
@@ -22,7 +22,7 @@ SCHEMA = (
     " attempt int, records bigint, payload_bytes bigint, wasted_records bigint, seconds double, broker_id int,"
     " host string, reason string, node string"
 )
-"""Of the lines that a report is made of: `UnitEnded` and `UnitReclaimed`."""
+"""The fields of the events that a report uses: `UnitEnded` and `UnitReclaimed`."""
 _DAMAGED = "damaged_"
 _ENDED, _RECLAIMED = "unit_ended", "unit_reclaimed"
 _DONE = ("done", "part")
@@ -34,25 +34,25 @@ _MOST_REASONS = 50
 
 @dataclass(frozen=True, slots=True)
 class HostHour:
-    """What a host did in an hour, by the time at which units ended."""
+    """The work of a host in an hour, by the time at which units ended."""
 
     host: str
     hour: int
-    """Its beginning, in seconds since 1970."""
+    """Start of the hour, in seconds since 1970."""
     units: int
-    """That were done, or done in part."""
+    """Units that were done, completely or in part."""
     records: int
     size_bytes: int
     seconds: float
-    """That units took, whatever became of them, added up."""
+    """Total time of all units, however they ended."""
     wasted_records: int
     not_done: int
-    """Units that failed, were given back or lost."""
+    """Units that failed, were given back or were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowUnit:
-    """One that took long."""
+    """A unit that took long."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ class SlowUnit:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Units that were not done at the first attempt: how they ended, why, and how many."""
+    """Attempts that did not complete their unit: how they ended, why, and how many there were."""
 
     status: str
     reason: str
@@ -76,19 +76,19 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """What a fleet has done."""
+    """The work of a fleet."""
 
     files: int
     lines: int
     damaged: int
-    """Lines that could not be read."""
+    """Lines that could not be parsed."""
     units: int
     records: int
     size_bytes: int
     wasted_records: int
-    """That were read and thrown away: batches on a broker do not end where units do."""
+    """Records that were read and discarded: batches on a broker do not end where units do."""
     repeated_records: int
-    """That were read by attempts which did not get their unit done."""
+    """Records that were read by attempts that did not complete their unit."""
     retries: int
     """Attempts after the first."""
     hours: tuple[HostHour, ...]
@@ -97,7 +97,7 @@ class WorkReport:
 
     @property
     def waste(self) -> float:
-        """The share of what was read that was thrown away."""
+        """The fraction of the records read that was discarded."""
         read = self.records + self.repeated_records + self.wasted_records
         return self.wasted_records / read if read else 0.0
 
@@ -107,22 +107,22 @@ class WorkReport:
 
 
 def find_files(path: str) -> list[str]:
-    """The files of events at a path: a folder, a file, or a pattern such as `/logs/*/events-*`.
+    """The event files at a path: a folder, a file, or a pattern such as `/logs/*/events-*`.
 
-    A file that is there both plain and compressed was about to be deleted, and counts once.
+    If a file exists both plain and compressed, the plain one was about to be deleted, and only the other counts. Raises
+    `InputError` if there are no event files.
     """
-    if "://" in path:  # Spark finds what is not on this machine
+    if "://" in path:  # a remote file system: Spark lists it
         return [path] if path.endswith((".jsonl", ".gz")) else [f"{path.rstrip('/')}/{name}" for name in _NAMES]
     patterns = [os.path.join(glob.escape(path), name) for name in _NAMES] if os.path.isdir(path) else [path]
-    found = sorted({file for one in patterns for file in glob.glob(one) if file.endswith((".jsonl", ".jsonl.gz"))})
-    if not found:
-        raise InputError(f"there are no files of events at {path}: they are called events-*.jsonl or events-*.jsonl.gz")
-    there = set(found)
-    return [os.path.abspath(file) for file in found if f"{file}.gz" not in there]
+    files = {file for pattern in patterns for file in glob.glob(pattern) if file.endswith((".jsonl", ".jsonl.gz"))}
+    if not files:
+        raise InputError(f"no event files at {path}: their names are events-*.jsonl or events-*.jsonl.gz")
+    return [os.path.abspath(file) for file in sorted(files) if f"{file}.gz" not in files]
 
 
 def work_report(spark: SparkSession, files: Sequence[str], *, slowest: int = 10) -> WorkReport:
-    """The report of these files."""
+    """Make the report of these files, with the `slowest` units."""
     lines = _lines(spark, files).persist()
     try:
         ended = lines.where(F.col("event") == _ENDED)
@@ -132,10 +132,10 @@ def work_report(spark: SparkSession, files: Sequence[str], *, slowest: int = 10)
             files=len(files),
             lines=total["lines"],
             damaged=total["damaged"],
-            units=sum(one.units for one in hours),
-            records=sum(one.records for one in hours),
-            size_bytes=sum(one.size_bytes for one in hours),
-            wasted_records=sum(one.wasted_records for one in hours),
+            units=sum(row.units for row in hours),
+            records=sum(row.records for row in hours),
+            size_bytes=sum(row.size_bytes for row in hours),
+            wasted_records=sum(row.wasted_records for row in hours),
             repeated_records=total["repeated"],
             retries=total["retries"],
             hours=hours,
@@ -147,7 +147,7 @@ def work_report(spark: SparkSession, files: Sequence[str], *, slowest: int = 10)
 
 
 def _lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """All lines as rows; of a damaged one, nothing but that it is."""
+    """All lines as rows. A damaged line has only the mark that it is damaged."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _DAMAGED}
     text = spark.read.text(list(files)).where(F.trim("value") != "")
     rows = text.select(F.from_json("value", f"{SCHEMA}, {_DAMAGED} string", options).alias("row")).select("row.*")
@@ -157,13 +157,13 @@ def _lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
 
 def _total(lines: DataFrame) -> dict[str, int]:
     is_ended = F.col("event") == _ENDED
-    found = lines.select(
+    totals = lines.select(
         F.count("*").alias("lines"),
         F.count_if(F.col(_DAMAGED)).alias("damaged"),
         F.count_if(is_ended & (F.col("attempt") > 1)).alias("retries"),
         F.sum(F.when(is_ended & ~F.col("status").isin(*_DONE), F.col("records"))).alias("repeated"),
     ).collect()[0]
-    return {name: int(value or 0) for name, value in found.asDict().items()}
+    return {name: int(value or 0) for name, value in totals.asDict().items()}
 
 
 def _hours(ended: DataFrame) -> tuple[HostHour, ...]:
@@ -198,12 +198,12 @@ def _slowest(ended: DataFrame, count: int) -> tuple[SlowUnit, ...]:
 
 
 def _troubles(lines: DataFrame) -> tuple[Trouble, ...]:
-    """Texts of errors often end with something of the moment: what is alike at the beginning is counted together."""
+    """Group by the beginning of the reason: error texts often end with details that differ each time."""
     is_failed = (F.col("event") == _ENDED) & ~F.col("status").isin(*_DONE)
     status = F.when(F.col("event") == _RECLAIMED, F.lit("reclaimed")).otherwise(F.col("status"))
-    gone = F.concat(F.lit("the lease of "), F.regexp_extract("node", "^[^/]*", 0), F.lit(" stood still"))
-    reason = F.when(F.col("event") == _RECLAIMED, gone).otherwise(F.substring("reason", 1, _REASON_CHARACTERS))
-    chosen = lines.where(is_failed | (F.col("event") == _RECLAIMED))
-    grouped = chosen.groupBy(status.alias("status"), F.coalesce(reason, F.lit("")).alias("reason")).count()
+    reclaimed = F.concat(F.lit("the lease of "), F.regexp_extract("node", "^[^/]*", 0), F.lit(" stood still"))
+    reason = F.when(F.col("event") == _RECLAIMED, reclaimed).otherwise(F.substring("reason", 1, _REASON_CHARACTERS))
+    unfinished = lines.where(is_failed | (F.col("event") == _RECLAIMED))
+    grouped = unfinished.groupBy(status.alias("status"), F.coalesce(reason, F.lit("")).alias("reason")).count()
     rows = grouped.orderBy(F.col("count").desc(), "status", "reason").limit(_MOST_REASONS).collect()
     return tuple(Trouble(row["status"], row["reason"], row["count"]) for row in rows)

@@ -1,8 +1,7 @@
 """For users' own tests: a fake Kafka cluster that real clients can talk to, and pytest fixtures.
 
-`FakeKafka` is the cluster with its faults on demand; `plugin` has the fixtures and is loaded by every pytest
-run, so that this module imports nothing before a name is asked for. Nothing else in Ottla may import this
-room.
+`FakeKafka` is the cluster, with faults on demand; `plugin` has the fixtures. Every pytest run loads the plugin, so this
+module imports nothing before a name is used. No other room of Ottla may import this one.
 """
 
 from __future__ import annotations
@@ -28,5 +27,5 @@ _HOMES = {
     "When": "ottla.testing.fake.faults",
 }
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # Otherwise a type checker would accept every misspelled name.
     __getattr__, __dir__ = lazy(__name__, _HOMES)

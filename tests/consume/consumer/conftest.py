@@ -1,4 +1,4 @@
-"""The fake cluster of these tests, and how long a consumer waits on it."""
+"""The fake cluster of these tests, with short timeouts for the consumer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown topic, and partitions that wait for a commit, are given up soon."""
+    """Give up soon on unknown topics and on partitions that wait for a commit."""
     monkeypatch.setattr("ottla.net.attempts.UNKNOWN_TOPIC_SECONDS", 0.3)
     monkeypatch.setattr("ottla.consume.assignment._REVOKE_SECONDS", 0.5)

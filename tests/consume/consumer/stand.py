@@ -1,4 +1,4 @@
-"""What the tests of the consumer on the fake cluster share: names of partitions, and how a member is thrown out."""
+"""Shared by the tests of the consumer on the fake cluster: names of partitions, and how to expel a member."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MANY = [TopicPartition("many", number) for number in range(4)]
 
 
 class Stop(Exception):
-    """Of a program that goes wrong."""
+    """Raised by a program that fails."""
 
 
 def lose(kafka: FakeKafka, consumer: Consumer) -> None:
-    """The group throws the member out, and it has joined again; its program has not looked since."""
+    """Expel the member and wait until it has rejoined; its program has not polled since."""
     membership = consumer._subscription.membership
     assert membership is not None
     before = membership.member.generation

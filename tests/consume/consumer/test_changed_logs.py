@@ -1,4 +1,4 @@
-"""Logs that were cut back, topics that were created again: what a consumer hands out then, and what it commits."""
+"""Truncated logs and topics that were created again: what a consumer returns and commits then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.consume.consuming import CLASSIC, SMALL, committed, new_consumer, offsets, read, take
 from tests.fetch.logs import cut_back, fill
 from tests.fetch.reader.stand import recreate
-from tests.fetch.watching import Told, raised_by
+from tests.fetch.watching import EventLog, raised_by
 from tests.waiting import eventually
 
 from ottla.consume.consumer import Consumer
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 @pytest.fixture(params=["by id", "by name"])
 def naming(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How brokers take commits: those before Kafka 4.1 know topics by their names only."""
+    """How brokers take commits: before Kafka 4.1 they know topics by name only."""
     if request.param == "by name":
         monkeypatch.setattr("ottla.admin.committed._BY_ID", 99)
     return str(request.param)
 
 
 def has_committed(kafka: FakeKafka, offset: int, *, epoch: int = -1) -> None:
-    """A program of before has got so far."""
+    """Commit this offset, as an earlier program did."""
     with kafka._dispatcher.changed:
         kafka._dispatcher.state.group("g", broker=1).offsets[AT] = StoredOffset(offset, epoch, "")
 
@@ -50,7 +50,7 @@ def _where(consumer: Consumer) -> tuple[int | None, int | None]:
 
 
 def test_who_goes_back_to_the_beginning_commits_where_it_is_then(kafka: FakeKafka) -> None:
-    """Found: it committed where it came from, and the next program passed over all that came until there."""
+    """Regression: it committed the old offset, and the next program skipped everything up to it."""
     has_committed(kafka, 5000)
     with new_consumer(kafka.bootstrap, topics="t", on_lost="earliest", fetching=SMALL) as consumer:
         first = len(take(consumer))
@@ -62,7 +62,7 @@ def test_who_goes_back_to_the_beginning_commits_where_it_is_then(kafka: FakeKafk
     assert committed(kafka) == {AT: 50}
 
 
-def test_who_goes_on_at_the_end_is_there_before_anything_comes(kafka: FakeKafka) -> None:
+def test_a_consumer_that_continues_at_the_end_is_there_before_new_records(kafka: FakeKafka) -> None:
     has_committed(kafka, 5000)
     with new_consumer(kafka.bootstrap, topics="t", on_lost="latest", fetching=SMALL) as consumer:
         eventually(lambda: consumer.poll(0.05) is None and _is_at(consumer, 50), "it has gone to the end")
@@ -102,7 +102,7 @@ def test_who_seeks_back_commits_there(kafka: FakeKafka) -> None:
 
 
 def _lost(consumer: Consumer) -> OffsetsLost:
-    """Polls until it is told."""
+    """Poll until it raises."""
 
     def poll() -> None:
         while True:
@@ -115,7 +115,7 @@ def _lost(consumer: Consumer) -> OffsetsLost:
 
 @pytest.mark.parametrize("last", ["close", "commit", "commit these", "commit_soon"])
 def test_offsets_of_a_topic_are_never_committed_for_its_successor(kafka: FakeKafka, naming: str, last: str) -> None:
-    """Found: closing committed the old topic's offset for the new one, whose first records nobody read then."""
+    """Regression: closing committed the old topic's offset for the new one, whose first records were never read."""
     consumer = new_consumer(kafka.bootstrap, topics=["t", "long"], fetching=SMALL, commit_every=None)
     with consumer:
         read(consumer, 450)
@@ -172,16 +172,16 @@ def test_a_transaction_is_not_given_offsets_of_a_topic_that_was_created_again(ka
 
 
 def test_a_successor_is_read_and_committed_from_its_beginning(kafka: FakeKafka, naming: str) -> None:
-    """The same number of records as before: nothing about the offsets tells the two topics apart."""
-    told = Told()
-    options: dict[str, Any] = {"on_lost": "earliest", "events": [told], "commit_every": None}
+    """The same number of records as before: offsets alone do not tell the two topics apart."""
+    sink = EventLog()
+    options: dict[str, Any] = {"on_lost": "earliest", "events": [sink], "commit_every": None}
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, **options) as consumer:
         read(consumer, 50)
         consumer.commit()
         recreate(kafka, records=50)
         kafka._dispatcher.state.group("g", broker=1).offsets.clear()
         assert [offset for _, offset in read(consumer, 50)] == list(range(50))
-        assert len(told.of(RangeLost)) == 1
+        assert len(sink.of(RangeLost)) == 1
         consumer.commit()
     assert committed(kafka) == {AT: 50}
 
@@ -206,7 +206,7 @@ def test_automatic_commits_know_two_topics_apart(kafka: FakeKafka, naming: str) 
 def test_a_topic_that_is_created_again_while_nothing_is_asked_for_is_noticed(
     kafka: FakeKafka, stop: Callable[[Consumer], None]
 ) -> None:
-    """Found: it went on in the middle of the new topic."""
+    """Regression: it continued in the middle of the new topic."""
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         read(consumer, 20)
         stop(consumer)
@@ -215,8 +215,8 @@ def test_a_topic_that_is_created_again_while_nothing_is_asked_for_is_noticed(
         assert _lost(consumer).replaced
 
 
-def test_a_group_without_a_commit_for_the_topic_that_is_there_begins_where_it_was_told_to(kafka: FakeKafka) -> None:
-    """The consumer remembers the earlier topic; what counts is what the brokers say now."""
+def test_a_group_without_a_commit_for_the_current_topic_starts_at_start(kafka: FakeKafka) -> None:
+    """The consumer remembers the earlier topic, but what the brokers say now counts."""
     with new_consumer(kafka.bootstrap, topics="long", fetching=SMALL, commit_every=None) as consumer:
         read(consumer, 10)
         consumer._cluster.topic("t")
@@ -234,7 +234,7 @@ def test_a_group_without_a_commit_for_the_topic_that_is_there_begins_where_it_wa
 
 
 def test_an_offset_that_is_sought_is_of_the_topic_that_was_read(kafka: FakeKafka) -> None:
-    """Found: a program that went back ten records got others, in the middle of the new topic."""
+    """Regression: a program that went back ten records got other ones, from the middle of the new topic."""
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         read(consumer, 50)
         recreate(kafka, records=300)
@@ -257,10 +257,10 @@ def test_a_place_that_is_sought_is_in_the_topic_that_is_there(kafka: FakeKafka, 
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest"])
-def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: FakeKafka, policy: str) -> None:
-    """A group that assigns by id takes the old topic away and gives the new one, often before anything is noticed."""
-    told = Told()
-    options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [told]}
+def test_a_topic_that_is_created_again_between_two_assignments_is_noticed(kafka: FakeKafka, policy: str) -> None:
+    """A group that assigns by id revokes the old topic and assigns the new one, often before anything is noticed."""
+    sink = EventLog()
+    options: dict[str, Any] = {"start": "latest", "on_lost": policy, "commit_every": None, "events": [sink]}
     with new_consumer(kafka.bootstrap, topics=["long"], fetching=SMALL, **options) as consumer:
         consumer.poll(0.1)
         consumer.subscribe(["t"])
@@ -275,19 +275,19 @@ def test_a_topic_that_is_created_again_between_two_assignments_is_told(kafka: Fa
             assert _lost(consumer).replaced
         else:
             assert [offset for _, offset in read(consumer, 30)] == list(range(30))
-            assert [event.start for event in told.of(RangeLost)] == [60]
+            assert [event.start for event in sink.of(RangeLost)] == [60]
 
 
 # A leader epoch that the log never had
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, policy: str) -> None:
-    """Found: the broker refuses such an offset although it is there, and that was asked again and again for ever."""
+def test_a_committed_epoch_that_the_log_never_had_is_noticed(kafka: FakeKafka, policy: str) -> None:
+    """Regression: the broker refuses such an offset although it exists, and the consumer asked for it forever."""
     _with_epochs(kafka)
     has_committed(kafka, 30, epoch=7)
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", on_lost=policy, fetching=SMALL, events=[told]) as consumer:
+    sink = EventLog()
+    with new_consumer(kafka.bootstrap, topics="t", on_lost=policy, fetching=SMALL, events=[sink]) as consumer:
         if policy == "error":
             error = _lost(consumer)
             assert error.start == 30
@@ -296,7 +296,7 @@ def test_a_committed_epoch_that_the_log_never_had_is_told(kafka: FakeKafka, poli
         if policy == "earliest":
             assert [offset for _, offset in read(consumer, 50)] == list(range(50))
         eventually(lambda: consumer.poll(0.05) is None and _is_at(consumer, 50), "it is at the end")
-    assert len(told.of(RangeLost)) == 1
+    assert len(sink.of(RangeLost)) == 1
     assert _stored(kafka) == (50, -1), "the records here have no epoch, and the one before is forgotten"
 
 
@@ -308,7 +308,7 @@ def test_a_committed_epoch_of_the_log_is_nothing_to_talk_about(kafka: FakeKafka)
 
 
 def test_a_broker_that_contradicts_itself_is_given_up(kafka: FakeKafka) -> None:
-    """It has no record at an offset that lies within its log, whatever is tried."""
+    """Make the fake refuse an offset within its log, whatever is tried."""
     kafka.fail("Fetch", ErrorCode.offset_out_of_range, times=None)
     with new_consumer(kafka.bootstrap, topics="t", on_lost="earliest", options=CLASSIC) as consumer:
         error = raised_by(lambda: [consumer.poll(0.2) for _ in range(1000)], OttlaError, within=30)
@@ -316,7 +316,7 @@ def test_a_broker_that_contradicts_itself_is_given_up(kafka: FakeKafka) -> None:
 
 
 def _with_epochs(kafka: FakeKafka) -> None:
-    """The log knows which leader wrote it, as those of real brokers do."""
+    """Make the log know its leader epochs, as real brokers do."""
     with kafka._dispatcher.changed:
         partition = kafka._partition(*AT)
         partition.log.epochs = [(0, 0)]

@@ -7,7 +7,18 @@ import threading
 from typing import Any
 
 import pytest
-from tests.consume.consuming import SMALL, Told, committed, fail, failing, joined, new_consumer, offsets, read, take
+from tests.consume.consuming import (
+    SMALL,
+    RecordingListener,
+    committed,
+    fail,
+    failing,
+    joined,
+    new_consumer,
+    offsets,
+    read,
+    take,
+)
 from tests.waiting import eventually
 
 from ottla.admin.committed import Committed
@@ -45,7 +56,7 @@ def test_a_block_that_raises_does_not_commit_what_it_was_working_on(kafka: FakeK
 
 @pytest.mark.parametrize("call", ["pause", "seek", "commit nothing", "resume"])
 def test_what_is_being_worked_on_is_not_done_because_of_other_calls(kafka: FakeKafka, call: str) -> None:
-    """Found: pause and seek, of any partition, counted everything as done."""
+    """Regression: pause and seek, of any partition, counted everything as finished."""
     with failing(Stop), new_consumer(kafka.bootstrap, topics="many", fetching=SMALL) as consumer:
         joined(consumer, 4)
         consumer.pause(*MANY[1:])
@@ -65,7 +76,7 @@ def test_what_is_being_worked_on_is_not_done_because_of_other_calls(kafka: FakeK
 
 
 def test_what_the_program_committed_is_not_taken_back_by_an_automatic_commit(kafka: FakeKafka) -> None:
-    """Found: the end of a consumer committed what the program was through with for certain, which was less."""
+    """Regression: close committed less than the program had finished."""
     with failing(Stop), new_consumer(kafka.bootstrap, topics="long", fetching=SMALL) as consumer:
         got = len(take(consumer)) + len(take(consumer))
         consumer.commit()
@@ -87,20 +98,20 @@ def test_without_automatic_commits_nothing_is_committed(kafka: FakeKafka) -> Non
     assert committed(kafka) == {}
 
 
-def test_a_commit_with_a_callback_is_told(kafka: FakeKafka) -> None:
+def test_a_background_commit_calls_back(kafka: FakeKafka) -> None:
     def raises(*_: object) -> None:
         raise Stop
 
-    told: list[tuple[Any, Any, str]] = []
+    calls: list[tuple[Any, Any, str]] = []
     with new_consumer(kafka.bootstrap, topics="t", commit_every=None) as consumer:
         read(consumer, 50)
-        consumer.commit_soon(done=lambda offsets, error: told.append((offsets, error, threading.current_thread().name)))
+        consumer.commit_soon(done=lambda done, error: calls.append((done, error, threading.current_thread().name)))
         consumer.commit_soon({AT: Committed(7, metadata="note")}, done=raises)
-        consumer.commit()  # after those that were begun before
+        consumer.commit()  # after the earlier commits
         assert committed(kafka) == {AT: 50}
         assert consumer.committed()[AT].offset == 50
-    assert [(given[AT].offset, error) for given, error, _ in told] == [(50, None)]
-    assert told[0][2].startswith("ottla-commit")
+    assert [(offsets[AT].offset, error) for offsets, error, _ in calls] == [(50, None)]
+    assert calls[0][2].startswith("ottla-commit")
 
 
 def test_a_commit_that_the_broker_refuses_for_the_moment_is_tried_again(kafka: FakeKafka) -> None:
@@ -127,41 +138,41 @@ def test_a_group_that_moved_on_is_a_clear_error(kafka: FakeKafka) -> None:
 
 
 def test_a_lost_partition_is_not_committed_under_the_new_generation(kafka: FakeKafka) -> None:
-    """Found: a commit was sent again with the generation after the loss, over what the next owner had committed."""
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    """Regression: a commit was resent under the generation after the loss, over the commit of the next owner."""
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         lose(kafka, consumer)
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.groups["g"].offsets.clear()
         for attempt in (consumer.commit, lambda: consumer.commit({AT: 3}), lambda: consumer.member):
-            with pytest.raises(CommitFailed, match="t-0 were not committed: they were lost or let go of before"):
+            with pytest.raises(CommitFailed, match="t-0 were not committed: the partitions were lost or released"):
                 attempt()
         errors: list[Any] = []
         consumer.commit_soon(done=lambda _, error: errors.append(error))
         eventually(lambda: errors, "the callback")
         assert isinstance(errors[0], CommitFailed)
         assert committed(kafka) == {}
-        assert told.of("lost") == []
+        assert listener.of("lost") == []
         assert read(consumer, 50)[0] == (0, 0)  # others may have it: it begins where the group is
-        assert told.of("lost") == [frozenset([AT])]
+        assert listener.of("lost") == [frozenset([AT])]
         assert consumer.member.generation > 1
         consumer.commit()
     assert committed(kafka) == {AT: 50}
 
 
 def test_a_lost_partition_is_not_committed_at_the_end(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         lose(kafka, consumer)
     assert committed(kafka) == {}
-    assert (told.of("lost"), told.of("revoked")) == ([frozenset([AT])], [])
+    assert (listener.of("lost"), listener.of("revoked")) == ([frozenset([AT])], [])
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_was_let_go_of_is_not_committed_by_a_late_attempt(kafka: FakeKafka) -> None:
-    """Found: a commit in the background went on trying after its partition was given to another member."""
+def test_a_released_partition_is_not_committed_by_a_late_attempt(kafka: FakeKafka) -> None:
+    """Regression: a background commit kept retrying after its partition was given to another member."""
     with new_consumer(kafka.bootstrap, topics="many", commit_every=None) as a:
         joined(a, 4)
         eventually(lambda: (a.poll(0.01), len(a.positions()) == 4)[-1], "it knows where it is")
@@ -173,29 +184,29 @@ def test_what_was_let_go_of_is_not_committed_by_a_late_attempt(kafka: FakeKafka)
             kafka.clear_faults()
             eventually(lambda: errors, "the callback")
             assert isinstance(errors[0], CommitFailed)
-            theirs = {at for at in MANY if at in b.assignment}
+            theirs = {tp for tp in MANY if tp in b.assignment}
             assert not theirs & committed(kafka).keys()
 
 
-def let_go_and_retake(kafka: FakeKafka, told: Told, consumer: Consumer) -> None:
-    """Another member comes and goes."""
-    before = len(told.of("assigned"))
+def let_go_and_retake(kafka: FakeKafka, listener: RecordingListener, consumer: Consumer) -> None:
+    """Let another member join and leave."""
+    before = len(listener.of("assigned"))
     other = new_consumer(kafka.bootstrap, topics="t", commit_every=None)
-    eventually(lambda: (other.poll(0.01), consumer.poll(0.01), len(told.of("revoked")) > 0)[-1], "it lets go")
+    eventually(lambda: (other.poll(0.01), consumer.poll(0.01), len(listener.of("revoked")) > 0)[-1], "it lets go")
     other.close()
-    eventually(lambda: (consumer.poll(0.01), len(told.of("assigned")) > before)[-1], "it takes it again")
+    eventually(lambda: (consumer.poll(0.01), len(listener.of("assigned")) > before)[-1], "it takes it again")
     joined(consumer, 1)
 
 
 def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
     kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partition went to another member and came back while a commit was on its way, which is then refused."""
+    """The partition went to another member and came back while a commit was in flight, which is then refused."""
     attempts: list[dict[TopicPartition, Committed]] = []
     came_back = threading.Event()
 
-    def refused(_: object, member: GroupMember, given: dict[TopicPartition, Committed], **__: object) -> None:
-        attempts.append(given)
+    def refused(_: object, member: GroupMember, offsets: dict[TopicPartition, Committed], **__: object) -> None:
+        attempts.append(offsets)
         if len(attempts) == 1:
             came_back.wait(10)
             raise BrokerError(int(ErrorCode.illegal_generation), "committing")
@@ -205,7 +216,7 @@ def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
     errors: list[Any] = []
     with Cluster(kafka.bootstrap) as cluster:
         commits = Commits(
-            cluster, member=lambda: GroupMember("g", "m", next(generations)), keeps=lambda these: these, name="g"
+            cluster, member=lambda: GroupMember("g", "m", next(generations)), keeps=lambda kept: kept, name="g"
         )
         commits.commit_soon({AT: Committed(3), LONG: Committed(4)}, lambda _, error: errors.append(error))
         eventually(lambda: attempts, "the first attempt")
@@ -218,14 +229,14 @@ def test_a_late_attempt_does_not_undo_what_others_did_meanwhile(
 
 
 def test_a_late_answer_does_not_say_where_to_begin(kafka: FakeKafka) -> None:
-    """The partition went to another member and came back while the group's offset was being asked for."""
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", commit_every=None, listener=told) as consumer:
+    """The partition went to another member and came back while the committed offset was being looked up."""
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", commit_every=None, listener=listener) as consumer:
         kafka.delay("OffsetFetch", 2.0, times=1)
         joined(consumer, 1)
         kafka.wait_for_request("OffsetFetch")
         kafka.delay("OffsetFetch", 0.5, when=When.BEFORE_HANDLING)
-        let_go_and_retake(kafka, told, consumer)
+        let_go_and_retake(kafka, listener, consumer)
         assert consumer.positions() == {}
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.groups["g"].offsets[AT] = StoredOffset(40, -1, None)
@@ -241,14 +252,14 @@ def test_partitions_of_others_cannot_be_committed_by_name(kafka: FakeKafka) -> N
 
 
 def test_a_member_that_left_because_its_program_was_away_commits_nothing(kafka: FakeKafka) -> None:
-    told = Told()
+    listener = RecordingListener()
     options = GroupOptions(
         protocol=Protocol.CLASSIC, heartbeat_interval=0.05, session_timeout=2.0, max_poll_interval=0.3
     )
-    with new_consumer(kafka.bootstrap, topics="t", listener=told, options=options) as consumer:
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener, options=options) as consumer:
         read(consumer, 50)
         kafka.wait_for_request("LeaveGroup")
         with pytest.raises(CommitFailed):
             consumer.commit()
         assert read(consumer, 50)[0] == (0, 0)
-        assert told.of("lost") == [frozenset([AT])]
+        assert listener.of("lost") == [frozenset([AT])]

@@ -1,4 +1,4 @@
-"""What a consumer takes, who may use it, how it ends, and what it refuses."""
+"""What a consumer subscribes to, which threads may use it, how it ends, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.consume.consuming import Told, committed, filled, joined, new_consumer, read
+from tests.consume.consuming import RecordingListener, committed, filled, joined, new_consumer, read
 from tests.waiting import eventually
 
 from ottla.config import Timeouts
@@ -37,7 +37,7 @@ def test_a_pattern_takes_in_topics_that_appear(kafka: FakeKafka) -> None:
         kafka.create_topic("shop.b", 2)
         kafka.create_topic("workshop.b", 2)
         joined(consumer, 3)
-        assert {at.topic for at in consumer.assignment} == {"shop.a", "shop.b"}
+        assert {tp.topic for tp in consumer.assignment} == {"shop.a", "shop.b"}
         consumer.subscribe(re.compile("nothing"))
         joined(consumer, 0)
         consumer.subscribe("t")
@@ -45,7 +45,7 @@ def test_a_pattern_takes_in_topics_that_appear(kafka: FakeKafka) -> None:
 
 
 def test_the_first_poll_waits_no_longer_than_it_may(kafka: FakeKafka) -> None:
-    """Found: with brokers away, it waited for up to a minute, whatever its timeout."""
+    """Regression: with all brokers down, it waited for up to a minute, whatever its timeout."""
     filled(kafka, "t", 1)
     kafka.all_down()
     times = Timeouts(connect=20.0, request=20.0, total=1000.0)
@@ -56,7 +56,7 @@ def test_the_first_poll_waits_no_longer_than_it_may(kafka: FakeKafka) -> None:
         joined(consumer, 1)
 
 
-def test_what_is_wrong_with_a_topic_is_told_by_some_poll_and_then_looked_at_again(kafka: FakeKafka) -> None:
+def test_an_error_of_a_topic_is_raised_by_a_poll_and_then_checked_again(kafka: FakeKafka) -> None:
     denied = kafka.fail("Metadata", int(ErrorCode.topic_authorization_failed), times=1_000_000)
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         for _ in range(2):
@@ -70,8 +70,8 @@ def test_what_is_wrong_with_a_topic_is_told_by_some_poll_and_then_looked_at_agai
 
 @pytest.mark.usefixtures("impatient")
 def test_another_subscription_takes_the_place_of_the_first(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         with pytest.raises(BrokerError, match="misspelt"):
             consumer.subscribe(["t", "misspelt"])
@@ -85,7 +85,7 @@ def test_another_subscription_takes_the_place_of_the_first(kafka: FakeKafka) -> 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_unknown_topic_is_told(kafka: FakeKafka) -> None:
+def test_an_unknown_topic_is_an_error(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics=["t", "tt"]) as consumer, pytest.raises(BrokerError, match="tt"):
         consumer.poll(1)
     with new_consumer(kafka.bootstrap, None) as alone:
@@ -97,14 +97,14 @@ def test_an_unknown_topic_is_told(kafka: FakeKafka) -> None:
 
 
 def test_partitions_are_assigned_by_name_without_a_group(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, None, listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, None, listener=listener) as consumer:
         consumer.assign({MANY[0]: 45, MANY[1]: 48})
         assert sorted(read(consumer, 7)) == [(0, o) for o in range(45, 50)] + [(1, 48), (1, 49)]
         consumer.assign([MANY[1], MANY[2]])
         assert consumer.assignment == frozenset(MANY[1:3])
-        found = read(consumer, 50)
-        assert found == [(2, o) for o in range(50)]  # 1 goes on where it was
+        records = read(consumer, 50)
+        assert records == [(2, o) for o in range(50)]  # 1 continues where it was
         consumer.assign({MANY[1]: 49})
         assert read(consumer, 1) == [(1, 49)]
         with pytest.raises(ConfigError, match="has no group"):
@@ -131,15 +131,15 @@ def test_partitions_that_are_assigned_with_a_group_begin_where_it_is(kafka: Fake
 
 def test_a_consumer_either_subscribes_or_assigns(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
-        with pytest.raises(InputError, match="either subscribes or assigns"):
+        with pytest.raises(InputError, match="either subscribe"):
             consumer.assign([AT])
         joined(consumer, 1)
         consumer.subscribe([])
-        with pytest.raises(InputError, match="either subscribes or assigns"):
+        with pytest.raises(InputError, match="either subscribe"):
             consumer.assign([AT])
     with new_consumer(kafka.bootstrap) as other:
         other.assign([AT])
-        with pytest.raises(InputError, match="partitions by assign"):
+        with pytest.raises(InputError, match="partitions from assign"):
             other.subscribe("t")
 
 
@@ -147,7 +147,7 @@ def test_a_consumer_either_subscribes_or_assigns(kafka: FakeKafka) -> None:
 
 
 def is_in_use(consumer: Consumer) -> bool:
-    """By another thread."""
+    """Return whether another thread is using it."""
     if not consumer._in_use.acquire(blocking=False):
         return True
     consumer._in_use.release()
@@ -168,7 +168,7 @@ def test_only_one_thread_at_a_time_may_use_it(kafka: FakeKafka) -> None:
 
 
 def test_close_ends_a_poll_of_another_thread(kafka: FakeKafka) -> None:
-    """Found: it raised, and everything stayed open."""
+    """Regression: it raised, and everything stayed open."""
     consumer = new_consumer(kafka.bootstrap, topics="none")
     got: list[object] = []
 
@@ -220,7 +220,7 @@ def test_leaving_with_brokers_away_is_in_time(kafka: FakeKafka) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_forked_child_is_told_and_its_parent_goes_on(kafka: FakeKafka) -> None:
+def test_a_forked_child_gets_an_error_and_its_parent_continues(kafka: FakeKafka) -> None:
     with new_consumer(kafka.bootstrap, topics="t") as consumer:
         joined(consumer, 1)
         child = os.fork()
@@ -238,14 +238,14 @@ def test_a_forked_child_is_told_and_its_parent_goes_on(kafka: FakeKafka) -> None
 
 
 def test_the_error_that_ends_the_membership_is_raised_and_partitions_are_lost(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(kafka.bootstrap, topics="t", listener=told) as consumer:
+    listener = RecordingListener()
+    with new_consumer(kafka.bootstrap, topics="t", listener=listener) as consumer:
         read(consumer, 50)
         kafka.fail("Heartbeat", ErrorCode.group_authorization_failed)
         for _ in range(2):
             with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
                 read(consumer, 1)
-        assert told.of("lost") == [frozenset([AT])]
+        assert listener.of("lost") == [frozenset([AT])]
     assert committed(kafka) == {}
 
 
@@ -254,13 +254,13 @@ def test_the_error_that_ends_the_membership_is_raised_and_partitions_are_lost(ka
 BAD: list[tuple[dict[str, Any], type[OttlaError], str]] = [
     ({"group": ""}, ConfigError, "group must be a name"),
     ({"group": 5}, ConfigError, "group must be a name"),
-    ({"topics": 5}, InputError, "accepted are a name, a list of names, and re.compile"),
-    ({"topics": ["t", ""]}, InputError, "accepted are a name"),
-    ({"topics": [["t"]]}, InputError, "accepted are a name"),
+    ({"topics": 5}, InputError, "use a name, a list of names, or re.compile"),
+    ({"topics": ["t", ""]}, InputError, "use a name"),
+    ({"topics": [["t"]]}, InputError, "use a name"),
     ({"topics": re.compile(b"t")}, InputError, "pattern of bytes"),
     ({"topics": "t", "group": None}, ConfigError, "without a group cannot subscribe"),
-    ({"start": "lately"}, InputError, "start is 'lately'; accepted are 'earliest', 'latest', 'error' and a datetime"),
-    ({"start": 5}, InputError, "accepted are 'earliest', 'latest', 'error' and a datetime"),
+    ({"start": "lately"}, InputError, "invalid start 'lately': use 'earliest', 'latest', 'error' or a datetime"),
+    ({"start": 5}, InputError, "use 'earliest', 'latest', 'error' or a datetime"),
     ({"start": datetime(2026, 1, 1)}, InputError, "time zone"),
     ({"commit_every": 0}, ConfigError, "commit_every"),
     ({"columns": ["valeu"]}, ConfigError, "unknown columns valeu"),
@@ -272,27 +272,27 @@ BAD: list[tuple[dict[str, Any], type[OttlaError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "text"), BAD, ids=[str(case[0]) for case in BAD])
+@pytest.mark.parametrize(("arguments", "kind", "text"), BAD, ids=[str(case[0]) for case in BAD])
 def test_a_wrong_setting_is_refused_when_it_is_made(
-    kafka: FakeKafka, given: dict[str, Any], kind: type[OttlaError], text: str
+    kafka: FakeKafka, arguments: dict[str, Any], kind: type[OttlaError], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
-        new_consumer(kafka.bootstrap, **given)
+        new_consumer(kafka.bootstrap, **arguments)
 
 
 WRONG: list[tuple[str, Callable[[Consumer], object], str]] = [
-    ("a partition of others", lambda c: c.seek(MANY[0], 0), "many-0 is not a partition of this consumer; it has t-0"),
-    ("no partition", lambda c: c.seek("t", 0), "'t' is no partition; accepted are TopicPartition"),  # type: ignore[arg-type]
-    ("a number as text", lambda c: c.pause(("t", "0")), "is no partition"),  # type: ignore[arg-type]
-    ("a place that is none", lambda c: c.seek(AT, "begin"), "place is 'begin'"),
+    ("another's partition", lambda c: c.seek(MANY[0], 0), "this consumer does not have many-0; it has t-0"),
+    ("no partition", lambda c: c.seek("t", 0), "'t' is not a partition: use TopicPartition"),  # type: ignore[arg-type]
+    ("a number as text", lambda c: c.pause(("t", "0")), "is not a partition"),  # type: ignore[arg-type]
+    ("an invalid place", lambda c: c.seek(AT, "begin"), "place is 'begin'"),
     ("an offset below 0", lambda c: c.seek(AT, -5), "offsets begin at 0"),
-    ("a commit below 0", lambda c: c.commit({AT: -1}), "offsets are whole numbers from 0"),
-    ("a commit of text", lambda c: c.commit({AT: "5"}), "offsets are whole numbers from 0"),  # type: ignore[dict-item]
-    ("a commit for nothing", lambda c: c.commit({"t": 5}), "is no partition"),  # type: ignore[dict-item]
+    ("a commit below 0", lambda c: c.commit({AT: -1}), "offsets are integers from 0"),
+    ("a commit of text", lambda c: c.commit({AT: "5"}), "offsets are integers from 0"),  # type: ignore[dict-item]
+    ("a commit for nothing", lambda c: c.commit({"t": 5}), "is not a partition"),  # type: ignore[dict-item]
     ("a wait below 0", lambda c: c.poll(-1), "timeout must be seconds from 0"),
     ("a wait of text", lambda c: c.poll("5"), "timeout must be seconds"),  # type: ignore[arg-type]
     ("a timeout of text", lambda c: c.commit(timeout="5"), "timeout must be seconds"),  # type: ignore[arg-type]
-    ("committed of a topic", lambda c: c.committed("t"), "accepted is a list of pairs"),  # type: ignore[arg-type]
+    ("committed of a topic", lambda c: c.committed("t"), "use a list of pairs"),  # type: ignore[arg-type]
 ]
 
 
@@ -307,7 +307,7 @@ def test_a_wrong_call_is_refused_with_what_is_accepted(kafka: FakeKafka) -> None
 def test_assign_refuses_what_is_no_partition(kafka: FakeKafka) -> None:
     wrong: list[Any] = ["t", 5, [("t", -1)], [AT, "t"], {AT: -1}, {AT: "x"}]
     with new_consumer(kafka.bootstrap, None) as consumer:
-        for given in wrong:
+        for arguments in wrong:
             with pytest.raises(InputError):
-                consumer.assign(given)
+                consumer.assign(arguments)
         assert consumer.assignment == frozenset()

@@ -19,7 +19,7 @@ HIGH = 2**63 - 1
 NAMES = ("", "a", "b", "node 1/2 ü\n{}")
 LANES = (TopicPartition("a", 2), TopicPartition("a", 10), TopicPartition("a-b", 0), TopicPartition("a.b", 2**31 - 1))
 BASES = (*(0,) * 5, 2, 99, 2**53, HIGH - 300)
-"""Many are the same, as where a log was made anew: the same units come again."""
+"""Many are equal: a log that was recreated brings the same units again."""
 STEPS = (
     *("lead", "stay", "stay", "resign", "plan", "plan", "plan", "reset", "raise_number", "waiting"),
     *("take",) * 7,
@@ -84,14 +84,14 @@ class Agreement:
         known = {lane.at: lane.planned for lane in self.model.look().lanes}
         moves = []
         for _ in range(chance.randint(1, 3)):
-            at = chance.choice(LANES)
-            before = known.get(at)
+            partition = chance.choice(LANES)
+            before = known.get(partition)
             stop = chance.choice([chance.choice(BASES), *([] if before is None else [before])])
             units = []
             for _ in range(chance.randint(1, 4)):
-                units.append(OffsetRange(*at, stop, min(HIGH, stop + chance.randint(0, 2))))
+                units.append(OffsetRange(*partition, stop, min(HIGH, stop + chance.randint(0, 2))))
                 stop = units[-1].stop
-            moves.append(Move(at, before if chance.random() < 0.95 else 1, stop, tuple(units)))
+            moves.append(Move(partition, before if chance.random() < 0.95 else 1, stop, tuple(units)))
         planner = self.model.pulse().planner
         leases = [self._leases[-1], *([] if planner is None else [planner.lease] * 4)]
         self.both("plan", chance.choice(leases), moves)
@@ -106,9 +106,9 @@ class Agreement:
         self._grants += self.both("take", chance.choice(NAMES), chance.randint(0, 3))
 
     def held(self, chance: Random) -> tuple[OffsetRange, Lease]:
-        """One that is out, or was, or that somebody else has."""
-        out = [(one.range, one.seen.lease) for one in self.model.pulse().out]
-        was = [(one.range, one.lease) for one in self._grants[-4:]]
+        """A lease that is current, was current, belongs to another holder, or never existed."""
+        out = [(out.range, out.seen.lease) for out in self.model.pulse().out]
+        was = [(grant.range, grant.lease) for grant in self._grants[-4:]]
         others = [(unit, Lease(lease.number, "somebody else")) for unit, lease in out[:1]]
         nobody = (OffsetRange("nobody", 0, 0, 1), Lease(1, "a"))
         return chance.choice([*(out * 4), *was, *others, nobody])
@@ -126,12 +126,12 @@ class Agreement:
         self.both("fail", unit, lease, Failure(unit, 0, chance.choice(NAMES), "ü\n", "host", chance.random()))
 
     def reclaim(self, chance: Random) -> None:
-        seen = [(one.range, one.seen) for one in self.model.pulse().out]
+        seen = [(out.range, out.seen) for out in self.model.pulse().out]
         unit, lease = self.held(chance)
-        one, its = chance.choice([*seen, (unit, Seen(lease, chance.randint(0, 2)))])
-        self.both("reclaim", one, its, Failure(one, 0, "gone"))
+        range_, last_seen = chance.choice([*seen, (unit, Seen(lease, chance.randint(0, 2)))])
+        self.both("reclaim", range_, last_seen, Failure(range_, 0, "gone"))
 
-    # The error list, and beginning anew
+    # The error list, and resetting
 
     def retry(self, chance: Random) -> None:
         self.both("retry", self.given_up(chance))
@@ -140,7 +140,7 @@ class Agreement:
         self.both("drop", self.given_up(chance))
 
     def given_up(self, chance: Random) -> OffsetRange:
-        return chance.choice([*(one.range for one in self.model.failures()), self.held(chance)[0]])
+        return chance.choice([*(failure.range for failure in self.model.failures()), self.held(chance)[0]])
 
     def reset(self, chance: Random) -> None:
         self.both("reset", chance.choice(LANES), chance.choice([None, *BASES]))

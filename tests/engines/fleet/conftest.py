@@ -107,12 +107,12 @@ def open_one(url: str, group: str) -> Iterator[OpenStore]:
     """Opens the store of the test, as often as it is called."""
     opened: list[Store] = []
 
-    def one() -> Store:
+    def open_again() -> Store:
         opened.append(open_store(url, group))
         return opened[-1]
 
-    yield one
-    one().forget()
+    yield open_again
+    open_again().forget()
     for store in opened:
         store.close()
 

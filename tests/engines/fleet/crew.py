@@ -48,7 +48,7 @@ _HOST = "127.0.0.1"
 
 
 def write(bootstrap: str, topic: str, count: int, *, partitions: int = 1, first: int = 0) -> None:
-    """So many records in each partition; the value of each is its offset if the first of them is at `first`."""
+    """Send `count` records to each partition. The value of each is its offset, if the first record gets `first`."""
     with Producer(bootstrap, batching=Batching(bytes=64_000, linger=0.05)) as producer:
         for begin in range(first, first + count, _AT_ONCE):
             numbers = np.arange(begin, min(begin + _AT_ONCE, first + count))
@@ -120,16 +120,16 @@ def read_lines(path: Path) -> list[Handled]:
 
 
 def missing(handled: list[Handled], ends: dict[tuple[str, int], int]) -> list[OffsetRange]:
-    """What nobody has handled of partitions that begin with 0 and end there."""
+    """Return the ranges that no worker has handled, of partitions from offset 0 to their ends."""
     holes = []
     for (topic, partition), end in ends.items():
         position = 0
-        for one in sorted(
-            one.range for one in handled if one.range.topic == topic and one.range.partition == partition
+        for unit in sorted(
+            entry.range for entry in handled if entry.range.topic == topic and entry.range.partition == partition
         ):
-            if one.start > position:
-                holes.append(OffsetRange(topic, partition, position, one.start))
-            position = max(position, one.stop)
+            if unit.start > position:
+                holes.append(OffsetRange(topic, partition, position, unit.start))
+            position = max(position, unit.stop)
         if position < end:
             holes.append(OffsetRange(topic, partition, position, end))
     return holes
@@ -138,22 +138,22 @@ def missing(handled: list[Handled], ends: dict[tuple[str, int], int]) -> list[Of
 def repeated(handled: list[Handled]) -> list[list[Handled]]:
     """Units that were handled more than once, each with its attempts in the order of their leases."""
     by_unit: dict[OffsetRange, list[Handled]] = {}
-    for one in sorted(handled, key=lambda one: one.fence):
-        by_unit.setdefault(one.range, []).append(one)
-    return [some for some in by_unit.values() if len(some) > 1]
+    for entry in sorted(handled, key=lambda entry: entry.fence):
+        by_unit.setdefault(entry.range, []).append(entry)
+    return [attempts for attempts in by_unit.values() if len(attempts) > 1]
 
 
 def out_of_order(handled: list[Handled]) -> list[Handled]:
     """Units that were accepted and handled after one that lies behind them."""
     furthest: dict[tuple[str, int], int] = {}
     wrong = []
-    for one in handled:
-        if one.ending != "done":
+    for entry in handled:
+        if entry.ending != "done":
             continue
-        at = (one.range.topic, one.range.partition)
-        if one.range.start < furthest.get(at, 0):
-            wrong.append(one)
-        furthest[at] = max(furthest.get(at, 0), one.range.stop)
+        partition = (entry.range.topic, entry.range.partition)
+        if entry.range.start < furthest.get(partition, 0):
+            wrong.append(entry)
+        furthest[partition] = max(furthest.get(partition, 0), entry.range.stop)
     return wrong
 
 
@@ -162,7 +162,7 @@ def out_of_order(handled: list[Handled]) -> list[Handled]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker is told."""
+    """The settings of a worker."""
 
     bootstrap: str
     group: str
@@ -176,7 +176,7 @@ class Job:
     work_seconds: float = 0.0
     """Of each unit, beyond reading it."""
     freezes: bool = False
-    """Whether it stops itself after it has handled its first unit, before it says so."""
+    """Whether it stops its own process after handling its first unit, before reporting it."""
     until_end: bool = False
 
 
@@ -226,18 +226,18 @@ def _tell(out: int, fields: dict[str, Any], *without: str) -> None:
 
 def _event_teller(path: str) -> Callable[[Event], None]:
     out = os.open(f"{path}.events", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    wanted = ("UnitReclaimed", "PlannerChanged", "StoreDown", "StoreUp", "StoreWentBack", "PositionMisplaced")
+    kinds = ("UnitReclaimed", "PlannerChanged", "StoreDown", "StoreUp", "StoreWentBack", "PositionMisplaced")
 
     def tell(event: Event) -> None:
         kind = type(event).__name__
-        if kind in wanted:
+        if kind in kinds:
             _tell(out, {"event": kind, "pid": os.getpid(), **fields_of(event)})
 
     return tell
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """What the workers told."""
+    """Read the events of the workers."""
     events = Path(f"{path}.events")
     return [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
 
@@ -371,14 +371,14 @@ def pid_of(holder: str) -> int:
 
 
 def settled(look: Callable[[], Any], ends: dict[tuple[str, int], int], *, seconds: float = 60.0) -> None:
-    """Waits until everything up to there is done."""
+    """Wait until everything below these ends is done."""
 
     def left() -> Iterator[str]:
         lanes = {tuple(lane.at): lane for lane in look().lanes}
-        for at, end in ends.items():
-            lane = lanes.get(at)
+        for partition, end in ends.items():
+            lane = lanes.get(partition)
             if lane is None or lane.done < end:
-                yield f"{at} {lane}"
+                yield f"{partition} {lane}"
 
     eventually(lambda: next(left(), None) is None, lambda: f"done: {list(left())}", seconds=seconds)
 

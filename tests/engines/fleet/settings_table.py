@@ -20,18 +20,18 @@ def table() -> str:
     for kind in (Units, Charter):
         said = _said(kind)
         rows += [
-            f"| `{kind.__name__}({one.name}=...)` | `{one.default!r}` | {said[one.name]} |"
-            for one in dataclasses.fields(kind)
-            if one.name in said
+            f"| `{kind.__name__}({field.name}=...)` | `{field.default!r}` | {said[field.name]} |"
+            for field in dataclasses.fields(kind)
+            if field.name in said
         ]
     return "\n".join(rows) + "\n"
 
 
 def _said(kind: type) -> dict[str, str]:
-    (found,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(found, ast.ClassDef)
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
     said = {}
-    for field, text in zip(found.body, found.body[1:], strict=False):
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(field.target, ast.Name):
             assert isinstance(text.value, ast.Constant)
             said[field.target.id] = " ".join(str(text.value.value).split())

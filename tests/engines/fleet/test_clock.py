@@ -21,8 +21,8 @@ from .servers import RedisServer
 
 def _library() -> str | None:
     """The one of the package libfaketime, else one that is installed."""
-    found = importlib.util.find_spec("libfaketime")
-    package = Path(found.origin).parent if found is not None and found.origin else None
+    spec = importlib.util.find_spec("libfaketime")
+    package = Path(spec.origin).parent if spec is not None and spec.origin else None
     places = [
         *([] if package is None else package.glob("vendor/libfaketime/src/libfaketime.so.1")),
         *Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"),

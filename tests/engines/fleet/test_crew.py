@@ -54,5 +54,5 @@ def test_lines_of_several_workers_are_put_together(tmp_path: Path) -> None:
     line = {name: value for name, value in unit._asdict().items() if name != "ending"} | ranged
     end = {**ranged, "fence": 1, "pid": 7, "ending": "done"}
     lines = [line, end, {**line, "pid": 8}, {**end, "pid": 9}, line]
-    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_lines(path) == [unit._replace(ending="done"), unit._replace(pid=8), unit]

@@ -105,7 +105,7 @@ class Fire:
         self.deeds.append(f"kill planner, {time.monotonic() - began:.1f} s")
 
     def freeze(self) -> None:
-        """One worker, until others have what it had; then it goes on, and does not know."""
+        """Freeze one worker until others have its units, then let it continue without knowing."""
         worker = self.chance.choice(self._workers)
         self._await(lambda: self._has_work() and self._holds(worker.pid), f"{worker.pid} holds a unit")
         worker.signal(signal.SIGSTOP)
@@ -213,17 +213,17 @@ def check(fire: Fire) -> None:
     print(f"{len(handled)} units handled, {len(repeated(handled))} of them again, of {PARTITIONS * fire.each} records")
     print(", ".join(fire.deeds))
     assert missing(handled, fire.ends) == []
-    assert [one for one in handled if not one.is_whole] == []
+    assert [entry for entry in handled if not entry.is_whole] == []
     events = [event for event in read_events(fire.path) if event["event"] == "UnitReclaimed"]
     taken_away = {(event["partition"], event["start"], event["attempt"]) for event in events}
     unexplained = []
     snapshot = fire.store.look()
     for attempts in repeated(handled):
-        assert len({one.attempt for one in attempts}) == len(attempts), attempts
-        assert sum(one.ending == "done" for one in attempts) <= 1, attempts
-        assert [one.attempt for one in attempts] == sorted(one.attempt for one in attempts), attempts
-        before = [(one.range.partition, one.range.start, one.attempt) for one in attempts[:-1]]
-        unexplained += [one for one in before if one not in taken_away]
+        assert len({entry.attempt for entry in attempts}) == len(attempts), attempts
+        assert sum(entry.ending == "done" for entry in attempts) <= 1, attempts
+        assert [entry.attempt for entry in attempts] == sorted(entry.attempt for entry in attempts), attempts
+        before = [(entry.range.partition, entry.range.start, entry.attempt) for entry in attempts[:-1]]
+        unexplained += [key for key in before if key not in taken_away]
     # Whoever takes a unit away may be killed before that is written.
     assert len(unexplained) <= sum(deed.startswith("kill") for deed in fire.deeds), unexplained
     assert len(taken_away) <= snapshot.counts.reclaimed
@@ -297,9 +297,9 @@ def test_a_worker_frozen_between_its_work_and_its_word_is_refused(
         settled(store.look, {(topic, 0): 100}, seconds=PATIENCE)
         first.signal(signal.SIGCONT)
         eventually(
-            lambda: len([one for one in read_lines(path) if one.ending]) == 2, "both have ended", seconds=PATIENCE
+            lambda: len([entry for entry in read_lines(path) if entry.ending]) == 2, "both have ended", seconds=PATIENCE
         )
-        late, early = sorted(read_lines(path), key=lambda one: one.attempt)
+        late, early = sorted(read_lines(path), key=lambda entry: entry.attempt)
         assert (late.pid, late.attempt, late.ending) == (first.pid, 1, "lost")
         assert (early.pid, early.attempt, early.ending) == (second.pid, 2, "done")
         assert early.fence > late.fence
@@ -351,5 +351,5 @@ def test_a_redis_that_forgets_loses_nothing_and_repeats_no_number(
         assert any(event["event"] == "StoreWentBack" for event in read_events(path))
         assert store.look().number > number
         assert [worker.stop() for worker in workers] == [0, 0]
-        fences = [one.fence for one in handled]
+        fences = [entry.fence for entry in handled]
         assert len({*fences}) == len(fences)

@@ -1,4 +1,4 @@
-"""Working until the end: what is left, what is on the error list, and what nobody plans."""
+"""Working until the end: what is left, what is on the error list, and what is not planned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def memory(group: str) -> Iterator[Store]:
     store.found(Charter(max_attempts=1))
     lease = store.lead("n1/planner-1")
     assert lease is not None
-    assert store.plan(lease, [Move(AT, None, 30, tuple(OffsetRange(*AT, one, one + 10) for one in (0, 10, 20)))])
+    assert store.plan(lease, [Move(AT, None, 30, tuple(OffsetRange(*AT, start, start + 10) for start in (0, 10, 20)))])
     yield store
     store.forget()
 
@@ -72,7 +72,7 @@ def test_a_unit_that_is_taken_while_it_looks_is_not_overlooked(memory: Store) ->
     finish_one(memory)
 
     class Slow:
-        """Between a look and the next question, somebody takes the last unit."""
+        """Between two requests, another node takes the last unit."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(memory, name)

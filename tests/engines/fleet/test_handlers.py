@@ -46,7 +46,7 @@ def fleet(brokers: str, group: str) -> Iterator[Fleet]:
 
 
 class Odd(BaseException):
-    """Of somebody who does not know better."""
+    """A handler by an author who does not know better."""
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_end_of_a_generator_or_a_task_gives_the_unit_back(fleet: Fleet) -> N
 
 
 async def later(unit: Unit) -> None:
-    """Does nothing until somebody awaits it."""
+    """Does nothing until it is awaited."""
 
 
 async def much_later(unit: Unit) -> Any:
@@ -188,7 +188,7 @@ def test_a_handler_that_cannot_be_called_is_refused_at_the_call(fleet: Fleet, ha
 def test_a_handler_that_returns_work_instead_of_doing_it_has_failed(fleet: Fleet, function: Any) -> None:
     fleet.run(lambda unit: function(unit) if unit.range.start == 10 else None, until_end=True)
     (failure,) = fleet._store.failures()
-    assert "which nobody runs, so nothing was done" in failure.reason
+    assert "which is never run, so no work was done" in failure.reason
 
 
 def test_other_functions_that_are_handed_in_are_looked_at_too(brokers: str) -> None:
@@ -214,9 +214,9 @@ def test_other_functions_that_are_handed_in_are_looked_at_too(brokers: str) -> N
 
 @pytest.mark.parametrize("raised", [SystemExit(0), KeyboardInterrupt()], ids=repr)
 def test_a_job_that_ends_its_thread_does_not_end_the_program(raised: BaseException) -> None:
-    def job(one: OffsetRange) -> None:
+    def job(unit: OffsetRange) -> None:
         raise raised
 
-    with pytest.raises(EngineFailed, match=f"a job has raised {type(raised).__name__}") as caught:
+    with pytest.raises(EngineFailed, match=f"a job raised {type(raised).__name__}") as caught:
         list(local.run(job, [OffsetRange("clicks", 0, 0, 10)]))
     assert caught.value.__notes__ == ["while clicks-0[0, 10) was worked on"]

@@ -1,4 +1,4 @@
-"""Ctrl-C, `sys.exit`, handlers of signals and forks, wherever they come: nothing is lost or stuck, nobody is blamed."""
+"""Ctrl-C, `sys.exit`, signal handlers and forks at any place: nothing is lost or stuck, and no attempt is counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(steward, "_MOST_TICK", 0.02)
     yield
     names = ("ottla-fleet", "ottla-read")
-    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith(names)], "no thread is left")
+    eventually(
+        lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(names)], "no thread is left"
+    )
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def make(brokers: str, kind: str, group: str, tmp_path: Path) -> Iterator[Make]:
     url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/fleet.db"
     made: list[Fleet] = []
 
-    def one() -> Fleet:
+    def new() -> Fleet:
         made.append(
             Fleet(
                 brokers,
@@ -67,20 +69,20 @@ def make(brokers: str, kind: str, group: str, tmp_path: Path) -> Iterator[Make]:
         )
         return made[-1]
 
-    yield one
+    yield new
     for fleet in made:
         in_time(fleet.close)
 
 
 def is_clean(fleet: Fleet) -> bool:
-    """Nobody has a unit, and none is blamed on anybody."""
+    """No unit is in flight, and no attempt was counted as failed."""
     seen = fleet.look()
     assert (seen.counts.failed, seen.counts.reclaimed, seen.counts.given_up) == (0, 0, 0)
     return not seen.out
 
 
 def rest(fleet: Fleet, handled: set[int]) -> None:
-    """Whoever comes next does what is left."""
+    """The next node does what is left."""
 
     def handle(unit: Unit) -> None:
         handled.update(record.offset for record in unit.records())
@@ -159,7 +161,7 @@ def test_ctrl_c_in_the_middle_of_records_loses_none(make: Make, way: str) -> Non
         assert set(range(lane.done)) <= handled, f"at place {place}"
         if lane.done > RECORDS // 2:
             if way == "record":
-                in_time(lambda: fleet._singly.put_back())
+                in_time(lambda: fleet._sharing.put_back())
             records.clear()
             fleet._store.reset(lane.at, 0)
             handled.clear()
@@ -214,10 +216,10 @@ def test_ctrl_c_in_any_call_leaves_a_node_that_can_be_used_and_closed(
         if is_close:
             fleet.start()
         with suppress(KeyboardInterrupt):
-            interrupter.during(lambda one=fleet: call(one), place)  # type: ignore[misc]
+            interrupter.during(lambda node=fleet: call(node), place)  # type: ignore[misc]
         if not is_close:
             in_time(fleet.start)
-            eventually(lambda one=fleet: len(one.look().lanes) == 1, "somebody plans")  # type: ignore[misc]
+            eventually(lambda node=fleet: len(node.look().lanes) == 1, "somebody plans")  # type: ignore[misc]
         in_time(fleet.close)
     eventually(lambda: is_clean(make()), "all is given back")
 
@@ -246,7 +248,7 @@ def test_a_handler_of_a_signal_may_stop_and_look_at_any_place(make: Make) -> Non
     for place in range(1, interrupter.seen, max(1, interrupter.seen // 20)):
         fleet = make()
         stopper = Interrupter(fleet.stop, OURS)
-        if stopper.during(lambda one=fleet: next(one.units(), None), place):  # type: ignore[misc]
+        if stopper.during(lambda node=fleet: next(node.units(), None), place):  # type: ignore[misc]
             assert list(fleet.units()) == []
         in_time(fleet.close)
 
@@ -286,7 +288,7 @@ def test_a_unit_that_is_dropped_goes_back_and_is_told(make: Make) -> None:
 
 
 class Farewell:
-    """Says something of a unit when it is thrown away, wherever that happens."""
+    """Ends a unit when it is garbage collected, wherever that happens."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit

@@ -33,19 +33,19 @@ def test_a_job_and_a_result_come_back_as_they_were() -> None:
 )
 def test_an_error_of_our_own_keeps_its_class_its_text_and_its_fields(error: OttlaError) -> None:
     error.add_note("while it was worked on")
-    found = result_note(ResultNote(UNIT, None, error).encoded()).error
-    assert type(found) is type(error)
-    assert str(found) == str(error)
-    assert found.__dict__ == error.__dict__
+    decoded = result_note(ResultNote(UNIT, None, error).encoded()).error
+    assert type(decoded) is type(error)
+    assert str(decoded) == str(error)
+    assert decoded.__dict__ == error.__dict__
 
 
 def test_an_error_that_others_do_not_have_comes_back_as_the_nearest_that_they_have() -> None:
     class Special(errors.FleetError):
         pass
 
-    found = result_note(ResultNote(UNIT, None, Special("odd")).encoded()).error
-    assert type(found) is errors.FleetError
-    assert str(found) == "odd"
+    decoded = result_note(ResultNote(UNIT, None, Special("odd")).encoded()).error
+    assert type(decoded) is errors.FleetError
+    assert str(decoded) == "odd"
 
 
 @pytest.mark.parametrize(

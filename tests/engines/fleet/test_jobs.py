@@ -1,4 +1,4 @@
-"""Jobs run on the nodes of a fleet as they do in threads: every range once, whoever dies."""
+"""Jobs run on the nodes of a fleet as they do in threads: one result per range, whichever node dies."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def nodes(url: str, group: str, count: int) -> Iterator[list[subprocess.Popen[by
     try:
         yield started
     finally:
-        for one in started:
-            one.kill()
-            one.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("url", ["memory", "sqlite", "redis"], indirect=True)
 def test_every_range_has_one_result(store: Store, tmp_path: Path) -> None:
-    wanted = ranges(25)
-    found = list(jobs.run(Slow(str(tmp_path)), wanted, kind=Play(), store=store, threads=2))
-    assert sorted(one for one, _ in found) == sorted(wanted)
+    units = ranges(25)
+    results = list(jobs.run(Slow(str(tmp_path)), units, kind=Play(), store=store, threads=2))
+    assert sorted(unit for unit, _ in results) == sorted(units)
     assert store.look().lanes == ()
     assert store.notes() == {}
 
@@ -59,20 +59,20 @@ def test_every_range_has_one_result(store: Store, tmp_path: Path) -> None:
 def test_other_nodes_work_and_one_that_is_killed_is_made_up_for(
     store: Store, url: str, group: str, tmp_path: Path
 ) -> None:
-    wanted = ranges(60)
+    units = ranges(60)
     store.found(Charter(max_attempts=4, lease_seconds=2.0))
     with nodes(url, group, 2) as crew:
         eventually(lambda: len(store.look().nodes) == 2, "both are there")
         pids: list[int] = []
-        found = []
-        for one, pid in jobs.run(Slow(str(tmp_path), 0.1), wanted, kind=Play(), store=store):
-            found.append(one)
+        results = []
+        for unit, pid in jobs.run(Slow(str(tmp_path), 0.1), units, kind=Play(), store=store):
+            results.append(unit)
             pids.append(pid)
             if crew[0].poll() is None and crew[0].pid in pids:
                 crew[0].kill()
                 crew[0].wait()
-    assert sorted(found) == sorted(wanted)
-    assert {one.pid for one in crew} < {*pids}, "each of them and this process have worked"
+    assert sorted(results) == sorted(units)
+    assert {process.pid for process in crew} < {*pids}, "each of them and this process have worked"
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
@@ -86,13 +86,13 @@ def test_an_error_of_our_own_is_raised_as_it_is(store: Store, tmp_path: Path) ->
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_any_other_error_is_tried_again_and_then_told(store: Store, tmp_path: Path) -> None:
     assert len(list(jobs.run(Slow(str(tmp_path)), ranges(3, "hard"), kind=Play(), store=store))) == 3
-    with pytest.raises(EngineFailed, match=r"failed 4 times, at last on .*: ValueError: it always fails"):
+    with pytest.raises(EngineFailed, match=r"failed 4 times, most recently on .*: ValueError: it always fails"):
         list(jobs.run(Slow(str(tmp_path)), ranges(3, "impossible"), kind=Play(), store=store))
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_a_job_that_exits_has_failed_and_the_node_works_on(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match=r"failed 4 times, at last on .*: SystemExit: no more"):
+    with pytest.raises(EngineFailed, match=r"failed 4 times, most recently on .*: SystemExit: no more"):
         list(jobs.run(Slow(str(tmp_path)), ranges(3, "exits"), kind=Play(), store=store))
 
 
@@ -150,7 +150,7 @@ class Planted:
 
 @pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
 def test_nothing_that_somebody_planted_in_the_store_is_run(open_one: OpenStore, tmp_path: Path) -> None:
-    """Neither as a job, on a node that serves, nor as a result, where somebody asked."""
+    """Neither as a job, on a node that serves, nor as a result, in the process of the caller."""
     store, stopped = open_one(), threading.Event()
     planted = pickle.dumps(("name", Planted(tmp_path)))
     unit = ranges(1)[0]
@@ -166,15 +166,15 @@ def test_nothing_that_somebody_planted_in_the_store_is_run(open_one: OpenStore, 
     try:
         eventually(lambda: store.look().counts.given_back > 0, "the node has seen the job and left it alone")
         assert store.resign(lease)
-        results = jobs.run(Slow(str(tmp_path), 0.01), ranges(10), kind=Play(), store=store)
-        found = [next(results)]
+        pending = jobs.run(Slow(str(tmp_path), 0.01), ranges(10), kind=Play(), store=store)
+        results = [next(pending)]
         name = job_note(store.notes("job")["job"]).name
         store.note(f"result/{name}/planted", pickle.dumps((unit, Planted(tmp_path))))
-        found += list(results)
+        results += list(pending)
     finally:
         stopped.set()
         node.join(30)
-    assert sorted(one for one, _ in found) == sorted(ranges(10))
+    assert sorted(unit for unit, _ in results) == sorted(ranges(10))
     assert not (tmp_path / "unpickled").exists()
 
 
@@ -187,8 +187,8 @@ def test_a_job_of_a_kind_that_a_node_does_not_know_is_left_to_others(store: Stor
     node = threading.Thread(target=jobs.serve, args=(store,), kwargs={"kinds": [Other()], "is_stopped": stopped.is_set})
     node.start()
     try:
-        found = list(jobs.run(Slow(str(tmp_path)), ranges(20), kind=Play(), store=store))
-        assert sorted(one for one, _ in found) == sorted(ranges(20))
+        results = list(jobs.run(Slow(str(tmp_path)), ranges(20), kind=Play(), store=store))
+        assert sorted(unit for unit, _ in results) == sorted(ranges(20))
         assert store.look().counts.failed == 0
     finally:
         stopped.set()
@@ -216,10 +216,10 @@ def _threads() -> list[str]:
 
 def test_a_store_that_is_away_when_a_range_is_done_is_told_when_it_is_back(tmp_path: Path) -> None:
     with killed_in_the_middle(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as (server, store, job):
-        found: list[OffsetRange] = []
+        results: list[OffsetRange] = []
         asking = threading.Thread(
-            target=lambda: found.extend(
-                one for one, _ in jobs.run(job, ranges(20), kind=Play(), store=store, threads=2)
+            target=lambda: results.extend(
+                unit for unit, _ in jobs.run(job, ranges(20), kind=Play(), store=store, threads=2)
             )
         )
         asking.start()
@@ -227,7 +227,7 @@ def test_a_store_that_is_away_when_a_range_is_done_is_told_when_it_is_back(tmp_p
         server.kill()
         server.start()
         asking.join(60)
-        assert sorted(found) == sorted(ranges(20))
+        assert sorted(results) == sorted(ranges(20))
         assert store.notes() == {}
 
 
@@ -253,4 +253,4 @@ def test_a_store_that_forgets_the_job_ends_it(tmp_path: Path) -> None:
         server.kill()
         server.start()
         asking.join(60)
-        assert "the store has forgotten it" in str(caught[0])
+        assert "the store lost it" in str(caught[0])

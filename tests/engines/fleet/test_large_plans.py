@@ -1,4 +1,4 @@
-"""Plans of any size reach every store in steps of a bounded one; what cannot be planned is told and shown."""
+"""Plans of any size reach every store in steps of bounded size. What cannot be planned is an event and in `look`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC = "clicks"
 
 
 def moves_of(counts: Sequence[int]) -> list[Move]:
-    """One for each partition, with so many units."""
+    """One move per partition, with this number of units."""
     return [
         Move(
             TopicPartition(TOPIC, partition),
@@ -172,7 +172,7 @@ def test_a_topic_that_is_not_there_is_an_event_and_holds_up_no_other(brokers: st
     with Fleet(brokers, group=group, topics=[TOPIC, "missing"], store="memory://", start="earliest") as fleet:
         fleet.start()
         eventually(lambda: [lane.planned for lane in fleet.look().lanes] == [25_000], "the other one is planned")
-        told = [event for event in list(fleet.newest) if isinstance(event, PlanningFailed)]
-        assert [(event.group, event.what) for event in told] == [(group, "missing")]
-        assert "UNKNOWN_TOPIC" in told[0].reason
+        events = [event for event in list(fleet.newest) if isinstance(event, PlanningFailed)]
+        assert [(event.group, event.what) for event in events] == [(group, "missing")]
+        assert "UNKNOWN_TOPIC" in events[0].reason
     open_store("memory://", group).forget()

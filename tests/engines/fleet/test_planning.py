@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.engines.fleet.planning import Log, Round, Units, Wrong, plan
+from ottla.engines.fleet.planning import Log, Misplaced, Round, Units, Wrong, plan
 from ottla.engines.fleet.units import Move, PartitionState
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
@@ -21,9 +21,9 @@ Logs = Mapping[TopicPartition, Log]
 Lanes = Mapping[TopicPartition, PartitionState]
 
 
-def lane(at: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
+def lane(partition: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
     """A partition that is planned up to there."""
-    return PartitionState(at, planned, done=0, waiting=waiting, out=0, failed=0)
+    return PartitionState(partition, planned, done=0, waiting=waiting, out=0, failed=0)
 
 
 def planned(
@@ -33,16 +33,16 @@ def planned(
     return plan(
         logs,
         lanes or {},
-        lambda at: logs[at].start,
+        lambda partition: logs[partition].start,
         units=units,
         on_lost=on_lost,
         record_bytes=dict.fromkeys(logs, size),
     )
 
 
-def cut(at: TopicPartition, *offsets: int) -> tuple[OffsetRange, ...]:
+def cut(partition: TopicPartition, *offsets: int) -> tuple[OffsetRange, ...]:
     """Units between these offsets."""
-    return tuple(OffsetRange(*at, start, stop) for start, stop in itertools.pairwise(offsets))
+    return tuple(OffsetRange(*partition, start, stop) for start, stop in itertools.pairwise(offsets))
 
 
 def test_what_a_log_has_is_cut_into_full_units_and_a_rest() -> None:
@@ -81,7 +81,7 @@ def test_a_full_backlog_pauses_planning_and_tells_how_much_is_left() -> None:
 
 def test_what_waits_for_one_partition_keeps_no_other_from_its_share() -> None:
     due = planned({A: Log(0, 9000), B: Log(0, 9000)}, {A: lane(A, 500, waiting=100), B: lane(B, 500)})
-    assert [(move.at, len(move.units)) for move in due.moves] == [(B, 25)]
+    assert [(move.partition, len(move.units)) for move in due.moves] == [(B, 25)]
 
 
 def test_units_of_topics_that_are_not_planned_any_more_count_too() -> None:
@@ -96,7 +96,7 @@ def test_each_of_many_partitions_has_a_unit_however_small_the_backlog_is() -> No
 
 def test_a_long_log_does_not_keep_a_short_one_waiting() -> None:
     due = planned({A: Log(0, 100_000), B: Log(0, 15)}, units=Units(records=10, backlog=4))
-    assert {move.at: move.units for move in due.moves} == {A: cut(A, 0, 10, 20), B: cut(B, 0, 10, 15)}
+    assert {move.partition: move.units for move in due.moves} == {A: cut(A, 0, 10, 20), B: cut(B, 0, 10, 15)}
 
 
 def test_a_new_partition_has_a_share_of_a_full_backlog() -> None:
@@ -112,8 +112,7 @@ def test_a_position_outside_of_the_log_is_told_and_follows_the_policy(
     position: int, wrong: Wrong, on_lost: OnLost, goes_on: int | None
 ) -> None:
     due = planned({A: Log(5, 30)}, {A: lane(A, position)}, on_lost=on_lost)
-    (told,) = due.misplaced
-    assert (told.at, told.wrong, told.position, told.goes_on) == (A, wrong, position, goes_on)
+    assert due.misplaced == (Misplaced(A, wrong, position, Log(5, 30), goes_on),)
     moves = {
         None: (),
         5: (Move(A, position, 30, cut(A, 5, 15, 25, 30)),),
@@ -124,7 +123,7 @@ def test_a_position_outside_of_the_log_is_told_and_follows_the_policy(
 
 def test_a_misplaced_partition_holds_up_no_other() -> None:
     due = planned({A: Log(5, 30), B: Log(0, 10)}, {A: lane(A, 1)})
-    assert [move.at for move in due.moves] == [B]
+    assert [move.partition for move in due.moves] == [B]
 
 
 @pytest.mark.parametrize("position", [5, 30])
@@ -154,27 +153,31 @@ def test_rounds_cover_every_offset_once_and_the_backlog_is_bounded(
     logs: dict[TopicPartition, Log], units: Units, size: float, data: st.DataObject
 ) -> None:
     lanes: dict[TopicPartition, PartitionState] = {}
-    waiting: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in logs}
-    everything: dict[TopicPartition, list[OffsetRange]] = {at: [] for at in logs}
+    waiting: dict[TopicPartition, list[OffsetRange]] = {partition: [] for partition in logs}
+    everything: dict[TopicPartition, list[OffsetRange]] = {partition: [] for partition in logs}
     for _ in range(10_000):
         due = planned(logs, lanes, units=units, size=size)
         for move in due.moves:
-            assert move.before == (lanes[move.at].planned if move.at in lanes else None)
-            waiting[move.at] += move.units
-            everything[move.at] += move.units
-            lanes[move.at] = lane(move.at, move.to)
+            assert move.before == (lanes[move.partition].planned if move.partition in lanes else None)
+            waiting[move.partition] += move.units
+            everything[move.partition] += move.units
+            lanes[move.partition] = lane(move.partition, move.to)
         share = max(1, units.backlog // (2 * len(logs)))
-        assert all(len(waiting[at]) >= share or lanes[at].planned == log.stop for at, log in logs.items())
+        assert all(
+            len(waiting[partition]) >= share or lanes[partition].planned == log.stop for partition, log in logs.items()
+        )
         assert sum(map(len, waiting.values())) <= max(units.backlog, len(logs))
-        assert due.behind == sum(log.stop - lanes[at].planned for at, log in logs.items() if at in lanes)
+        assert due.behind == sum(
+            log.stop - lanes[partition].planned for partition, log in logs.items() if partition in lanes
+        )
         if not due.behind and not any(waiting.values()):
             break
-        for at, some in waiting.items():  # some of it is worked on
-            del some[: data.draw(st.integers(1, 40))]
-            lanes[at] = lanes[at]._replace(waiting=len(some))
-    for at, log in logs.items():
-        _check_exact(everything[at], log)
-        assert all(len(unit) <= units.records for unit in everything[at])
+        for partition, units_left in waiting.items():  # a part of them is worked on
+            del units_left[: data.draw(st.integers(1, 40))]
+            lanes[partition] = lanes[partition]._replace(waiting=len(units_left))
+    for partition, log in logs.items():
+        _check_exact(everything[partition], log)
+        assert all(len(unit) <= units.records for unit in everything[partition])
 
 
 def _check_exact(units: list[OffsetRange], log: Log) -> None:

@@ -30,19 +30,19 @@ OpenAt = Callable[..., Store]
 
 @pytest.fixture
 def open_at(group: str) -> Iterator[OpenAt]:
-    """Opens the store at an address; all are closed at the end."""
+    """Open stores at addresses; all are closed at the end."""
     opened: list[Store] = []
 
-    def one(url: str) -> Store:
+    def open_it(url: str) -> Store:
         opened.append(open_store(url, group))
         return opened[-1]
 
-    yield one
+    yield open_it
     for store in opened:
         store.close()
 
 
-def at(port: int, rest: str = "") -> str:
+def address(port: int, rest: str = "") -> str:
     return f"redis://{HOST}:{port}{rest}"
 
 
@@ -65,7 +65,7 @@ def works(store: Store) -> bool:
 
 def test_a_server_with_an_appendonly_file_forgets_nothing_when_it_is_killed(tmp_path: Path, open_at: OpenAt) -> None:
     with RedisServer(tmp_path, "--appendonly", "yes") as server:
-        store = open_at(at(server.port))
+        store = open_at(address(server.port))
         planned(store, 20, lanes=3)
         grants = store.take("a", 5)
         store.finish(grants[0].range, grants[0].lease, 3)
@@ -81,7 +81,7 @@ def test_a_server_with_an_appendonly_file_forgets_nothing_when_it_is_killed(tmp_
 
 def test_a_server_that_comes_back_empty_has_no_group_until_it_is_founded_anew(tmp_path: Path, open_at: OpenAt) -> None:
     with RedisServer(tmp_path) as server:
-        store = open_at(at(server.port))
+        store = open_at(address(server.port))
         planned(store, 3)
         grant = store.take("a")[0]
         server.kill()
@@ -97,7 +97,7 @@ def test_numbers_leap_when_a_server_was_started_again_since_it_may_have_forgotte
     tmp_path: Path, open_at: OpenAt
 ) -> None:
     with RedisServer(tmp_path) as server:
-        store = open_at(at(server.port))
+        store = open_at(address(server.port))
         planned(store, 6)
         store.take("a")
         server.ask("SAVE")
@@ -122,14 +122,14 @@ def test_a_server_that_may_not_tell_who_it_is_works_too(tmp_path: Path, open_at:
 
 
 def test_a_server_that_has_never_seen_the_scripts_is_told_them(redis_server: RedisServer, open_at: OpenAt) -> None:
-    store = open_at(at(redis_server.port))
+    store = open_at(address(redis_server.port))
     units = planned(store, 2)
     redis_server.ask("SCRIPT", "FLUSH")
     assert [grant.range for grant in store.take("a", 2)] == units
 
 
 def test_a_connection_that_ended_while_it_was_idle_goes_unnoticed(redis_server: RedisServer, open_at: OpenAt) -> None:
-    store = open_at(at(redis_server.port))
+    store = open_at(address(redis_server.port))
     planned(store, 2)
     redis_server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     assert len(store.take("a")) == 1
@@ -175,8 +175,8 @@ def test_all_keys_of_a_group_are_on_one_node(
     store.note("k", b"v")
     store.hello("n", {})
     store.add_topics({"clicks": ""})
-    found = [[key for key in node.ask("KEYS", "*") if f"{{{group}}}".encode() in key] for node in nodes]
-    assert sorted(map(bool, found)) == [False, False, True]
+    keys_by_node = [[key for key in node.ask("KEYS", "*") if f"{{{group}}}".encode() in key] for node in nodes]
+    assert sorted(map(bool, keys_by_node)) == [False, False, True]
     store.forget()
 
 
@@ -243,7 +243,7 @@ def refused(store: Store, kind: type[OttlaError], says: str) -> None:
 
 
 def test_nobody_listens(open_at: OpenAt) -> None:
-    refused(open_at(at(1)), StoreUnavailable, "does not answer: .*Connection refused")
+    refused(open_at(address(1)), StoreUnavailable, "does not answer: .*Connection refused")
 
 
 def test_a_host_that_does_not_exist(open_at: OpenAt) -> None:
@@ -256,14 +256,14 @@ def test_no_sentinel_listens(open_at: OpenAt) -> None:
 
 
 def test_a_database_that_the_server_does_not_have(redis_server: RedisServer, open_at: OpenAt) -> None:
-    refused(open_at(at(redis_server.port, "/99")), ConfigError, "it has no database of that number")
+    refused(open_at(address(redis_server.port, "/99")), ConfigError, "it has no database with that number")
 
 
 def test_a_node_of_a_cluster_under_the_address_of_a_single_server(
     cluster_of_redis: tuple[str, list[RedisServer]], open_at: OpenAt
 ) -> None:
-    stores = [open_at(at(node.port)) for node in cluster_of_redis[1]]
-    with pytest.raises(ConfigError, match=r"it is a node of a cluster, whose address is redis\+cluster://"):
+    stores = [open_at(address(node.port)) for node in cluster_of_redis[1]]
+    with pytest.raises(ConfigError, match=r"it is a node of a cluster: use the address redis\+cluster://"):
         use(*stores)
 
 
@@ -278,30 +278,30 @@ def test_a_server_that_is_no_redis(open_at: OpenAt) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        refused(open_at(at(listener.getsockname()[1])), StoreIncompatible, "is not a Redis: .*HTTP/1.1 400")
+        refused(open_at(address(listener.getsockname()[1])), StoreIncompatible, "is not a Redis: .*HTTP/1.1 400")
         thread.join()
 
 
 def test_keys_that_hold_something_else(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
     redis_server.ask("SET", f"ottla:{{{group}}}:meta", "x")
-    refused(open_at(at(redis_server.port)), StoreIncompatible, "keys of the group hold something else")
+    refused(open_at(address(redis_server.port)), StoreIncompatible, "keys of the group hold something else")
 
 
 def test_a_charter_that_is_none(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
     redis_server.ask("HSET", f"ottla:{{{group}}}:meta", "charter", "[]")
-    refused(open_at(at(redis_server.port)), StoreIncompatible, r"cannot be understood: its charter is b'\[\]'")
+    refused(open_at(address(redis_server.port)), StoreIncompatible, r"is damaged: its charter is b'\[\]'")
 
 
 def test_a_group_of_another_version(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
     redis_server.ask("HSET", f"ottla:{{{group}}}:meta", "charter", '{"version": 2}')
-    refused(open_at(at(redis_server.port)), StoreIncompatible, "is of version 2, and this Ottla understands version 1")
+    refused(open_at(address(redis_server.port)), StoreIncompatible, "has version 2, and this Ottla supports version 1")
 
 
 def test_units_that_are_none(redis_server: RedisServer, open_at: OpenAt, group: str) -> None:
-    store = open_at(at(redis_server.port))
+    store = open_at(address(redis_server.port))
     store.found(Charter())
     redis_server.ask("HSET", f"ottla:{{{group}}}:out", "nonsense", "1 2 3 a")
-    with pytest.raises(StoreIncompatible, match="cannot be understood"):
+    with pytest.raises(StoreIncompatible, match="is damaged"):
         store.pulse()
     store.forget()
 
@@ -315,7 +315,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 def test_a_replica(server: RedisServer, open_at: OpenAt, redis_server: RedisServer) -> None:
     server.ask("REPLICAOF", HOST, redis_server.port)
-    refused(open_at(at(server.port)), StoreUnavailable, "it is a replica, and only its master can be written to")
+    refused(open_at(address(server.port)), StoreUnavailable, "it is a read-only replica")
     server.ask("REPLICAOF", "NO", "ONE")
 
 
@@ -323,7 +323,7 @@ def test_a_password_that_is_wrong_or_missing(server: RedisServer, open_at: OpenA
     server.ask("CONFIG", "SET", "requirepass", "hunter2")
     for userinfo in ("", ":wrong@", "nobody:hunter2@"):
         store = open_at(f"redis://{userinfo}{HOST}:{server.port}")
-        refused(store, ConfigError, "it refuses the user and the password in its address, or wants some")
+        refused(store, ConfigError, "it rejects the user and password in its address, or requires them")
     assert works(open_at(f"redis://:hunter2@{HOST}:{server.port}"))
     ask(server.port, "CONFIG", "SET", "requirepass", "", password="hunter2")
 
@@ -332,11 +332,11 @@ def test_a_password_file_is_read_for_every_connection(server: RedisServer, open_
     file = tmp_path / "password"
     file.write_text("hunter2\n")
     server.ask("CONFIG", "SET", "requirepass", "hunter2")
-    store = open_at(at(server.port, f"?password_file={file}"))
+    store = open_at(address(server.port, f"?password_file={file}"))
     use(store)
     ask(server.port, "CONFIG", "SET", "requirepass", "hunter3", password="hunter2")
     ask(server.port, "CLIENT", "KILL", "TYPE", "normal", password="hunter3")
-    refused(store, ConfigError, "it refuses the user and the password in its address, or wants some")
+    refused(store, ConfigError, "it rejects the user and password in its address, or requires them")
     file.write_text("hunter3\n")
     use(store)
     store.close()
@@ -347,7 +347,7 @@ def test_a_password_file_is_read_for_every_connection(server: RedisServer, open_
 
 def test_a_password_for_a_server_that_has_none(server: RedisServer, open_at: OpenAt) -> None:
     store = open_at(f"redis://:hunter2@{HOST}:{server.port}")
-    refused(store, ConfigError, "it refuses the user and the password")
+    refused(store, ConfigError, "it rejects the user and password")
 
 
 def test_a_user_without_rights(server: RedisServer, open_at: OpenAt) -> None:
@@ -358,13 +358,13 @@ def test_a_user_without_rights(server: RedisServer, open_at: OpenAt) -> None:
 
 def test_a_server_whose_memory_is_full(server: RedisServer, open_at: OpenAt) -> None:
     server.ask("CONFIG", "SET", "maxmemory", "1")
-    refused(open_at(at(server.port)), StoreUnavailable, "its memory is full")
+    refused(open_at(address(server.port)), StoreUnavailable, "its memory is full")
     server.ask("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_a_server_whose_memory_is_full_lets_the_work_go_on(server: RedisServer, open_at: OpenAt) -> None:
     """Found: what waited could not be taken, so that a memory that was full of it stayed full."""
-    store = open_at(at(server.port))
+    store = open_at(address(server.port))
     planned(store, 6)
     kept, failed, lost = store.take("a", 3)
     failure = Failure(failed.range, failed.attempt, "reason", "", "host", 0.0)
@@ -378,7 +378,7 @@ def test_a_server_whose_memory_is_full_lets_the_work_go_on(server: RedisServer, 
         assert store.fail(failed.range, failed.lease, failure)
         assert store.reclaim(lost.range, Seen(lost.lease, 0), failure)
         assert not store.finish(lost.range, lost.lease, lost.range.stop)
-        assert all(store.finish(one.range, one.lease, one.range.stop) for one in (kept, *taken))
+        assert all(store.finish(grant.range, grant.lease, grant.range.stop) for grant in (kept, *taken))
         assert store.waiting() == [failed.range, lost.range]
     finally:
         server.ask("CONFIG", "SET", "maxmemory", "0")
@@ -386,7 +386,7 @@ def test_a_server_whose_memory_is_full_lets_the_work_go_on(server: RedisServer, 
 
 def test_a_server_that_throws_data_away(server: RedisServer, open_at: OpenAt) -> None:
     server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    refused(open_at(at(server.port)), StoreIncompatible, "maxmemory-policy is allkeys-lru.*: set it to noeviction")
+    refused(open_at(address(server.port)), StoreIncompatible, "maxmemory-policy is allkeys-lru.*: set it to noeviction")
     server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
@@ -397,12 +397,12 @@ def test_a_server_that_cannot_save(open_at: OpenAt, tmp_path: Path) -> None:
         shutil.rmtree(server.folder)
         server.ask("BGSAVE")
         eventually(lambda: b"rdb_last_bgsave_status:err" in server.ask("INFO", "persistence"), "saving has failed")
-        refused(open_at(at(server.port)), StoreUnavailable, "it cannot save its data to disk")
+        refused(open_at(address(server.port)), StoreUnavailable, "it cannot save its data to disk")
 
 
 def test_a_server_that_lacks_replicas(server: RedisServer, open_at: OpenAt) -> None:
     server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
-    refused(open_at(at(server.port)), StoreUnavailable, "it has too few replicas")
+    refused(open_at(address(server.port)), StoreUnavailable, "it has too few replicas")
     server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
 
 
@@ -413,11 +413,11 @@ def test_a_server_that_is_busy_with_a_script(server: RedisServer, open_at: OpenA
 
     thread = threading.Thread(target=loop)
     thread.start()
-    eventually(lambda: not works(open_at(at(server.port))), "it is busy")
-    refused(open_at(at(server.port)), StoreUnavailable, "it is busy with somebody's script")
+    eventually(lambda: not works(open_at(address(server.port))), "it is busy")
+    refused(open_at(address(server.port)), StoreUnavailable, "it is busy running a script")
     server.ask("SCRIPT", "KILL")
     thread.join()
-    assert works(open_at(at(server.port)))
+    assert works(open_at(address(server.port)))
 
 
 def test_a_server_that_is_still_reading_its_data(server: RedisServer, open_at: OpenAt) -> None:
@@ -427,7 +427,7 @@ def test_a_server_that_is_still_reading_its_data(server: RedisServer, open_at: O
     server.kill()
     server.options += ["--key-load-delay", "50000"]
     server.start()
-    refused(open_at(at(server.port)), StoreUnavailable, "it is reading its data from disk")
+    refused(open_at(address(server.port)), StoreUnavailable, "it is loading its data from disk")
 
 
 # TLS
@@ -435,7 +435,7 @@ def test_a_server_that_is_still_reading_its_data(server: RedisServer, open_at: O
 
 def test_a_certificate_that_nobody_trusts(tls_gate: Gate, open_at: OpenAt) -> None:
     store = open_at(f"rediss://localhost:{tls_gate.port}")
-    refused(store, ConfigError, "the server's certificate is not trusted: .*ca=FILE names who signed it")
+    refused(store, ConfigError, "the server's certificate is not trusted: .*name its CA with .ca=FILE")
 
 
 def test_a_certificate_of_another_host(tls_gate: Gate, open_at: OpenAt, ca_file: Path) -> None:
@@ -455,11 +455,11 @@ def test_tls_against_a_server_that_has_none(
 
 def test_no_tls_against_a_server_that_has_it(tls_gate: Gate, open_at: OpenAt) -> None:
     with pytest.raises((StoreIncompatible, StoreUnavailable)):
-        open_at(at(tls_gate.port)).look()
+        open_at(address(tls_gate.port)).look()
 
 
 def test_a_file_with_a_certificate_that_does_not_exist() -> None:
-    with pytest.raises(ConfigError, match=r"has ca=/nowhere\.pem, and there is no such file"):
+    with pytest.raises(ConfigError, match=r"has ca=/nowhere\.pem, but there is no such file"):
         open_store("rediss://localhost?ca=/nowhere.pem", "g")
 
 
@@ -468,7 +468,7 @@ def test_a_file_with_a_certificate_that_does_not_exist() -> None:
 
 def test_a_step_whose_answer_was_lost_is_not_repeated(redis_server: RedisServer, open_at: OpenAt) -> None:
     with Gate(redis_server.port) as gate:
-        store = open_at(at(gate.port))
+        store = open_at(address(gate.port))
         planned(store, 5)
         assert store.take("a", 0) == []  # the server knows the script from now on
         gate.loses_answers = True
@@ -484,7 +484,7 @@ def test_a_server_that_says_nothing_is_given_up(
 ) -> None:
     monkeypatch.setattr(redis_link, "ANSWER_SECONDS", 0.2)
     with Gate(redis_server.port) as gate:
-        store = open_at(at(gate.port))
+        store = open_at(address(gate.port))
         store.found(Charter())
         redis_server.ask("CLIENT", "PAUSE", 1000)
         with pytest.raises(StoreUnavailable, match="Timeout reading"):
@@ -498,7 +498,7 @@ def test_an_answer_that_drips_is_given_up_in_time(
 ) -> None:
     monkeypatch.setattr(redis_link, "CALL_SECONDS", 0.5)
     with Gate(redis_server.port) as gate:
-        store = open_at(at(gate.port))
+        store = open_at(address(gate.port))
         planned(store, 50)
         gate.pause = 0.05
         began = time.monotonic()
@@ -514,7 +514,7 @@ def test_an_answer_that_drips_is_given_up_in_time(
 
 
 def test_no_script_looks_at_a_clock_or_lets_anything_expire() -> None:
-    texts = [one.text for one in vars(redis_scripts).values() if isinstance(one, redis_scripts.Script)]
+    texts = [script.text for script in vars(redis_scripts).values() if isinstance(script, redis_scripts.Script)]
     assert len(texts) > 20
     used = {name for text in texts for name in re.findall(r"call\('(\w+)'", text)}
     assert used == {
@@ -522,19 +522,19 @@ def test_no_script_looks_at_a_clock_or_lets_anything_expire() -> None:
         *("ZADD", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREMRANGEBYLEX"),
         "INFO",
     }
-    assert {found for text in texts for found in re.findall(r"string.match\(told, '(\w+):", text)} == {"run_id"}
+    assert {field for text in texts for field in re.findall(r"string.match\(info, '(\w+):", text)} == {"run_id"}
     assert not any("os." in text for text in texts)
 
 
 def commands(server: RedisServer) -> int:
     lines = server.ask("INFO", "commandstats").decode().splitlines()
-    return sum(int(found[1]) for line in lines if (found := re.search(r"calls=(\d+)", line)))
+    return sum(int(match[1]) for line in lines if (match := re.search(r"calls=(\d+)", line)))
 
 
 def test_steps_cost_the_same_however_many_units_and_partitions_there_are(
     redis_server: RedisServer, open_at: OpenAt
 ) -> None:
-    store = open_at(at(redis_server.port))
+    store = open_at(address(redis_server.port))
     store.found(Charter())
     lease = store.lead("planner")
     assert lease is not None

@@ -71,7 +71,7 @@ def trouble_with(answer: Answer, ca_file: Path, host: str = "localhost") -> Ottl
 
 
 def closed_port() -> int:
-    """Nobody listens there."""
+    """An address at which no server listens."""
     with socket.create_server((HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -118,7 +118,9 @@ def test_a_server_that_ends_the_connection_during_the_handshake_is_away(breaks_o
 
 
 def test_a_server_that_ends_the_connection_after_the_handshake_is_away(context: ssl.SSLContext, ca_file: Path) -> None:
-    assert isinstance(trouble_with(shake_hands(context, lambda one: one.recv(1)), ca_file), StoreUnavailable)
+    assert isinstance(
+        trouble_with(shake_hands(context, lambda connection: connection.recv(1)), ca_file), StoreUnavailable
+    )
 
 
 def test_a_server_that_says_goodbye_in_tls_is_away(context: ssl.SSLContext, ca_file: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_server_that_is_silent_during_the_handshake_is_away(ca_file: Path, mon
 def test_a_server_that_answers_without_tls_is_a_mistake_in_the_settings(ca_file: Path) -> None:
     trouble = trouble_with(answer_plainly, ca_file)
     assert isinstance(trouble, ConfigError)
-    assert "do not agree about TLS" in str(trouble)
+    assert "cannot agree on TLS" in str(trouble)
 
 
 def test_a_server_that_refuses_the_handshake_is_a_mistake_in_the_settings(
@@ -251,4 +253,4 @@ def test_a_server_that_wants_a_password_says_so_in_several_ways(answer: bytes) -
     with server(refuse) as port:
         error = trouble_at(f"redis://{HOST}:{port}")
     assert isinstance(error, ConfigError)
-    assert "it refuses the user and the password in its address, or wants some" in str(error)
+    assert "it rejects the user and password in its address, or requires them" in str(error)

@@ -36,12 +36,12 @@ CLICKS = TopicPartition("clicks", 0)
 VIEWS = TopicPartition("views", 3)
 
 
-def unit(start: int, stop: int, at: TopicPartition = CLICKS) -> OffsetRange:
-    return OffsetRange(*at, start, stop)
+def unit(start: int, stop: int, partition: TopicPartition = CLICKS) -> OffsetRange:
+    return OffsetRange(*partition, start, stop)
 
 
-def failure(one: OffsetRange, reason: str = "boom") -> Failure:
-    return Failure(one, 0, reason, "trace", "host", 12.5)
+def failure(range_: OffsetRange, reason: str = "boom") -> Failure:
+    return Failure(range_, 0, reason, "trace", "host", 12.5)
 
 
 def planned(charter: Charter | None = None, *units: OffsetRange) -> Rules:
@@ -49,15 +49,15 @@ def planned(charter: Charter | None = None, *units: OffsetRange) -> Rules:
     rules = Rules(charter or Charter())
     lease = rules.lead("planner")
     assert lease is not None
-    for one in units or (unit(0, 10), unit(10, 20), unit(20, 30)):
-        at = one.topic_partition
-        before = next((lane.planned for lane in rules.look().lanes if lane.at == at), None)
-        assert rules.plan(lease, [Move(at, before, one.stop, (one,))])
+    for range_ in units or (unit(0, 10), unit(10, 20), unit(20, 30)):
+        partition = range_.topic_partition
+        before = next((lane.planned for lane in rules.look().lanes if lane.at == partition), None)
+        assert rules.plan(lease, [Move(partition, before, range_.stop, (range_,))])
     return rules
 
 
-def lane(rules: Rules, at: TopicPartition = CLICKS) -> PartitionState:
-    return next(one for one in rules.look().lanes if one.at == at)
+def lane(rules: Rules, partition: TopicPartition = CLICKS) -> PartitionState:
+    return next(state for state in rules.look().lanes if state.at == partition)
 
 
 def only(grants: list[Grant]) -> Grant:
@@ -145,8 +145,8 @@ def test_the_number_can_be_raised_and_never_lowered() -> None:
 def test_the_partition_served_longest_ago_comes_first_and_its_lowest_offsets() -> None:
     rules = planned(None, unit(0, 10), unit(10, 20), unit(0, 5, VIEWS), unit(5, 9, VIEWS))
     taken = rules.take("a", 9)
-    assert [one.range for one in taken] == [unit(0, 10), unit(0, 5, VIEWS), unit(10, 20), unit(5, 9, VIEWS)]
-    assert [one.lease for one in taken] == [Lease(number, "a") for number in (2, 3, 4, 5)]
+    assert [grant.range for grant in taken] == [unit(0, 10), unit(0, 5, VIEWS), unit(10, 20), unit(5, 9, VIEWS)]
+    assert [grant.lease for grant in taken] == [Lease(number, "a") for number in (2, 3, 4, 5)]
     assert rules.take("a") == []
 
 
@@ -171,7 +171,7 @@ def test_a_beat_is_only_for_the_holder_of_the_lease() -> None:
     assert rules.renew([(mine.range, mine.lease), (mine.range, stranger), (unit(77, 78), mine.lease)]) == [
         *(True, False, False)
     ]
-    seen = {one.range: one.seen.beat for one in rules.pulse().out}
+    seen = {out.range: out.seen.beat for out in rules.pulse().out}
     assert seen == {mine.range: 1, other.range: 0}
     assert rules.look().counts.refused == 0
 
@@ -198,7 +198,7 @@ def test_what_is_left_of_a_unit_waits_again(reached: int, rest: OffsetRange | No
     assert rules.waiting() == ([] if rest is None else [rest])
     assert rules.look().counts == counts
     assert lane(rules).done == (reached if rest is not None else 10)
-    assert [one.attempt for one in rules.take("b")] == ([] if rest is None else [1])
+    assert [grant.attempt for grant in rules.take("b")] == ([] if rest is None else [1])
 
 
 def test_a_unit_that_was_given_back_has_not_been_tried_but_its_earlier_attempts_count() -> None:
@@ -325,17 +325,17 @@ class Histories(RuleBasedStateMachine):
         self.planner = lease
 
     @precondition(lambda self: self.planner)
-    @rule(at=st.sampled_from(_LANES), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    def plan(self, at: TopicPartition, sizes: list[int]) -> None:
+    @rule(partition=st.sampled_from(_LANES), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def plan(self, partition: TopicPartition, sizes: list[int]) -> None:
         assert self.planner is not None
-        before = next((one.planned for one in self.model.look().lanes if one.at == at), None)
+        before = next((state.planned for state in self.model.look().lanes if state.at == partition), None)
         start = stop = 0 if before is None else before
         units = []
         for size in sizes:
-            units.append(unit(stop, stop + size, at))
+            units.append(unit(stop, stop + size, partition))
             stop += size
-        assert self.model.plan(self.planner, [Move(at, before, stop, tuple(units))])
-        self.begun.setdefault(at, start)
+        assert self.model.plan(self.planner, [Move(partition, before, stop, tuple(units))])
+        self.begun.setdefault(partition, start)
 
     @rule(holder=_HOLDERS, most=st.integers(1, 3))
     def take(self, holder: str, most: int) -> None:
@@ -373,32 +373,32 @@ class Histories(RuleBasedStateMachine):
             assert self.model.drop(given_up)
             self.are_gone(given_up)
 
-    @rule(at=st.sampled_from(_LANES), offset=st.none() | st.integers(0, 9))
-    def reset(self, at: TopicPartition, offset: int | None) -> None:
-        self.model.reset(at, offset)
+    @rule(partition=st.sampled_from(_LANES), offset=st.none() | st.integers(0, 9))
+    def reset(self, partition: TopicPartition, offset: int | None) -> None:
+        self.model.reset(partition, offset)
         for known in (self.begun, self.gone, self.high):
-            known.pop(at, None)
+            known.pop(partition, None)
         if offset is not None:
-            self.begun[at] = offset
+            self.begun[partition] = offset
 
     @invariant()
     def every_offset_is_in_one_place(self) -> None:
-        places: dict[TopicPartition, list[int]] = {at: [*gone] for at, gone in self.gone.items()}
-        here = [*self.model.waiting(), *(one.range for one in self.model.pulse().out)]
-        for one in [*here, *(one.range for one in self.model.failures())]:
-            places.setdefault(one.topic_partition, []).extend(range(one.start, one.stop))
-        for its in self.model.look().lanes:
-            assert sorted(places.pop(its.at, [])) == list(range(self.begun[its.at], its.planned))
-            assert its.planned >= self.high.get(its.at, 0)
-            self.high[its.at] = its.planned
-            assert not self.ordered or its.out <= 1
-            done = self.gone.get(its.at, set())
-            assert all(offset in done for offset in range(self.begun[its.at], its.done))
+        places: dict[TopicPartition, list[int]] = {partition: [*gone] for partition, gone in self.gone.items()}
+        here = [*self.model.waiting(), *(out.range for out in self.model.pulse().out)]
+        for range_ in [*here, *(range_.range for range_ in self.model.failures())]:
+            places.setdefault(range_.topic_partition, []).extend(range(range_.start, range_.stop))
+        for state in self.model.look().lanes:
+            assert sorted(places.pop(state.at, [])) == list(range(self.begun[state.at], state.planned))
+            assert state.planned >= self.high.get(state.at, 0)
+            self.high[state.at] = state.planned
+            assert not self.ordered or state.out <= 1
+            done = self.gone.get(state.at, set())
+            assert all(offset in done for offset in range(self.begun[state.at], state.done))
         assert not any(places.values())
 
-    def are_gone(self, one: OffsetRange) -> None:
-        known = self.gone.setdefault(one.topic_partition, set())
-        offsets = set(range(one.start, one.stop))
+    def are_gone(self, range_: OffsetRange) -> None:
+        known = self.gone.setdefault(range_.topic_partition, set())
+        offsets = set(range(range_.start, range_.stop))
         assert not known & offsets, "done twice"
         known |= offsets
 

@@ -134,7 +134,7 @@ def test_a_group_that_is_not_founded_is_empty_and_begins_nothing(store: Store) -
         lambda: store.hello("n", {}),
         lambda: store.note("k", b"v"),
     ):
-        with pytest.raises(StoreUnavailable, match=r"has no group 'group-\w+', which no node has begun"):
+        with pytest.raises(StoreUnavailable, match=r"has no group 'group-\w+': no node has started it"):
             begin()  # type: ignore[no-untyped-call]
     assert store.pulse() == Pulse(None, ())
     assert store.look() == Rules(Charter()).look()
@@ -182,8 +182,8 @@ def test_offsets_are_exact_up_to_the_highest(store: Store) -> None:
     assert store.waiting() == list(units)
     store.raise_number(2**53)
     grants = store.take("a", 9)
-    assert [one.range for one in grants] == list(units)
-    assert [one.lease.number - 2**53 for one in grants] == [1, 2, 3, 4]
+    assert [grant.range for grant in grants] == list(units)
+    assert [grant.lease.number - 2**53 for grant in grants] == [1, 2, 3, 4]
     assert store.finish(grants[0].range, grants[0].lease, 2**53 + 1)
     assert store.look().lanes == (PartitionState(CLICKS, HIGH, 2**53 + 1, 0, 3, 0),)
 
@@ -203,7 +203,7 @@ def test_offsets_beyond_the_highest_are_refused(store: Store) -> None:
 @pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 def test_a_report_must_consist_of_plain_values(store: Store) -> None:
     store.found(Charter())
-    with pytest.raises(InputError, match="a node's report must consist of plain values that JSON has"):
+    with pytest.raises(InputError, match="a node's report must contain only JSON values"):
         store.hello("n", {"lock": threading.Lock()})
 
 
@@ -238,9 +238,9 @@ def test_four_processes_do_each_unit_once(url: str, store: Store, group: str, tm
     assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
     done = [line for i in range(4) for line in (tmp_path / f"{i}.txt").read_text().splitlines()]
     assert sorted(done) == sorted(str(unit) for unit in units)
-    found = store.look()
-    assert found.counts == Counts(done=len(units), offsets=10 * len(units))
-    assert all(lane.done == lane.planned for lane in found.lanes)
+    snapshot = store.look()
+    assert snapshot.counts == Counts(done=len(units), offsets=10 * len(units))
+    assert all(lane.done == lane.planned for lane in snapshot.lanes)
 
 
 @every_store
@@ -275,11 +275,11 @@ def test_a_process_that_is_killed_leaves_a_store_that_others_go_on_with(store: S
         for out in store.pulse().out:
             assert store.reclaim(out.range, out.seen, failure(out.range))
     work(store, "survivor", [])
-    found = store.look()
-    assert found.counts.done == len(units)
-    assert found.counts.offsets == 10 * len(units)
-    assert (found.out, store.waiting()) == ((), [])
-    assert all(lane.done == lane.planned for lane in found.lanes)
+    snapshot = store.look()
+    assert snapshot.counts.done == len(units)
+    assert snapshot.counts.offsets == 10 * len(units)
+    assert (snapshot.out, store.waiting()) == ((), [])
+    assert all(lane.done == lane.planned for lane in snapshot.lanes)
 
 
 def beat_and_compare(store: Store, grant: Grant, times: int) -> None:
@@ -311,12 +311,12 @@ def test_another_redis_is_used_where_there_is_one(another_redis_server: RedisSer
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("kafka://x", "store kafka://... is none that a fleet knows; accepted are redis://HOST:PORT/DB"),
-        ("redis", "is not understood: it does not begin with redis://"),
-        ("memory://somewhere", "groups in memory are known by their name"),
+        ("kafka://x", "store kafka://... is not supported; accepted are redis://HOST:PORT/DB"),
+        ("redis", "is invalid: it does not begin with redis://"),
+        ("memory://somewhere", "a store in memory has the address memory:// and nothing after it"),
         ("sqlite://x", "is not sqlite:///RELATIVE/PATH or sqlite:////ABSOLUTE/PATH"),
         ("sqlite:///", "is not sqlite:///RELATIVE"),
-        ("sqlite:///:memory:", "in memory, it is memory://"),
+        ("sqlite:///:memory:", "for a store in memory, use memory://"),
     ],
 )
 def test_an_address_that_is_none_is_refused_with_what_is_accepted(url: str, says: str) -> None:
@@ -327,7 +327,7 @@ def test_an_address_that_is_none_is_refused_with_what_is_accepted(url: str, says
 
 @pytest.mark.parametrize("group", ["", "a{b}", "a\nb", "x" * 201])
 def test_a_group_has_a_name_that_can_be_shown(group: str) -> None:
-    with pytest.raises(ConfigError, match="a group's name has 1 to 200 printable characters without braces"):
+    with pytest.raises(ConfigError, match="a group name must have 1 to 200 printable characters without braces"):
         open_store("memory://", group)
 
 
@@ -335,6 +335,6 @@ def test_a_version_that_is_not_understood_is_refused(tmp_path: Path, group: str)
     store = open_store(f"sqlite:///{tmp_path}/fleet.db", group)
     charter = Charter()
     object.__setattr__(charter, "version", 99)
-    with pytest.raises(StoreIncompatible, match=r"is of version 99, and this Ottla understands version 1"):
+    with pytest.raises(StoreIncompatible, match=r"has version 99, and this Ottla supports version 1"):
         store.found(charter)
     store.close()

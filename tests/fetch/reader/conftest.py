@@ -1,4 +1,4 @@
-"""The fake cluster of these tests, and a reader of it."""
+"""The fake cluster of these tests, and a reader for it."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def reader(kafka: FakeKafka) -> Iterator[Reader]:
-    with new_reader(kafka.bootstrap) as one:
-        yield one
+    with new_reader(kafka.bootstrap) as reader:
+        yield reader

@@ -1,4 +1,4 @@
-"""What the tests of the reader against the fake cluster share: options that hurry, and what happens to topics."""
+"""Shared by the reader's tests against the fake cluster: quick options, and changes to topics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MANY = {number: list(range(500)) for number in range(4)}
 
 
 def cut_off(kafka: FakeKafka, offset: int, topic: str = "t") -> None:
-    """Retention takes what lies before the offset."""
+    """Delete the records before the offset, as retention does."""
     with kafka._dispatcher.changed:
         kafka._partition(topic, 0).log.delete_before(offset)
 
 
 def recreate(kafka: FakeKafka, topic: str = "t", *, records: int = 0) -> None:
-    """Another topic of the same name, which nobody sees before it has so many records."""
+    """Replace the topic by another one of the same name that has its records from the start."""
     kafka.create_topic("anew", 1)
     fill(kafka, records // 10, at=TopicPartition("anew", 0))
     with kafka._dispatcher.changed:

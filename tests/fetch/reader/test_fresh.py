@@ -1,4 +1,4 @@
-"""What a reader that lives for long says of topics that change: as they are now, not as it remembers them."""
+"""A long-lived reader and topics that change: it reports them as they are now, not from its cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from tests.fetch.logs import fill
-from tests.fetch.watching import Told, names, new_reader, raised_by
+from tests.fetch.watching import EventLog, names, new_reader, raised_by
 from tests.waiting import eventually
 
 from ottla.admin import Admin
@@ -35,20 +35,20 @@ def _grow(kafka: FakeKafka, topic: str = "t") -> None:
 
 
 def test_a_proof_counts_partitions_that_were_added_a_moment_ago(kafka: FakeKafka, reader: Reader) -> None:
-    """Found: for five minutes they were missing from everything that is sold as proof."""
+    """A bug: for five minutes they were missing from everything that counts as proof."""
     assert reader.count("t") == 100
     before = reader.fingerprint("t")
     _grow(kafka)
     assert reader.count("t") == 150
     assert reader.fingerprint("t").count == 150
     assert reader.fingerprint("t") != before
-    assert [one.partition for one in reader.ranges("t")] == [0, 1]
+    assert [span.partition for span in reader.ranges("t")] == [0, 1]
     assert sorted(reader.offsets("t", "latest").values()) == [50, 100]
-    assert [one.records for one in reader.profile("t")] == [100, 50]
+    assert [profile.records for profile in reader.profile("t")] == [100, 50]
     assert len(list(names(reader.read("t")))) == 150
-    assert sum(one.rows for one in reader.decoded("t")) == 150
+    assert sum(decoded.rows for decoded in reader.decoded("t")) == 150
     assert reader.fold(lambda total, batch: total + len(batch), 0, "t") == 150
-    assert {one.partition for one in reader.batches("t")} == {0, 1}
+    assert {raw.partition for raw in reader.batches("t")} == {0, 1}
     assert len(list(names(reader.read("t", CommittedBy("nobody"))))) == 150
 
 
@@ -62,7 +62,7 @@ def test_so_do_the_offsets_of_a_whole_topic(kafka: FakeKafka) -> None:
 
 
 def test_what_another_thread_asked_before_is_no_answer_to_what_is_asked_now(kafka: FakeKafka) -> None:
-    """Its answer may have been written before something changed that the caller has heard of."""
+    """That answer may be older than the change that the caller reacts to."""
     with Cluster(kafka.bootstrap) as cluster:
         cluster.metadata()
         kafka.delay("Metadata", 0.5, times=1)
@@ -84,7 +84,7 @@ def _asked(kafka: FakeKafka) -> int:
 
 @pytest.mark.parametrize("what", ["t", OffsetRange("t", 0, 0, 30)], ids=["a topic", "a range"])
 def test_a_new_read_begins_with_the_topic_that_is_there(kafka: FakeKafka, reader: Reader, what: str) -> None:
-    """Found: the first one after the topic was created again said that its offsets are lost."""
+    """A bug: the first read after the topic was created again reported its offsets as lost."""
     assert reader.count("t") == 100
     recreate(kafka, records=30)
     assert [record.offset for record in names(reader.read(what))] == list(range(30))
@@ -105,7 +105,7 @@ def test_a_topic_that_goes_while_it_is_read_is_still_noticed(kafka: FakeKafka) -
 
 
 def test_brokers_that_have_not_heard_of_the_topic_yet_do_not_take_its_reader_back() -> None:
-    """Found by thinking: one broker that is behind names the id of the topic before, and its reader began again."""
+    """A bug: a broker that lags behind names the id of the old topic, and the reader started over."""
     with FakeKafka(brokers=2, topics={"t": 1}, auto_create=None) as kafka:
         fill(kafka, 10)
         with new_reader(kafka.bootstrap, on_lost="earliest", fetching=SMALL) as reader:
@@ -126,9 +126,9 @@ def test_brokers_that_have_not_heard_of_the_topic_yet_do_not_take_its_reader_bac
 def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_comes(
     kafka: FakeKafka, policy: str
 ) -> None:
-    """Found: its reader waited for it without a word about what it had not read of the old one."""
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+    """A bug: the reader waited for it without reporting what it had not read of the old topic."""
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("many", stop=None, partitions=[3]))
         assert [next(reading).offset for _ in range(500)] == list(range(500))
         recreate(kafka, "many", records=20)
@@ -136,13 +136,13 @@ def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_c
             error = raised_by(lambda: next(reading), OffsetsLost, within=10)
             assert (getattr(error, "partition", None), getattr(error, "resume", None)) == (3, 0)
             return
-        eventually(lambda: told.of(RangeLost), "it is told")
+        eventually(lambda: events.of(RangeLost), "it is told")
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.add_partitions(kafka._dispatcher.state.topics["many"], 4)
         fill(kafka, 1, at=TopicPartition("many", 3))
         assert [next(reading).offset for _ in range(10)] == list(range(10))
         reading.close()
-    assert [(event.partition, event.start, event.resume) for event in told.of(RangeLost)] == [(3, 500, 0)]
+    assert [(event.partition, event.start, event.resume) for event in events.of(RangeLost)] == [(3, 500, 0)]
 
 
 # Places that are not there
@@ -151,7 +151,7 @@ def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_c
 @pytest.mark.parametrize("call", ["read", "count", "fingerprint", "ranges", "profile"])
 @pytest.mark.parametrize("start", [10**9, {0: 10**9}], ids=["an offset", "a mapping"])
 def test_an_offset_behind_the_end_is_told(reader: Reader, call: str, start: object) -> None:
-    """Found: nothing came, and nothing was said."""
+    """A bug: no record came, and no error."""
     with pytest.raises(OffsetsLost, match=r"t-0: offsets \[100, 1000000000\).*the log ends at 100"):
         list(getattr(reader, call)("t", start, "latest"))
 
@@ -165,11 +165,14 @@ def test_an_offset_that_one_partition_has_is_a_place(kafka: FakeKafka, reader: R
 
 
 def test_a_group_that_is_behind_the_end_is_told_or_an_event(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap) as strict, new_reader(kafka.bootstrap, on_lost="earliest", events=[told]) as mild:
+    events = EventLog()
+    with (
+        new_reader(kafka.bootstrap) as strict,
+        new_reader(kafka.bootstrap, on_lost="earliest", events=[events]) as mild,
+    ):
         Admin(strict.cluster).groups.set_offsets("g", {TopicPartition("t", 0): Committed(5000)})
         with pytest.raises(OffsetsLost):
             list(strict.read("t", CommittedBy("g")))
         assert list(mild.read("t", CommittedBy("g"))) == []
-    (event,) = told.of(RangeLost)
+    (event,) = events.of(RangeLost)
     assert (event.start, event.stop) == (100, 5000)

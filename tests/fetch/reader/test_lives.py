@@ -28,13 +28,13 @@ from .stand import MANY
 
 
 def test_several_reads_at_once_on_one_reader(reader: Reader) -> None:
-    found: list[dict[int, list[int]]] = []
-    threads = [threading.Thread(target=lambda: found.append(by_partition(reader.read("many")))) for _ in range(6)]
+    results: list[dict[int, list[int]]] = []
+    threads = [threading.Thread(target=lambda: results.append(by_partition(reader.read("many")))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == [MANY] * 6
+    assert results == [MANY] * 6
 
 
 def test_two_iterators_may_be_read_in_turn(reader: Reader) -> None:
@@ -77,7 +77,7 @@ def test_an_iterator_that_is_closed_early_leaves_nothing_behind(kafka: FakeKafka
     for _ in reader.read("many"):
         break
     assert not threads_of_reading()
-    # One connection to each broker may have been made just then; it is kept for the next read.
+    # One connection to each broker may have been opened just then; it is kept for the next read.
     eventually(lambda: open_sockets() <= before + 4, f"about {before} sockets as before, not {open_sockets()}")
 
 
@@ -161,38 +161,38 @@ def test_ctrl_c_at_any_instruction_leaves_no_thread_when_the_reader_is_closed(ka
     def work(reader: Reader) -> None:
         assert len(values(reader.read(OffsetRange("t", 0, 0, 100)))) == 100
 
-    for at in range(1, 10_000, 5):
+    for step in range(1, 10_000, 5):
         reached = True
         with new_reader(kafka.bootstrap) as reader, contextlib.suppress(KeyboardInterrupt):
             doing = partial(work, reader)
-            reached = interrupted(doing, at, press, files=("fetch/reader.py", "fetch/buffer.py", "fetch/fetcher.py"))
+            reached = interrupted(doing, step, press, files=("fetch/reader.py", "fetch/buffer.py", "fetch/fetcher.py"))
         eventually(lambda: not threads_of_reading(), "no thread is left")
         if not reached:
-            assert at > 300, "it was interrupted in many places"
+            assert step > 300, "it was interrupted in many places"
             return
     pytest.fail("reading has no end")
 
 
-def _child(reading: Iterator[pa.RecordBatch], reader: Reader, told: Any) -> None:
+def _child(reading: Iterator[pa.RecordBatch], reader: Reader, queue: Any) -> None:
     for call in (lambda: next(reading), lambda: reader.read("t"), lambda: reader.count("t")):
         try:
             call()
-            told.put("nothing")
+            queue.put("nothing")
         except UsedAfterFork as error:
-            told.put(str(error))
+            queue.put(str(error))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_gets_an_error_at_once_and_the_parent_reads_on(kafka: FakeKafka, reader: Reader) -> None:
     context = multiprocessing.get_context("fork")
-    told = context.Queue()
+    queue = context.Queue()
     reading = reader.read("many", 0, 500)
     first = next(reading)
-    child = context.Process(target=_child, args=(reading, reader, told))
+    child = context.Process(target=_child, args=(reading, reader, queue))
     child.start()
-    answers = [told.get(timeout=10) for _ in range(3)]
+    answers = [queue.get(timeout=10) for _ in range(3)]
     child.join(10)
-    told.close()
+    queue.close()
     assert child.exitcode == 0
     assert all(f"made in process {os.getpid()} before fork()" in answer for answer in answers)
     assert first.num_rows + sum(batch.num_rows for batch in reading) == 2000

@@ -1,4 +1,4 @@
-"""What is read of which topics and ranges, what is refused, and folding."""
+"""What is read of topics and ranges, which arguments are refused, and folding."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_a_range_is_read_exactly(reader: Reader, start: int, stop: int) -> None:
     assert values(reader.read(OffsetRange("t", 0, start, stop))) == wanted
     assert values(reader.read("t", start, stop)) == wanted
     assert reader.count("t", start, stop) == len(wanted)
-    raw = [(one.topic, one.partition, one.batch.header.base_offset) for one in reader.batches("t", start, stop)]
+    raw = [(item.topic, item.partition, item.batch.header.base_offset) for item in reader.batches("t", start, stop)]
     assert raw == [("t", 0, base) for base in range(start // 10 * 10, stop, 10) if start < stop]
 
 
 def test_ranges_are_read_side_by_side(reader: Reader) -> None:
     ranges = [OffsetRange("many", 2, 10, 20), OffsetRange("t", 0, 5, 7), OffsetRange("many", 0, 0, 3)]
-    found = sorted((batch.column("topic")[0].as_py(), batch.num_rows) for batch in reader.read(ranges))
-    assert found == [("many", 3), ("many", 10), ("t", 2)]
+    counts = sorted((batch.column("topic")[0].as_py(), batch.num_rows) for batch in reader.read(ranges))
+    assert counts == [("many", 3), ("many", 10), ("t", 2)]
 
 
 def test_only_some_partitions_and_columns_are_read(reader: Reader) -> None:
@@ -101,8 +101,8 @@ def test_partitions_that_are_added_are_followed(kafka: FakeKafka) -> None:
             topic = kafka._dispatcher.state.topics["none"]
             topic.partitions.append(type(topic.partitions[0])((1,), 1))
         fill(kafka, 1, at=TopicPartition("none", 1))
-        found = [next(reading) for _ in range(19)]
-        assert [offset for partition, offset in found if partition == 1] == list(range(10))
+        records = [next(reading) for _ in range(19)]
+        assert [offset for partition, offset in records if partition == 1] == list(range(10))
         reading.close()
 
 
@@ -126,7 +126,7 @@ def test_a_broker_does_not_wait_for_more_than_a_range_has() -> None:
 
 
 def test_memory_that_is_used_again_is_bounded_for_all_brokers_together() -> None:
-    """Found: each connection kept as much as all of them should have."""
+    """A bug: each connection kept as much memory as all of them together may."""
     fetching = Fetching(memory_bytes=16 << 20, request_bytes=4 << 20)
     most = 0
     with FakeKafka(brokers=3, topics={"large": 3}) as kafka:
@@ -135,7 +135,7 @@ def test_memory_that_is_used_again_is_bounded_for_all_brokers_together() -> None
                 producer.send("large", b"x" * 100_000, partition=number % 3)
         with new_reader(kafka.bootstrap, fetching=fetching) as reader:
             for batch in reader.read("large"):
-                most = max(most, sum(one.kept_bytes for one in gc.get_objects() if type(one) is Buffers))
+                most = max(most, sum(pool.kept_bytes for pool in gc.get_objects() if type(pool) is Buffers))
                 assert batch.num_rows
     assert 4 << 20 <= most <= 8 << 20
 
@@ -149,7 +149,7 @@ def test_little_memory_is_enough_for_many_partitions(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "told"),
+    ("call", "kind", "text"),
     [
         (lambda r: r.read("t", "tomorrow"), InputError, "start is 'tomorrow'; accepted are"),
         (lambda r: r.read("t", stop="never"), InputError, "stop is 'never'; accepted are"),
@@ -177,9 +177,9 @@ def test_little_memory_is_enough_for_many_partitions(kafka: FakeKafka) -> None:
     ],
 )
 def test_wrong_arguments_are_told_by_the_call_itself(
-    reader: Reader, call: Callable[[Any], object], kind: type[OttlaError], told: str
+    reader: Reader, call: Callable[[Any], object], kind: type[OttlaError], text: str
 ) -> None:
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=text):
         call(reader)
 
 
@@ -190,17 +190,17 @@ def test_wrong_settings_are_refused_before_anything_connects(options: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "text"),
     [
         ("nope", "topic nope"),
         (OffsetRange("nope", 0, 0, 5), "reading nope-0 at offset 0"),
         (OffsetRange("t", 7, 0, 5), "reading t-7 at offset 0"),
     ],
 )
-def test_what_does_not_exist_is_named(kafka: FakeKafka, what: Any, told: str) -> None:
+def test_what_does_not_exist_is_named(kafka: FakeKafka, what: Any, text: str) -> None:
     with new_reader(kafka.bootstrap, timeouts=SHORT) as reader:
         error = raised_by(lambda: list(reader.read(what)), OttlaError, within=5)
-    assert told in str(error)
+    assert text in str(error)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in str(error)
 
 
@@ -245,8 +245,8 @@ def test_a_fold_hears_of_what_failed_and_goes_on_with_the_rest(kafka: FakeKafka,
     start: tuple[int, list[ReadFailure]] = (0, [])
     rows, failures = reader.fold(add, start, [*ranges, OffsetRange("t", 0, 10, 100)])
     assert rows == 2000
-    found = {(one.topic, one.partition, one.offset): type(one.error) for one in failures}
-    assert found == {("many", 1, 500): CorruptBatch, ("t", 0, 10): OffsetsLost}
+    errors = {(failure.topic, failure.partition, failure.offset): type(failure.error) for failure in failures}
+    assert errors == {("many", 1, 500): CorruptBatch, ("t", 0, 10): OffsetsLost}
 
 
 def test_an_error_of_the_folding_function_is_its_own(reader: Reader) -> None:
@@ -271,4 +271,4 @@ def test_the_next_read_of_a_reader_receives_into_the_memory_of_the_one_before(
     assert by_partition(reader.read("many")) == MANY
     monkeypatch.setattr(Buffers, "__init__", noted)
     assert by_partition(reader.read("many")) == MANY
-    assert not [one for one in made if one._keep_bytes]
+    assert not [pool for pool in made if pool._keep_bytes]

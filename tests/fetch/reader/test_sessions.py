@@ -1,4 +1,4 @@
-"""Brokers that remember what a reader wants: all records come once and in order, whatever they remember."""
+"""Reading with fetch sessions: all records come once and in order, whatever the brokers remember."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def sessions(kafka: FakeKafka) -> list[int]:
-    """How many partitions the brokers remember, for each session."""
+    """Return the number of partitions in each session of the brokers."""
     with kafka._dispatcher.changed:
         return [len(session.parts) for session in kafka._dispatcher.state.fetch_sessions.values()]
 
@@ -56,17 +56,17 @@ def test_a_reader_that_follows_gets_what_is_new_and_brokers_remember_all_partiti
         assert len(set(before)) == len(before)
         for number in (3, 17, 3, 39):
             fill(kafka, 1, at=TopicPartition("wide", number))
-            assert {one.partition for one in itertools.islice(coming, 10)} == {number}
+            assert {record.partition for record in itertools.islice(coming, 10)} == {number}
         assert sum(sessions(kafka)) == PARTITIONS
 
 
 def test_a_range_whose_end_does_not_come_is_given_up_although_no_answer_speaks_of_it(kafka: FakeKafka) -> None:
-    wanted = [OffsetRange("wide", number, 0, 25 if number == 39 else 20) for number in range(PARTITIONS)]
+    ranges = [OffsetRange("wide", number, 0, 25 if number == 39 else 20) for number in range(PARTITIONS)]
     with (
         new_reader(kafka.bootstrap, fetching=SMALL, timeouts=SHORT) as reader,
         pytest.raises(DeadlineExceeded, match="wide-39 at offset 20"),
     ):
-        list(reader.read(wanted))
+        list(reader.read(ranges))
 
 
 def test_few_partitions_are_asked_for_without_a_session(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,23 +95,23 @@ def test_brokers_that_forget_and_go_away_lose_nothing(kafka: FakeKafka, seed: in
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
         thread.start()
         try:
-            found = _follow(kafka, reader, chance)
+            read = _follow(kafka, reader, chance)
         finally:
             is_over.set()
             thread.join()
-    assert found == {number: list(range(len(offsets))) for number, offsets in found.items()}
+    assert read == {number: list(range(len(offsets))) for number, offsets in read.items()}
 
 
 def _follow(kafka: FakeKafka, reader: Reader, chance: Random) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    offsets: dict[int, list[int]] = {}
     coming = names(reader.read("wide", stop=None))
     left = PARTITIONS * 20
     for turn in range(30):
         for partition, offset in itertools.islice(coming, left):
-            found.setdefault(partition, []).append(offset)
+            offsets.setdefault(partition, []).append(offset)
         left = 0
         if turn < 29:
             for number in chance.sample(range(PARTITIONS), 3):
                 fill(kafka, 1, at=TopicPartition("wide", number))
                 left += 10
-    return found
+    return offsets

@@ -1,4 +1,4 @@
-"""Timestamps that cannot be said in microseconds: every record is read, and the reader says what it did."""
+"""Timestamps that do not fit into microseconds: every record is read, and an event reports the change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.consume.consuming import new_consumer
 from tests.fetch.logs import fill, plant
-from tests.fetch.watching import Told, new_reader
+from tests.fetch.watching import EventLog, new_reader
 from tests.wire.rows import LATEST, Row, raw_batch, records_bytes
 
 from ottla.events import TimesClamped
@@ -30,38 +30,38 @@ def odd(kafka: FakeKafka) -> FakeKafka:
 
 
 def test_a_reader_reads_on_and_says_so(odd: FakeKafka) -> None:
-    told = Told()
-    with new_reader(odd.bootstrap, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(odd.bootstrap, events=[events]) as reader:
         table = pa.Table.from_batches(reader.read(AT.topic))
         assert table["offset"].to_pylist() == list(range(30))
         odd_times = table["timestamp"].cast(pa.int64()).to_pylist()[10:15]
         assert odd_times == [LATEST * 1000] * 5
-        first = told.of(TimesClamped)
+        first = events.of(TimesClamped)
         assert [(event.topic, event.partition) for event in first] == [AT] * len(first)
         assert 5 <= first[-1].count <= 10
         assert reader.count(AT.topic) == reader.fingerprint(AT.topic).count == 30
-        assert told.of(TimesClamped) == first, "nobody asked for times"
+        assert events.of(TimesClamped) == first, "times were not requested"
         (profile,) = reader.profile(AT.topic)
         assert (profile.first_timestamp, profile.last_timestamp) == (-(2**63), 2**63 - 1)
 
 
 def test_a_consumer_hands_them_out_one_by_one(odd: FakeKafka) -> None:
-    told = Told()
-    with new_consumer(odd.bootstrap, None, events=[told]) as consumer:
+    events = EventLog()
+    with new_consumer(odd.bootstrap, None, events=[events]) as consumer:
         consumer.assign([AT])
         got = list(itertools.islice(consumer.records(), 30))
     assert [record.offset for record in got] == list(range(30))
     assert {record.timestamp for record in got[10:15]} == {LATEST / 1000}
-    assert told.of(TimesClamped)
+    assert events.of(TimesClamped)
 
 
 def test_a_log_full_of_them_is_not_a_log_full_of_events(kafka: FakeKafka) -> None:
-    time, told = 2**62, Told()
+    time, events = 2**62, EventLog()
     for number in range(200):
         batch = raw_batch(records_bytes([Row(b"k", b"v", (), time)]), count=1, base_offset=number, base_time=time)
         plant(kafka, batch, base=number, stop=number + 1, at=AT)
-    with new_reader(kafka.bootstrap, events=[told]) as reader:
+    with new_reader(kafka.bootstrap, events=[events]) as reader:
         reader._fetching = type(reader._fetching)(memory_bytes=1 << 16, request_bytes=1 << 10)
         assert sum(map(len, reader.read(AT.topic))) == 200
-    assert told.of(TimesClamped)[0].count < 20
-    assert 1 <= len(told.of(TimesClamped)) <= 8
+    assert events.of(TimesClamped)[0].count < 20
+    assert 1 <= len(events.of(TimesClamped)) <= 8

@@ -1,4 +1,4 @@
-"""Offsets that are gone, topics created anew, brokers that fail: told, or survived with every record once."""
+"""Lost offsets, topics created again, failing brokers: reported, or survived with every record once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.fetch.logs import cut_back, fill
-from tests.fetch.watching import Told, by_partition, names, new_reader, raised_by
+from tests.fetch.watching import EventLog, by_partition, names, new_reader, raised_by
 from tests.net.test_cluster import closed_port
 from tests.waiting import eventually
 
@@ -42,17 +42,17 @@ def test_who_follows_from_an_offset_out_of_range_is_told_and_goes_where_the_poli
     kafka: FakeKafka, policy: str, start: int, first: int, lost: tuple[int, int, int]
 ) -> None:
     cut_off(kafka, 60)
-    told = Told()
+    events = EventLog()
 
     def write_on(event: Event) -> None:
         if isinstance(event, RangeLost):
             fill(kafka, 10)
 
-    with new_reader(kafka.bootstrap, on_lost=policy, events=[told, write_on]) as reader:
+    with new_reader(kafka.bootstrap, on_lost=policy, events=[events, write_on]) as reader:
         reading = names(reader.read("t", start, None))
         assert [next(reading).offset for _ in range(first, 200)] == list(range(first, 200))
         reading.close()
-    (event,) = told.of(RangeLost)
+    (event,) = events.of(RangeLost)
     assert (event.topic, event.partition) == ("t", 0)
     assert (event.start, event.stop, event.resume) == lost
     assert event.reason
@@ -82,23 +82,23 @@ def test_a_range_gives_what_there_is_of_it_and_tells_the_rest(
     kafka: FakeKafka, policy: str, start: int, stop: int, lost: tuple[int, int, int]
 ) -> None:
     cut_off(kafka, 60)
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, events=[events]) as reader:
         offsets = [record.offset for record in names(reader.read("t", start, stop))]
     assert offsets == list(range(lost[1], stop))
-    assert [(event.start, event.stop, event.resume) for event in told.of(RangeLost)] == [lost]
+    assert [(event.start, event.stop, event.resume) for event in events.of(RangeLost)] == [lost]
 
 
 @LENIENT
 def test_a_log_that_is_cut_while_a_range_of_it_is_read_ends_the_range(kafka: FakeKafka, policy: str) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("t", 20, 150))
         offsets = [next(reading).offset for _ in range(20, 100)]
         cut_back(kafka, 10)
         offsets += [record.offset for record in reading]
     assert offsets == list(range(20, 100))
-    (event,) = told.of(RangeLost)
+    (event,) = events.of(RangeLost)
     assert (event.start, event.stop, event.resume) == (100, 150, 150)
 
 
@@ -107,29 +107,29 @@ def test_a_log_that_is_cut_while_a_range_of_it_is_read_ends_the_range(kafka: Fak
 def test_the_part_of_a_range_that_the_log_does_not_have_is_lost_when_nothing_comes(
     kafka: FakeKafka, policy: str, start: int
 ) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, timeouts=SHORT, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, timeouts=SHORT, fetching=SMALL, events=[events]) as reader:
         assert [record.offset for record in names(reader.read("t", start, 120))] == list(range(start, 100))
-    (event,) = told.of(RangeLost)
+    (event,) = events.of(RangeLost)
     assert (event.start, event.stop, event.resume) == (100, 120, 120)
     assert "the log ends at 100" in event.reason
 
 
 def test_where_the_log_ends_is_not_guessed(kafka: FakeKafka) -> None:
-    told = Told()
+    events = EventLog()
     kafka.fail("ListOffsets", ErrorCode.offset_not_available, times=None)
-    with new_reader(kafka.bootstrap, on_lost="earliest", timeouts=SHORT, fetching=SMALL, events=[told]) as reader:
+    with new_reader(kafka.bootstrap, on_lost="earliest", timeouts=SHORT, fetching=SMALL, events=[events]) as reader:
         reading = reader.read(OffsetRange("t", 0, 90, 120))
         error = raised_by(lambda: list(reading), DeadlineExceeded, within=5)
     assert "OFFSET_NOT_AVAILABLE" in str(error)
-    assert not told.of(RangeLost)
+    assert not events.of(RangeLost)
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
 def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_told(kafka: FakeKafka, policy: str) -> None:
     tiny = Fetching(memory_bytes=1 << 17, request_bytes=1 << 10, max_wait=0.1)
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, fetching=tiny, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=tiny, events=[events]) as reader:
         reading = reader.read("many", 0, 500, partitions=[0])
         first = next(reading)
         handed = first.column("offset").to_pylist()
@@ -141,7 +141,7 @@ def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_told(kafka:
                 handed += batch.column("offset").to_pylist()
         except OffsetsLost as error:
             failed = error
-    lost = failed or (told.of(RangeLost) or [None])[0]
+    lost = failed or (events.of(RangeLost) or [None])[0]
     if lost is None:
         assert handed == list(range(500)), "all was fetched before"
         return
@@ -151,18 +151,18 @@ def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_told(kafka:
 
 
 def test_what_waits_on_the_buffer_survives_a_loss_behind_it(kafka: FakeKafka) -> None:
-    told = Told()
+    events = EventLog()
     fetching = Fetching(memory_bytes=1 << 20, request_bytes=1 << 10, max_wait=0.1)
-    with new_reader(kafka.bootstrap, on_lost="earliest", fetching=fetching, events=[told]) as reader:
+    with new_reader(kafka.bootstrap, on_lost="earliest", fetching=fetching, events=[events]) as reader:
         kafka.delay("Fetch", 0.05, times=None)
         reading = reader.read("many", 0, 500, partitions=[0])
         handed = next(reading).column("offset").to_pylist()
         kafka.wait_for_request("Fetch", count=4)  # some pieces lie on the buffer, more are to come
         with kafka._dispatcher.changed:
             kafka._partition("many", 0).log.delete_before(490)
-        eventually(lambda: told.of(RangeLost), "the loss is noticed while the reader sleeps")
+        eventually(lambda: events.of(RangeLost), "the loss is noticed while the reader sleeps")
         handed += [record.offset for record in names(reading)]
-    (lost,) = told.of(RangeLost)
+    (lost,) = events.of(RangeLost)
     assert lost.start > 20, "there was something on the buffer"
     assert handed == [*range(lost.start), *range(490, 500)]
 
@@ -173,8 +173,8 @@ def test_what_waits_on_the_buffer_survives_a_loss_behind_it(kafka: FakeKafka) ->
 @pytest.mark.parametrize("size", [1, 40], ids=["shorter", "longer"])
 @pytest.mark.parametrize("policy", ["error", "earliest"])
 def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, policy: str) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("t", 0, None))
         assert [next(reading).offset for _ in range(100)] == list(range(100))
         recreate(kafka, records=10 * size)
@@ -183,7 +183,7 @@ def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, p
                 next(reading)
         else:
             assert next(reading).offset == 0
-            (event,) = told.of(RangeLost)
+            (event,) = events.of(RangeLost)
             assert "deleted and created again" in event.reason
             assert (event.start, event.resume) == (100, 0)
             reading.close()
@@ -194,14 +194,14 @@ def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, p
 def test_a_range_of_a_topic_that_was_created_anew_goes_on_with_what_that_has_of_it(
     kafka: FakeKafka, policy: str, size: int, resume: int
 ) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("t", 20, 150))
         offsets = [next(reading).offset for _ in range(20, 100)]
         recreate(kafka, records=10 * size)
         offsets += [record.offset for record in reading]
     assert offsets == [*range(20, 100), *range(resume, 150)]
-    (event,) = told.of(RangeLost)
+    (event,) = events.of(RangeLost)
     assert "deleted and created again" in event.reason
     assert (event.start, event.stop, event.resume) == (100, 150, resume)
 
@@ -250,10 +250,10 @@ def test_a_reader_that_takes_its_time_is_not_given_up(kafka: FakeKafka) -> None:
         first = next(reading)
         time.sleep(1.5)  # much longer than `total`, with a full buffer
         rest = list(reading)
-    found: dict[int, list[int]] = {}
+    records: dict[int, list[int]] = {}
     for partition, offset in [first, *rest]:
-        found.setdefault(partition, []).append(offset)
-    assert found == {number: list(range(18_000)) for number in range(4)}
+        records.setdefault(partition, []).append(offset)
+    assert records == {number: list(range(18_000)) for number in range(4)}
 
 
 # Trouble on the way
@@ -277,8 +277,8 @@ def test_a_reader_that_takes_its_time_is_not_given_up(kafka: FakeKafka) -> None:
 def test_every_record_comes_once_whatever_goes_wrong_on_the_way(
     kafka: FakeKafka, spoil: Callable[[FakeKafka], object]
 ) -> None:
-    told = Told()
-    with new_reader(kafka.bootstrap, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, fetching=SMALL, events=[events]) as reader:
         reading = reader.read("many")
         spoil(kafka)
         assert by_partition(reading) == MANY
@@ -286,19 +286,19 @@ def test_every_record_comes_once_whatever_goes_wrong_on_the_way(
 
 def test_a_silent_broker_is_left_after_the_request_timeout(kafka: FakeKafka) -> None:
     times = Timeouts(connect=1, request=0.4, total=10)
-    told = Told()
-    with new_reader(kafka.bootstrap, timeouts=times, fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(kafka.bootstrap, timeouts=times, fetching=SMALL, events=[events]) as reader:
         reading = reader.read("many")
         kafka.silence("Fetch", times=2)
         assert by_partition(reading) == MANY
-    assert told.of(FetchRetried)
+    assert events.of(FetchRetried)
 
 
 def test_leaders_move_and_brokers_go_and_come_back_while_a_topic_is_read(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
-        found: dict[int, list[int]] = {}
+        records: dict[int, list[int]] = {}
         for number, record in enumerate(names(reader.read("many"))):
-            found.setdefault(record.partition, []).append(record.offset)
+            records.setdefault(record.partition, []).append(record.offset)
             if number % 100 == 0:
                 index = number // 100
                 live = sorted(kafka._dispatcher.state.live)
@@ -307,19 +307,19 @@ def test_leaders_move_and_brokers_go_and_come_back_while_a_topic_is_read(kafka: 
                 kafka.down(1 if number == 510 else 2)
             if number in (710, 1510):
                 kafka.all_up()
-        assert found == MANY
+        assert records == MANY
 
 
 def test_all_brokers_away_for_a_while_is_survived(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, fetching=SMALL) as reader:
         reading = names(reader.read("many"))
-        found = [next(reading)]
+        records = [next(reading)]
         kafka.all_down()
         back = threading.Timer(0.5, kafka.all_up)
         back.start()
-        found += list(reading)
+        records += list(reading)
         back.join()
-    assert len(set(found)) == len(found) == 2000
+    assert len(set(records)) == len(records) == 2000
 
 
 def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(kafka: FakeKafka) -> None:
@@ -335,17 +335,17 @@ def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(ka
 
 
 def test_addresses_where_nobody_answers_are_told_as_a_producer_tells_them(kafka: FakeKafka) -> None:
-    told = Told()
-    with new_reader(f"{kafka.bootstrap},{closed_port()}", fetching=SMALL, events=[told]) as reader:
+    events = EventLog()
+    with new_reader(f"{kafka.bootstrap},{closed_port()}", fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("many"))
-        found = [next(reading)]
+        records = [next(reading)]
         kafka.all_down()
-        back = threading.Thread(target=_up_when, args=(kafka, lambda: _nowhere(told)))
+        back = threading.Thread(target=_up_when, args=(kafka, lambda: _nowhere(events)))
         back.start()
-        found += list(reading)
+        records += list(reading)
         back.join()
-    assert len(set(found)) == len(found) == 2000
-    assert {event.broker_id for event in told.of(TimeDown)} >= {None}
+    assert len(set(records)) == len(records) == 2000
+    assert {event.broker_id for event in events.of(TimeDown)} >= {None}
 
 
 def _up_when(kafka: FakeKafka, condition: Callable[[], object]) -> None:
@@ -353,8 +353,8 @@ def _up_when(kafka: FakeKafka, condition: Callable[[], object]) -> None:
     kafka.all_up()
 
 
-def _nowhere(told: Told) -> list[ConnectionDown]:
-    return [event for event in told.of(ConnectionDown) if event.broker_id is None]
+def _nowhere(events: EventLog) -> list[ConnectionDown]:
+    return [event for event in events.of(ConnectionDown) if event.broker_id is None]
 
 
 def test_a_connection_that_broke_is_let_go_of_with_the_half_answer_on_it(kafka: FakeKafka) -> None:
@@ -374,4 +374,4 @@ def test_a_connection_that_broke_is_let_go_of_with_the_half_answer_on_it(kafka: 
 
 
 def _receiving() -> int:
-    return sum(type(one) is Frames for one in gc.get_objects())
+    return sum(type(thing) is Frames for thing in gc.get_objects())

@@ -1,4 +1,4 @@
-"""What the tests of the producer against the fake cluster share: quick options, and a look at what arrived."""
+"""What the producer tests against the fake cluster share: quick options, and a look at what arrived."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TIMES = Timeouts(connect=2.0, request=5.0, total=10.0)
 
 
 def new(kafka: FakeKafka, **options: Any) -> Producer:
-    """A producer that does not wait for long."""
+    """A producer with short timeouts."""
     given: dict[str, Any] = {"retry": QUICK, "timeouts": TIMES, "batching": Batching(linger=0.001), **options}
     return Producer(kafka.bootstrap, **given)
 
 
 def values(kafka: FakeKafka, topic: str = "t", partition: int = 0) -> list[bytes | None]:
-    """What is in the log."""
+    """The values in the log."""
     return [record.value for record in kafka.records(topic, partition)]
 
 
 def stuck(kafka: FakeKafka) -> None:
-    """Every batch is refused for the moment."""
+    """Make the broker refuse every batch for the moment."""
     kafka.fail("Produce", ErrorCode.not_enough_replicas, times=None)

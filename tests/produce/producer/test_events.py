@@ -1,4 +1,4 @@
-"""What a producer tells of its work and its troubles, with the values of what really happened."""
+"""The events of a producer, with the values of what really happened."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from .stand import SOON, new, stuck, values
 E = TypeVar("E", bound=Event)
 
 
-class Heard:
-    """A sink that keeps everything."""
+class Recorder:
+    """A sink that keeps all events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -47,11 +47,11 @@ class Heard:
         self.events.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        """The events of this very kind."""
+        """The events of exactly this kind."""
         return [event for event in self.events if type(event) is kind]
 
-    def some(self, kind: type[E], count: int = 1) -> list[E]:
-        """The same, when there are so many."""
+    def wait_for(self, kind: type[E], count: int = 1) -> list[E]:
+        """Wait for `count` events of this kind, and return them all."""
         eventually(lambda: len(self.of(kind)) >= count, lambda: f"{count} {kind.__name__} among {self._counts()}")
         return self.of(kind)
 
@@ -60,187 +60,193 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def recorder() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
-def one() -> Iterator[FakeKafka]:
+def kafka() -> Iterator[FakeKafka]:
     """A cluster of one broker, which leads everything."""
     with FakeKafka(topics={"t": 1}) as kafka:
         yield kafka
 
 
-def test_a_batch_is_told_when_it_is_sent_and_when_it_is_acknowledged(one: FakeKafka, heard: Heard) -> None:
-    with new(one, events=[heard], compression="zstd") as producer:
+def test_a_batch_is_reported_when_it_is_sent_and_when_it_is_acknowledged(kafka: FakeKafka, recorder: Recorder) -> None:
+    with new(kafka, events=[recorder], compression="zstd") as producer:
         for _ in range(2):
             producer.send_many("t", [b"x" * 100] * 50).result(SOON)
-    sizes = [len(batch) for batch in one.log("t", 0)]
+    sizes = [len(batch) for batch in kafka.log("t", 0)]
     assert len(sizes) == 2
-    flushed = heard.of(Flushed)
+    flushed = recorder.of(Flushed)
     assert [(e.topic, e.partition, e.records, e.size_bytes) for e in flushed] == [("t", 0, 50, n) for n in sizes]
     assert all(5_000 < event.raw_bytes < 6_000 > 10 * event.size_bytes for event in flushed)
-    acknowledged = heard.of(FlushAcknowledged)
+    acknowledged = recorder.of(FlushAcknowledged)
     assert [(e.topic, e.partition, e.records, e.size_bytes, e.base_offset, e.attempts) for e in acknowledged] == [
         ("t", 0, 50, sizes[0], 0, 1),
         ("t", 0, 50, sizes[1], 50, 1),
     ]
     assert all(0 < event.seconds < SOON for event in acknowledged)
-    assert not heard.of(FlushRetried) + heard.of(FlushFailed)
+    assert not recorder.of(FlushRetried) + recorder.of(FlushFailed)
 
 
-def test_records_that_their_callers_send_are_told_with_the_time_that_they_took(one: FakeKafka, heard: Heard) -> None:
-    with new(one, events=[heard], batching=Batching(linger=0)) as producer:
+def test_records_that_their_callers_send_are_reported_with_the_time_they_took(
+    kafka: FakeKafka, recorder: Recorder
+) -> None:
+    with new(kafka, events=[recorder], batching=Batching(linger=0)) as producer:
         for _ in range(20):
             producer.send("t", b"x").result(SOON)
-    assert [type(event) for event in heard.events if isinstance(event, Flushed | FlushAcknowledged)] == [
+    assert [type(event) for event in recorder.events if isinstance(event, Flushed | FlushAcknowledged)] == [
         Flushed,
         FlushAcknowledged,
     ] * 20
-    assert all(0 < event.seconds < SOON for event in heard.of(FlushAcknowledged))
+    assert all(0 < event.seconds < SOON for event in recorder.of(FlushAcknowledged))
 
 
-def test_a_connection_that_is_lost_under_a_record_that_its_caller_sent_is_told(one: FakeKafka, heard: Heard) -> None:
-    with new(one, events=[heard], batching=Batching(linger=0)) as producer:
+def test_a_connection_that_is_lost_under_a_record_that_its_caller_sent_is_reported(
+    kafka: FakeKafka, recorder: Recorder
+) -> None:
+    with new(kafka, events=[recorder], batching=Batching(linger=0)) as producer:
         for count in range(1, 6):
             for _ in range(3):
                 producer.send("t", b"x").result(SOON)
-            one.cut("Produce", when=When.AFTER_HANDLING)
+            kafka.cut("Produce", when=When.AFTER_HANDLING)
             producer.send("t", b"x").result(SOON)
-            assert len(heard.some(TimeDown, count)) == count
-    assert [type(event) for event in heard.events if isinstance(event, ConnectionDown | TimeDown)] == [
+            assert len(recorder.wait_for(TimeDown, count)) == count
+    assert [type(event) for event in recorder.events if isinstance(event, ConnectionDown | TimeDown)] == [
         ConnectionDown,
         TimeDown,
     ] * 5
-    assert len(values(one)) == 20
+    assert len(values(kafka)) == 20
 
 
-def test_each_further_attempt_is_told_with_its_reason(one: FakeKafka, heard: Heard) -> None:
-    with new(one, events=[heard]) as producer:
+def test_each_further_attempt_is_reported_with_its_reason(kafka: FakeKafka, recorder: Recorder) -> None:
+    with new(kafka, events=[recorder]) as producer:
         producer.send("t", b"first").result(SOON)
-        one.fail("Produce", ErrorCode.not_enough_replicas, times=2)
+        kafka.fail("Produce", ErrorCode.not_enough_replicas, times=2)
         producer.send("t", b"x").result(SOON)
-    retried = heard.of(FlushRetried)
+    retried = recorder.of(FlushRetried)
     assert [(event.topic, event.partition, event.records, event.attempt) for event in retried] == [
         ("t", 0, 1, 2),
         ("t", 0, 1, 3),
     ]
     assert all(isinstance(e.error, BrokerError) and e.error.code is ErrorCode.not_enough_replicas for e in retried)
-    assert [event.attempts for event in heard.of(FlushAcknowledged)] == [1, 3]
-    assert len(heard.of(Flushed)) == 2, "once for each batch"
+    assert [event.attempts for event in recorder.of(FlushAcknowledged)] == [1, 3]
+    assert len(recorder.of(Flushed)) == 2, "once for each batch"
 
 
-def test_a_batch_that_will_not_be_delivered_is_told_with_its_reason(one: FakeKafka, heard: Heard) -> None:
-    with new(one, events=[heard]) as producer:
-        one.fail("Produce", ErrorCode.invalid_record)
+def test_a_batch_that_will_not_be_delivered_is_reported_with_its_reason(kafka: FakeKafka, recorder: Recorder) -> None:
+    with new(kafka, events=[recorder]) as producer:
+        kafka.fail("Produce", ErrorCode.invalid_record)
         producer.send_many("t", [b"x"] * 3)
         with pytest.raises(NotDelivered):
             producer.flush(SOON)
-    (failed,) = heard.of(FlushFailed)
-    (flushed,) = heard.of(Flushed)
+    (failed,) = recorder.of(FlushFailed)
+    (flushed,) = recorder.of(Flushed)
     assert (failed.topic, failed.partition, failed.records, failed.size_bytes) == ("t", 0, 3, flushed.size_bytes)
     assert isinstance(failed.error, NotDelivered)
     assert isinstance(failed.error.cause, BrokerError)
     assert failed.error.cause.code is ErrorCode.invalid_record
-    assert not heard.of(FlushAcknowledged)
+    assert not recorder.of(FlushAcknowledged)
 
 
-def test_a_broker_that_goes_and_comes_back(one: FakeKafka, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_goes_and_comes_back(
+    kafka: FakeKafka, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ottla.net.links.STILL_DOWN_EVERY", 0.1)
-    where = (1, str(one.addresses[1]))
-    with new(one, events=[heard]) as producer:
+    broker = (1, str(kafka.addresses[1]))
+    with new(kafka, events=[recorder]) as producer:
         producer.send("t", b"x").result(SOON)
-        (up,) = heard.of(ConnectionUp)
-        assert (up.broker_id, up.address) == where
+        (up,) = recorder.of(ConnectionUp)
+        assert (up.broker_id, up.address) == broker
         assert 0 < up.seconds < SOON
-        one.all_down()
+        kafka.all_down()
         producer.send("t", b"y")
-        (down,) = heard.some(ConnectionDown)
-        assert (down.broker_id, down.address) == where
+        (down,) = recorder.wait_for(ConnectionDown)
+        assert (down.broker_id, down.address) == broker
         assert down.reason
-        first, second = heard.some(StillDown, 2)[:2]
-        assert (first.broker_id, first.address) == where
+        first, second = recorder.wait_for(StillDown, 2)[:2]
+        assert (first.broker_id, first.address) == broker
         assert 0.1 <= first.seconds < second.seconds
         assert "refused" in second.reason
-        assert not heard.of(TimeDown)
-        one.all_up()
+        assert not recorder.of(TimeDown)
+        kafka.all_up()
         producer.flush(SOON)
-        (back,) = heard.some(TimeDown)
-        assert (back.broker_id, back.address) == where
-        assert back.seconds > heard.of(StillDown)[-1].seconds
-        assert len(heard.of(ConnectionUp)) == 2
-        assert len(heard.of(ConnectionDown)) == 1, "once, however often it is tried"
+        (back,) = recorder.wait_for(TimeDown)
+        assert (back.broker_id, back.address) == broker
+        assert back.seconds > recorder.of(StillDown)[-1].seconds
+        assert len(recorder.of(ConnectionUp)) == 2
+        assert len(recorder.of(ConnectionDown)) == 1, "once, however often it is retried"
 
 
 def test_addresses_at_which_no_broker_was_ever_found(
-    one: FakeKafka, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    kafka: FakeKafka, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ottla.net.lookups.STILL_DOWN_EVERY", 0.1)
-    one.all_down()
-    with new(one, events=[heard]) as producer:
+    kafka.all_down()
+    with new(kafka, events=[recorder]) as producer:
         sent = producer.send("t", b"x")
-        (down,) = heard.some(ConnectionDown)
-        assert (down.broker_id, down.address) == (None, one.bootstrap)
-        still = heard.some(StillDown)[0]
-        assert (still.broker_id, still.address) == (None, one.bootstrap)
+        (down,) = recorder.wait_for(ConnectionDown)
+        assert (down.broker_id, down.address) == (None, kafka.bootstrap)
+        still = recorder.wait_for(StillDown)[0]
+        assert (still.broker_id, still.address) == (None, kafka.bootstrap)
         assert still.seconds >= 0.1
-        one.all_up()
+        kafka.all_up()
         sent.result(SOON)
-        (back,) = heard.some(TimeDown)
-        assert (back.broker_id, back.address) == (None, one.bootstrap)
+        (back,) = recorder.wait_for(TimeDown)
+        assert (back.broker_id, back.address) == (None, kafka.bootstrap)
         assert back.seconds >= still.seconds
-        assert heard.some(ConnectionUp)[0].broker_id == 1
+        assert recorder.wait_for(ConnectionUp)[0].broker_id == 1
 
 
 @pytest.mark.parametrize("leave", [False, True], ids=["the same producer", "the next one"])
 def test_what_went_to_the_spool_and_what_was_delivered_from_it(
-    one: FakeKafka, heard: Heard, tmp_path: Path, leave: bool
+    kafka: FakeKafka, recorder: Recorder, tmp_path: Path, leave: bool
 ) -> None:
-    first = new(one, events=[heard], spool=Spool(tmp_path, after=0.05))
+    first = new(kafka, events=[recorder], spool=Spool(tmp_path, after=0.05))
     first.send("t", b"before").result(SOON)
-    assert not heard.of(DowntimeSaved)
-    stuck(one)
+    assert not recorder.of(DowntimeSaved)
+    stuck(kafka)
     for number in range(3):
         first.send("t", b"x" * 100)
         first.persist(SOON)
-        saved = heard.of(DowntimeSaved)
+        saved = recorder.of(DowntimeSaved)
         assert sum(event.records for event in saved) == number + 1
     assert {(event.topic, event.partition) for event in saved} == {("t", 0)}
-    assert not heard.of(DowntimeReplayed)
+    assert not recorder.of(DowntimeReplayed)
     if leave:
         first.close(0.05)
-    one.clear_faults()
-    second = new(one, events=[heard], spool=Spool(tmp_path)) if leave else first
+    kafka.clear_faults()
+    second = new(kafka, events=[recorder], spool=Spool(tmp_path)) if leave else first
     second.flush(SOON)
     second.close()
-    assert values(one) == [b"before", *[b"x" * 100] * 3]
-    replayed = heard.of(DowntimeReplayed)
-    sizes = [len(batch) for batch in one.log("t", 0)][1:]
+    assert values(kafka) == [b"before", *[b"x" * 100] * 3]
+    replayed = recorder.of(DowntimeReplayed)
+    sizes = [len(batch) for batch in kafka.log("t", 0)][1:]
     assert [(event.topic, event.partition, event.size_bytes) for event in replayed] == [("t", 0, n) for n in sizes]
     assert sum(event.records for event in replayed) == 3
     assert [event.size_bytes for event in saved] == sizes
 
 
-def test_a_full_spool_is_told_as_such_and_once(one: FakeKafka, heard: Heard, tmp_path: Path) -> None:
+def test_a_full_spool_is_reported_once(kafka: FakeKafka, recorder: Recorder, tmp_path: Path) -> None:
     limit = 1 << 20
     buffering = Buffering(bytes=1 << 20, wait=0.5)
     spool = Spool(tmp_path, after=0.05, max_bytes=limit)
-    with new(one, events=[heard], spool=spool, buffering=buffering, batching=Batching(bytes=50_000)) as producer:
+    with new(kafka, events=[recorder], spool=spool, buffering=buffering, batching=Batching(bytes=50_000)) as producer:
         producer.send("t", b"before").result(SOON)
-        stuck(one)
+        stuck(kafka)
         sent = 0
         until = time.monotonic() + SOON
-        while not {SpoolFull, BufferFull} <= set(map(type, heard.events)) and time.monotonic() < until:
+        while not {SpoolFull, BufferFull} <= set(map(type, recorder.events)) and time.monotonic() < until:
             with contextlib.suppress(errors.BufferFull):
                 producer.send("t", b"x" * 1000)
                 sent += 1
-        (full,) = heard.of(SpoolFull)
+        (full,) = recorder.of(SpoolFull)
         assert (full.path, full.max_bytes) == (str(tmp_path), limit)
         assert 0.8 * limit < full.used_bytes <= limit
         assert "is full" in full.reason
-        waiting = heard.of(BufferFull)[0]
+        waiting = recorder.of(BufferFull)[0]
         assert waiting.limit_bytes == 1 << 20 <= waiting.waiting_bytes
-        one.clear_faults()
+        kafka.clear_faults()
         producer.flush(SOON)
-        assert not heard.of(SpoolFailed)
-    assert len(values(one)) == sent + 1
+        assert not recorder.of(SpoolFailed)
+    assert len(values(kafka)) == sent + 1

@@ -1,4 +1,4 @@
-"""Failures of the network and the brokers: nothing lost, nothing doubled, nothing out of order."""
+"""Failures of the network and the brokers: nothing lost, nothing duplicated, nothing out of order."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_without_numbers_nothing_is_lost_or_reordered(kafka: FakeKafka, name: st
         _trouble(kafka, name)
         for delivery in [producer.send("t", value) for value in expected]:
             delivery.result(SOON)
-    once = list(dict.fromkeys(values(kafka)[1:]))  # a resend may double a batch, but not turn it around
+    once = list(dict.fromkeys(values(kafka)[1:]))  # a resend may duplicate a batch, but not reorder it
     assert once == expected
 
 
 def test_the_first_batches_of_a_producer_keep_their_order_when_the_first_is_refused_for_a_while() -> None:
-    # A broker takes any number from a producer that it does not know: the second must not overtake the first.
+    # A broker accepts any number from a producer that it does not know: the second must not overtake the first.
     with FakeKafka(topics={"t": 1}) as kafka:
         kafka.fail("Produce", ErrorCode.not_enough_replicas, times=1)
         with new(kafka, batching=Batching(records=1, linger=0)) as producer:
@@ -103,8 +103,8 @@ def test_a_number_that_cannot_come_next_raises_the_epoch(kafka: FakeKafka) -> No
     assert [Batch.parse(stored).header.producer_epoch for stored in kafka.log("t", 0)] == [0, 1]
 
 
-def test_a_producer_id_that_somebody_else_uses_is_given_up(kafka: FakeKafka) -> None:
-    # Numbers of the same id would be taken for those batches that the broker has seen: acknowledged, and lost.
+def test_a_producer_id_that_another_client_uses_is_given_up(kafka: FakeKafka) -> None:
+    # With the same id, the broker would take them for batches it has seen: acknowledged, and lost.
     with new(kafka, batching=Batching(records=1, linger=0)) as producer:
         producer.send("t", b"1").result(SOON)
         kafka.fail("Produce", ErrorCode.invalid_producer_epoch)
@@ -159,7 +159,7 @@ def test_records_without_key_pass_over_a_broker_that_is_away() -> None:
             eventually(lambda: _available(producer, "t") == (1,), "it is noticed")
             assert producer.partition_for("t") == 1
             during = producer.send_many("t", [b"during"] * 10).result(SOON)
-            assert [one.partition for one in during.ranges] == [1]
+            assert [offsets.partition for offsets in during.ranges] == [1]
             kafka.all_up()
             producer.flush(SOON)
         assert values(kafka, "t", 0)[-1] == b"probe"

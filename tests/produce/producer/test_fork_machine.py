@@ -1,4 +1,4 @@
-"""A fork in every state that a producer can be in: the child is told, the parent goes on, nothing is lost or double."""
+"""A fork in every state of a producer: the child gets an error, the parent continues, nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ottla.testing import FakeKafka
 
 from .stand import SOON, new, stuck, values
 
-# Threads are running: that is what these tests are about.
+# These tests fork while threads are running, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 Sent = list[tuple[bytes, Delivery]]
@@ -46,22 +46,22 @@ def _uses(producer: Producer, delivery: Delivery | None) -> dict[str, Callable[[
 
 
 def _in_child(producer: Producer, delivery: Delivery | None) -> dict[str, str]:
-    """What the child gets for each use; and closing does nothing."""
-    told: dict[str, str] = {}
+    """What each use raises in the child; and closing does nothing."""
+    errors: dict[str, str] = {}
     for name, use in _uses(producer, delivery).items():
         try:
             use()
-            told[name] = "nothing was raised"
+            errors[name] = "nothing was raised"
         except BaseException as error:
-            told[name] = type(error).__name__
+            errors[name] = type(error).__name__
     producer.close()
     with producer:
         pass
     repr(producer)
-    return told
+    return errors
 
 
-# The states: each hands out a producer in it, and what was sent so far
+# The states: each yields a producer in that state, and what was sent so far
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def fresh(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 
 @contextmanager
 def sending(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
-    """Another thread is in the middle of it."""
+    """Another thread is sending."""
     sent: Sent = []
     over = threading.Event()
 
@@ -106,7 +106,7 @@ def waiting(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 
 @contextmanager
 def full(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
-    """The buffer is, and another thread waits for room."""
+    """The buffer is full, and another thread waits for room."""
     stuck(kafka)
     sent: Sent = []
 
@@ -126,7 +126,7 @@ def full(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 
 @contextmanager
 def closing(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
-    """Another thread is in the middle of it."""
+    """Another thread is closing it."""
     producer = new(kafka)
     sent = [(b"1", producer.send("t", b"1"))]
     producer.flush(SOON)
@@ -164,8 +164,8 @@ def closed(kafka: FakeKafka, _: Path) -> Iterator[tuple[Producer, Sent]]:
 def test_a_fork_in_every_state(kafka: FakeKafka, tmp_path: Path, state: State, way: Callable[..., Any]) -> None:
     before = values(kafka)
     with state(kafka, tmp_path) as (producer, sent):
-        told = way(lambda: _in_child(producer, sent[-1][1] if sent else None))
-        assert told == dict.fromkeys(told, UsedAfterFork.__name__)
+        errors = way(lambda: _in_child(producer, sent[-1][1] if sent else None))
+        assert errors == dict.fromkeys(errors, UsedAfterFork.__name__)
         if state not in (closing, closed, full, spooling):
             sent.append((b"after", producer.send("t", b"after")))
             assert sent[-1][1].result(SOON).offset >= 0
@@ -199,8 +199,8 @@ def test_forks_at_random_moments(kafka: FakeKafka, tmp_path: Path, forks: int) -
             thread.start()
         for _ in range(forks):
             time.sleep(chance.uniform(0, 0.02))
-            told = chance.choice(WAYS)(lambda: _in_child(producer, sent[-1][1] if sent else None))
-            assert told == dict.fromkeys(told, UsedAfterFork.__name__)
+            errors = chance.choice(WAYS)(lambda: _in_child(producer, sent[-1][1] if sent else None))
+            assert errors == dict.fromkeys(errors, UsedAfterFork.__name__)
         over.set()
         for thread in threads:
             thread.join(SOON)

@@ -1,8 +1,8 @@
-"""Every call of a producer that a program makes, interrupted at random: by Ctrl-C, and by a handler that sends itself.
+"""Every call of a producer, interrupted at random: by Ctrl-C, and by a handler that sends itself.
 
-What is asked of it: the producer goes on working, or is cleanly closed; what was acknowledged is in the log, at its
-place; what a call has accepted is there once, unless its delivery says why not; what was interrupted is there once or
-not at all; every delivery has an outcome in the end.
+The producer must keep working, or be closed cleanly. What was acknowledged is in the log, at its place. What a call
+accepted is there once, unless its delivery says why not. What was interrupted is there once or not at all. Every
+delivery gets an outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Lever = Callable[["World", Callable[[], None]], None]
 
 
 class World:
-    """A producer, what was sent with it, and the chance that decides what happens next."""
+    """A producer, what was sent with it, and the random source that decides what happens next."""
 
     def __init__(self, kafka: FakeKafka, seed: int, spool: Path | None) -> None:
         self.kafka = kafka
@@ -45,7 +45,7 @@ class World:
         self.bulk: list[tuple[list[bytes], BulkDelivery]] = []
         self.rounds: Counter[str] = Counter()
         self.producer = self.new_producer()
-        # Ctrl-C in the middle of the very first use breaks numba for the rest of the process, whoever uses it.
+        # Ctrl-C during the very first use breaks numba for the rest of the process.
         for call in (self.send, self.send_many, self.send_table, self.flush, self.partition_for):
             call()
 
@@ -115,12 +115,12 @@ class World:
 
     closed = False
 
-    # The judgement
+    # Checks
 
     def check_alive(self) -> None:
         """It works, whatever has happened to it."""
         if self.closed:
-            with contextlib.suppress(NotDelivered):  # what an interrupted close has given up
+            with contextlib.suppress(NotDelivered):  # what an interrupted close gave up
                 self.producer.close(SOON)
             self.closed = False
             self.producer = self.new_producer()
@@ -135,8 +135,8 @@ class World:
             for topic, partitions in (("t", 1), ("many", 4))
             for partition in range(partitions)
         }
-        found = Counter(value for values in log.values() for value in values)
-        assert max(found.values()) == 1, "nothing is there twice"
+        occurrences = Counter(value for values in log.values() for value in values)
+        assert max(occurrences.values()) == 1, "nothing is there twice"
         for value, delivery in self.single:
             if delivery.exception(SOON) is None:
                 sent = delivery.result(0)
@@ -170,12 +170,12 @@ CALLS = [
 ]
 
 
-# The levers
+# Interruptions
 
 
 @contextlib.contextmanager
-def _traced(at: int, interruption: Callable[[], None]) -> Iterator[None]:
-    """Calls `interruption` before instruction number `at` of ours on this thread."""
+def _traced(step: int, interruption: Callable[[], None]) -> Iterator[None]:
+    """Call `interruption` before instruction number `step` of ours on this thread."""
     seen = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -185,7 +185,7 @@ def _traced(at: int, interruption: Callable[[], None]) -> Iterator[None]:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode" and frame.f_lasti not in exits(frame.f_code):
             seen += 1
-            if seen == at:
+            if seen == step:
                 interruption()
         return trace
 
@@ -244,7 +244,7 @@ def _play(world: World, lever: Lever, rounds: int) -> None:
     world.check_all()
 
 
-# A socket that was just opened when Ctrl-C came is closed by the interpreter, which warns of that.
+# If Ctrl-C comes right after a socket is opened, the interpreter closes it and warns about that.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("spooling", [False, True])
 @pytest.mark.parametrize("lever", LEVERS)

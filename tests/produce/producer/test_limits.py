@@ -1,4 +1,4 @@
-"""The producer's bounds in memory and time, and what is told of records that did not arrive."""
+"""The producer's limits in memory and time, and what it reports about records that did not arrive."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_a_full_buffer_says_what_holds_things_up(kafka: FakeKafka, policy: WhenF
     stuck(kafka)
     producer = new(kafka, buffering=Buffering(bytes=1 << 20, when_full=policy, wait=wait))
     started = time.monotonic()
-    with pytest.raises(BufferFull) as told:
+    with pytest.raises(BufferFull) as caught:
         _fill(producer, 5_000_000)
     assert time.monotonic() - started < SOON
-    assert "bytes wait to be delivered, the buffer holds 1,048,576" in str(told.value)
+    assert "bytes wait to be delivered, the buffer holds 1,048,576" in str(caught.value)
     eventually(lambda: "NOT_ENOUGH" in producer._sender.holding(), "an error is known")
     with pytest.raises(BufferFull, match=r"wait for t-0, led by .*127.0.0.1:\d+.*NOT_ENOUGH_REPLICAS"):
         producer.send_many("t", [b"x"])
@@ -42,7 +42,7 @@ def test_a_full_buffer_says_what_holds_things_up(kafka: FakeKafka, policy: WhenF
     producer.close(SOON)
 
 
-def test_a_caller_who_waits_goes_on_when_there_is_room(kafka: FakeKafka) -> None:
+def test_a_waiting_caller_continues_when_there_is_room(kafka: FakeKafka) -> None:
     stuck(kafka)
     with new(kafka, buffering=Buffering(bytes=1 << 20, wait=SOON)) as producer:
         timer = threading.Timer(0.3, kafka.clear_faults)
@@ -84,10 +84,10 @@ def test_what_is_not_acknowledged_in_time_fails_with_the_last_error(kafka: FakeK
     started = time.monotonic()
     with pytest.raises(
         NotDelivered, match=r"not acknowledged within 0.5 s, \d+ attempts; .*NOT_ENOUGH_REPLICAS"
-    ) as told:
+    ) as caught:
         producer.send("t", b"1").result(SOON)
     assert 0.4 < time.monotonic() - started < 5
-    assert told.value.maybe_written
+    assert caught.value.maybe_written
     kafka.clear_faults()
     assert producer.send("t", b"2").result(SOON).offset >= 0
     with pytest.raises(NotDelivered):
@@ -97,15 +97,15 @@ def test_what_is_not_acknowledged_in_time_fails_with_the_last_error(kafka: FakeK
 def test_with_no_broker_the_error_names_every_address(kafka: FakeKafka) -> None:
     kafka.all_down()
     producer = new(kafka, delivery_timeout=2.0, timeouts=Timeouts(connect=0.2, request=1, total=0.3))
-    with pytest.raises(NotDelivered) as told:
+    with pytest.raises(NotDelivered) as caught:
         producer.send("t", b"1").result(SOON)
     for address in kafka.addresses.values():
-        assert str(address) in str(told.value)
+        assert str(address) in str(caught.value)
     with pytest.raises(NotDelivered):
         producer.close(SOON)
 
 
-def test_flush_waits_for_everything_and_raises_what_nobody_looked_at(kafka: FakeKafka) -> None:
+def test_flush_waits_for_everything_and_raises_unchecked_failures(kafka: FakeKafka) -> None:
     producer = new(kafka, batching=Batching(linger=30.0))
     producer.send("t", b"1")
     producer.flush(SOON)
@@ -114,7 +114,7 @@ def test_flush_waits_for_everything_and_raises_what_nobody_looked_at(kafka: Fake
     producer.send("t", b"2")
     with pytest.raises(NotDelivered, match="INVALID_RECORD"):
         producer.flush(SOON)
-    producer.flush(SOON)  # it was told
+    producer.flush(SOON)  # the failure was raised already
     producer.send("t", b"3")
     producer.close(SOON)
     assert values(kafka) == [b"1", b"3"]
@@ -147,7 +147,7 @@ def test_failed_batches_are_handed_out_as_values_with_their_records(kafka: FakeK
     kafka.fail("Produce", ErrorCode.invalid_record)
     with new(kafka, on_failed=failed.append, compression="zstd") as producer:
         producer.send_many("t", [(b"k", b"1"), b"2"]).exception(SOON)
-        producer.flush(SOON)  # handed out, so nothing is left to raise
+        producer.flush(SOON)  # handed to the program, so nothing is left to raise
     (batch,) = failed
     assert (batch.topic, batch.partition, batch.count) == ("t", 0, 2)
     assert "INVALID_RECORD" in str(batch.cause)

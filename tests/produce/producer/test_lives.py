@@ -32,7 +32,7 @@ def test_constructing_connects_nothing() -> None:
     producer.close()
 
 
-def test_a_closed_producer_says_so(kafka: FakeKafka) -> None:
+def test_a_closed_producer_raises(kafka: FakeKafka) -> None:
     producer = new(kafka)
     producer.send("t", b"1")
     producer.close()
@@ -54,8 +54,8 @@ def test_a_closed_producer_leaves_no_thread_behind(kafka: FakeKafka) -> None:
     before = set(threading.enumerate())
     with new(kafka) as producer:
         producer.send("t", b"1").result(SOON)
-    left = {thread for thread in set(threading.enumerate()) - before if "ottla" in thread.name}
-    assert not left
+    leftover = {thread for thread in set(threading.enumerate()) - before if "ottla" in thread.name}
+    assert not leftover
 
 
 def _use_in_child(producer: Producer, answers: Any) -> None:
@@ -118,8 +118,8 @@ def test_an_interpreter_that_ends_says_what_it_could_not_send(kafka: FakeKafka) 
     assert "100 records were not delivered" in done.stderr
 
 
-def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: FakeKafka) -> None:
-    """Found: ten seconds each, one after the other. And none takes the time away from another that can deliver."""
+def test_several_unclosed_producers_share_the_time_at_exit(kafka: FakeKafka) -> None:
+    """Found: ten seconds each, one after the other. None takes time from another that can deliver."""
     done = _script(
         kafka,
         """
@@ -133,7 +133,7 @@ def test_several_producers_that_nobody_closed_share_the_time_at_exit(kafka: Fake
         print(time.monotonic())
         """,
     )
-    assert time.monotonic() - float(done.stdout) < 8.0 + 30.0, "and not eight times eight"
+    assert time.monotonic() - float(done.stdout) < 8.0 + 30.0, "not eight times eight"
     assert done.stderr.count("1 record was not delivered") == 8
     assert values(kafka) == [b"arrives"]
 
@@ -176,7 +176,7 @@ CHILD = """
 def test_children_of_multiprocessing_that_end_without_close_flush(
     kafka: FakeKafka, tmp_path: Path, method: str
 ) -> None:
-    """Found: those that are forked do not run atexit, and lost everything without a word."""
+    """Found: forked ones do not run atexit, and lost everything silently."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(CHILD.format(bootstrap=kafka.bootstrap, method=method)))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
@@ -192,20 +192,20 @@ def test_a_producer_imports_no_multiprocessing(kafka: FakeKafka) -> None:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: FakeKafka) -> None:
-    """Found: it waited for ever."""
+def test_a_delivery_in_a_forked_child_raises_instead_of_waiting(kafka: FakeKafka) -> None:
+    """Found: it waited forever."""
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     stuck(kafka)
 
     def use() -> None:
         for wait in (
-            lambda: one.result(),
-            lambda: one.exception(),
+            lambda: single.result(),
+            lambda: single.exception(),
             lambda: many.result(),
             lambda: list(many.outcomes()),
-            lambda: one.add_done_callback(print),
-            lambda: asyncio.run(awaiting(one)),
+            lambda: single.add_done_callback(print),
+            lambda: asyncio.run(awaiting(single)),
             lambda: asyncio.run(awaiting(many)),
         ):
             try:
@@ -214,7 +214,7 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
                 answers.put(str(error))
             else:
                 answers.put("nothing was raised")
-        answers.put(str((one.done, done.result().offset)))
+        answers.put(str((single.done, done.result().offset)))
 
     async def awaiting(delivery: Any) -> None:
         await delivery
@@ -224,23 +224,23 @@ def test_a_delivery_in_a_forked_child_says_that_it_will_never_hear_of_it(kafka: 
         done = producer.send("t", b"0")
         done.result(SOON)
         stuck(kafka)
-        one, many = producer.send("t", b"1"), producer.send_many("t", [b"2", b"3"])
+        single, many = producer.send("t", b"1"), producer.send_many("t", [b"2", b"3"])
         child = context.Process(target=use)
         child.start()
         child.join(SOON)
         assert child.exitcode == 0
         for _ in range(7):
-            assert "made before fork(): only its process gets to know" in answers.get()
+            assert "made before fork(): only its own process learns" in answers.get()
         assert answers.get() == "(False, 0)"
         kafka.clear_faults()
-        assert one.result(SOON).offset == 1
+        assert single.result(SOON).offset == 1
         assert many.result(SOON).records == 2
     answers.close()
     assert values(kafka) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e300, None])
-def test_a_wait_may_be_for_ever(kafka: FakeKafka, seconds: float | None) -> None:
+def test_a_wait_may_be_endless(kafka: FakeKafka, seconds: float | None) -> None:
     """Found: OverflowError."""
     with new(kafka) as producer:
         assert producer.send("t", b"1").result(seconds).offset == 0
@@ -257,7 +257,7 @@ def test_a_wait_for_no_time_tells_at_once(kafka: FakeKafka) -> None:
     producer = new(kafka, delivery_timeout=2)
     delivery = producer.send("t", b"1")
     for seconds in (0, 0.0, -1, 0.01):
-        with pytest.raises(TimeoutError, match="the delivery goes on"):
+        with pytest.raises(TimeoutError, match="delivery continues"):
             delivery.result(seconds)
     with pytest.raises(TimeoutError):
         producer.flush(0.01)

@@ -1,4 +1,4 @@
-"""A producer in the hands of signals: handlers that send, wait and close, and finalizers that send."""
+"""A producer and signals: handlers that send, wait and close, and finalizers that send."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Record = tuple[bytes, bytes | None, Delivery]
 
 @contextmanager
 def storm(handler: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Has `handler` called by signals, one every few hundred microseconds, on the main thread."""
+    """Have signals call `handler` on the main thread, one every few hundred microseconds."""
 
     def called(_number: int, _frame: FrameType | None) -> None:
         handler()
@@ -40,7 +40,7 @@ def storm(handler: Callable[[], None], seconds: float) -> Iterator[None]:
 
 
 def _assert_in_the_log(kafka: FakeKafka, sent: list[Record], topic: str = "t") -> None:
-    """Each record once, under its own key, and where its delivery says."""
+    """Each record is there once, under its own key, at its delivery's place."""
     log = kafka.records(topic, 0)
     assert sorted(record.value or b"" for record in log) == sorted(value for value, _, _ in sent)
     for value, key, delivery in sent:
@@ -50,7 +50,7 @@ def _assert_in_the_log(kafka: FakeKafka, sent: list[Record], topic: str = "t") -
 
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_signal_handler_may_send_in_the_middle_of_a_send(kafka: FakeKafka, keyed: bool) -> None:
-    """Found: after 29 to 158 signals both waited for ever; keys and deliveries went to other records."""
+    """Found: after 29 to 158 signals both waited forever; keys and deliveries went to other records."""
     sent: list[Record] = []
     numbers = iter(range(1 << 30))
 
@@ -59,25 +59,25 @@ def test_a_signal_handler_may_send_in_the_middle_of_a_send(kafka: FakeKafka, key
         key = b"key of " + value if keyed else None
         sent.append((value, key, producer.send("t", value, key)))
 
-    def told() -> list[int]:
+    def counts() -> list[int]:
         return [sum(value.startswith(kind) for value, _, _ in tuple(sent)) for kind in (b"main", b"signal")]
 
     with new(kafka, batching=Batching(linger=0)) as producer:
         ends = time.monotonic() + SOON
         with storm(lambda: send(b"signal"), 0.0003):
-            while min(told()) < 300 and time.monotonic() < ends:
+            while min(counts()) < 300 and time.monotonic() < ends:
                 for _ in range(50):
                     send(b"main")
         producer.flush(SOON)
         _assert_in_the_log(kafka, sent)
-    assert min(told()) >= 100
+    assert min(counts()) >= 100
 
 
 def test_a_finalizer_may_send_in_the_middle_of_a_send(kafka: FakeKafka) -> None:
     sent: list[Record] = []
 
     class Dying:
-        """In a cycle, so that the garbage collector ends it: in the middle of whatever allocates."""
+        """In a cycle, so that the garbage collector finalizes it, during any allocation."""
 
         def __init__(self) -> None:
             self.itself = self
@@ -103,7 +103,7 @@ def test_a_finalizer_may_send_in_the_middle_of_a_send(kafka: FakeKafka) -> None:
 
 
 def test_a_signal_handler_may_wait_in_the_middle_of_a_send(kafka: FakeKafka) -> None:
-    """A handler that flushes waits for the sender, which must not need anything that the interrupted call holds."""
+    """A handler that flushes waits for the sender, which must not need a lock of the interrupted call."""
     waited: list[int] = []
 
     def handler() -> None:
@@ -139,16 +139,16 @@ def test_a_signal_handler_may_close_the_producer_at_any_moment(kafka: FakeKafka)
                     producer.send("t", b"1", b"key")
                     accepted += 1
             except OttlaError as error:
-                told = str(error)
-        assert told == "this producer was closed"
+                message = str(error)
+        assert message == "this producer was closed"
         assert closing.is_set()
-        # The one that was interrupted may be in the log, and its send have raised.
+        # The interrupted one may be in the log although its send raised.
         assert accepted <= len(values(kafka)) - before <= accepted + 1
 
 
 @pytest.mark.parametrize("linger", [0.0, 0.005])
 def test_a_flush_ends_while_another_thread_sends_first_records_to_new_topics(linger: float) -> None:
-    """Found: a chunk that was taken away while it was empty became a shipment of no rows, which nobody settled."""
+    """Found: a chunk that was taken while empty became a shipment of no rows, which was never settled."""
     topics = [f"new-{number}" for number in range(40)]
     over = threading.Event()
     before = sys.getswitchinterval()

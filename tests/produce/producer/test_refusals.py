@@ -1,4 +1,4 @@
-"""What a producer refuses, what it fails with, and what it hands to functions of the program."""
+"""What a producer refuses, how it fails, and what it passes to functions of the program."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_a_partition_that_does_not_exist_fails_its_own_rows_only(kafka: FakeKafk
 
 def test_an_oversize_record_is_refused_at_the_call_with_both_sizes(kafka: FakeKafka) -> None:
     with new(kafka, max_record_bytes=1000) as producer:
-        with pytest.raises(RecordTooLarge, match=r"the record takes 1,021 bytes, the limit is 1,000") as told:
+        with pytest.raises(RecordTooLarge, match=r"the record takes 1,021 bytes, the limit is 1,000") as caught:
             producer.send("t", bytes(1000))
-        assert (told.value.size_bytes, told.value.limit_bytes) == (1021, 1000)
+        assert (caught.value.size_bytes, caught.value.limit_bytes) == (1021, 1000)
         with pytest.raises(RecordTooLarge, match=r"item 1 takes 2,0"):
             producer.send_many("t", [b"", bytes(2000)])
         with pytest.raises(RecordTooLarge, match=r"row 2 takes 1,0"):
@@ -60,9 +60,9 @@ def test_oversize_records_are_diverted_where_that_is_configured(kafka: FakeKafka
     diverted: list[Oversize] = []
     with new(kafka, max_record_bytes=1000, on_oversize=diverted.append) as producer:
         large = producer.send("t", bytes(1000), b"k")
-        with pytest.raises(NotDelivered, match="takes 1,022 bytes") as told:
+        with pytest.raises(NotDelivered, match="takes 1,022 bytes") as caught:
             large.result(SOON)
-        assert isinstance(told.value.cause, RecordTooLarge)
+        assert isinstance(caught.value.cause, RecordTooLarge)
         producer.send_many("t", [b"1", bytes(2000), (b"k", b"2")]).result(SOON)
         table = pa.table({"value": [bytes(3000), b"3"], "headers": _headers([[], [("h", b"v")]]), "partition": [0, 0]})
         producer.send_table("t", table).result(SOON)
@@ -192,7 +192,7 @@ def test_a_hook_that_fails_fails_its_records(kafka: FakeKafka, hook: Any, text: 
 # Batches that are too large for the broker
 
 
-def test_a_batch_that_is_too_large_is_cut_and_the_next_ones_are_smaller() -> None:
+def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> None:
     with FakeKafka(topics={"t": 1}, max_message_bytes=5000) as kafka, new(kafka) as producer:
         sent = producer.send_many("t", [b"%04d" % i + bytes(96) for i in range(400)])
         single = [producer.send("t", b"%04d" % i) for i in range(400, 500)]
@@ -215,6 +215,6 @@ def test_a_single_record_that_is_too_large_for_the_broker_is_refused_and_the_res
             producer.close()
 
 
-def test_wrong_settings_are_told_before_anything_happens(kafka: FakeKafka) -> None:
+def test_wrong_settings_raise_before_anything_happens(kafka: FakeKafka) -> None:
     with pytest.raises(ConfigError, match="acks must be 'all', 1 or 0, got 2"):
         new(kafka, acks=2)

@@ -1,4 +1,4 @@
-"""Real record batches for spool tests: small, all different, each telling which one it is."""
+"""Real record batches for spool tests: small, all different, each identifiable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.wire.batch import CRC_START, HEADER_BYTES, LENGTH_END, MAGIC, Batch, 
 def entry(
     number: int, *, size_bytes: int = 40, supersedes: int = 0, place: int = 0, records: bytes | None = None
 ) -> Entry:
-    """A batch of one record that nobody will decode; `number` and size decide every byte of it."""
+    """A batch of one record that is never decoded. `number` and size determine every byte of it."""
     records = random.Random(number).randbytes(size_bytes) if records is None else records
     length = HEADER_BYTES - LENGTH_END + len(records)
     header = BatchHeader(
@@ -55,7 +55,7 @@ def contents(store: Store) -> dict[int, bytes]:
 
 
 def numbers(store: Store) -> list[int]:
-    """The numbers of the inherited batches, in order, each of them checked to be the batch of that number."""
+    """The numbers of the inherited batches, in order, each verified to be the batch of that number."""
     for stored in store.inherited:
         expected = entry(stored.header.base_sequence, size_bytes=len(store.read(stored.ticket).records))
         assert whole(store.read(stored.ticket)) == whole(expected)

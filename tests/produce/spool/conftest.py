@@ -1,4 +1,4 @@
-"""A place for tests that make thousands of files."""
+"""A fast directory for tests that create thousands of files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 MEMORY = Path("/dev/shm")
-"""Linux keeps files there in memory, and fsync costs nothing; what it promises is not what these tests are about."""
+"""Linux keeps these files in memory, where fsync costs nothing; these tests are not about what it guarantees."""
 
 
 def quick_directory() -> tempfile.TemporaryDirectory[str]:
-    """A new directory, in memory where there is such a place."""
+    """A new directory, in memory if possible."""
     return tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
 
 

@@ -1,7 +1,8 @@
 """Runs one life of a spool again and again, and kills it or fails its disk at each file operation in turn.
 
-`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded; prints one JSON object with what went wrong.
-Each run is a forked child that reports through a pipe what was promised to it; what it left must keep the promises.
+`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded prints one JSON object with what went wrong.
+Each run is a forked child that reports through a pipe what was promised to it; what it leaves behind must keep the
+promises.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ WHOLE, PARTS = 6, {106, 107, 108}
 
 @dataclass
 class Promises:
-    """What a child was told: numbers that are kept, that may or may not be, and that must not come back."""
+    """What was promised to a child: numbers that are kept, that may be kept, and that must not come back."""
 
     kept: set[int] = field(default_factory=set)
     open: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
 
     def note(self, line: str) -> None:
-        what, _, number = line.partition(" ")
+        action, _, number = line.partition(" ")
         n = int(number) if number else -1
-        if what == "putting":
+        if action == "putting":
             self.open.add(n)
-        elif what == "put":
+        elif action == "put":
             self.open.discard(n)
             self.kept.add(n)
-        elif what == "finishing":
+        elif action == "finishing":
             self.kept.discard(n)
             self.open.add(n)
-        elif what == "settled":
+        elif action == "settled":
             self.gone |= self.open
             self.open.clear()
 
@@ -118,14 +119,14 @@ class Life:
 
     def settle(self) -> None:
         self.store.settle()
-        self.store.settle()  # a disk that failed once is asked again
+        self.store.settle()  # a disk that failed once is tried again
         self.tell("settled")
 
     def close(self) -> None:
         try:
             self.store.close()
         except SpoolFailed:
-            pass  # fsync at the end: nobody is left to put the entries again
+            pass  # fsync at the end: there is no one left to put the entries again
 
     def run(self) -> None:
         for n in range(8):
@@ -138,7 +139,7 @@ class Life:
         self.durable()
         self.cut(WHOLE, *sorted(PARTS))
         self.settle()
-        for n in range(10, 70):  # few of many stay, in many segments: these are moved together
+        for n in range(10, 70):  # few of many stay, in many segments: compaction moves them together
             self.put(n)
             if n % 8 == 0:
                 self.durable()
@@ -155,19 +156,19 @@ class Life:
         self.close()
 
 
-def run_child(path: Path, at: int, mode: str) -> tuple[Promises, int, str]:
-    """One life in a child of its own; returns what was promised, how it ended, and what was hit."""
+def run_child(path: Path, step: int, mode: str) -> tuple[Promises, int, str]:
+    """Run one life in its own child. Returns what was promised, how it ended, and what was hit."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
         status = 70
         try:
-            what, code = (MODES | HALF_A_WRITE)[mode]
-            SHIM.shim_arm(str(path).encode(), at, what, code)
+            fault, code = (MODES | HALF_A_WRITE)[mode]
+            SHIM.shim_arm(str(path).encode(), step, fault, code)
             Life(path, lambda line: _say(writer, line)).run()
             _say(writer, f"hit {SHIM.shim_last().decode()}")
-            status = 0 if SHIM.shim_seen() >= at else 3
+            status = 0 if SHIM.shim_seen() >= step else 3
         except BaseException as exc:
             _say(writer, f"failed {type(exc).__name__}: {exc}")
         finally:
@@ -189,9 +190,9 @@ def _say(writer: int, line: str) -> None:
 
 
 def broken(path: Path, promises: Promises, mode: str) -> str:
-    """What the next owner finds that was promised otherwise; empty when all is well."""
+    """What the next owner finds contrary to the promises; empty if all is well."""
     with Store.open(path) as store:
-        found = numbers(store)
+        entries = numbers(store)
         ids = [s.ticket.id for s in store.inherited]
         places = [(s.ticket.place, s.ticket.id) for s in store.inherited]
         wrong = [str(d) for d in store.damage if d.reason != "cut short" or not mode.startswith("killed")]
@@ -199,23 +200,23 @@ def broken(path: Path, promises: Promises, mode: str) -> str:
             return f"damage: {store.damage}"
         store.done([store.put(entry(99))])
         store.settle()
-    if places != sorted(places) or len(set(ids)) != len(ids) or len(set(found)) != len(found):
-        return f"order or doubles: {found}"
-    if lost := promises.kept - set(found):
+    if places != sorted(places) or len(set(ids)) != len(ids) or len(set(entries)) != len(entries):
+        return f"order or doubles: {entries}"
+    if lost := promises.kept - set(entries):
         return f"lost: {sorted(lost)}"
-    if back := set(found) - promises.kept - promises.open:
+    if back := set(entries) - promises.kept - promises.open:
         return f"came back: {sorted(back)}"
-    if {3, 103} <= set(found) or {4, 104} <= set(found):
-        return f"an entry and what superseded it: {found}"
-    if PARTS & set(found) and ({WHOLE, *PARTS} & set(found)) != PARTS:
-        return f"neither the whole nor all its parts: {found}"
+    if {3, 103} <= set(entries) or {4, 104} <= set(entries):
+        return f"an entry and what superseded it: {entries}"
+    if PARTS & set(entries) and ({WHOLE, *PARTS} & set(entries)) != PARTS:
+        return f"neither the whole nor all its parts: {entries}"
     return ""
 
 
-def attempt(path: Path, at: int, mode: str) -> tuple[str, str] | None:
-    """What went wrong when operation `at` failed, and which call that was; None when there are fewer operations."""
+def attempt(path: Path, step: int, mode: str) -> tuple[str, str] | None:
+    """What went wrong when operation `step` failed, and which call that was; None if there are fewer operations."""
     shutil.rmtree(path, ignore_errors=True)
-    promises, ended, hit = run_child(path, at, mode)
+    promises, ended, hit = run_child(path, step, mode)
     if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == 3:
         return None
     killed = os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGKILL
@@ -230,21 +231,21 @@ def main(path: Path) -> dict[str, object]:
     points: Counter[str] = Counter()
     calls: dict[int, str] = {}
 
-    def look(at: int, mode: str) -> bool:
-        outcome = attempt(path, at, mode)
+    def look(step: int, mode: str) -> bool:
+        outcome = attempt(path, step, mode)
         if outcome is not None:
             points[mode] += 1
             if outcome[0]:
-                wrong.append(f"{mode} at operation {at}: {outcome[0]}")
+                wrong.append(f"{mode} at operation {step}: {outcome[0]}")
             if mode == "error":
-                calls[at] = outcome[1]
+                calls[step] = outcome[1]
         return outcome is not None
 
     for mode in MODES:
-        any(not look(at, mode) for at in range(1, 10_000))
+        any(not look(step, mode) for step in range(1, 10_000))
     for mode in HALF_A_WRITE:
-        for at in (at for at, call in calls.items() if call in WRITES):
-            look(at, mode)
+        for step in (step for step, call in calls.items() if call in WRITES):
+            look(step, mode)
     return {"points": points, "calls": Counter(calls.values()), "wrong": wrong}
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full soon, for whoever writes below one folder: no file system has to be mounted for it."""
+"""A disk that is full soon, for writes below one directory, without mounting a file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK = 4096
 
 
 class SmallDisk:
-    """Refuses what would take more blocks than it has, for the files below one folder."""
+    """Refuses what would take more blocks than it has, for the files below one directory."""
 
     def __init__(self, folder: Path, blocks: int, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Damaged files lose the batches that were hit, say which, and nothing else; and no batch is ever handed out wrong."""
+"""Damaged files lose only the batches that were hit, and name them; no batch is ever read back wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = SMALLEST_FRAME_HEADER + len("clicks")
 
 @pytest.fixture
 def spool(tmp_path: Path) -> tuple[Path, list[Ticket]]:
-    """Nine batches in three segments, closed in good order."""
+    """Nine batches in three segments, closed properly."""
     with Store.open(tmp_path / "s", segment_bytes=4096) as store:
         tickets = [store.put(entry(n, size_bytes=1000)) for n in range(9)]
     assert [t.segment for t in tickets] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -46,20 +46,20 @@ def flip(path: Path, position: int) -> None:
 
 
 def reopened(path: Path) -> tuple[list[int], list[Damage]]:
-    """What the next owner finds, each batch checked; and that it can go on."""
+    """What the next owner finds, each batch verified; and that it can continue."""
     with Store.open(path) as store:
-        found = numbers(store)
+        entries = numbers(store)
         ticket = store.put(entry(99))
         assert whole(store.read(ticket)) == whole(entry(99))
         store.done([ticket])
-        return found, store.damage
+        return entries, store.damage
 
 
 def test_a_flip_in_the_records_loses_that_batch_and_names_it(spool: tuple[Path, list[Ticket]]) -> None:
     path, tickets = spool
     flip(path / "000002.log", tickets[4].position + HEAD + HEADER_BYTES + 500)
-    found, damage = reopened(path)
-    assert found == [0, 1, 2, 3, 5, 6, 7, 8]
+    entries, damage = reopened(path)
+    assert entries == [0, 1, 2, 3, 5, 6, 7, 8]
     (lost,) = damage
     assert (lost.path, lost.position, lost.size_bytes) == (
         str(path / "000002.log"),
@@ -71,29 +71,29 @@ def test_a_flip_in_the_records_loses_that_batch_and_names_it(spool: tuple[Path, 
     assert "1 batch is lost of clicks-1, 1 records from sequence 4 of producer 4711" in str(lost)
 
 
-@pytest.mark.parametrize("at", [0, 7, 15, 16, 17, 20, 21, 45, 60])
-def test_a_flip_in_any_part_of_a_batchs_header_is_caught(spool: tuple[Path, list[Ticket]], at: int) -> None:
+@pytest.mark.parametrize("offset", [0, 7, 15, 16, 17, 20, 21, 45, 60])
+def test_a_flip_in_any_part_of_a_batchs_header_is_caught(spool: tuple[Path, list[Ticket]], offset: int) -> None:
     path, tickets = spool
-    flip(path / "000001.log", tickets[1].position + HEAD + at)
-    found, damage = reopened(path)
-    assert found == [0, 2, 3, 4, 5, 6, 7, 8]
+    flip(path / "000001.log", tickets[1].position + HEAD + offset)
+    entries, damage = reopened(path)
+    assert entries == [0, 2, 3, 4, 5, 6, 7, 8]
     assert [(d.topic, d.partition, d.entries) for d in damage] == [("clicks", 1, 1)]
 
 
-@pytest.mark.parametrize("at", range(0, HEAD, 5))
-def test_a_flip_in_a_frames_header_loses_one_batch_and_counts_it(spool: tuple[Path, list[Ticket]], at: int) -> None:
+@pytest.mark.parametrize("offset", range(0, HEAD, 5))
+def test_a_flip_in_a_frames_header_loses_one_batch_and_counts_it(spool: tuple[Path, list[Ticket]], offset: int) -> None:
     path, tickets = spool
-    flip(path / "000003.log", tickets[7].position + at)
-    found, damage = reopened(path)
-    assert found == [0, 1, 2, 3, 4, 5, 6, 8]
+    flip(path / "000003.log", tickets[7].position + offset)
+    entries, damage = reopened(path)
+    assert entries == [0, 1, 2, 3, 4, 5, 6, 8]
     assert [(d.position, d.size_bytes, d.entries) for d in damage] == [(tickets[7].position, tickets[7].size_bytes, 1)]
 
 
 def test_a_damaged_place_over_several_batches_counts_them(spool: tuple[Path, list[Ticket]]) -> None:
     path, tickets = spool
     change(path / "000001.log", tickets[0].position + 10, bytes(tickets[2].position + 5 - tickets[0].position))
-    found, damage = reopened(path)
-    assert found == [3, 4, 5, 6, 7, 8]
+    entries, damage = reopened(path)
+    assert entries == [3, 4, 5, 6, 7, 8]
     assert sum(d.entries or 0 for d in damage) == 3
 
 
@@ -112,8 +112,8 @@ def test_a_segment_cut_short_loses_its_end_and_counts_it(
 ) -> None:
     path, _ = spool
     os.truncate(path / f"{segment:06d}.log", keep)
-    found, damage = reopened(path)
-    assert found == [n for n in range(9) if n // 3 != segment - 1]
+    entries, damage = reopened(path)
+    assert entries == [n for n in range(9) if n // 3 != segment - 1]
     if keep >= SEGMENT_HEADER_BYTES:
         assert {d.reason for d in damage} == {"cut short"}
         assert sum(d.entries or 0 for d in damage) == 3
@@ -123,8 +123,8 @@ def test_a_segment_cut_exactly_after_a_batch_is_noticed(spool: tuple[Path, list[
     path, tickets = spool
     os.truncate(path / "000002.log", tickets[5].position)
     os.truncate(path / "000003.log", tickets[7].position)
-    found, damage = reopened(path)
-    assert found == [0, 1, 2, 3, 4, 6]
+    entries, damage = reopened(path)
+    assert entries == [0, 1, 2, 3, 4, 6]
     assert [(Path(d.path).name, d.reason, d.entries) for d in damage] == [
         ("000002.log", "cut short", 1),
         ("000003.log", "cut short", 2),
@@ -134,20 +134,20 @@ def test_a_segment_cut_exactly_after_a_batch_is_noticed(spool: tuple[Path, list[
 def test_a_zero_filled_end_is_cut_short(spool: tuple[Path, list[Ticket]]) -> None:
     path, tickets = spool
     change(path / "000003.log", tickets[8].position, bytes(10_000))
-    found, damage = reopened(path)
-    assert found == [0, 1, 2, 3, 4, 5, 6, 7]
+    entries, damage = reopened(path)
+    assert entries == [0, 1, 2, 3, 4, 5, 6, 7]
     assert [(d.reason, d.entries) for d in damage] == [("cut short", 1)]
 
 
 def test_the_torn_end_of_the_last_segment_is_reported_once(spool: tuple[Path, list[Ticket]]) -> None:
     path, tickets = spool
     os.truncate(path / "000003.log", tickets[8].position + 300)
-    os.unlink(path / "owner")  # which tells that there was more: a kill in the middle of a write leaves no such word
-    found, damage = reopened(path)
-    assert found == [0, 1, 2, 3, 4, 5, 6, 7]
+    os.unlink(path / "owner")  # which records that there was more: a kill during a write leaves no such record
+    entries, damage = reopened(path)
+    assert entries == [0, 1, 2, 3, 4, 5, 6, 7]
     assert [(d.reason, d.topic, d.partition, d.entries) for d in damage] == [("cut short", "clicks", 2, 1)]
     assert damage[0].header == entry(8, size_bytes=1000).header
-    assert reopened(path) == (found, [])
+    assert reopened(path) == (entries, [])
 
 
 def test_a_missing_segment_does_not_keep_the_others_from_being_read(spool: tuple[Path, list[Ticket]]) -> None:
@@ -156,10 +156,12 @@ def test_a_missing_segment_does_not_keep_the_others_from_being_read(spool: tuple
     assert reopened(path)[0] == [0, 1, 2, 6, 7, 8]
 
 
-@pytest.mark.parametrize("at", [0, 9, 12, 25, 40, SEGMENT_HEADER_BYTES - 1])
-def test_the_batches_of_a_segment_with_a_damaged_header_are_saved(spool: tuple[Path, list[Ticket]], at: int) -> None:
+@pytest.mark.parametrize("offset", [0, 9, 12, 25, 40, SEGMENT_HEADER_BYTES - 1])
+def test_the_batches_of_a_segment_with_a_damaged_header_are_saved(
+    spool: tuple[Path, list[Ticket]], offset: int
+) -> None:
     path, _ = spool
-    flip(path / "000002.log", at)
+    flip(path / "000002.log", offset)
     assert reopened(path) == (list(range(9)), [])
 
 
@@ -191,7 +193,7 @@ def test_lost_acknowledgements_lose_no_batch(tmp_path: Path, damaged: bytes | No
     with Store.open(tmp_path) as store:
         assert numbers(store) == [0, 1, 2, 3, 4, 5]
         store.done([store.inherited[0].ticket, store.inherited[5].ticket])
-    with Store.open(tmp_path) as store:  # and new ones are found, whatever lies before them
+    with Store.open(tmp_path) as store:  # and new ones are found, whatever is before them
         assert numbers(store) == [1, 2, 3, 4]
 
 
@@ -209,7 +211,7 @@ def test_records_that_contain_a_spool_are_never_taken_for_entries(tmp_path: Path
             store.put(entry(n))
     inner = (tmp_path / "inner" / "000001.log").read_bytes()
     carrier = entry(7, records=inner)
-    with Store.open(tmp_path / "inner") as store:  # the same spool, so that only the position tells
+    with Store.open(tmp_path / "inner") as store:  # the same spool, so that only the position differs
         ticket = store.put(carrier)
     with Store.open(tmp_path / "inner") as store:
         assert whole(store.read(store.inherited[5].ticket)) == whole(carrier)
@@ -272,7 +274,7 @@ def test_segments_of_two_spools_in_one_directory_are_refused(spool: tuple[Path, 
 
 @dataclass(frozen=True)
 class Original:
-    """A spool before it is damaged: the files, and the live entries with their place and bytes."""
+    """A spool before it is damaged: the files, and the live entries with their position and bytes."""
 
     files: dict[str, bytes]
     live: dict[int, tuple[str, int, int, bytes]]
@@ -280,7 +282,7 @@ class Original:
 
 
 def make_original(path: Path, chance: random.Random) -> Original:
-    """Batches of several sizes over several segments, some acknowledged, some superseded; closed in good order."""
+    """Batches of several sizes over several segments, some acknowledged, some superseded; closed properly."""
     live: dict[int, bytes] = {}
     done: dict[int, bytes] = {}
     with Store.open(path, segment_bytes=4096) as store:
@@ -292,28 +294,32 @@ def make_original(path: Path, chance: random.Random) -> Original:
         for ticket in chance.sample(tickets, len(tickets) // chance.randint(2, 6)):
             store.done([ticket])
             done[ticket.id] = live.pop(ticket.id)
-    where = {s.ticket.id: (f"{s.ticket.segment:06d}.log", s.ticket) for s in inspect(path)[0]}
-    assert where.keys() == live.keys()
+    places = {s.ticket.id: (f"{s.ticket.segment:06d}.log", s.ticket) for s in inspect(path)[0]}
+    assert places.keys() == live.keys()
     return Original(
         {name: (path / name).read_bytes() for name in os.listdir(path)},
-        {i: (where[i][0], where[i][1].position, where[i][1].size_bytes, data) for i, data in live.items()},
+        {i: (places[i][0], places[i][1].position, places[i][1].size_bytes, data) for i, data in live.items()},
         done,
     )
 
 
 def damaged(data: bytes, chance: random.Random) -> tuple[bytes, int, int]:
-    """The file after one fault, and the bytes `[start, stop)` that are not what they were."""
-    at = chance.randrange(len(data))
+    """The file after one fault, and the bytes `[start, stop)` that have changed."""
+    offset = chance.randrange(len(data))
     kind = chance.choice(("flip", "flip", "flip", "cut", "cut", "zeros", "noise", "zero end"))
     if kind == "cut":
-        return data[:at], at, len(data)
+        return data[:offset], offset, len(data)
     if kind == "flip":
-        return data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :], at, at + 1
-    length = len(data) - at if kind == "zero end" else min(chance.choice((2, 30, 512, 4096)), len(data) - at)
+        return (
+            data[:offset] + bytes([data[offset] ^ (1 << chance.randrange(8))]) + data[offset + 1 :],
+            offset,
+            offset + 1,
+        )
+    length = len(data) - offset if kind == "zero end" else min(chance.choice((2, 30, 512, 4096)), len(data) - offset)
     new = chance.randbytes(length) if kind == "noise" else bytes(length)
-    changed = [i for i in range(length) if new[i] != data[at + i]]
-    start, stop = (at + changed[0], at + changed[-1] + 1) if changed else (at, at)
-    return data[:at] + new + data[at + length :], start, stop
+    changed = [i for i in range(length) if new[i] != data[offset + i]]
+    start, stop = (offset + changed[0], offset + changed[-1] + 1) if changed else (offset, offset)
+    return data[:offset] + new + data[offset + length :], start, stop
 
 
 def test_random_faults_lose_only_what_they_hit_and_name_all_of_it(quick: Path) -> None:
@@ -330,29 +336,29 @@ def test_random_faults_lose_only_what_they_hit_and_name_all_of_it(quick: Path) -
         bad, start, stop = damaged(original.files[name], chance)
         for other, data in original.files.items():
             (path / other).write_bytes(bad if other == name else data)
-        places = {i: (at, at + size) for i, (file, at, size, _) in original.live.items() if file == name}
-        hit = {i for i, (at, end) in places.items() if max(at, start) < min(end, stop)}
+        places = {i: (offset, offset + size) for i, (file, offset, size, _) in original.live.items() if file == name}
+        hit = {i for i, (offset, end) in places.items() if max(offset, start) < min(end, stop)}
         hits += bool(hit)
         losses += len(hit)
         context = f"case {case}: {name} [{start}, {stop})"
-        found = {stored.ticket.id: whole(batch) for stored, batch in export(path)}
+        entries = {stored.ticket.id: whole(batch) for stored, batch in export(path)}
         damage = inspect(path)[1]
-        extra = found.keys() - original.live.keys()
+        extra = entries.keys() - original.live.keys()
         assert extra <= original.done.keys(), context
         assert name.endswith(".done") or not extra, context
-        assert found == {
+        assert entries == {
             **{i: data for i, (_, _, _, data) in original.live.items() if i not in hit},
             **{i: original.done[i] for i in extra},
         }, context
         for i in hit:
-            _, at, size, _ = original.live[i]
-            assert any(d.path == str(path / name) and at + size > d.position for d in damage), (context, i, damage)
-        # Only without the segment's own header it cannot be said whether a nameless place was acknowledged.
+            _, offset, size, _ = original.live[i]
+            assert any(d.path == str(path / name) and offset + size > d.position for d in damage), (context, i, damage)
+        # Only without the segment's header it is unknown whether a gap without a frame was acknowledged.
         if start >= SEGMENT_HEADER_BYTES or name.endswith(".done"):
             assert sum(d.entries or 0 for d in damage) == len(hit), (context, hit, damage)
         if case % 10 == 0:
             with Store.open(path) as store:
-                assert {s.ticket.id: whole(store.read(s.ticket)) for s in store.inherited} == found, context
+                assert {s.ticket.id: whole(store.read(s.ticket)) for s in store.inherited} == entries, context
                 assert store.damage == damage, context
     assert hits > FILES / 4
     assert losses > hits

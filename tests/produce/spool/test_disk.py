@@ -22,7 +22,7 @@ from .batches import entry, numbers, whole
 
 @contextmanager
 def largest_file(size_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond that: the write that does is short, the next one is refused."""
+    """Limit the size of files of this process: the write beyond it is short, the next one is refused."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))  # Python ignores SIGXFSZ
     try:
@@ -66,7 +66,7 @@ def test_a_segment_that_cannot_be_cut_back_is_given_up_without_loss(
         assert os.path.getsize(tmp_path / "000001.log") == 5000
     with Store.open(tmp_path) as store:
         assert numbers(store) == [0, 2]
-        assert store.damage == []  # the half entry was never promised to anybody, and the next segment tells
+        assert store.damage == []  # the half entry was never promised, and the next segment shows that
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def until_full(store: Store) -> Iterator[Ticket]:
             return
 
 
-def test_a_full_disk_is_reported_and_the_spool_goes_on_when_there_is_space(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_spool_recovers_when_there_is_space(small_disk: Path) -> None:
     with Store.open(small_disk / "s", segment_bytes=65_536) as store:
         tickets = list(until_full(store))
         assert len(tickets) > 40
@@ -101,7 +101,7 @@ def test_a_full_disk_is_reported_and_the_spool_goes_on_when_there_is_space(small
             store.put(entry(999, size_bytes=7_000))
         for n, ticket in enumerate(tickets):
             assert whole(store.read(ticket)) == whole(entry(n, size_bytes=7_000))
-        store.done(tickets[:30])  # acknowledgements arrive although they can hardly be written down
+        store.done(tickets[:30])  # acknowledgements arrive although there is hardly room to write them down
         store.settle()
         again = store.put(entry(1000, size_bytes=7_000))
         assert whole(store.read(again)) == whole(entry(1000, size_bytes=7_000))
@@ -114,7 +114,7 @@ def test_a_full_disk_is_reported_and_the_spool_goes_on_when_there_is_space(small
 
 
 def failing_once(monkeypatch: pytest.MonkeyPatch, name: str, number: int = errno.EIO) -> list[Any]:
-    """The next call of os.`name` fails, the ones after it work; returns the arguments of all."""
+    """Make the next call of os.`name` fail and later ones work. Returns the arguments of all."""
     real, calls = getattr(os, name), []
 
     def call(*args: Any, **options: Any) -> Any:
@@ -145,7 +145,7 @@ def test_a_failing_fsync_names_what_is_in_doubt_and_is_not_asked_again(
             ) as caught:
                 store.durable()
             assert caught.value.doubtful == tuple(first[1:])
-            store.durable()  # proves nothing about the pages that were dropped, and does not pretend to
+            store.durable()  # proves nothing about the dropped pages, and does not pretend to
         second = [
             store.put(entry(n, supersedes=ticket.id)) for n, ticket in zip((2, 3), caught.value.doubtful, strict=True)
         ]
@@ -187,11 +187,11 @@ def test_marks_that_cannot_be_written_are_written_later_and_nothing_comes_back_m
             store.done([new, *filler])
             for _ in range(3):
                 store.settle()
-            # The successor is done, but must stay until it is written down that what it superseded is done.
+            # The successor is done, but must stay until the entry it superseded is marked as done.
             assert (tmp_path / "s" / f"{new.segment:06d}.log").exists()
             copy = shutil.copytree(tmp_path / "s", tmp_path / "copy")
             assert 1 not in [s.header.base_sequence for s in inspect(copy)[0]]
-        assert len([r for r in caplog.records if "marks not written" in r.message]) == 1
+        assert len([r for r in caplog.records if "cannot write marks" in r.message]) == 1
         store.settle()
         assert not (tmp_path / "s" / f"{new.segment:06d}.log").exists()
     with Store.open(tmp_path / "s") as store:

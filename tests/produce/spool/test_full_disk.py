@@ -1,4 +1,4 @@
-"""A disk without any room: what frees it needs none, and nothing that was taken is lost or stuck."""
+"""A full disk: freeing room needs no room, and nothing that was accepted is lost or stuck."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .small_disk import BLOCK, SmallDisk
 
 @pytest.fixture
 def disk(quick: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
-    """One megabyte, of which 128 KB are the reserve of a spool with small batches."""
+    """One megabyte, 128 KB of it the reserve of a spool with small batches."""
     return SmallDisk(quick, 256, monkeypatch)
 
 
 def fill(store: Store, *, size_bytes: int = 7_000, first: int = 0) -> dict[int, Ticket]:
-    """As many entries as there is room for."""
+    """Put as many entries as there is room for."""
     tickets: dict[int, Ticket] = {}
     with pytest.raises(SpoolFull, match="its disk has no room") as refused:  # noqa: PT012
         for n in range(first, first + 1000):
@@ -62,7 +62,7 @@ def test_a_put_that_meets_the_full_disk_looks_for_what_is_done_itself(disk: Smal
 def test_every_entry_can_be_put_again_and_sent_although_there_is_no_room(
     disk: SmallDisk, fsync: bool, one_segment: bool
 ) -> None:
-    """Entries without a producer id are written a second time before they are sent."""
+    """Entries without a producer id are written again before they are sent."""
     disk.tells_its_size = not one_segment
     with Store.open(disk.folder / "s", fsync=fsync) as store:
         tickets = fill(store)
@@ -88,7 +88,7 @@ def test_what_replaces_an_entry_survives_a_kill_on_the_full_disk(disk: SmallDisk
             assert [s.header.base_sequence for s in inspect(copy)[0]] == list(range(n + 1, len(tickets)))
 
 
-def test_a_batch_can_be_cut_on_a_full_disk(disk: SmallDisk) -> None:
+def test_a_batch_can_be_split_on_a_full_disk(disk: SmallDisk) -> None:
     with Store.open(disk.folder / "s") as store:
         tickets = fill(store)
         parts = store.put_parts(tickets[3], [entry(n, size_bytes=3_000) for n in (5000, 5001)])
@@ -99,7 +99,7 @@ def test_a_batch_can_be_cut_on_a_full_disk(disk: SmallDisk) -> None:
 
 
 def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk) -> None:
-    """One partition in eight has no leader; the others go on, on a disk that is full again and again."""
+    """One partition in eight has no leader; the others continue, on a disk that is full again and again."""
     chance = random.Random(7)
     stays: dict[int, Ticket] = {}
     with Store.open(disk.folder / "s") as store:
@@ -108,7 +108,7 @@ def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk
             try:
                 ticket = store.put(entry(n, size_bytes=chance.randrange(100, 9_000)))
             except SpoolFull:
-                assert waiting, "what is done was not given back"
+                assert waiting, "the space of finished entries was not freed"
                 store.done(waiting)
                 waiting.clear()
                 store.settle()
@@ -128,7 +128,7 @@ def test_entries_that_stay_do_not_keep_the_room_of_those_that_go(disk: SmallDisk
 def test_sparse_segments_are_moved_together_however_little_room_is_left(disk: SmallDisk, blocks: int) -> None:
     with Store.open(disk.folder / "s") as store:
         tickets = fill(store)
-        disk.blocks = disk.used + blocks  # enough for the header of a segment, and not for an entry
+        disk.blocks = disk.used + blocks  # enough for the header of a segment, but not for an entry
         stay = {ticket.segment: n for n, ticket in tickets.items()}  # the last one of each
         assert len(stay) >= 3
         store.done(ticket for n, ticket in tickets.items() if n not in stay.values())
@@ -185,15 +185,15 @@ def test_a_disk_that_fails_for_another_reason_is_not_called_full(disk: SmallDisk
 
 
 @pytest.mark.parametrize("write_ahead", [False, True])
-def test_a_producer_delivers_all_it_took_and_goes_on_after_it_had_filled_its_disk(
+def test_a_producer_delivers_all_it_accepted_and_continues_after_filling_its_disk(
     disk: SmallDisk, write_ahead: bool
 ) -> None:
     path = disk.folder / "s"
-    heard: list[str] = []
+    kinds: list[str] = []
     with FakeKafka(topics={"t": 1}) as kafka:
         spool = Spool(path, write_ahead=write_ahead, after=0.05)
         batching = Batching(bytes=20_000, linger=0.001)
-        events = [lambda event: heard.append(event.kind)]
+        events = [lambda event: kinds.append(event.kind)]
         with Producer(kafka.bootstrap, spool=spool, batching=batching, events=events) as producer:
             producer.send("t", b"first").result(30)
             kafka.all_down()
@@ -208,6 +208,6 @@ def test_a_producer_delivers_all_it_took_and_goes_on_after_it_had_filled_its_dis
             producer.persist(30)
             producer.flush(60)
         assert len(kafka.records("t", 0)) == 1101
-    assert "spool_full" in heard
-    assert "spool_failed" not in heard
+    assert "spool_full" in kinds
+    assert "spool_failed" not in kinds
     assert sorted(os.listdir(path)) == ["owner", "topics.json"]

@@ -17,7 +17,7 @@ from .conftest import quick_directory
 
 
 class Histories(RuleBasedStateMachine):
-    """The model: `live` must be there, `asked` was done but not settled and may come back after a kill only."""
+    """The model: `live` must be there; `asked` was done but not settled and may come back only after a kill."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """What is on disk at this moment goes on without the one who wrote it."""
+        """Continue with what is on disk at this moment, without its writer."""
         before = self.root / str(self.lives)
         self.lives += 1
         shutil.copytree(before, self.root / str(self.lives))
@@ -127,7 +127,7 @@ class Histories(RuleBasedStateMachine):
             assert self.store.count == len(self.live)
             assert self.store.used_bytes >= self.store.live_bytes
             marks = 16 * self.put_so_far
-            # What replaces an entry is always taken, or a full spool could not be sent and emptied.
+            # A replacement is always accepted, or a full spool could never drain.
             assert self.max_bytes is None or self.store.used_bytes <= self.max_bytes + marks + self.replacing_bytes
 
     def teardown(self) -> None:

@@ -1,4 +1,4 @@
-"""A spool has one owner: everybody else is told who it is, and a dead owner is none."""
+"""A spool has one owner: others get an error that names it, and a dead owner does not count."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_forked_child_is_refused_and_does_not_keep_the_spool_of_its_dead_paren
         "    store.put(entry(8))\n"
         "except UsedAfterFork as exc:\n"
         "    assert str(os.getppid()) or exc\n"
-        "    store.close()\n"  # the child's close takes nothing from the parent
+        "    store.close()\n"  # closing in the child does not affect the parent
         "    print('ready', flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -130,16 +130,16 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("precious")
     with pytest.raises(SpoolFailed, match="is not a directory"):
         Store.open(tmp_path / "s")
-    with pytest.raises(SpoolFailed, match="cannot be made"):
+    with pytest.raises(SpoolFailed, match="cannot be created"):
         Store.open(tmp_path / "s" / "below")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(SpoolFailed, match="cannot be made"):
+    with pytest.raises(SpoolFailed, match="cannot be created"):
         Store.open(tmp_path / "dangling")
 
 
 @pytest.fixture
 def visible() -> Iterator[Path]:
-    """A directory that other users may enter, which pytest's own may not be."""
+    """A directory that other users may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -166,7 +166,7 @@ def test_a_directory_that_cannot_be_written_is_refused(visible: Path) -> None:
     )
     first, second = result.stdout.splitlines()
     assert first.endswith("s/owner: cannot be opened: Permission denied")
-    assert second.endswith("below/s: cannot be made: Permission denied")
+    assert second.endswith("below/s: cannot be created: Permission denied")
 
 
 def test_an_owner_whose_file_was_taken_away_notices(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_directory_that_others_can_write_to_is_refused_with_what_to_do(tmp_pat
     path.mkdir()
     path.chmod(mode)
     with pytest.raises(
-        SpoolFailed, match=rf"other users can write to it \(mode {mode:04o}\).*chmod 700 .*/s, else name"
+        SpoolFailed, match=rf"other users can write to it \(mode {mode:04o}\).*chmod 700 .*/s, else use"
     ):
         Store.open(path)
     assert os.listdir(path) == []

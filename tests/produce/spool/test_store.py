@@ -1,4 +1,4 @@
-"""The spool keeps what it was given, byte for byte, until it is told that it is done; and says no when it is full."""
+"""The spool keeps what it was given, byte for byte, until that is done; and refuses when it is full."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_next_owner_inherits_in_order_what_is_not_done(tmp_path: Path) -> No
         assert (kept.floor_offset, kept.created, kept.supersedes) == (20, expected.created, 0)
 
 
-def test_ids_go_on_where_the_last_owner_stopped_even_if_nothing_was_left(tmp_path: Path) -> None:
+def test_ids_continue_where_the_last_owner_stopped_even_if_nothing_was_left(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s") as store:
         store.done([store.put(entry(0)), store.put(entry(1))])
     assert os.listdir(tmp_path / "s") == ["owner"]
@@ -86,7 +86,7 @@ def test_an_entry_keeps_the_place_of_what_it_stands_for_also_when_it_is_moved(tm
         store.put(entry(10, size_bytes=1000, supersedes=first.id, place=first.place))
         twice = store.put(entry(21, size_bytes=1000, supersedes=again.id, place=again.place))
         assert (again.place, twice.place) == (2, 2)
-        for n in range(100, 130):  # up to the limit: the space of what was superseded is needed
+        for n in range(100, 130):  # up to the limit: it needs the space of superseded entries
             store.put(entry(n, size_bytes=1000))
         assert not (tmp_path / "s" / "000001.log").exists()
         assert numbers_on_disk(tmp_path / "s") == [10, 21, 3, *range(100, 130)]
@@ -98,7 +98,7 @@ def test_an_entry_keeps_the_place_of_what_it_stands_for_also_when_it_is_moved(tm
 def test_a_superseded_entry_does_not_come_back_when_its_successor_is_gone(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s", segment_bytes=4096) as store:
         old, stays = store.put(entry(1)), store.put(entry(3))
-        for n in range(50):  # the successor lies in another segment, and that one goes
+        for n in range(50):  # the successor is in another segment, which is removed
             store.done([store.put(entry(100 + n))])
         store.done([store.put(entry(2, supersedes=old.id))])
         for n in range(50):
@@ -145,7 +145,7 @@ def test_a_batch_larger_than_the_whole_limit_is_refused(tmp_path: Path) -> None:
 
 
 def test_entries_that_stay_do_not_pin_the_space_of_those_that_go(tmp_path: Path) -> None:
-    """A partition whose leader is away: one batch in twenty is not acknowledged, for 40 times the limit."""
+    """A partition without a leader: one batch in twenty is not acknowledged, for 40 times the limit."""
     with Store.open(tmp_path / "s", max_bytes=400_000) as store:
         for n in range(12_000):
             ticket = store.put(entry(n, size_bytes=1000))
@@ -175,7 +175,7 @@ def test_without_a_limit_dead_bytes_are_given_back_too(tmp_path: Path) -> None:
             store.settle()
         reserve = os.path.getsize(tmp_path / "s" / "reserve")
         assert store.used_bytes - reserve <= 2 * store.live_bytes + 5 * 8192
-        for n, ticket in enumerate(kept):  # tickets stay good although their entries were moved
+        for n, ticket in enumerate(kept):  # tickets stay valid although their entries were moved
             assert whole(store.read(ticket)) == whole(entry(n * 50, size_bytes=1000))
 
 
@@ -197,7 +197,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["1.log", "notes.txt", "owner"]
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_raises(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.close()
     store.close()

@@ -1,7 +1,7 @@
-"""Options for TLS and SASL of every command that connects; the command gets one `security: Security`.
+"""TLS and SASL options of every command that connects; the command gets `security: Security`.
 
-A password comes from an environment variable or a file, never from the command line, where every user of the machine
-could read it.
+Passwords come from environment variables or files, never from the command line, which every user of the machine can
+read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.cli import Misuse
+from ottla.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from ottla.config import OAuthBearer, Sasl, Tls
@@ -27,31 +27,33 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 _OPTIONS = (
-    click.option("--tls", is_flag=True, help="Encrypt; trust the system's authorities unless --ca-file is given."),
-    click.option("--ca-file", type=_FILE, help="Certificate authorities to trust (PEM). Means --tls."),
-    click.option("--cert-file", type=_FILE, help="Certificate of this client (PEM). Means --tls."),
+    click.option(
+        "--tls", is_flag=True, help="Use TLS; trust the system's certificate authorities unless --ca-file is given."
+    ),
+    click.option("--ca-file", type=_FILE, help="Certificate authorities to trust (PEM). Implies --tls."),
+    click.option("--cert-file", type=_FILE, help="Certificate of this client (PEM). Implies --tls."),
     click.option(
         "--key-file",
         type=_FILE,
-        help=f"Its private key (PEM); the key's password is read from {KEY_PASSWORD_VARIABLE}.",
+        help=f"Private key of --cert-file (PEM); its password is read from {KEY_PASSWORD_VARIABLE}.",
     ),
     click.option(
         "--sasl-mechanism",
         type=click.Choice(["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"], case_sensitive=False),
-        help="How to log in.  [default with --username: SCRAM-SHA-512]",
+        help="SASL mechanism.  [default with --username: SCRAM-SHA-512]",
     ),
-    click.option("--username", help=f"Who logs in; the password is read from {PASSWORD_VARIABLE} or --password-file."),
-    click.option("--password-file", type=_FILE, help="A file whose first line is the password."),
-    click.option("--oauth-token-file", type=_FILE, help="OAUTHBEARER: a file whose first line is the token."),
-    click.option("--oauth-token-url", metavar="URL", help="OAUTHBEARER: the endpoint that gives tokens to clients."),
+    click.option("--username", help=f"SASL user; the password is read from {PASSWORD_VARIABLE} or --password-file."),
+    click.option("--password-file", type=_FILE, help="File with the password in its first line."),
+    click.option("--oauth-token-file", type=_FILE, help="OAUTHBEARER: file with the token in its first line."),
+    click.option("--oauth-token-url", metavar="URL", help="OAUTHBEARER: endpoint for client credentials."),
     click.option(
         "--oauth-client-id",
         metavar="ID",
         help=f"With --oauth-token-url; the secret is read from {CLIENT_SECRET_VARIABLE} or --oauth-client-secret-file.",
     ),
-    click.option("--oauth-client-secret-file", type=_FILE, help="A file whose first line is the client's secret."),
-    click.option("--oauth-scope", metavar="SCOPE", help="With --oauth-token-url: what the token is for."),
-    click.option("--oauth-ca-file", type=_FILE, help="With --oauth-token-url: authorities to trust there (PEM)."),
+    click.option("--oauth-client-secret-file", type=_FILE, help="File with the client secret in its first line."),
+    click.option("--oauth-scope", metavar="SCOPE", help="With --oauth-token-url: scope of the token."),
+    click.option("--oauth-ca-file", type=_FILE, help="With --oauth-token-url: certificate authorities to trust (PEM)."),
 )
 _TLS = ("tls", "ca_file", "cert_file", "key_file")
 _LOGIN = ("sasl_mechanism", "username", "password_file")
@@ -74,8 +76,8 @@ def security_options(command: _Command) -> _Command:
     wrapped: Any = secured
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
-    found: _Command = wrapped
-    return found
+    decorated: _Command = wrapped
+    return decorated
 
 
 def _tls(*, tls: bool, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Tls | None:
@@ -84,7 +86,7 @@ def _tls(*, tls: bool, ca_file: Path | None, cert_file: Path | None, key_file: P
     if not (tls or ca_file or cert_file or key_file):
         return None
     if key_file is not None and cert_file is None:
-        raise Misuse("--key-file needs --cert-file: the certificate that belongs to the key")
+        raise UsageError("--key-file needs --cert-file: the certificate of the key")
     key_password = os.environ.get(KEY_PASSWORD_VARIABLE)
     return Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file, key_password=key_password)
 
@@ -96,14 +98,16 @@ def _sasl(
 
     if tokens is not None:
         if sasl_mechanism not in (None, "OAUTHBEARER") or username is not None or password_file is not None:
-            raise Misuse("a token is for --sasl-mechanism OAUTHBEARER alone, without --username and --password-file")
+            raise UsageError(
+                "a token is for --sasl-mechanism OAUTHBEARER alone, without --username and --password-file"
+            )
         return tokens
     if sasl_mechanism == "OAUTHBEARER":
-        raise Misuse("OAUTHBEARER needs --oauth-token-file, or --oauth-token-url and --oauth-client-id")
+        raise UsageError("OAUTHBEARER needs --oauth-token-file, or --oauth-token-url and --oauth-client-id")
     if username is None:
         for option, value in (("--sasl-mechanism", sasl_mechanism), ("--password-file", password_file)):
             if value is not None:
-                raise Misuse(f"{option} needs --username")
+                raise UsageError(f"{option} needs --username")
         return None
     password = _secret(password_file, PASSWORD_VARIABLE, "--username needs a password", "--password-file")
     if sasl_mechanism == "PLAIN":
@@ -118,28 +122,28 @@ def _tokens(file: Path | None, endpoint: dict[str, Any]) -> OAuthBearer | None:
     given = [f"--{name.replace('_', '-')}" for name, value in endpoint.items() if value is not None]
     if file is not None:
         if given:
-            raise Misuse(f"--oauth-token-file and {given[0]} exclude one another")
+            raise UsageError(f"--oauth-token-file and {given[0]} are mutually exclusive")
         return OAuthBearer(TokenFile(file))
     if not given:
         return None
     url, client = endpoint["oauth_token_url"], endpoint["oauth_client_id"]
     if url is None or client is None:
-        raise Misuse(f"{given[0]} needs {'--oauth-token-url' if url is None else '--oauth-client-id'}")
+        raise UsageError(f"{given[0]} needs {'--oauth-token-url' if url is None else '--oauth-client-id'}")
     secret_file = endpoint["oauth_client_secret_file"]
-    wanted = "--oauth-client-id needs its secret"
-    secret = _secret(secret_file, CLIENT_SECRET_VARIABLE, wanted, "--oauth-client-secret-file")
+    need = "--oauth-client-id needs its secret"
+    secret = _secret(secret_file, CLIENT_SECRET_VARIABLE, need, "--oauth-client-secret-file")
     scope, ca_file = endpoint["oauth_scope"] or "", endpoint["oauth_ca_file"]
     return OAuthBearer(ClientCredentials(url, client, secret, scope=scope, ca_file=ca_file))
 
 
-def _secret(file: Path | None, variable: str, wanted: str, option: str) -> str:
+def _secret(file: Path | None, variable: str, need: str, option: str) -> str:
     if file is not None:
         try:
             return file.read_text().partition("\n")[0].rstrip("\r")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise Misuse(f"the file {file} of {option} cannot be read: {reason}") from error
+            raise UsageError(f"the file {file} of {option} cannot be read: {reason}") from error
     secret = os.environ.get(variable)
     if secret is None:
-        raise Misuse(f"{wanted}: set {variable}, or give {option}")
+        raise UsageError(f"{need}: set {variable}, or pass {option}")
     return secret

@@ -1,1 +1,1 @@
-"""The live line on stderr, and signals."""
+"""The live line on stderr, signals, and Spark sessions."""

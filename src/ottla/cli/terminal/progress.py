@@ -1,7 +1,7 @@
-"""What a command shows on stderr while it works: one live line on a terminal, and texts that do not disturb it.
+"""A live line of progress on stderr, and messages that do not disturb it.
 
-Comes in: a function that tells how things stand. The live line is drawn by a thread of its own, so that it goes on
-while the command waits; `with` starts and joins it. A reader of stderr that has gone away never ends the work.
+A thread draws the line, so that it stays current while the command waits; the block starts and joins the thread. A
+reader of stderr that has gone never stops the command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class LiveLine:
-    """A line that is drawn again and again while the block runs, if stderr is a terminal."""
+    """A line that is redrawn while the block runs, if stderr is a terminal."""
 
     def __init__(self, status: Callable[[], str], *, is_shown: bool = True) -> None:
         self._status = status
@@ -47,7 +47,7 @@ class LiveLine:
             self._write(_CLEAR)
 
     def say(self, text: str) -> None:
-        """Prints a text on lines of its own."""
+        """Print a message on its own lines."""
         clear = _CLEAR if self._thread is not None else ""
         self._write(clear + printable(text, keep="\n") + "\n")
 
@@ -61,5 +61,5 @@ class LiveLine:
             try:
                 click.echo(text, nl=False, err=True)
             except OSError:
-                # What could not be written stays in the buffer, and would fail once more when the interpreter ends.
-                sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays until then
+                # The unwritten text stays in the buffer, and would fail again when the interpreter exits.
+                sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open until then

@@ -1,7 +1,7 @@
-"""Ctrl-C and its relatives for commands that have something to bring to an end first.
+"""Signals for commands that finish their work before they end: Ctrl-C, SIGTERM, SIGHUP.
 
-The first signal is only noted: the command looks at `asked` and ends in order. The second one raises KeyboardInterrupt
-wherever the command is, and gives the signals back to whoever had them, so that a third one ends it at once.
+The first signal is only noted: the command checks `asked` and ends cleanly. The second one raises KeyboardInterrupt
+wherever the command is, and restores the former handlers, so that a third one ends it at once.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopping:
-    """Catches the signals while the block runs; `notice` is written when the first one comes."""
+    """Catches signals while the block runs; writes `notice` at the first one."""
 
     def __init__(self, notice: str) -> None:
         self.asked = 0
-        """The number of the first signal, 0 while there was none."""
+        """The number of the first signal; 0 before it."""
         self._notice = notice
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it for a program that the signal has ended."""
+        """The exit code of a program that the signal ended, as a shell has it."""
         return 128 + self.asked
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._came) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class Stopping:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _came(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             self._restore()
             raise KeyboardInterrupt

@@ -14,16 +14,16 @@ _ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|([tnr0\\]))")
 _PLAIN = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
-def unescaped(given: str) -> bytes:
-    """With `\\t`, `\\n`, `\\r`, `\\0`, `\\\\` and `\\xNN` replaced."""
-    return _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]) if m[1] else _PLAIN[m[2]], os.fsencode(given))
+def unescaped(text: str) -> bytes:
+    """Return the bytes, with `\\t`, `\\n`, `\\r`, `\\0`, `\\\\` and `\\xNN` replaced."""
+    return _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]) if m[1] else _PLAIN[m[2]], os.fsencode(text))
 
 
-def literal(given: str) -> bytes:
-    """`base64:...` stands for those bytes; anything else, and what follows `text:`, for itself, with escapes."""
-    if given.startswith("base64:"):
+def literal(text: str) -> bytes:
+    """Return the bytes of `base64:...`; other text, and text after `text:`, stands for itself, with escapes."""
+    if text.startswith("base64:"):
         try:
-            return b64decode(given.removeprefix("base64:"), validate=True)
+            return b64decode(text.removeprefix("base64:"), validate=True)
         except NotBase64 as error:
-            raise ValueError(f"{given!r} is not base64 ({error}); write text:{given} for that very text") from error
-    return unescaped(given.removeprefix("text:"))
+            raise ValueError(f"{text!r} is not base64 ({error}); write text:{text} for the text itself") from error
+    return unescaped(text.removeprefix("text:"))

@@ -1,8 +1,8 @@
-"""Records as JSON, one object a line: what `ottla produce --format json` reads, and what `ottla spool export` and
-`ottla consume --json` write (the latter from whole columns, in `showing`).
+"""Records as JSON lines: the format of `ottla produce --format json`, `ottla spool export` and `ottla consume --json`.
 
-Pure. Text stands for its UTF-8 bytes, `{"base64": "..."}` for any others, null for nothing at all, so that every record
-has a form and comes back as it was. A line that is not such an object gets an `InputError` that names the field.
+Text stands for its UTF-8 bytes, `{"base64": "..."}` for any others, and null for null, so that every record survives a
+round trip. A line that is not such an object raises an InputError that names the field. Pure. `consume.formats` writes
+the same format from whole columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LAST_SECOND = 1 << 53
 
 
 class Base64(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes that are no text."""
+    """Bytes that are not UTF-8."""
 
     base64: bytes
 
@@ -29,7 +29,7 @@ Text = str | Base64 | None
 
 
 class JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A record. Only `value` must be there; a null value is a tombstone."""
+    """A record. Only `value` is required; a null value is a tombstone."""
 
     value: Text
     key: Text = None
@@ -40,7 +40,7 @@ class JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     topic: str | None = None
     offset: int | None = None
     timestamp_type: str | None = None
-    """What a log knows of a record that was read, like its offset; nothing that could be sent."""
+    """Of a record that was read, like its offset; ignored when records are sent."""
 
 
 _decoder = msgspec.json.Decoder(JsonRecord)
@@ -48,7 +48,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse(line: bytes) -> JsonRecord:
-    """One line."""
+    """Parse a line. Raises InputError if it is not a record."""
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -67,21 +67,21 @@ def _explained(error: Exception) -> str:
 
 
 def payload(text: Text) -> bytes | None:
-    """The bytes that it stands for."""
+    """Return the bytes that a text stands for."""
     if isinstance(text, str):
         return text.encode()
     return None if text is None else text.base64
 
 
 def headers(record: JsonRecord) -> list[tuple[str, bytes | None]]:
-    """As pairs."""
+    """Return the headers as pairs."""
     given = record.headers
     pairs = given.items() if isinstance(given, dict) else given or ()
     return [(name, payload(value)) for name, value in pairs]
 
 
 def milliseconds(record: JsonRecord) -> int | None:
-    """The timestamp as Kafka has it; None when the record has none."""
+    """Return the timestamp as Kafka has it, None if the record has none. Raises InputError if it is out of range."""
     when = record.timestamp
     if when is None:
         return None
@@ -103,7 +103,7 @@ def _seconds_of(text: str) -> float:
 
 
 def text_of(data: bytes | None) -> Text:
-    """How bytes are written: as text if they are UTF-8."""
+    """Return bytes as text if they are UTF-8, else as base64."""
     if data is None:
         return None
     try:
@@ -113,14 +113,14 @@ def text_of(data: bytes | None) -> Text:
 
 
 def line_of(row: dict[str, Any], *, topic: str, partition: int) -> bytes:
-    """A decoded record as a line; `timestamp` in the row is milliseconds, negative for none."""
-    listed = row["headers"]
-    when = row["timestamp"]
+    """Return a decoded record as a line; `timestamp` in the row is milliseconds, negative for none."""
+    pairs = row["headers"]
+    timestamp = row["timestamp"]
     record = JsonRecord(
         value=text_of(row["value"]),
         key=text_of(row["key"]),
-        headers=[(one["key"], text_of(one["value"])) for one in listed] if listed else None,
-        timestamp=when / 1000 if when >= 0 else None,
+        headers=[(pair["key"], text_of(pair["value"])) for pair in pairs] if pairs else None,
+        timestamp=timestamp / 1000 if timestamp >= 0 else None,
         partition=partition,
         topic=topic,
     )

@@ -1,14 +1,16 @@
-"""Where a read begins and ends, as people write it: `--from`, `--until`, `--partition`.
+"""Places in a topic on the command line: where `--from`, `--until` and `--to` start, end and move to.
 
-Text comes in, a value that says what is meant goes out; what is malformed is a ValueError that says what is accepted.
-Pure: it takes the present as an argument and asks no broker.
+A text becomes a value; a text that is not a place raises ValueError. Pure: it takes the present as an argument and asks
+no broker.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ottla.cli.values import times
@@ -19,32 +21,84 @@ if TYPE_CHECKING:
 _LAST_OFFSET = (1 << 63) - 1
 _LAST_PARTITION = (1 << 31) - 1
 _RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
+_SHIFT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _WORDS: dict[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 _MANY = 100_000
-"""More partitions than that are a slip of the hand, and no cluster has them."""
+"""More partitions than any cluster has: a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecords:
-    """So many offsets before the end of each partition."""
+    """The place `count` offsets before the end of each partition."""
 
     count: int
 
 
-Fixed: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | CommittedBy"
-"""What a reader understands, too."""
-Place: TypeAlias = "Fixed | LastRecords"
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The place `by` offsets after the present position; before it if negative."""
+
+    by: int
 
 
-def parse_place(text: str, *, now: datetime) -> Place:
-    """A place in each partition."""
+ReaderPlace: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | CommittedBy"
+"""A place that the library understands, too."""
+Place: TypeAlias = "ReaderPlace | LastRecords | Shift"
+
+
+class Kind(Enum):
+    """The kinds of places, with how they are written."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "an offset"
+    LAST = "-N (the last N of each partition)"
+    TIME = "a time (2026-01-31T12:00Z, -2h)"
+    GROUP = "group:NAME (what it has committed)"
+    SHIFT = "shift:+N (or -N)"
+
+
+def kind_of(place: Place) -> Kind:
+    """Return the kind of a place."""
+    match place:
+        case "earliest":
+            return Kind.EARLIEST
+        case "latest":
+            return Kind.LATEST
+        case int():
+            return Kind.OFFSET
+        case datetime():
+            return Kind.TIME
+        case LastRecords():
+            return Kind.LAST
+        case Shift():
+            return Kind.SHIFT
+    return Kind.GROUP
+
+
+def describe(kinds: Collection[Kind]) -> str:
+    """Return how places of these kinds are written, as part of a sentence."""
+    *others, last = (kind.value for kind in Kind if kind in kinds)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def parse_place(text: str, *, now: datetime, kinds: Collection[Kind] = frozenset(Kind)) -> Place:
+    """Return the place that the text names. Raises ValueError if it is not a place, or not one of these kinds."""
+    place = _parse(text, now, kinds)
+    if kind_of(place) not in kinds:
+        raise ValueError(f"{text!r} cannot be used here: use {describe(kinds)}")
+    return place
+
+
+def _parse(text: str, now: datetime, kinds: Collection[Kind]) -> Place:
     word = text.strip()
     if word in _WORDS:
         return _WORDS[word]
-    if re.fullmatch(r"-?[0-9]+", word, re.ASCII):
+    if _NUMBER.fullmatch(word):
         number = int(word)
         if abs(number) > _LAST_OFFSET:
-            raise ValueError(f"{text!r} is no offset: the last one is {_LAST_OFFSET}")
+            raise ValueError(f"{text!r} is not an offset: the largest is {_LAST_OFFSET}")
         return LastRecords(-number) if word.startswith("-") else number
     if word.startswith("group:"):
         name = word.removeprefix("group:")
@@ -53,26 +107,29 @@ def parse_place(text: str, *, now: datetime) -> Place:
         from ottla.fetch.bounds import CommittedBy
 
         return CommittedBy(name)
-    return _time(text, now)
-
-
-def _time(text: str, now: datetime) -> datetime:
+    if word.startswith("shift:"):
+        if not _SHIFT.fullmatch(distance := word.removeprefix("shift:")):
+            raise ValueError(f"{text!r} is not a shift, for example shift:-1000 or shift:+50")
+        return Shift(int(distance))
     try:
         return times.parse_time(text, now=now)
     except ValueError as error:
-        raise ValueError(
-            f"{text!r} is no place in a topic: earliest, latest, an offset, -N for the last N of each partition,"
-            f" group:NAME, or a time ({times.ACCEPTED})"
-        ) from error
+        if Kind.TIME in kinds and _looks_like_a_time(word):
+            raise
+        raise ValueError(f"{text!r} is not a place in a topic: use {describe(kinds)}") from error
+
+
+def _looks_like_a_time(word: str) -> bool:
+    return word[:5].rstrip("-").isdecimal() and "-" in word
 
 
 def parse_partitions(text: str) -> list[int]:
-    """`0,3-5` as a list without repeats."""
-    found: set[int] = set()
+    """Return the partitions in `0,3-5`, sorted, each once. Raises ValueError if the text is something else."""
+    partitions: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last or last > _LAST_PARTITION or last - first > _MANY:
-            raise ValueError(f"{text!r} are no partitions: write numbers and ranges, for example 0,3-5")
-        found.update(range(first, last + 1))
-    return sorted(found)
+            raise ValueError(f"{text!r} are not partitions: write numbers and ranges, for example 0,3-5")
+        partitions.update(range(first, last + 1))
+    return sorted(partitions)

@@ -1,7 +1,7 @@
-"""Points in time as people write them on a command line: ISO 8601 with a zone, or a distance from now.
+"""Points in time on the command line: ISO 8601 with a zone, or a distance from now.
 
-Text and the present come in, an aware datetime in UTC goes out; what is not accepted is a ValueError that says what is.
-Pure: it does not look at the clock.
+A text and the present become an aware datetime in UTC. A text that is not a time raises ValueError. Pure: it does not
+read the clock.
 """
 
 from __future__ import annotations
@@ -9,35 +9,56 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from ottla.cli.values.units import parse_duration
+from ottla.cli.values.quantities import parse_duration
 
 ACCEPTED = (
-    "accepted are ISO 8601 with a zone (2025-03-01T12:00:00Z, 2025-03-01T13:00+01:00), a time ago (-90s, -2h, '2h ago',"
-    " 1d12h ago), seconds since 1970 with an @ (@1740830400), and 'now'"
+    "use ISO 8601 with a zone (2025-03-01T12:00:00Z, 2025-03-01T13:00+01:00), a time ago (-2h, '2h ago', '1d12h ago'),"
+    " seconds since 1970 with an @ (@1740830400), or now"
 )
 _AGO = re.compile(r"-\s*(?P<minus>[0-9].*)|(?P<ago>[0-9].*?)\s+ago", re.IGNORECASE)
 _SINCE_1970 = re.compile(r"@[0-9]{1,12}(\.[0-9]{1,9})?")
+_NO_TIMESTAMP = -1
+"""Kafka's timestamp of a record that has none."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
-    """The moment that `text` means if it is `now`, in UTC. ValueError says what is wrong and what is accepted."""
+    """Return the moment that `text` means at the time `now`, in UTC. Raises ValueError if it is not a time."""
     try:
-        found = _read(text.strip(), now)
+        moment = _read(text.strip(), now)
     except (ValueError, OverflowError) as exc:
-        raise ValueError(f"{text!r} is no time that can be understood; {ACCEPTED}") from exc
-    if found.tzinfo is None:
-        raise ValueError(f"the time {text!r} has no zone: write {found.isoformat()}Z if it is UTC; {ACCEPTED}")
-    if found < _EPOCH:
-        raise ValueError(f"the time {text!r} is before 1970, where no record can be; {ACCEPTED}")
-    return found.astimezone(UTC)
+        raise ValueError(f"{text!r} is not a time: {ACCEPTED}") from exc
+    if moment.tzinfo is None:
+        raise ValueError(f"the time {text!r} has no zone: write {moment.isoformat()}Z if it is UTC; or {ACCEPTED}")
+    if moment < _EPOCH:
+        raise ValueError(f"the time {text!r} is before 1970, before any record; {ACCEPTED}")
+    return moment.astimezone(UTC)
+
+
+def is_relative(text: str) -> bool:
+    """Return whether a time depends on the present."""
+    return text.strip().lower() == "now" or _AGO.fullmatch(text.strip()) is not None
 
 
 def _read(text: str, now: datetime) -> datetime:
     if text.lower() == "now":
         return now
     if match := _AGO.fullmatch(text):
-        return now - timedelta(seconds=parse_duration(match["minus"] or match["ago"]))
+        distance = match["minus"] or match["ago"]
+        if distance.strip().isdecimal():
+            raise ValueError("a distance without a unit")  # "-10" means the last ten records elsewhere
+        return now - timedelta(seconds=parse_duration(distance))
     if _SINCE_1970.fullmatch(text):
         return _EPOCH + timedelta(seconds=float(text[1:]))
     return datetime.fromisoformat(text)
+
+
+def show_timestamp(milliseconds: int | None) -> str | None:
+    """Return a Kafka timestamp as ISO 8601; None for none, seconds since 1970 where ISO 8601 has no form for it."""
+    if milliseconds is None or milliseconds == _NO_TIMESTAMP:
+        return None
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return f"{'-' if milliseconds < 0 else ''}{abs(milliseconds) // 1000}.{abs(milliseconds) % 1000:03}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,4 @@
-"""Units as people name them on a command line: `clicks/0/1000-2000`, topic, partition and offsets `[start, stop)`.
-
-Text comes in and a range goes out, or the other way round; what is malformed is a ValueError that says what is
-accepted. Pure.
-"""
+"""Names of units on the command line: `clicks/0/1000-2000`, topic, partition and offsets `[start, stop)`. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +12,15 @@ _ID = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,10})/(?P<start>[0-9]{1
 
 
 def unit_id(unit: OffsetRange) -> str:
-    """The name of a unit."""
+    """Return the name of a unit."""
     return f"{unit.topic}/{unit.partition}/{unit.start}-{unit.stop}"
 
 
 def parse_unit_id(text: str) -> OffsetRange:
-    """The unit that a name means."""
+    """Return the unit with this name. Raises ValueError if the text is not the name of a unit."""
     from ottla.model import OffsetRange
 
     match = _ID.fullmatch(text.strip())
     if match is None or int(match["stop"]) < int(match["start"]):
-        raise ValueError(f"{text!r} names no unit: write TOPIC/PARTITION/START-STOP, for example clicks/0/1000-2000")
+        raise ValueError(f"{text!r} is not a unit: write TOPIC/PARTITION/START-STOP, for example clicks/0/1000-2000")
     return OffsetRange(match["topic"], int(match["partition"]), int(match["start"]), int(match["stop"]))

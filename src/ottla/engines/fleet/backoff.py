@@ -1,7 +1,7 @@
-"""How long a node pauses after units that failed one after the other: what their handler needs may come back.
+"""`Backoff`: how long a node pauses after several units have failed in a row.
 
-Without it, a database that is away for a minute would bring a whole backlog to the error list; with it, some units of
-each node. Times come in and go out; nothing waits here.
+Without it, a database outage of one minute would move a whole backlog to the error list; with it, only a few units per
+node. Times come in and go out; nothing waits here.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 
 _FIRST_SECONDS = 0.1
+"""The pause after the first failure."""
 _LONGEST_SECONDS = 10.0
 
 
 class Backoff:
-    """Grows with every failure and ends with the first success. Threads share it."""
+    """Doubles with every failure and ends with the first success. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -21,18 +22,19 @@ class Backoff:
         self._until = 0.0
 
     def failed(self, now: float) -> None:
-        """A unit has failed."""
+        """Record that a unit has failed."""
         with self._lock:
+            # The exponent is bounded: a float overflows after 1,024 failures.
             seconds = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(self._in_a_row, 30))
             self._in_a_row += 1
             self._until = now + seconds
 
     def went_well(self) -> None:
-        """A unit is done."""
+        """Record that a unit is done."""
         with self._lock:
             self._in_a_row = 0
             self._until = 0.0
 
     def seconds(self, now: float) -> float:
-        """How long to wait from now on."""
+        """Return how long to wait before taking the next unit."""
         return max(0.0, self._until - now)

@@ -1,7 +1,7 @@
-"""What topics were like when they were new to a group: their id, and how many partitions they had.
+"""What topics were like when they were new to a group: their id, and their number of partitions.
 
-Kept as notes in the store. A topic that was taken from the group and comes back may be another one by then, and a
-partition that had no leader at first is not one that was added later.
+Kept as notes in the store. They answer two questions. Is a topic that was removed and added again still the same one?
+And was a partition added later, or did it only have no leader at first?
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from ottla.model import TopicPartition
 _PREFIX = "topic/"
 
 
-class _Noted(NamedTuple):
+class _TopicNote(NamedTuple):
     id: str
     partitions: int
-    """0 where nobody has counted them in time."""
+    """0 if the partitions were not counted before the first of them was planned."""
 
 
 class FirstSeen:
-    """The notes of one group, read once in a term of planning."""
+    """The notes of one group, read once per planning term."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._noted: dict[str, _Noted] | None = None
+        self._cached: dict[str, _TopicNote] | None = None
 
     def forget(self) -> None:
-        """Another node may have written since."""
-        self._noted = None
+        """Drop the cached notes: another node may have written since."""
+        self._cached = None
 
     def note(self, topic: str, identity: str, partitions: int, seen: Snapshot) -> None:
-        """The topic is as it is now, if that is not known already."""
-        noted = self._known().get(topic)
-        if noted is not None and noted.id == identity:
+        """Record the topic as it is now, unless this id is recorded already."""
+        known = self._notes().get(topic)
+        if known is not None and known.id == identity:
             return
-        found = _Noted(identity, 0 if _has_lanes(topic, seen) else partitions)
-        self._store.note(f"{_PREFIX}{topic}", f"{found.id} {found.partitions}".encode())
-        self._known()[topic] = found
+        note = _TopicNote(identity, 0 if _has_positions(topic, seen) else partitions)
+        self._store.note(f"{_PREFIX}{topic}", f"{note.id} {note.partitions}".encode())
+        self._notes()[topic] = note
 
     def id_before(self, topic: str, seen: Snapshot) -> str:
-        """The id of the topic whose positions the group has; empty where it has none."""
-        noted = self._known().get(topic)
-        return noted.id if noted is not None and _has_lanes(topic, seen) else ""
+        """Return the id of the topic that the group's positions belong to; empty if it has no positions."""
+        note = self._notes().get(topic)
+        return note.id if note is not None and _has_positions(topic, seen) else ""
 
-    def had(self, at: TopicPartition) -> bool:
-        """Whether the topic had the partition then."""
-        noted = self._known().get(at.topic)
-        return noted is not None and at.partition < noted.partitions
+    def had(self, partition: TopicPartition) -> bool:
+        """Whether the topic had this partition when it was new to the group."""
+        note = self._notes().get(partition.topic)
+        return note is not None and partition.partition < note.partitions
 
-    def _known(self) -> dict[str, _Noted]:
-        if self._noted is None:
+    def _notes(self) -> dict[str, _TopicNote]:
+        if self._cached is None:
             notes = self._store.notes(_PREFIX)
-            self._noted = {key.removeprefix(_PREFIX): _parse(text) for key, text in notes.items()}
-        return self._noted
+            self._cached = {key.removeprefix(_PREFIX): _parse(text) for key, text in notes.items()}
+        return self._cached
 
 
-def _has_lanes(topic: str, seen: Snapshot) -> bool:
-    return any(lane.at.topic == topic for lane in seen.lanes)
+def _has_positions(topic: str, seen: Snapshot) -> bool:
+    return any(state.at.topic == topic for state in seen.lanes)
 
 
-def _parse(text: bytes) -> _Noted:
+def _parse(text: bytes) -> _TopicNote:
     identity, _, partitions = text.decode().rpartition(" ")
-    return _Noted(identity, int(partitions))
+    return _TopicNote(identity, int(partitions))

@@ -1,7 +1,8 @@
-"""`Fleet`: a node of a group whose nodes share the work on topics, unit by unit.
+"""`Fleet`: one node of a group whose nodes share the work on topics, unit by unit.
 
-Topics and a store come in, units go out to whoever iterates; what is done is done once, what a crash interrupts is
-done again by any other node. Planning, leases and watching happen on threads of their own.
+Topics and a store come in; units go out to the program's threads. A unit that is done is not handed out again; one that
+a crash interrupts is done again by another node. Planning, leases and watching run on their own threads. This module
+only connects the parts: `held_units`, `planner`, `steward` and `lookahead` do the work.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
-from ottla.engines.fleet.ahead import Ahead, Claimed, Slot
 from ottla.engines.fleet.backoff import Backoff
 from ottla.engines.fleet.goal import Goal
-from ottla.engines.fleet.handling import ended, handle
 from ottla.engines.fleet.held_units import Ending, Held, HeldUnits, failure
+from ottla.engines.fleet.lookahead import Claimed, Lookahead, Slot
 from ottla.engines.fleet.planner import Planner, Policy, Start
 from ottla.engines.fleet.planning import Units
-from ottla.engines.fleet.record_sharing import Anew, RecordSharing, log_failure
+from ottla.engines.fleet.record_sharing import RecordSharing, Reiterable
 from ottla.engines.fleet.steward import Steward
 from ottla.engines.fleet.stop_flag import StopFlag
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.tally import Tally
 from ottla.engines.fleet.unit import Unit, reason_of, trace_of
+from ottla.engines.fleet.unit_endings import ended, handle, log_failure
 from ottla.engines.fleet.units import Charter, Snapshot
 from ottla.errors import (
+    Advice,
     BrokerError,
     ConfigError,
     ErrorCode,
@@ -57,14 +59,14 @@ _UNITS = Units()
 _CHARTER = Charter()
 _FETCHING = Fetching()
 _NEWEST = 100
-"""Events that are kept in memory."""
+"""Number of events kept in memory."""
 _SHORTEST_NAP, _LONGEST_NAP = 0.01, 0.25
-"""Seconds between two looks for units when there are none."""
+"""Seconds between two requests for units while there are none."""
 _CLOSE_SECONDS = 10.0
 
 
 class Fleet:
-    """One node of a group. Threads may share it; `with` closes it, which gives back what is not done."""
+    """One node of a group. Threads may share it. Leaving a `with` block closes it and gives unfinished units back."""
 
     def __init__(
         self,
@@ -87,11 +89,12 @@ class Fleet:
         retry: Retry | None = None,
         events: Sinks = (),
     ) -> None:
-        """Constructing it connects nothing.
+        """Create a node. Nothing connects before the first use.
 
-        `topics` join those that the group has. `start` is where a topic begins that is new to the group; `on_lost` what
-        happens to a position that its log does not have; `commit_group` a consumer group in Kafka that is told how far
-        the work is done; `most_seconds` how long a unit may take.
+        `topics` are added to those of the group. `start` is where a topic starts that is new to the group. `on_lost`
+        says what happens to a position that its log no longer has. `commit_group` is a consumer group in Kafka to which
+        the positions are committed. `most_seconds` limits how long a unit may take. Raises `ConfigError` or
+        `InputError` for invalid settings.
         """
         check_kind("units", units, Units)
         check_kind("charter", charter, Charter)
@@ -99,7 +102,7 @@ class Fleet:
         if start not in ("earliest", "latest"):
             bounds.check(start, "start")
         if most_seconds is not None and most_seconds <= 0:
-            raise ConfigError(f"most_seconds must be above 0, got {most_seconds}")
+            raise ConfigError(f"most_seconds must be greater than 0, got {most_seconds}")
         self.group = group
         self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self._store = open_store(store, group) if isinstance(store, str) else store
@@ -125,23 +128,23 @@ class Fleet:
         )
         self.host = socket.gethostname()
         self.node = f"{self.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        """The name of this node, which no other has."""
+        """The unique name of this node."""
         self.newest: deque[Event] = deque(maxlen=_NEWEST)
-        """The last events of this node."""
-        self._holdings = HeldUnits(
+        """The latest events of this node."""
+        self._held_units = HeldUnits(
             self._store, self.node, host=self.host, most_seconds=most_seconds, went_back=self._went_back
         )
-        self._planner = Planner(self._context.cluster, self._store, self._policy, self._tell)
-        self._ahead = Ahead(self._take, self._reader.prefetch, self._return)
+        self._planner = Planner(self._context.cluster, self._store, self._policy, self._emit)
+        self._lookahead = Lookahead(self._take, self._reader.prefetch, self._return)
         self._steward: Steward | None = None
         self._tally = Tally()
-        self._pause = Backoff()
+        self._backoff = Backoff()
         self._taking = threading.RLock()
         self._starting = threading.RLock()
         self._stopped = StopFlag()
         self._closed = False
         self._pid = os.getpid()
-        self._singly = RecordSharing(Anew(lambda: self._looks(until_end=False)), self._stopped.is_set)
+        self._sharing = RecordSharing(Reiterable(lambda: self._poll(until_end=False)), self._stopped.is_set)
 
     def __enter__(self) -> Self:
         return self
@@ -157,44 +160,47 @@ class Fleet:
     # Working
 
     def start(self) -> None:
-        """Joins the group: from now on this node plans if no other does, and watches the others.
+        """Join the group: from now on this node watches the others, and plans if no other node does.
 
-        Everything that takes units does this by itself.
+        All methods that take units call it. Raises `FleetConflict` if the group has another charter, `FleetError` if
+        this node is closed, and `StoreUnavailable` if the store does not answer.
         """
         with self._starting:
             self._check_usable()
             if self._steward is not None:
-                self._steward.start()  # whoever did so before may have been interrupted
+                self._steward.start()  # an earlier call may have been interrupted
                 return
-            self._found()
+            self._join_group()
             if self._topics:
                 self._store.add_topics(dict.fromkeys(self._topics, ""))
             self._steward = Steward(
                 self._store,
-                self._holdings,
+                self._held_units,
                 self._planner,
                 self._charter,
                 node=self.node,
                 report=self._report,
-                tell=self._tell,
+                tell=self._emit,
             )
             self._steward.start()
 
     def units(self, *, until_end: bool = False) -> Iterator[Unit]:
-        """Units, as there are any, until `stop`; several threads may iterate at once.
+        """Yield units until `stop`, waiting while there are none. Several threads may iterate at once.
 
-        With `until_end`, until everything is done that was in the topics when this was called. A unit that is on the
-        error list does not hold that up.
+        With `until_end`, ends when everything is done that was in the topics at the time of the call; units on the
+        error list do not block that. Raises what `start` raises, and with `until_end` `FleetError` if a partition has
+        not been planned for long.
         """
         self.start()
-        for unit in self._looks(until_end):
+        for unit in self._poll(until_end):
             if unit is not None:
                 yield unit
 
     def records(self, *, until_end: bool = False) -> Iterator[Record]:
-        """Records one by one. Their unit is done when the one after its last is asked for.
+        """Yield records one by one. A unit is done when the program asks for the record after its last one.
 
-        A unit that cannot be read, or is lost on the way, is left to another attempt: some of its records come again.
+        A unit that cannot be read, or is lost on the way, is left to another attempt, which yields some of its records
+        again. Raises what `units` raises.
         """
         for unit in self.units(until_end=until_end):
             try:
@@ -204,70 +210,72 @@ class Fleet:
                 log_failure(unit, error)
 
     def record(self) -> Record | None:
-        """The next record, for threads that share the work record by record; None after `stop`.
+        """Return the next record, for threads that share the work record by record; None after `stop`.
 
-        Whoever asks has handled the record before: a unit is done when all who got one of its records have asked again.
+        A thread that calls it has handled its previous record. A unit is done when all threads that got one of its
+        records have called again. Raises what `start` raises.
         """
         self._check_process()
         if not self._stopped.is_set():
             self.start()
         try:
-            return self._singly.next()
-        except BaseException:  # the record may be this thread's by now, and nobody has it
-            self._singly.put_back()
+            return self._sharing.next()
+        except BaseException:  # the record may be booked to this thread already, which will not receive it
+            self._sharing.put_back()
             raise
 
     def run(self, handler: Callable[[Unit], object], *, threads: int = 1, until_end: bool = False) -> None:
-        """Calls `handler` with unit after unit, in so many threads, until `stop` (or the end).
+        """Call `handler` with one unit after the other, in `threads` threads, until `stop` (or the end).
 
-        A unit is done when the handler returns. If it raises, `SystemExit` and the like too, the unit is tried again,
-        and the work goes on. `InputError` if the handler cannot be called, or would only make a coroutine.
+        A unit is done when the handler returns. If the handler raises anything, even `SystemExit`, the unit is retried
+        and the node continues. Raises `InputError` if the handler cannot be called with one argument or is a coroutine
+        or generator function, and what `units` raises.
         """
         check_callable("the handler", handler, arguments=1)
         if threads < 1:
             raise InputError(f"threads must be at least 1, got {threads}")
         self.start()
         failures: list[BaseException] = []
-        crew = [
+        workers = [
             threading.Thread(
                 target=self._work, args=(handler, until_end, failures), name=f"ottla-fleet-work-{number}", daemon=True
             )
             for number in range(threads)
         ]
-        for thread in crew:
+        for thread in workers:
             thread.start()
         try:
-            for thread in crew:
+            for thread in workers:
                 while thread.is_alive():
                     thread.join(0.2)
         except BaseException:
             self.stop()
             deadline = time.monotonic() + _CLOSE_SECONDS
-            for thread in crew:
+            for thread in workers:
                 thread.join(max(0.0, deadline - time.monotonic()))
             raise
         if failures:
             raise failures[0]
 
     def stop(self) -> None:
-        """No further units; those in hand can be finished. Any thread may call it, and a signal handler as well."""
-        self._holdings.hurry()
+        """Take no further units; those in progress can be finished. Any thread or signal handler may call it."""
+        self._held_units.hurry()
         self._stopped.set()
-        self._ahead.hurry()
+        self._lookahead.hurry()
 
     def close(self) -> None:
-        """Leaves the group: units that are in hand go back to it."""
+        """Leave the group and give back the units in progress. In a forked child, this does nothing."""
         if os.getpid() != self._pid:
             return
         self.stop()
         with self._starting:
             self._closed = True
         try:
-            with self._taking:  # whoever was about to take one has it by now, or will not
-                self._holdings.give_up()
+            with self._taking:  # a thread that was about to take a unit has it now, or will not get one
+                self._held_units.give_up()
                 self._give_back_astray()
         finally:
-            self._ahead.join(Deadline.after(_CLOSE_SECONDS))
+            self._lookahead.join(Deadline.after(_CLOSE_SECONDS))
             if self._steward is not None:
                 self._steward.stop()
                 self._steward = None
@@ -276,39 +284,43 @@ class Fleet:
             self._store.close()
 
     def _give_back_astray(self) -> None:
+        """Give back units that an interrupt left with no owner."""
         try:
-            self._holdings.give_back_astray(self._store.pulse().out, at_once=True)
+            self._held_units.give_back_astray(self._store.pulse().out, at_once=True)
         except OttlaError as error:
-            _log.debug("whether units went astray is not known: %s", error)
+            _log.debug("could not look for units that went astray: %s", error)
 
     # The group
 
     def look(self) -> Snapshot:
-        """How the whole group stands."""
+        """Return the state of the whole group. Raises `StoreUnavailable` if the store does not answer."""
         self._check_process()
         return self._store.look()
 
     def add_topics(self, *topics: str) -> None:
-        """The group works on these, too, from now on, on all nodes."""
+        """Add topics to the group, for all nodes.
+
+        Raises `BrokerError` if a topic does not exist, and `FleetConflict` if the group has another charter.
+        """
         self._check_usable()
         for name in topics:
             self._context.cluster.topic(name)
-        self._found()
+        self._join_group()
         self._store.add_topics(dict.fromkeys(topics, ""))
 
     def remove_topics(self, *topics: str) -> None:
-        """Nothing more of these is planned, by no node; what waits already is worked on, and its place is kept."""
+        """Stop planning topics, on all nodes. Units that wait are still worked on, and the positions are kept."""
         self._check_process()
         self._store.remove_topics(topics)
 
     # Parts
 
-    def _looks(self, until_end: bool) -> Iterator[Unit | None]:
-        """Units; None each time that there is nothing to take."""
+    def _poll(self, until_end: bool) -> Iterator[Unit | None]:
+        """Yield units, and None each time there is nothing to take."""
         goal = self._goal() if until_end else None
         nap = _SHORTEST_NAP
-        slot = self._ahead.slot()
-        while not self._stopped.wait(self._pause.seconds(time.monotonic())):
+        slot = self._lookahead.slot()
+        while not self._stopped.wait(self._backoff.seconds(time.monotonic())):
             unit = self._next(slot)
             if unit is not None:
                 nap = _SHORTEST_NAP
@@ -321,6 +333,7 @@ class Fleet:
             nap = min(_LONGEST_NAP, nap * 2)
 
     def _next(self, slot: Slot) -> Unit | None:
+        """Return the unit that was taken ahead, or take one; None if there is none."""
         self._check_process()
         claimed = slot.claim()
         if claimed is None:
@@ -331,8 +344,9 @@ class Fleet:
         return Unit(claimed.held, self._reader, self._ended, prefetch=claimed.prefetch, near_end=slot.opener())
 
     def _work(self, handler: Callable[[Unit], object], until_end: bool, failures: list[BaseException]) -> None:
+        """The loop of a worker thread of `run`."""
         try:
-            for unit in self._looks(until_end):
+            for unit in self._poll(until_end):
                 if unit is not None:
                     handle(handler, unit)
         except BaseException as error:
@@ -340,89 +354,97 @@ class Fleet:
             self.stop()
 
     def _take(self) -> Held | None:
+        """Take one unit; None if there is none, the node stops, or the store does not answer."""
         self._check_process()
         with self._taking:
             if self._stopped.is_set():
                 return None
             try:
-                taken = self._holdings.take(1)
+                taken = self._held_units.take(1)
             except StoreUnavailable:
-                return None  # the steward tells
+                return None  # the steward reports it
         return taken[0] if taken else None
 
     def _return(self, held: Held) -> Ending:
-        return self._holdings.finish(held, held.grant.range.start)
+        """Give back a unit that was taken ahead and not claimed."""
+        return self._held_units.finish(held, held.grant.range.start)
 
     def _ended(self, unit: Unit, held: Held, reached: int, error: BaseException | None) -> Ending:
+        """Report the end of a unit to the store, count it, and emit its event. Every unit calls this once."""
         if error is None:
-            ending = self._holdings.finish(held, reached)
+            ending = self._held_units.finish(held, reached)
         elif isinstance(error, LeaseLost):
-            self._holdings.forget(held)
+            self._held_units.forget(held)
             ending = Ending.LOST
         else:
-            told = failure(held.grant, reason_of(error), host=self.host, traceback=trace_of(error))
-            ending = self._holdings.fail(held, told)
+            entry = failure(held.grant, reason_of(error), host=self.host, traceback=trace_of(error))
+            ending = self._held_units.fail(held, entry)
         self._tally.count(unit, ending)
         if ending is Ending.FAILED:
-            self._pause.failed(time.monotonic())
+            self._backoff.failed(time.monotonic())
         elif ending is Ending.DONE:
-            self._pause.went_well()
-        self._tell(ended(unit, ending, error, host=self.host, broker_id=self._leader(unit.range)))
+            self._backoff.went_well()
+        self._emit(ended(unit, ending, error, host=self.host, broker_id=self._leader(unit.range)))
         return ending
 
-    def _leader(self, one: OffsetRange) -> int:
-        topic = self._context.cluster.known.topics.get(one.topic)
-        partition = None if topic is None else topic.partition(one.partition)
+    def _leader(self, unit: OffsetRange) -> int:
+        """Return the leader as far as it is known without a request; -1 if it is not."""
+        topic = self._context.cluster.known.topics.get(unit.topic)
+        partition = None if topic is None else topic.partition(unit.partition)
         return -1 if partition is None else partition.leader
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self.newest.append(event)
         self._context.events.emit(event)
 
     def _went_back(self, reason: str) -> None:
-        self._tell(StoreWentBack(self.group, store=self._store.address, reason=reason))
+        self._emit(StoreWentBack(self.group, store=self._store.address, reason=reason))
 
     def _report(self) -> dict[str, Any]:
+        """What this node publishes about itself, for `ottla work status`."""
         steward = self._steward
         return {
             "host": self.host,
             "pid": self._pid,
             "planner": steward is not None and steward.is_planner,
-            "holds": len(self._holdings),
+            "holds": len(self._held_units),
             "halted": dict(self._planner.halted) if steward is not None and steward.is_planner else {},
             **self._tally.report(),
         }
 
     def _goal(self) -> Goal:
-        seen = self._store.look()
-        planned = {lane.at.topic for lane in seen.lanes}
+        """The ends of all logs now. Skips topics that were deleted, but not a name that was never planned."""
+        snapshot = self._store.look()
+        planned = {state.at.topic for state in snapshot.lanes}
         ends: dict[TopicPartition, int] = {}
-        for topic in sorted({*seen.topics, *self._topics}):
+        for topic in sorted({*snapshot.topics, *self._topics}):
             try:
                 ends |= self._reader.offsets(topic, "latest")
             except BrokerError as error:
                 is_misspelled = topic in self._topics and topic not in planned
                 if error.code is not ErrorCode.unknown_topic_or_partition or is_misspelled:
                     raise
-                _log.warning("topic %s of group %s is gone; the others are worked on", topic, self.group)
+                _log.warning("topic %s of group %s no longer exists and is skipped", topic, self.group)
         return Goal(self._store, self.group, ends, ordered=self._charter.ordered)
 
-    def _found(self) -> None:
+    def _join_group(self) -> None:
+        """Create the group if it is new. Raises `FleetConflict` if it has another charter than this node."""
         charter = self._store.found(self._charter)
         if charter != self._charter:
             raise FleetConflict(_contradiction(self.group, charter, self._charter))
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise UsedAfterFork("a fleet that was made before fork() is used in the child: make one there")
+            raise UsedAfterFork("this Fleet was created before fork(): create a new one in the child process")
 
     def _check_usable(self) -> None:
         self._check_process()
         if self._closed:
-            raise FleetError(f"node {self.node} of group {self.group} was closed: make another one")
+            raise FleetError(f"node {self.node} of group {self.group} is closed: create a new Fleet")
 
 
-def _contradiction(group: str, there: Charter, wanted: Charter) -> str:
-    names = [name for name in Charter.__slots__ if getattr(there, name) != getattr(wanted, name)]
-    said = ", ".join(f"{name}={getattr(there, name)!r} and not {getattr(wanted, name)!r}" for name in names)
-    return f"group {group} was begun with {said}: use its settings, or `ottla work reset --settings` while no node runs"
+def _contradiction(group: str, stored: Charter, own: Charter) -> str:
+    """Name the settings in which two charters differ."""
+    names = [name for name in Charter.__slots__ if getattr(stored, name) != getattr(own, name)]
+    settings = ", ".join(f"{name}={getattr(stored, name)!r} and not {getattr(own, name)!r}" for name in names)
+    return f"group {group} was begun with {settings}: {Advice.GROUP_SETTINGS}"

@@ -1,6 +1,6 @@
-"""Working until the end: whether everything is done that was in the topics when somebody began.
+"""`Goal`: whether everything is done that was in the topics when the work began.
 
-A store and the ends of logs come in, yes or no goes out. Nobody is asked to plan or work for it: other nodes may.
+A store and the ends of logs come in, yes or no goes out. It only looks: any node may do the planning and the work.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ottla.errors import FleetError, StoreUnavailable
 from ottla.model import TopicPartition
 
 _HALTED_SECONDS = 30.0
-"""How long a partition that is not planned is waited for: a leader may come back."""
+"""How long to wait for a partition that is not planned: its leader may come back."""
 
 
 class Goal:
-    """Offsets up to which a group shall have worked."""
+    """Offsets that a group shall reach."""
 
     def __init__(self, store: Store, group: str, ends: Mapping[TopicPartition, int], *, ordered: bool) -> None:
         self._store = store
@@ -28,34 +28,40 @@ class Goal:
         self._halts: LeaseWatch[str, str] = LeaseWatch(_HALTED_SECONDS)
 
     def is_reached(self, now: float) -> bool:
-        """Whether nothing is left to do. Raises when somebody has said for long why a rest is not planned."""
+        """Whether nothing is left to do. Raises `FleetError` if a partition that is left has been halted for long."""
         try:
-            seen = self._store.look()
-            left = self._left(seen)
-            if not left and _state(seen) != _state(self._store.look()):
-                return False  # units moved while they were looked at one by one
+            snapshot = self._store.look()
+            left = self._left(snapshot)
+            if not left and _progress(snapshot) != _progress(self._store.look()):
+                return False  # units moved between the requests
         except StoreUnavailable:
             return False
-        for what, why in self._halts.still(seen.halted, now).items():
-            if any(what in (at.topic, label(at)) for at in left):
-                raise FleetError(f"group {self._group} does not plan {what}: {why}")
+        for name, reason in self._halts.still(snapshot.halted, now).items():
+            if any(name in (partition.topic, label(partition)) for partition in left):
+                raise FleetError(f"group {self._group} does not plan {name}: {reason}")
         return not left
 
-    def _left(self, seen: Snapshot) -> list[TopicPartition]:
-        lanes = {lane.at: lane for lane in seen.lanes}
-        return [at for at, end in self._ends.items() if at not in lanes or not self._is_past(lanes[at], end, seen)]
+    def _left(self, snapshot: Snapshot) -> list[TopicPartition]:
+        states = {state.at: state for state in snapshot.lanes}
+        return [
+            partition
+            for partition, end in self._ends.items()
+            if partition not in states or not self._is_past(states[partition], end, snapshot)
+        ]
 
-    def _is_past(self, lane: PartitionState, end: int, seen: Snapshot) -> bool:
-        """Whether nothing before `end` is to be done, or will be without somebody who looks at the error list."""
-        if lane.done >= end:
+    def _is_past(self, state: PartitionState, end: int, snapshot: Snapshot) -> bool:
+        """Whether every unit before `end` is done, or waits for an operator to look at the error list."""
+        if state.done >= end:
             return True
-        if not lane.failed or any(out.range.topic_partition == lane.at and out.range.start < end for out in seen.out):
+        if not state.failed:
+            return False
+        if any(unit.range.topic_partition == state.at and unit.range.start < end for unit in snapshot.out):
             return False
         if self._ordered:
-            return True  # the failed one holds up all that follow
-        waiting = self._store.waiting(lane.at, 1)
-        return lane.planned >= end and (not waiting or waiting[0].start >= end)
+            return True  # the failed unit blocks all that follow
+        waiting = self._store.waiting(state.at, 1)
+        return state.planned >= end and (not waiting or waiting[0].start >= end)
 
 
-def _state(seen: Snapshot) -> tuple[object, ...]:
-    return seen.lanes, tuple(out.range for out in seen.out)
+def _progress(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.lanes, tuple(unit.range for unit in snapshot.out)

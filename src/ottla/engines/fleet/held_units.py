@@ -1,7 +1,7 @@
-"""The units that a node holds: taking them, keeping their leases alive, and telling the store what became of them.
+"""The units that a node holds: takes them, keeps their leases alive, and reports to the store how they ended.
 
-A store and the node's name come in. Every word is said until the store has heard it or the node is closed; a word that
-the store refuses because the unit was given to somebody else is an `Ending`, not an error.
+A store and the node's name come in. A report is repeated until the store has received it or the node is closed. If the
+store refuses it, because the unit was given to another node, that is an `Ending` and not an error.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from ottla.model import OffsetRange
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_AGAIN_SECONDS = 0.25
-"""Between two tries to tell a store that does not answer."""
+_RETRY_SECONDS = 0.25
+"""Time between two attempts to reach a store that does not answer."""
 _HURRIED_SECONDS = 10.0
-"""How long a store is told again once the node is to stop."""
+"""How long reports are repeated once the node was asked to stop."""
 
 
 class Ending(Enum):
-    """What became of a unit."""
+    """How a unit ended."""
 
     DONE = "done"
     PART = "part"
-    """Done up to somewhere; the rest waits again."""
+    """Done up to an offset; the rest waits again."""
     GIVEN_BACK = "given back"
     FAILED = "failed"
     LOST = "lost"
-    """The lease was gone: somebody else has the unit, and what was said of it does not count."""
+    """The lease was lost: another node has the unit, and the report was rejected."""
     UNSURE = "unsure"
-    """The store stopped answering in the middle: the word came through, or the unit is done once more."""
+    """The store stopped answering during the report: either it received the report, or the unit is done once more."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Held:
-    """A unit that this node holds, as long as somebody has this value."""
+    """A unit that this node holds, for as long as something refers to this object."""
 
     grant: Grant
     since: float
-    """When it was taken, on the monotonic clock."""
+    """When the unit was taken, on the monotonic clock."""
     lost: threading.Event = field(default_factory=threading.Event)
-    """Set when the lease is gone."""
+    """Set when the lease is lost."""
 
 
 class HeldUnits:
-    """All units of one node. Threads share it."""
+    """All units of one node. Threads may share it."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class HeldUnits:
         most_seconds: float | None = None,
         went_back: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`most_seconds` is how long a unit may be held; after that it counts as failed. `went_back` hears of a store
-        that gives out numbers a second time."""
+        """`most_seconds` is how long a unit may be held before it counts as failed. `went_back` is called with the
+        reason when the store issues lease numbers a second time."""
         self._store = store
         self._went_back = went_back
         self._highest = 0
@@ -76,11 +76,12 @@ class HeldUnits:
         self._host = host or node
         self._most_seconds = most_seconds
         self._numbers = itertools.count(1)
+        # Weak references: a unit that the program dropped must not be kept alive by its own lease.
         self._held: dict[Grant, weakref.ref[Held]] = {}
         self._taking: set[str] = set()
-        """Holders for whom the store is asked at this moment."""
+        """Holders for which a request to the store is in progress."""
         self._astray: set[Grant] = set()
-        self._lock = threading.RLock()  # a signal handler may say something of a unit, too
+        self._lock = threading.RLock()  # reentrant: a signal handler may end a unit, too
         self._given_up = StopFlag()
         self._hurried_at: float | None = None
 
@@ -88,7 +89,7 @@ class HeldUnits:
         return len(self.all())
 
     def take(self, most: int) -> list[Held]:
-        """Units that wait, at most so many."""
+        """Take up to `most` waiting units. Raises `StoreUnavailable` if the store does not answer."""
         holder = f"{self._node}/{next(self._numbers)}"
         self._taking.add(holder)
         try:
@@ -97,7 +98,7 @@ class HeldUnits:
             self._taking.discard(holder)
 
     def _take(self, holder: str, most: int) -> list[Held]:
-        known = self._highest  # before the store is asked: others take meanwhile
+        known = self._highest  # read before the request: other nodes take units in the meantime
         grants = self._store.take(holder, most)
         if any(grant.lease.number <= known for grant in grants):
             self._refuse(grants, known)
@@ -110,82 +111,91 @@ class HeldUnits:
         return taken
 
     def saw(self, numbers: Iterable[int]) -> None:
-        """Numbers that the store has given out, to whomever: what it gives out next is above all of them."""
+        """Record lease numbers that the store has issued to any node. Later ones must be higher."""
         with self._lock:
             self._highest = max(self._highest, *numbers, 0)
 
     def renew(self) -> list[Held]:
-        """The beat of all leases; those that are lost come out. The ones held for too long are told as failed."""
-        held = self.all()
-        late = [one for one in held if self._is_late(one)]
-        for one in late:
-            self._store.fail(one.grant.range, one.grant.lease, self._too_long(one))
-        kept = self._store.renew([(one.grant.range, one.grant.lease) for one in held]) if held else []
-        lost = [one for one, is_kept in zip(held, kept, strict=True) if not is_kept]
+        """Raise the beat of all leases, and return the units whose lease is lost. Units held too long are failed.
+
+        Raises `StoreUnavailable` if the store does not answer.
+        """
+        all_held = self.all()
+        late = [held for held in all_held if self._is_late(held)]
+        for held in late:
+            self._store.fail(held.grant.range, held.grant.lease, self._too_long(held))
+        leases = [(held.grant.range, held.grant.lease) for held in all_held]
+        kept = self._store.renew(leases) if leases else []
+        lost = [held for held, is_kept in zip(all_held, kept, strict=True) if not is_kept]
         with self._lock:
-            # Those that ended while the store was asked are not lost.
-            gone = [one for one in lost if self._held.pop(one.grant, None) is not None]
-        for one in gone:
-            one.lost.set()
+            # Units that ended during the request are not lost.
+            gone = [held for held in lost if self._held.pop(held.grant, None) is not None]
+        for held in gone:
+            held.lost.set()
         return gone
 
     def finish(self, held: Held, reached: int) -> Ending:
-        """Done up to `reached`: all of it, a part, or nothing, which gives the unit back.
+        """Report that a unit is done up to `reached`: completely, in part, or not at all, which gives it back.
 
-        That is said once, and not to a store that is away: there the lease ends by itself.
+        Giving back is tried only once: if the store does not answer, the lease simply expires.
         """
         unit = held.grant.range
-        word = Ending.DONE if reached >= unit.stop else Ending.PART if reached > unit.start else Ending.GIVEN_BACK
-        insists = word is not Ending.GIVEN_BACK
-        return self._end(held, word, lambda: self._store.finish(unit, held.grant.lease, reached), insists=insists)
+        ending = Ending.DONE if reached >= unit.stop else Ending.PART if reached > unit.start else Ending.GIVEN_BACK
+        insists = ending is not Ending.GIVEN_BACK
+        return self._end(held, ending, lambda: self._store.finish(unit, held.grant.lease, reached), insists=insists)
 
     def fail(self, held: Held, failure: Failure) -> Ending:
-        """The attempt has failed."""
+        """Report that the attempt has failed."""
         return self._end(held, Ending.FAILED, lambda: self._store.fail(held.grant.range, held.grant.lease, failure))
 
     def all(self) -> list[Held]:
-        """Those that have not ended."""
+        """Return the units that have not ended."""
         with self._lock:
-            found = [ref() for ref in self._held.values()]
-        return [held for held in found if held is not None]
+            references = [reference() for reference in self._held.values()]
+        return [held for held in references if held is not None]
 
-    def insist(self, held: Held, ask: Callable[[], T]) -> T:
-        """What the store answers as soon as it does, while the unit is held."""
+    def insist(self, held: Held, request: Callable[[], T]) -> T:
+        """Repeat a request until the store answers.
+
+        Raises `StoreUnavailable` if the unit is lost or the node is closed meanwhile.
+        """
         while True:
             try:
-                return ask()
+                return request()
             except StoreUnavailable:
-                if held.lost.is_set() or self._given_up.wait(_AGAIN_SECONDS):
+                if held.lost.is_set() or self._given_up.wait(_RETRY_SECONDS):
                     raise
 
     def hurry(self) -> None:
-        """Nothing more is begun: a store that is away is not waited for as long as one likes."""
+        """The node stops: from now on, wait for a store that does not answer only for a bounded time."""
         self._hurried_at = time.monotonic()
 
     def give_up(self) -> None:
-        """All units go back, and waits for the store end: what it does not hear of, it finds out by itself."""
+        """Give all units back, and stop waiting for the store. What it does not receive, it learns from the leases."""
         self._given_up.set()
         for held in self.all():
             try:
                 self._give_back(held.grant)
             except OttlaError as error:
-                _log.warning("%s was not given back, and waits for its lease to end: %s", held.grant.range, error)
+                _log.warning("could not give back %s, its lease will expire: %s", held.grant.range, error)
                 break
         for held in self.all():
             self.forget(held)
             held.lost.set()
 
     def give_back_astray(self, out: Iterable[Out], *, at_once: bool = False) -> list[Out]:
-        """Units that the store thinks are here, and nobody has: they were dropped, or whoever took them was interrupted
-        before he had them. They go back, without an attempt being counted; those that were, come out.
+        """Give back units that are leased to this node but that no code holds any more, and return them.
 
-        What the store was seen to have may have ended since: such a unit is given time until the next look.
+        The program dropped them, or an interrupt came while they were being taken. No attempt is counted. Unless
+        `at_once`, a unit must be astray in two looks: it may have ended since `out` was read.
         """
         mine = {
-            Grant(one.range, one.seen.lease, one.attempt): one for one in out if self._is_ours(one.seen.lease.holder)
+            Grant(unit.range, unit.seen.lease, unit.attempt): unit
+            for unit in out
+            if self._is_ours(unit.seen.lease.holder)
         }
-        held = {one.grant for one in self.all()}
-        astray = {grant for grant in mine if grant not in held}
+        grants = {held.grant for held in self.all()}
+        astray = {grant for grant in mine if grant not in grants}
         due = astray if at_once else astray & self._astray
         self._astray = astray - due
         gone = [mine[grant] for grant in due if self._give_back(grant)]
@@ -195,40 +205,42 @@ class HeldUnits:
         return gone
 
     def _is_ours(self, holder: str) -> bool:
-        """Whether it is a unit of this node, and not one that is being taken."""
+        """Whether a holder belongs to this node, and is not just taking the unit."""
         return node_of(holder) == self._node and holder not in self._taking
 
     def _give_back(self, grant: Grant) -> bool:
         return self._store.finish(grant.range, grant.lease, grant.range.start)
 
-    def _end(self, held: Held, word: Ending, say: Callable[[], bool], *, insists: bool = True) -> Ending:
-        unheard = False
+    def _end(self, held: Held, ending: Ending, report: Callable[[], bool], *, insists: bool = True) -> Ending:
+        """Call `report` until the store has answered, and return the resulting ending."""
+        is_unsure = False
         try:
             while not held.lost.is_set():
                 try:
-                    return word if say() else Ending.UNSURE if unheard else Ending.LOST
+                    # A refusal after an unanswered report is ambiguous: the first one may have used up the lease.
+                    return ending if report() else Ending.UNSURE if is_unsure else Ending.LOST
                 except StoreUnavailable:
-                    unheard = True
-                    if not insists or self._is_too_late() or self._given_up.wait(_AGAIN_SECONDS):
+                    is_unsure = True
+                    if not insists or self._is_too_late() or self._given_up.wait(_RETRY_SECONDS):
                         break
-            return Ending.UNSURE if unheard else Ending.LOST
+            return Ending.UNSURE if is_unsure else Ending.LOST
         finally:
-            self.forget(held)  # also if the store answers with an error: a lease that nobody works under must end
+            self.forget(held)  # even if the store raised another error: a lease without a worker must expire
 
     def _is_too_late(self) -> bool:
         return self._hurried_at is not None and time.monotonic() - self._hurried_at > _HURRIED_SECONDS
 
     def forget(self, held: Held) -> None:
-        """It is no longer this node's."""
+        """Stop renewing the lease of a unit."""
         with self._lock:
             self._held.pop(held.grant, None)
 
     def _refuse(self, grants: list[Grant], known: int) -> None:
-        """A store that has forgotten numbers must not use them again: whoever has seen the largest would be refused."""
+        """Give back units with old lease numbers: a system that has seen a higher fence would reject their writes."""
         self._store.raise_number(known + LEAP)
         for grant in grants:
             self._give_back(grant)
-        self._went_back(f"it gave out number {grants[0].lease.number} after number {known}")
+        self._went_back(f"it issued number {grants[0].lease.number} after number {known}")
 
     def _is_late(self, held: Held) -> bool:
         return self._most_seconds is not None and time.monotonic() - held.since > self._most_seconds
@@ -238,10 +250,10 @@ class HeldUnits:
 
 
 def failure(grant: Grant, reason: str, *, host: str, traceback: str = "") -> Failure:
-    """What the error list shows of a unit that is given up."""
+    """Return the entry for the error list of a unit that failed here and now."""
     return Failure(grant.range, grant.attempt, reason, traceback, host, time.time())
 
 
 def lost_by(unit: OffsetRange, holder: str, attempt: int, reason: str) -> Failure:
-    """The same for one whose holder is gone."""
-    return Failure(unit, attempt, reason, "", holder.partition("/")[0], time.time())
+    """Return the entry for the error list of a unit whose holder is gone."""
+    return Failure(unit, attempt, reason, "", node_of(holder), time.time())

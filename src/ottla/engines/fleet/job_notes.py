@@ -1,49 +1,50 @@
-"""Jobs and their results as they lie in a store: plain values in JSON, of which nothing can be run.
+"""Jobs and their results as notes in a store: plain JSON values, never code.
 
-Values come in and bytes go out, or the other way round. A store is read by others than those who wrote it: bytes that
-are not what they should be raise `ValueError`, and an error of Ottla's own comes back as one of its classes or not at
-all.
+Values come in and bytes go out, and the other way round. Other parties may have written to the store, so nothing that
+comes from it is unpickled or run. Invalid bytes raise `ValueError`, and an error is decoded only to one of the classes
+of `ottla.errors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from ottla import errors
+from ottla.engines.contract import Job
 from ottla.errors import Attempt, ErrorCode, ErrorRow, OttlaError, error_row
 from ottla.model import OffsetRange
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
-"""Plain values that JSON has."""
+"""A mapping of JSON values."""
 JOB_KEY, RESULT_KEYS, SPARE_KEYS = "job", "result/", "spare/"
-"""Notes in the store: the job, and what came of its ranges, once and a second time."""
+"""Keys of notes in the store: the job, the first result of each range, and duplicates of results."""
 
 
 class Kind(Protocol[T]):
-    """How one kind of job travels: as plain values, from which every node makes the job by itself.
+    """How one kind of job travels through a store: as plain values, from which every node builds the job itself.
 
-    What a node must not be told by others, credentials for one, each node has of its own.
+    Secrets such as credentials never travel. Each node has its own.
     """
 
     @property
     def name(self) -> str:
-        """By which nodes know it."""
+        """The name by which nodes know this kind."""
 
     def job_row(self, job: Any, /) -> Row:
-        """What a node needs to know of a job."""
+        """Encode what a node needs to know of a job."""
 
-    def job(self, row: Row, /) -> Callable[[OffsetRange], T]:
-        """The job on this node. An error says why this node cannot, or will not, do it: others may."""
+    def job(self, row: Row, /) -> Job[T]:
+        """Build the job on this node. Raises if this node cannot or will not do it: other nodes may."""
 
     def result_row(self, result: T, /) -> Row:
-        """What came of a range."""
+        """Encode the result of a range."""
 
     def result(self, row: Row, /) -> T:
-        """What `result_row` made plain."""
+        """Decode the result of a range. Raises `ValueError`, `TypeError` or `KeyError` if the row is invalid."""
 
 
 class JobNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,16 +52,16 @@ class JobNote(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str
-    """Of this very job: no other has it."""
+    """The unique name of this job."""
     row: dict[str, Any]
 
     def encoded(self) -> bytes:
-        """For `job_note`."""
+        """Encode this note for `job_note`."""
         return msgspec.json.encode(self)
 
 
 def job_note(text: bytes) -> JobNote:
-    """The job that a store has."""
+    """Decode the note of a job. Raises `ValueError` if it is invalid."""
     return msgspec.json.decode(text, type=JobNote)
 
 
@@ -78,40 +79,41 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultNote(NamedTuple):
-    """What came of a range: a row, or the error that another attempt would raise again."""
+    """The result of a range: a row, or an error that another attempt would raise again."""
 
     unit: OffsetRange
     row: Row | None
     error: OttlaError | None = None
 
     def encoded(self) -> bytes:
-        """For `result_note`."""
+        """Encode this note for `result_note`."""
         row = None if self.row is None else dict(self.row)
         error = None if self.error is None else _plain_error(self.error)
         return msgspec.json.encode(_Result(unit=self.unit, row=row, error=error))
 
 
 def result_note(text: bytes) -> ResultNote:
-    """The result that a store has."""
-    found = msgspec.json.decode(text, type=_Result)
-    if (found.row is None) == (found.error is None):
-        raise ValueError("it is neither a result nor an error")
-    return ResultNote(found.unit, found.row, None if found.error is None else _error_of(found.error))
+    """Decode the note of a result. Raises `ValueError` if it is invalid."""
+    result = msgspec.json.decode(text, type=_Result)
+    if (result.row is None) == (result.error is None):
+        raise ValueError("it must have either a result or an error")
+    return ResultNote(result.unit, result.row, None if result.error is None else _error_of(result.error))
 
 
-# Errors of Ottla's own
+# Ottla errors
 
 
 def _plain_error(error: OttlaError) -> _Error:
+    # The constructors differ, so an error travels as its text and its attributes.
     fields = {name: _plain(value) for name, value in error.__dict__.items() if name != "__notes__"}
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     return _Error(kind=_known(type(error)).__name__, text=_text(error), fields=fields, notes=notes)
 
 
 def _known(kind: type[OttlaError]) -> type[OttlaError]:
-    """The class that every node has: one of `ottla.errors`."""
-    found: type[OttlaError] = next(one for one in kind.__mro__ if getattr(errors, one.__name__, None) is one)
-    return found
+    """Return the nearest class that every node has: one of `ottla.errors`."""
+    public: type[OttlaError] = next(base for base in kind.__mro__ if getattr(errors, base.__name__, None) is base)
+    return public
 
 
 def _text(error: OttlaError) -> str:
@@ -119,9 +121,10 @@ def _text(error: OttlaError) -> str:
 
 
 def _error_of(plain: _Error) -> OttlaError:
+    """Decode an error. The class comes from `ottla.errors.__all__` and its constructor is not called."""
     kind = getattr(errors, plain.kind, None) if plain.kind in errors.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, OttlaError)):
-        raise ValueError(f"{plain.kind!r} is no error of Ottla's")
+        raise ValueError(f"{plain.kind!r} is not an Ottla error")
     error = kind.__new__(kind, plain.text)
     error.__dict__.update({name: _whole(value) for name, value in plain.fields.items()})
     for note in plain.notes:
@@ -130,7 +133,7 @@ def _error_of(plain: _Error) -> OttlaError:
 
 
 def _plain(value: object) -> Any:
-    """A field of an error. What has no plain form is told as text."""
+    """Encode a field of an error. A value without a plain form becomes text."""
     match value:
         case None | bool() | str() | float():
             return value
@@ -143,11 +146,12 @@ def _plain(value: object) -> Any:
         case int():
             return value
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [_plain(element) for element in value]
     return str(value)
 
 
 def _whole(value: Any) -> Any:
+    """Decode what `_plain` encoded."""
     match value:
         case {"code": int(code)}:
             return error_row(code).code
@@ -156,5 +160,5 @@ def _whole(value: Any) -> Any:
         case {"attempt": [str(address), str(reason), int() | float() as seconds, int(tries)]}:
             return Attempt(address, reason, seconds, tries)
         case list():
-            return tuple(_whole(one) for one in value)
+            return tuple(_whole(element) for element in value)
     return value

@@ -1,8 +1,8 @@
-"""Runs a job over ranges on the nodes of a fleet, as the local engine does in threads and Spark's in tasks.
+"""The engine that runs a job over ranges on the nodes of a fleet.
 
-The job is put into the store with the ranges as units; nodes that `serve` the group, and threads of whoever asked, run
-it and put the results there. Jobs and results travel as plain values of a known kind (`job_notes`): nothing that comes
-from a store is run. A range may be worked on twice, and its result is handed out once.
+`run` puts the job into the store, with its ranges as units. Nodes that `serve` the group, and threads of the caller,
+run it and put the results into the store. Jobs and results travel as plain values of a known kind (`job_notes`):
+nothing that comes from a store is executed. A range may be worked on twice, but its result is yielded once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ottla.engines.fleet.job_node import Node, Task, Understands, Understood
+from ottla.engines import contract
+from ottla.engines.contract import Job
+from ottla.engines.fleet.job_node import KnownKinds, Node, Task, TaskFactory
 from ottla.engines.fleet.job_notes import JOB_KEY, RESULT_KEYS, SPARE_KEYS, JobNote, Kind, result_note
 from ottla.engines.fleet.planning import portions
 from ottla.engines.fleet.steward import Plans
@@ -27,129 +29,145 @@ from ottla.model import OffsetRange, TopicPartition
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 JOBS = "jobs"
-"""The group in which jobs run, unless another one is named."""
+"""The default group for jobs."""
 _LEAD_SECONDS = 15.0
+"""How long `run` waits for the lease to plan. The lease of a caller that died expires sooner."""
 _STORE_SECONDS = 60.0
+"""How long requests to a store that does not answer are retried."""
 _CHECK_SECONDS = 1.0
+"""Time between two checks that missing results can still come."""
 _LOOK_SECONDS = 0.05
+"""Time between two looks for results."""
 _LONGEST_NAP = 0.25
 
 
 def run(
-    job: Callable[[OffsetRange], T], ranges: Iterable[OffsetRange], *, kind: Kind[T], store: Store, threads: int = 1
+    job: Job[T], ranges: Iterable[OffsetRange], *, kind: Kind[T], store: Store, threads: int = 1
 ) -> Generator[T, None, None]:
-    """What the job returns for each range, as they are done; `threads` of this process work, too.
+    """Yield what the job returns for each range, in the order of completion; `threads` of this process work, too.
 
-    `kind` says how the job and its results travel to and from the nodes that `serve` jobs of this kind. An error of
-    Ottla's own is raised here as it was there; any other is tried again on another node, some times. Results that
-    nobody takes any more are handed to the job's method `undo`, if it has one.
+    `kind` encodes the job and its results for the nodes that `serve` jobs of this kind. Results that were not yielded
+    go to the job's `undo`, if it is an `UndoableJob`. Raises the first `OttlaError` of the job; a range with any other
+    error is retried on any node, and raises `EngineFailed` after its last attempt. Raises `FleetConflict` if another
+    job runs in the group, and `StoreUnavailable` if the store does not answer for long.
     """
-    wanted = list(ranges)
-    if not wanted:
+    units = list(ranges)
+    if not units:
         return
-    asked = _Asked(job, kind, store)
-    with _joined(store, asked.understood, _Nothing(), threads) as node:
+    stored_job = _StoredJob(job, kind, store)
+    with _joined(store, stored_job.task_of, _NoPlanner(), threads) as node:
         lease = _lead(node, store)
         try:
-            asked.put(lease, wanted)
-            yield from asked.results(wanted)
+            stored_job.put(lease, units)
+            yield from stored_job.results(units)
         finally:
-            asked.withdraw()
+            # In this order: no node may begin a range, then this one stops, and only then is the rest undone.
+            stored_job.withdraw()
             node.dismiss()
-            asked.undo()
+            stored_job.undo()
 
 
 def serve(store: Store, *, kinds: Iterable[Kind[Any]], threads: int = 1, is_stopped: Callable[[], object]) -> None:
-    """Works on the jobs of these kinds that are put into the group, until it is stopped; ranges that are begun are
-    finished. A job that this node cannot do is left to the others."""
-    with _joined(store, Understood(kinds), None, threads) as node:
+    """Work on jobs of these kinds until `is_stopped` returns True; ranges in progress are then finished.
+
+    Leaves a job that this node cannot do to other nodes. Raises `StoreUnavailable` if the store does not answer at the
+    start.
+    """
+    with _joined(store, KnownKinds(kinds), None, threads) as node:
         while not is_stopped():
             time.sleep(_LONGEST_NAP)
         node.finish()
 
 
-# Whoever asks
+# The caller's side
 
 
-class _Nothing:
-    """Plans nothing: the ranges are given."""
+class _NoPlanner:
+    """Plans nothing: `run` puts the units into the store itself."""
 
     def begin(self) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
     def round(self, lease: Lease) -> bool:
-        """Nothing is due."""
+        """Do nothing."""
         return False
 
     def end(self) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
 
 def _lead(node: Node, store: Store) -> Lease:
-    """The right to plan, which one job at a time has."""
+    """Wait for the lease to plan, which one job at a time holds. Raises `FleetConflict` if another job keeps it."""
     deadline = time.monotonic() + _LEAD_SECONDS
     while (lease := node.steward.lease) is None:
         if time.monotonic() > deadline:
             raise FleetConflict(
-                f"another job runs in this group of {store.address}, or nobody could say so within"
-                f" {_LEAD_SECONDS:.0f} s: wait for it, or use another group"
+                f"another job runs in this group of {store.address}, or the store did not answer within"
+                f" {_LEAD_SECONDS:.0f} s: wait for the other job, or use another group"
             )
         time.sleep(_LOOK_SECONDS)
     return lease
 
 
 @dataclass(frozen=True, slots=True)
-class _Came(Generic[T]):
-    """What came of a range."""
+class _Outcome(Generic[T]):
+    """The result or the error of a range."""
 
     unit: OffsetRange
     result: Any
-    """Of the job, unless there is an error."""
+    """What the job returned, unless there is an error."""
     error: OttlaError | None
 
 
-class _Asked(Generic[T]):
-    """A job in a store, and what comes of it. A store that does not answer may come back: it is asked for a while."""
+class _StoredJob(Generic[T]):
+    """A job in a store, and its results. Requests to a store that does not answer are retried for a while."""
 
-    def __init__(self, job: Callable[[OffsetRange], T], kind: Kind[T], store: Store) -> None:
+    def __init__(self, job: Job[T], kind: Kind[T], store: Store) -> None:
         self._job = job
         self._kind = kind
         self._store = store
         self._name = uuid.uuid4().hex
         self._note = JobNote(kind=kind.name, name=self._name, row=dict(kind.job_row(job))).encoded()
 
-    def understood(self, noted: bytes) -> Task | None:
-        """What this process does of the jobs in the group: its own."""
-        return Task(self._name, self._kind, self._job) if noted == self._note else None
+    def task_of(self, note: bytes) -> Task | None:
+        """Return the task for this job. This process does no other job of the group."""
+        return Task(self._name, self._kind, self._job) if note == self._note else None
 
-    def put(self, lease: Lease, wanted: list[OffsetRange]) -> None:
-        """The job and its ranges. Whatever is there was left by somebody who died in the middle."""
+    def put(self, lease: Lease, ranges: list[OffsetRange]) -> None:
+        """Put the job and its ranges into the store, in place of anything that a crashed caller left there.
+
+        Raises `FleetConflict` if the lease to plan is lost.
+        """
         _clear(self._store)
         for key in self._store.notes():
             self._store.note(key, None)
         self._store.note(JOB_KEY, self._note)
-        lanes: dict[TopicPartition, list[OffsetRange]] = {}
-        for one in sorted(wanted):
-            lanes.setdefault(one.topic_partition, []).append(one)
-        moves = [Move(at, None, max(one.stop for one in units), tuple(units)) for at, units in lanes.items()]
+        by_partition: dict[TopicPartition, list[OffsetRange]] = {}
+        for unit in sorted(ranges):
+            by_partition.setdefault(unit.topic_partition, []).append(unit)
+        moves = [
+            Move(partition, None, max(unit.stop for unit in units), tuple(units))
+            for partition, units in by_partition.items()
+        ]
         if not all(self._store.plan(lease, portion) for portion in portions(moves)):
-            raise FleetConflict(f"another job was begun in this group of {self._store.address} at the same time")
+            raise FleetConflict(f"another job was started in this group of {self._store.address} at the same time")
 
-    def results(self, wanted: list[OffsetRange]) -> Iterator[T]:
-        """One for each range."""
-        missing = set(wanted)
+    def results(self, ranges: list[OffsetRange]) -> Iterator[T]:
+        """Yield one result per range."""
+        missing = set(ranges)
         check_at = 0.0
         while missing:
             for key, value in _patiently(self._notes, RESULT_KEYS).items():
-                found = self._result(value)
-                if found is not None and found.unit not in missing:
+                outcome = self._outcome(value)
+                if outcome is not None and outcome.unit not in missing:
+                    # A second result of the same range. It is kept for `undo` under another key.
                     _patiently(self._store.note, f"{SPARE_KEYS}{self._name}/{uuid.uuid4().hex}", value)
                 _patiently(self._store.note, key, None)
-                if found is not None and found.unit in missing:
-                    missing.discard(found.unit)
-                    if found.error is not None:
-                        raise found.error
-                    yield found.result
+                if outcome is not None and outcome.unit in missing:
+                    missing.discard(outcome.unit)
+                    if outcome.error is not None:
+                        raise outcome.error
+                    yield outcome.result
             if missing and time.monotonic() >= check_at:
                 self._check(missing)
                 check_at = time.monotonic() + _CHECK_SECONDS
@@ -157,60 +175,59 @@ class _Asked(Generic[T]):
                 time.sleep(_LOOK_SECONDS)
 
     def withdraw(self) -> None:
-        """No such job any more: whoever holds a unit of it has lost it. A job that somebody else began stays."""
+        """Remove the job from the store, unless it is another job by now. Units in progress lose their leases."""
         try:
-            if self._is_there():
+            if self._is_current():
                 _clear(self._store)
         except StoreUnavailable as error:
-            _log.warning("the job was left in the store, where the next one replaces it: %s", error)
+            _log.warning("the job stays in the store until the next job replaces it: %s", error)
 
     def undo(self) -> None:
-        """For results that nobody has taken."""
-        undo = getattr(self._job, "undo", None)
+        """Undo the results that were not yielded."""
         try:
             for key, value in {**self._notes(RESULT_KEYS), **self._notes(SPARE_KEYS)}.items():
-                found = self._result(value)
-                if undo is not None and found is not None and found.error is None:
-                    undo(found.result)
+                outcome = self._outcome(value)
+                if outcome is not None and outcome.error is None:
+                    contract.undo(self._job, [outcome.result])
                 self._store.note(key, None)
         except StoreUnavailable as error:
-            _log.warning("results that nobody takes were not undone: %s", error)
+            _log.warning("could not undo unused results: %s", error)
 
-    def _result(self, noted: bytes) -> _Came[T] | None:
-        """None for what no node of this job has written."""
+    def _outcome(self, note: bytes) -> _Outcome[T] | None:
+        """Decode a result; None if no node of this job can have written it."""
         try:
-            unit, row, error = result_note(noted)
-            return _Came(unit, None if row is None else self._kind.result(row), error)
-        except (ValueError, TypeError, KeyError, AttributeError) as trouble:
-            _log.warning("something in %s is not a result, and is left out: %s", self._store.address, trouble)
+            unit, row, error = result_note(note)
+            return _Outcome(unit, None if row is None else self._kind.result(row), error)
+        except (ValueError, TypeError, KeyError, AttributeError) as parse_error:
+            _log.warning("ignored a note in %s that is not a result: %s", self._store.address, parse_error)
             return None
 
     def _check(self, missing: set[OffsetRange]) -> None:
-        """Whether the rest can still come."""
-        if not _patiently(self._is_there):
+        """Raise if the missing results cannot come any more."""
+        if not _patiently(self._is_current):
             raise FleetConflict(
-                f"the job is gone from {self._store.address}: the store has forgotten it, or another job was begun"
-                " while this process stood still; run it again"
+                f"the job is gone from {self._store.address}: the store lost it, or another job was started while this"
+                " process was suspended; run the job again"
             )
-        for given_up in _patiently(self._store.failures):
-            if given_up.range in missing:
+        for entry in _patiently(self._store.failures):
+            if entry.range in missing:
                 raise EngineFailed(
-                    f"{given_up.range} failed {given_up.attempts} times, at last on {given_up.host}: {given_up.reason}"
+                    f"{entry.range} failed {entry.attempts} times, most recently on {entry.host}: {entry.reason}"
                 )
 
-    def _is_there(self) -> bool:
+    def _is_current(self) -> bool:
         return self._store.notes(JOB_KEY).get(JOB_KEY) == self._note
 
     def _notes(self, prefix: str) -> dict[str, bytes]:
         return self._store.notes(f"{prefix}{self._name}/")
 
 
-def _patiently(ask: Callable[..., T], *words: object) -> T:
-    """What a store answers, even if it does not answer at once."""
+def _patiently(request: Callable[..., T], *arguments: object) -> T:
+    """Repeat a request until the store answers. Raises `StoreUnavailable` after a minute."""
     deadline = time.monotonic() + _STORE_SECONDS
     while True:
         try:
-            return ask(*words)
+            return request(*arguments)
         except StoreUnavailable:
             if time.monotonic() > deadline:
                 raise
@@ -218,15 +235,15 @@ def _patiently(ask: Callable[..., T], *words: object) -> T:
 
 
 def _clear(store: Store) -> None:
-    """No job: whoever holds a unit of one has lost it."""
+    """Remove the job and its units. Units in progress lose their leases."""
     store.note(JOB_KEY, None)
-    for lane in store.look().lanes:
-        store.reset(lane.at, None)
+    for state in store.look().lanes:
+        store.reset(state.at, None)
 
 
 @contextmanager
-def _joined(store: Store, understands: Understands, planner: Plans | None, threads: int) -> Iterator[Node]:
-    node = Node(store, understands, planner, threads)
+def _joined(store: Store, task_of: TaskFactory, planner: Plans | None, threads: int) -> Iterator[Node]:
+    node = Node(store, task_of, planner, threads)
     node.start()
     try:
         yield node

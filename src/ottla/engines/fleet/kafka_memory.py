@@ -1,7 +1,7 @@
-"""What a group remembers in Kafka, so that a store that forgets is noticed: how far it is, and the highest number.
+"""The positions of a group as committed offsets in Kafka, so that a store that loses data is noticed.
 
-It is kept as committed offsets of a consumer group of its own: the offset is up to where everything is done, the note
-beside it says up to where units were planned and which number a lease had last.
+They belong to a consumer group of their own. The committed offset is where everything below is done. Its metadata says
+up to where units were planned, and the highest lease number.
 """
 
 from __future__ import annotations
@@ -18,35 +18,37 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 
 _SECONDS = 5.0
-"""For keeping something: it is tried again, and nobody waits for it longer than this at the end."""
+"""Deadline of each request. The caller retries later, and closing a node must not wait longer than this."""
 _NOTE = re.compile(r"planned=(\d+) number=(\d+)( removed)?")
 
 
 class RememberedPosition(NamedTuple):
-    """What Kafka knows of one partition."""
+    """What Kafka remembers of one partition."""
 
     done: int
     planned: int
     number: int
+    """The highest lease number at that time."""
     removed: bool
-    """Whether the group did not work on the topic any more."""
+    """Whether the topic was already removed from the group."""
 
 
 def memory_group(group: str) -> str:
-    """The consumer group in Kafka in which a fleet's group keeps its memory."""
+    """Return the consumer group in which a fleet's group keeps its positions."""
     return f"ottla-fleet.{group}"
 
 
 def recall(
     cluster: Cluster, group: str, partitions: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, RememberedPosition]:
-    """What is remembered of these partitions (None: of all)."""
+    """Return what is remembered of these partitions (None: of all). Raises `OttlaError` if Kafka does not answer."""
     member = GroupMember(memory_group(group))
-    found = fetch_committed(cluster, member, partitions, deadline=Deadline.after(_SECONDS))
-    return {at: _read(committed) for at, committed in found.items()}
+    offsets = fetch_committed(cluster, member, partitions, deadline=Deadline.after(_SECONDS))
+    return {partition: _read(committed) for partition, committed in offsets.items()}
 
 
 def _read(committed: Committed) -> RememberedPosition:
+    """Decode a committed offset. Without our metadata, nothing beyond the offset counts as planned."""
     note = _NOTE.fullmatch(committed.metadata)
     planned, number = (int(note[1]), int(note[2])) if note else (committed.offset, 0)
     return RememberedPosition(
@@ -54,27 +56,35 @@ def _read(committed: Committed) -> RememberedPosition:
     )
 
 
-def remember(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
-    """Keeps how these partitions stand, of the topics that they are of: another one may have a name by now."""
+def remember(cluster: Cluster, group: str, states: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
+    """Commit the positions of these partitions. Raises `OttlaError` if Kafka does not accept them."""
     offsets = {
-        at: Committed(
-            lane.done,
-            topic_id=_topic_id(at, seen),
-            metadata=f"planned={lane.planned} number={seen.number}{'' if at.topic in seen.topics else ' removed'}",
+        partition: Committed(
+            state.done,
+            topic_id=_topic_id(partition, seen),
+            metadata=(
+                f"planned={state.planned} number={seen.number}{'' if partition.topic in seen.topics else ' removed'}"
+            ),
         )
-        for at, lane in lanes.items()
+        for partition, state in states.items()
     }
     if offsets:
         commit(cluster, GroupMember(memory_group(group)), offsets, deadline=Deadline.after(_SECONDS))
 
 
-def publish(cluster: Cluster, group: str, lanes: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
-    """Tells an ordinary consumer group how far everything is done, for tools that look at its lag."""
-    offsets = {at: Committed(lane.done, topic_id=_topic_id(at, seen)) for at, lane in lanes.items()}
+def publish(cluster: Cluster, group: str, states: Mapping[TopicPartition, PartitionState], seen: Snapshot) -> None:
+    """Commit the positions to an ordinary consumer group, for tools that watch its lag.
+
+    Raises `OttlaError` if Kafka does not accept them.
+    """
+    offsets = {
+        partition: Committed(state.done, topic_id=_topic_id(partition, seen)) for partition, state in states.items()
+    }
     if offsets:
         commit(cluster, GroupMember(group), offsets, deadline=Deadline.after(_SECONDS))
 
 
-def _topic_id(at: TopicPartition, seen: Snapshot) -> UUID | None:
-    known = seen.topics.get(at.topic)
+def _topic_id(partition: TopicPartition, seen: Snapshot) -> UUID | None:
+    """The id that the positions belong to: a recreated topic may have the name by now."""
+    known = seen.topics.get(partition.topic)
     return UUID(known) if known else None

@@ -1,7 +1,7 @@
-"""Who is gone: leases that stand still, measured with the watcher's own clock, which nobody else can move.
+"""Detects values that no longer change, such as the beat of a dead node, with the watcher's own monotonic clock.
 
-What a store shows and a monotonic time come in; what has stood still long enough goes out. A time in which nobody could
-look proves nothing: when the watcher or the store has paused, those who are alive have a few looks to show it.
+What a store shows and a monotonic time come in; what has not changed for long enough goes out. Time in which the
+watcher did not look proves nothing: after a pause of the watcher or the store, live nodes get a few looks to show it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
 _FEWEST_LOOKS = 3
-"""In which something must look the same, however far they lie apart."""
+"""Minimum number of looks at an unchanged value before it counts as expired, however far apart they are."""
 
 
 class _Still(NamedTuple, Generic[V]):
     value: V
     seconds: float
+    """How long the value was seen unchanged."""
 
 
 class LeaseWatch(Generic[K, V]):
-    """Remembers how long each thing was seen to look as it does."""
+    """Remembers how long each value was seen unchanged."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -29,11 +30,12 @@ class LeaseWatch(Generic[K, V]):
         self._last = 0.0
 
     def still(self, seen: Mapping[K, V], now: float) -> dict[K, V]:
-        """Those that have looked like this for longer than patience allows. What is not there any more is forgotten."""
+        """Return the values that were unchanged for longer than `patience` seconds. Forgets keys not in `seen`."""
+        # After a long pause only a part of the time counts: those who are alive could not show it to us meanwhile.
         passed = min(now - self._last, self._patience / _FEWEST_LOOKS)
         self._last = now
         self._known = {key: self._after(key, value, passed) for key, value in seen.items()}
-        return {key: one.value for key, one in self._known.items() if one.seconds > self._patience}
+        return {key: still.value for key, still in self._known.items() if still.seconds > self._patience}
 
     def _after(self, key: K, value: V, passed: float) -> _Still[V]:
         known = self._known.get(key)

@@ -1,7 +1,7 @@
-"""A store in the memory of this process: the rules themselves behind a lock, for tests and notebooks.
+"""A store in the memory of this process, for tests and notebooks: `Rules` behind a lock.
 
-All stores of one group name share one group. Other processes, forked ones too, do not see it, and it ends with the
-process.
+All stores with the same group name share one group. Other processes, including forked children, do not see it, and it
+ends with the process.
 """
 
 from __future__ import annotations
@@ -21,55 +21,56 @@ from ottla.model import OffsetRange, TopicPartition
 
 _ADDRESS = "memory://"
 T = TypeVar("T")
-_lock = threading.RLock()  # a `__del__` that comes in the middle of a step may do another one
+_lock = threading.RLock()  # reentrant: a `__del__` that runs in the middle of a step may do a step itself
 _groups: dict[str, Rules] = {}
-_MOMENT = 0.0005
+_POLL_SECONDS = 0.0005
+"""Time between two looks whether a step is complete, after an interrupt."""
 
 
-def _begin_anew() -> None:
-    """In a forked child: the groups are the parent's, and a thread that is not here may have had the lock."""
+def _reset_after_fork() -> None:
+    """Drop the parent's groups in a forked child, and the lock, which a thread of the parent may have held."""
     global _lock
     _lock = threading.RLock()
     _groups.clear()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _whole(step: Callable[[], T]) -> T:
-    """Carries out a step as a whole or not at all. Signals are handled in the main thread, in the middle of anything:
-    for that one, another thread does it."""
+def _atomically(step: Callable[[], T]) -> T:
+    """Run a step completely or not at all, even if a signal arrives."""
     if threading.get_ident() != threading.main_thread().ident:
         with _lock:
             return step()
+    # Python runs signal handlers in the main thread, between any two instructions. So another thread does the step.
     done = threading.Lock()
     done.acquire()
-    came = _Came[T]()
+    outcome = _Outcome[T]()
 
     def work() -> None:
         try:
             with _lock:
-                came.result = step()
+                outcome.result = step()
         except BaseException as error:
-            came.error = error
+            outcome.error = error
         finally:
-            came.is_over = True
+            outcome.is_over = True
             done.release()
 
     _thread.start_new_thread(work, ())
     try:
         done.acquire()
     except BaseException:
-        while not came.is_over:  # a step takes no time, and what follows must not come before it
-            time.sleep(_MOMENT)
+        while not outcome.is_over:  # a step is short, and the caller must not continue before it is complete
+            time.sleep(_POLL_SECONDS)
         raise
-    if came.error is not None:
-        raise came.error
-    return came.result
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.result
 
 
-class _Came(Generic[T]):
-    """What came of a step."""
+class _Outcome(Generic[T]):
+    """The result or the error of a step."""
 
     result: T
     error: BaseException | None = None
@@ -77,18 +78,16 @@ class _Came(Generic[T]):
 
 
 class MemoryStore:
-    """One group of this process."""
+    """One group of this process. Methods without a docstring do what `Rules` says."""
 
     def __init__(self, group: str) -> None:
         self._group = group
 
     @classmethod
-    def at(cls, url: str, group: str) -> MemoryStore:
-        """The store at `memory://`."""
+    def from_url(cls, url: str, group: str) -> MemoryStore:
+        """Return the store of a group at `memory://`. Raises `ConfigError` if anything follows in the address."""
         if url != _ADDRESS:
-            raise ConfigError(
-                f"the store's address has something after {_ADDRESS}: groups in memory are known by their name"
-            )
+            raise ConfigError(f"a store in memory has the address {_ADDRESS} and nothing after it")
         return cls(group)
 
     def __repr__(self) -> str:
@@ -96,119 +95,97 @@ class MemoryStore:
 
     @property
     def address(self) -> str:
-        """For messages."""
+        """The address for messages."""
         return _ADDRESS
 
     def found(self, charter: Charter) -> Charter:
-        """The group's charter: this one if the group is new."""
-        return _whole(lambda: _groups.setdefault(self._group, Rules(charter)).charter)
+        """Create the group with this charter unless it exists, and return the charter that it has."""
+        return _atomically(lambda: _groups.setdefault(self._group, Rules(charter)).charter)
 
     def forget(self) -> None:
-        """Delete everything of the group."""
-        _whole(lambda: _groups.pop(self._group, None))
+        """Delete the group and everything in it."""
+        _atomically(lambda: _groups.pop(self._group, None))
 
     def close(self) -> None:
-        """Nothing is open; the group stays."""
+        """Do nothing: no connection is open, and the group stays."""
 
     def add_topics(self, topics: Mapping[str, str]) -> None:
-        """As in `Rules`."""
-        _whole(lambda: self._rules.add_topics(topics))
+        _atomically(lambda: self._rules.add_topics(topics))
 
     def remove_topics(self, names: Iterable[str]) -> None:
-        """As in `Rules`."""
-        _whole(lambda: self._seen.remove_topics(names))
+        _atomically(lambda: self._rules_or_empty.remove_topics(names))
 
     def lead(self, holder: str, over: Seen | None = None) -> Lease | None:
-        """As in `Rules`."""
-        return _whole(lambda: self._rules.lead(holder, over))
+        return _atomically(lambda: self._rules.lead(holder, over))
 
     def stay(self, lease: Lease) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.stay(lease))
+        return _atomically(lambda: self._rules_or_empty.stay(lease))
 
     def resign(self, lease: Lease) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.resign(lease))
+        return _atomically(lambda: self._rules_or_empty.resign(lease))
 
     def plan(self, lease: Lease, moves: Sequence[Move]) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.plan(lease, moves))
+        return _atomically(lambda: self._rules_or_empty.plan(lease, moves))
 
     def raise_number(self, least: int) -> None:
-        """As in `Rules`."""
-        _whole(lambda: self._rules.raise_number(least))
+        _atomically(lambda: self._rules.raise_number(least))
 
     def take(self, holder: str, most: int = 1) -> list[Grant]:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.take(holder, most))
+        return _atomically(lambda: self._rules_or_empty.take(holder, most))
 
     def renew(self, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.renew(held))
+        return _atomically(lambda: self._rules_or_empty.renew(held))
 
     def finish(self, unit: OffsetRange, lease: Lease, reached: int) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.finish(unit, lease, reached))
+        return _atomically(lambda: self._rules_or_empty.finish(unit, lease, reached))
 
     def fail(self, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.fail(unit, lease, failure))
+        return _atomically(lambda: self._rules_or_empty.fail(unit, lease, failure))
 
     def reclaim(self, unit: OffsetRange, seen: Seen, failure: Failure) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.reclaim(unit, seen, failure))
+        return _atomically(lambda: self._rules_or_empty.reclaim(unit, seen, failure))
 
     def retry(self, unit: OffsetRange) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.retry(unit))
+        return _atomically(lambda: self._rules_or_empty.retry(unit))
 
     def drop(self, unit: OffsetRange) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.drop(unit))
+        return _atomically(lambda: self._rules_or_empty.drop(unit))
 
-    def reset(self, at: TopicPartition, offset: int | None) -> None:
-        """As in `Rules`."""
-        _whole(lambda: self._rules.reset(at, offset))
+    def reset(self, partition: TopicPartition, offset: int | None) -> None:
+        _atomically(lambda: self._rules.reset(partition, offset))
 
     def hello(self, name: str, report: Mapping[str, Any]) -> None:
-        """As in `Rules`."""
-        _whole(lambda: self._rules.hello(name, report))
+        _atomically(lambda: self._rules.hello(name, report))
 
     def goodbye(self, name: str, beat: int | None = None) -> bool:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.goodbye(name, beat))
+        return _atomically(lambda: self._rules_or_empty.goodbye(name, beat))
 
     def note(self, key: str, value: bytes | None) -> None:
-        """As in `Rules`."""
-        _whole(lambda: self._rules.note(key, value))
+        _atomically(lambda: self._rules.note(key, value))
 
     def failures(self) -> list[Failure]:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.failures())
+        return _atomically(lambda: self._rules_or_empty.failures())
 
     def pulse(self) -> Pulse:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.pulse())
+        return _atomically(lambda: self._rules_or_empty.pulse())
 
     def look(self) -> Snapshot:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.look())
+        return _atomically(lambda: self._rules_or_empty.look())
 
-    def waiting(self, at: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.waiting(at, most))
+    def waiting(self, partition: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
+        return _atomically(lambda: self._rules_or_empty.waiting(partition, most))
 
     def notes(self, prefix: str = "") -> dict[str, bytes]:
-        """As in `Rules`."""
-        return _whole(lambda: self._seen.notes(prefix))
+        return _atomically(lambda: self._rules_or_empty.notes(prefix))
 
     @property
     def _rules(self) -> Rules:
+        """The group, for steps that add something. Raises `StoreUnavailable` if it does not exist."""
         if (rules := _groups.get(self._group)) is None:
             raise not_founded(self._group, _ADDRESS)
         return rules
 
     @property
-    def _seen(self) -> Rules:
-        """For what begins nothing: a group that is not there is empty."""
+    def _rules_or_empty(self) -> Rules:
+        """The group, for steps that add nothing: one that does not exist counts as empty."""
         return _groups.get(self._group) or Rules(Charter())

@@ -1,7 +1,7 @@
-"""The planner: looks at the logs and the store, and publishes what is new as units. One node of a group does this.
+"""The planner: looks at the logs and the store, and publishes new offsets as units. One node of a group plans.
 
-A cluster, a store and the group's settings come in; units go into the store. `planning` decides, this module asks and
-tells. What cannot be planned holds up nothing else.
+A cluster, a store and the node's settings come in; units go into the store and events to a callback. `planning` decides
+what to plan; this module does the requests around it. A topic or partition that cannot be planned blocks no other.
 """
 
 from __future__ import annotations
@@ -38,170 +38,187 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
-Tell = Callable[[Event], None]
-Lanes = Mapping[TopicPartition, PartitionState]
-Start = str | datetime
+Emit = Callable[[Event], None]
+PartitionStates = Mapping[TopicPartition, PartitionState]
+Start = str | int | datetime | bounds.CommittedBy
 _REMEMBER_SECONDS = 1.0
+"""Minimum time between two commits of positions to Kafka."""
 _RENEW_SECONDS = 3600.0
-"""Kafka forgets offsets that nobody commits for some days."""
-_ASK_SECONDS = 8.0
+"""Commit unchanged positions this often: Kafka deletes offsets that were not committed for some days."""
+_REQUEST_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a planner goes by."""
+    """The settings of a planner."""
 
     group: str
     topics: tuple[str, ...] = ()
-    """Those that this node was started with."""
+    """The topics that this node was started with."""
     units: Units = field(default_factory=Units)
     start: Start = "latest"
-    """Where a topic begins of which nothing is known."""
+    """Where a topic starts that has no position yet."""
     on_lost: OnLost = OnLost.ERROR
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     commit_group: str | None = None
 
 
-class _Found(NamedTuple):
-    """What the brokers say."""
+class _ClusterState(NamedTuple):
+    """What the brokers say about the group's topics."""
 
     ids: dict[str, str]
-    partitions: dict[str, int]
-    """How many each topic has."""
+    partition_counts: dict[str, int]
     logs: dict[TopicPartition, Log]
 
 
 class Planner:
-    """Plans for as long as its node has the right to."""
+    """Plans for as long as its node holds the lease to plan."""
 
-    def __init__(self, cluster: Cluster, store: Store, policy: Policy, tell: Tell) -> None:
+    def __init__(self, cluster: Cluster, store: Store, policy: Policy, emit: Emit) -> None:
         self._cluster = cluster
         self._store = store
         self._policy = policy
-        self._tell = tell
+        self._emit = emit
         self._sizes = RecordSizes(cluster)
         self._remembered: dict[TopicPartition, RememberedPosition] = {}
         self._recalled: set[TopicPartition] = set()
+        """Partitions whose position in Kafka was looked up in this term."""
         self._first_seen = FirstSeen(store)
-        self._there: frozenset[TopicPartition] = frozenset()
-        """Partitions that the brokers told of last."""
+        self._existing: frozenset[TopicPartition] = frozenset()
+        """The partitions that the brokers named last."""
         self._last: Snapshot | None = None
-        self._wanted: dict[str, str] = dict.fromkeys(policy.topics, "")
+        """The store as the last round of this term saw it."""
+        self._topics: dict[str, str] = dict.fromkeys(policy.topics, "")
         """The topics that the group had last, as far as this node knows, and their ids."""
         self._remember_at = self._renew_at = 0.0
-        self._kept: object = None
-        self._told: dict[object, object] = {}
+        self._committed: object = None
+        self._reported: dict[object, object] = {}
+        """What was emitted or logged last about each subject, so that nothing is repeated in every round."""
         self._halts: dict[str, str] = {}
-        """Found in this round."""
+        """As `halted`, for the current round."""
         self.halted: dict[str, str] = {}
-        """Partitions and topics that are not planned, and why, as the last round found."""
+        """Partitions and topics that the last round did not plan, and why."""
 
     def begin(self) -> None:
-        """The right to plan is new: what others did in the meantime is not known."""
+        """Begin a term: forget everything that other planners may have changed."""
         self._recalled.clear()
         self._remembered.clear()
         self._first_seen.forget()
         self._last = None
-        self._told.clear()
+        self._reported.clear()
 
     def round(self, lease: Lease) -> bool:
-        """Looks once and plans what is due, if anything is. Raises `LeaseLost` when somebody else plans by now."""
+        """Run one round, and return whether it planned anything.
+
+        Raises `LeaseLost` if another node plans now, and any other `OttlaError` if nothing could be planned.
+        """
         self._halts = {}
         try:
             due = self._round(lease)
         except LeaseLost:
             raise
         except Exception as error:
-            self._tell_failed(error)
+            self._report_failed_round(error)
             raise
         self.halted = self._halts
-        self._told.pop("round", None)
+        self._reported.pop("round", None)
         return bool(due.moves)
 
     def _round(self, lease: Lease) -> Round:
-        seen = self._look(lease)
-        self._wanted = dict(seen.topics)
-        found = self._ask(seen)
-        seen = self._check_topics(seen, found)
-        lanes = {lane.at: lane for lane in seen.lanes}
-        logs = {at: log for at, log in found.logs.items() if at.topic not in self._halts}
-        self._recall(lanes, logs, seen.number)
-        starts = self._starts(lanes, logs)
+        snapshot = self._look(lease)
+        self._topics = dict(snapshot.topics)
+        cluster_state = self._query(snapshot)
+        snapshot = self._check_topics(snapshot, cluster_state)
+        states = {state.at: state for state in snapshot.lanes}
+        logs = {partition: log for partition, log in cluster_state.logs.items() if partition.topic not in self._halts}
+        self._recall(states, logs, snapshot.number)
+        starts = self._starts(states, logs)
         sizes = self._sizes.of(
-            list(found.ids), {at: log.start for at, log in logs.items()}, {at: log.stop for at, log in logs.items()}
+            list(cluster_state.ids),
+            {partition: log.start for partition, log in logs.items()},
+            {partition: log.stop for partition, log in logs.items()},
         )
-        known = {at: log for at, log in logs.items() if at in lanes or at in starts}
+        known = {partition: log for partition, log in logs.items() if partition in states or partition in starts}
         policy = self._policy
-        due = plan(known, lanes, starts.__getitem__, units=policy.units, on_lost=policy.on_lost, record_bytes=sizes)
-        self._tell_misplaced(due)
+        due = plan(known, states, starts.__getitem__, units=policy.units, on_lost=policy.on_lost, record_bytes=sizes)
+        self._report_misplaced(due)
         self._publish(lease, due)
-        self._last, self._wanted = seen, dict(seen.topics)
-        self._there = frozenset(logs)
-        self._remember(lanes, seen)
+        self._last, self._topics = snapshot, dict(snapshot.topics)
+        self._existing = frozenset(logs)
+        self._remember(states, snapshot)
         return due
 
     def _publish(self, lease: Lease, due: Round) -> None:
-        """Step by step, each of which stands for itself: what a later one does not get to is planned in the next
-        round."""
+        """Write the moves in several independent steps. If one fails, the next round plans the rest."""
         units = offsets = 0
         try:
             for moves in portions(due.moves):
                 if not self._store.plan(lease, moves):
-                    raise LeaseLost(f"group {self._policy.group} is planned by another node by now")
+                    raise LeaseLost(f"another node plans group {self._policy.group} now")
                 units += sum(len(move.units) for move in moves)
                 offsets += sum(len(unit) for move in moves for unit in move.units)
         finally:
             if units:
-                self._tell(UnitsPlanned(self._policy.group, units=units, planned_records=offsets))
+                self._emit(UnitsPlanned(self._policy.group, units=units, planned_records=offsets))
 
     def end(self) -> None:
-        """Keeps how far the group is, since the next planner may be long in coming."""
-        seen = self._store.look()
-        self._remember_at = 0.0
-        self._remember({lane.at: lane for lane in seen.lanes}, seen)
+        """Commit the positions to Kafka before the lease is given up. The next planner may not come for a long time.
 
-    # What there is
+        Raises `StoreUnavailable` if the store does not answer.
+        """
+        snapshot = self._store.look()
+        self._remember_at = 0.0
+        self._remember({state.at: state for state in snapshot.lanes}, snapshot)
+
+    # The state of the store and the cluster
 
     def _look(self, lease: Lease) -> Snapshot:
-        seen = self._store.look()
+        """Return the state of the store. If the store has lost data, restore what this node and Kafka know."""
+        snapshot = self._store.look()
         last = self._last
-        if seen.planner is None or seen.planner.lease != lease:
-            raise LeaseLost(f"group {self._policy.group} is planned by another node by now")
-        if last is not None and _is_less(seen, last):
-            self._went_back(f"it counted up to {last.number} and goes on after {seen.number}", last.number)
-            self._store.add_topics({name: found for name, found in last.topics.items() if name not in seen.topics})
-            seen = self._store.look()
+        if snapshot.planner is None or snapshot.planner.lease != lease:
+            raise LeaseLost(f"another node plans group {self._policy.group} now")
+        if last is not None and _is_less(snapshot, last):
+            self._went_back(f"its counter was at {last.number} and is now at {snapshot.number}", last.number)
+            self._store.add_topics(
+                {name: topic_id for name, topic_id in last.topics.items() if name not in snapshot.topics}
+            )
+            snapshot = self._store.look()
         if last is None:
-            seen = self._restored(seen)
-        return seen
+            snapshot = self._restored(snapshot)
+        return snapshot
 
-    def _restored(self, seen: Snapshot) -> Snapshot:
-        """At the beginning of a term: are the topics there that the group had?"""
+    def _restored(self, snapshot: Snapshot) -> Snapshot:
+        """At the beginning of a term, add back topics that the group had and the store has forgotten."""
         lost: dict[str, str] = {}
-        if not seen.topics and not seen.lanes:
-            # A store that came back empty: what this node has seen or was started with was there once.
-            lost = dict(self._wanted)
+        if not snapshot.topics and not snapshot.lanes:
+            # The store is empty: it had the topics that this node has seen or was started with.
+            lost = dict(self._topics)
         known = kafka_memory.recall(self._cluster, self._policy.group, None)
-        highest = max((one.number for one in known.values()), default=0)
-        if highest > seen.number:
-            lost |= {at.topic: "" for at, one in known.items() if not one.removed and at.topic not in lost}
-        lost = {name: one for name, one in lost.items() if name not in seen.topics}
+        highest = max((position.number for position in known.values()), default=0)
+        if highest > snapshot.number:
+            lost |= {
+                partition.topic: ""
+                for partition, position in known.items()
+                if not position.removed and partition.topic not in lost
+            }
+        lost = {name: topic_id for name, topic_id in lost.items() if name not in snapshot.topics}
         if not lost:
-            return seen
-        if highest > seen.number:
+            return snapshot
+        if highest > snapshot.number:
             self._went_back(f"Kafka remembers that the group works on {', '.join(sorted(lost))}", highest)
         self._store.add_topics(lost)
         return self._store.look()
 
-    def _ask(self, seen: Snapshot) -> _Found:
-        """Topics that nobody knows and partitions without leader are left out, and said to be."""
-        deadline = Deadline.after(_ASK_SECONDS)
+    def _query(self, snapshot: Snapshot) -> _ClusterState:
+        """Ask the brokers for topics and logs. Unknown topics and partitions without leader are halted and left out."""
+        deadline = Deadline.after(_REQUEST_SECONDS)
         ids: dict[str, str] = {}
         counts: dict[str, int] = {}
         partitions: list[TopicPartition] = []
-        # Not `Cluster.topic`, which waits for one that nobody knows: all the others would wait with it.
-        known = self._cluster.metadata(sorted(seen.topics), deadline=deadline).topics if seen.topics else {}
-        for name in seen.topics:
+        # Not `Cluster.topic`, which retries an unknown topic for seconds: all others would wait for it.
+        known = self._cluster.metadata(sorted(snapshot.topics), deadline=deadline).topics if snapshot.topics else {}
+        for name in snapshot.topics:
             topic = known.get(name)
             error = ErrorCode.unknown_topic_or_partition if topic is None else topic.error
             if topic is None or error is not ErrorCode.none:
@@ -209,169 +226,184 @@ class Planner:
                 continue
             ids[name] = str(topic.id or "")
             counts[name] = len(topic.partitions)
-            partitions += [TopicPartition(name, one.index) for one in topic.partitions]
+            partitions += [TopicPartition(name, partition.index) for partition in topic.partitions]
         ranges = find_ranges(self._cluster, partitions, deadline=deadline, isolation=self._policy.isolation)
-        for at in partitions:
-            if at not in ranges:
-                self._halt(label(at), "no leader tells where its log begins and ends")
-        return _Found(ids, counts, {at: Log(one.start, one.stop) for at, one in ranges.items()})
+        for partition in partitions:
+            if partition not in ranges:
+                self._halt(label(partition), "no leader could say where its log starts and ends")
+        return _ClusterState(ids, counts, {tp: Log(log.start, log.stop) for tp, log in ranges.items()})
 
-    def _check_topics(self, seen: Snapshot, found: _Found) -> Snapshot:
-        """A topic that was deleted and made anew is another one, whatever its offsets look like."""
+    def _check_topics(self, snapshot: Snapshot, cluster_state: _ClusterState) -> Snapshot:
+        """Compare topic ids: a topic that was deleted and recreated is another topic, whatever its offsets are."""
         new: dict[str, str] = {}
-        for name, now in found.ids.items():
-            before = seen.topics[name] or self._first_seen.id_before(name, seen)
-            if now and before and now != before and not self._replace(name, before, now, seen, found):
+        for name, current in cluster_state.ids.items():
+            before = snapshot.topics[name] or self._first_seen.id_before(name, snapshot)
+            if (
+                current
+                and before
+                and current != before
+                and not self._replace(name, before, current, snapshot, cluster_state)
+            ):
                 continue
-            if now and now != seen.topics[name]:
-                new[name] = now
-            self._first_seen.note(name, now, found.partitions[name], seen)
+            if current and current != snapshot.topics[name]:
+                new[name] = current
+            self._first_seen.note(name, current, cluster_state.partition_counts[name], snapshot)
         if new:
             self._store.add_topics(new)
-        return self._store.look() if new else seen
+        return self._store.look() if new else snapshot
 
-    def _replace(self, name: str, before: str, now: str, seen: Snapshot, found: _Found) -> bool:
-        """Whether planning goes on with the topic that has the name now."""
+    def _replace(self, name: str, before: str, current: str, snapshot: Snapshot, cluster_state: _ClusterState) -> bool:
+        """Switch to a recreated topic, if `on_lost` allows it. Returns whether planning continues with it."""
         goes_on = self._policy.on_lost is not OnLost.ERROR
-        if self._is_news(("replaced", name), now):
-            self._tell(TopicReplaced(name, before=before, after=now, goes_on=goes_on))
+        if self._is_news(("replaced", name), current):
+            self._emit(TopicReplaced(name, before=before, after=current, goes_on=goes_on))
         if not goes_on:
-            self._halt(name, "the topic was deleted and created again: `work reset` begins with the new one")
+            self._halt(name, "the topic was deleted and created again: reset its positions to begin with the new one")
             return False
-        for lane in seen.lanes:
-            if lane.at.topic == name:
-                self._remembered.pop(lane.at, None)
-                log = found.logs.get(lane.at)
-                self._store.reset(lane.at, None if log is None else self._resumed(log))
+        for state in snapshot.lanes:
+            if state.at.topic == name:
+                self._remembered.pop(state.at, None)
+                log = cluster_state.logs.get(state.at)
+                self._store.reset(state.at, None if log is None else self._resumed(log))
         return True
 
     def _resumed(self, log: Log) -> int:
+        """Return where a recreated topic starts."""
         return log.stop if self._policy.on_lost is OnLost.LATEST else log.start
 
-    # What is remembered
+    # What Kafka remembers
 
-    def _recall(self, lanes: Lanes, logs: Mapping[TopicPartition, Log], number: int) -> None:
-        """Once in a term, for each partition: does the store know less than it did?"""
-        unknown = [at for at in logs if at not in self._recalled]
+    def _recall(self, states: PartitionStates, logs: Mapping[TopicPartition, Log], number: int) -> None:
+        """Compare each partition with Kafka, once per term: does the store know less than it once did?"""
+        unknown = [partition for partition in logs if partition not in self._recalled]
         if not unknown:
             return
-        found = kafka_memory.recall(self._cluster, self._policy.group, unknown)
-        behind = [at for at, one in found.items() if at in lanes and _is_behind(lanes[at], one)]
-        highest = max((one.number for one in found.values()), default=0)
-        missing = [at for at in found if at not in lanes]
+        positions = kafka_memory.recall(self._cluster, self._policy.group, unknown)
+        behind = [tp for tp, position in positions.items() if tp in states and _is_behind(states[tp], position)]
+        highest = max((position.number for position in positions.values()), default=0)
+        missing = [partition for partition in positions if partition not in states]
         if behind or missing or highest > number:
-            some = ", ".join(map(str, [*behind, *missing][:3])) or "numbers of leases"
-            self._went_back(f"Kafka remembers more of {some} than the store has", highest)
+            examples = ", ".join(map(str, [*behind, *missing][:3])) or "lease numbers"
+            self._went_back(f"Kafka remembers more of {examples} than the store has", highest)
         self._recalled.update(unknown)
-        self._remembered.update(found)
+        self._remembered.update(positions)
 
     def _went_back(self, reason: str, number: int) -> None:
-        self._tell(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
+        """Emit the event, and raise the lease numbers above all that may have been issued."""
+        self._emit(StoreWentBack(self._policy.group, store=self._store.address, reason=reason))
         self._store.raise_number(number + LEAP)
 
-    def _remember(self, lanes: Lanes, seen: Snapshot) -> None:
+    def _remember(self, states: PartitionStates, snapshot: Snapshot) -> None:
+        """Commit the positions to Kafka if they have changed, or were committed long ago."""
         now = time.monotonic()
-        kept = {at: lane for at, lane in lanes.items() if at in self._there}
-        removed = {at: lane for at, lane in lanes.items() if at.topic not in seen.topics}
-        state = ({at: (lane.done, lane.planned) for at, lane in (kept | removed).items()}, {*removed}, seen.number)
-        if now < self._remember_at or (state == self._kept and now < self._renew_at):
+        kept = {partition: state for partition, state in states.items() if partition in self._existing}
+        removed = {partition: state for partition, state in states.items() if partition.topic not in snapshot.topics}
+        positions = {partition: (state.done, state.planned) for partition, state in (kept | removed).items()}
+        commitment = (positions, {*removed}, snapshot.number)
+        if now < self._remember_at or (commitment == self._committed and now < self._renew_at):
             return
         self._remember_at = now + _REMEMBER_SECONDS
         try:
-            kafka_memory.remember(self._cluster, self._policy.group, kept, seen)
-            with suppress(BrokerError):  # of a topic that was deleted, Kafka remembers nothing
-                kafka_memory.remember(self._cluster, self._policy.group, removed, seen)
+            kafka_memory.remember(self._cluster, self._policy.group, kept, snapshot)
+            with suppress(BrokerError):  # a removed topic may have been deleted, and Kafka then refuses its offsets
+                kafka_memory.remember(self._cluster, self._policy.group, removed, snapshot)
             if self._policy.commit_group is not None:
-                kafka_memory.publish(self._cluster, self._policy.commit_group, kept, seen)
+                kafka_memory.publish(self._cluster, self._policy.commit_group, kept, snapshot)
         except OttlaError as error:
-            # Work goes on without: the next round tries again.
+            # Planning does not depend on it, and the next round tries again.
             if self._is_news("memory", str(error)):
-                _log.warning("group %s: how far it is could not be kept in Kafka: %s", self._policy.group, error)
+                _log.warning("group %s: its positions could not be committed to Kafka: %s", self._policy.group, error)
             return
-        self._kept, self._renew_at = state, now + _RENEW_SECONDS
+        self._committed, self._renew_at = commitment, now + _RENEW_SECONDS
 
-    # Where to begin
+    # Where to start
 
-    def _starts(self, lanes: Lanes, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-        """For partitions that the store does not know. One that was added to a topic begins with its log."""
-        known = {at.topic for at in lanes}
+    def _starts(self, states: PartitionStates, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+        """Return the start of each partition that the store does not know."""
+        known = {partition.topic for partition in states}
         starts: dict[TopicPartition, int] = {}
         fresh: list[TopicPartition] = []
-        for at, log in logs.items():
-            if at in lanes:
+        for partition, log in logs.items():
+            if partition in states:
                 continue
-            remembered = self._remembered.get(at)
+            remembered = self._remembered.get(partition)
             if remembered is not None:
-                starts[at] = remembered.done
-            elif at.topic in known and not self._first_seen.had(at):
-                starts[at] = log.start
+                starts[partition] = remembered.done
+            elif partition.topic in known and not self._first_seen.had(partition):
+                starts[partition] = log.start  # the partition was added later: all of its records are new
             else:
-                fresh.append(at)
+                fresh.append(partition)
         return starts | self._placed(fresh, logs)
 
     def _placed(self, fresh: list[TopicPartition], logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+        """Resolve `start` for partitions of topics that are new to the group."""
         start = self._policy.start
         if start == "earliest":
-            return {at: logs[at].start for at in fresh}
+            return {partition: logs[partition].start for partition in fresh}
         if start == "latest":
-            return {at: logs[at].stop for at in fresh}
+            return {partition: logs[partition].stop for partition in fresh}
         if not fresh:
             return {}
-        deadline = Deadline.after(_ASK_SECONDS)
-        found = bounds.resolve(self._cluster, fresh, start, isolation=self._policy.isolation, deadline=deadline)
-        return {at: min(max(offset, logs[at].start), logs[at].stop) for at, offset in found.items()}
+        deadline = Deadline.after(_REQUEST_SECONDS)
+        offsets = bounds.resolve(self._cluster, fresh, start, isolation=self._policy.isolation, deadline=deadline)
+        return {tp: min(max(offset, logs[tp].start), logs[tp].stop) for tp, offset in offsets.items()}
 
-    # Telling
+    # Reports
 
-    def _tell_misplaced(self, due: Round) -> None:
-        for one in due.misplaced:
-            if one.goes_on is None:
-                self._halt(label(one.at), f"its position {one.position} {one.wrong.value}")
-            if self._is_news(one.at, one):
-                self._tell(_misplaced(one))
+    def _report_misplaced(self, due: Round) -> None:
+        for misplaced in due.misplaced:
+            if misplaced.goes_on is None:
+                self._halt(label(misplaced.partition), f"its position {misplaced.position} {misplaced.wrong.value}")
+            if self._is_news(misplaced.partition, misplaced):
+                self._emit(_misplaced_event(misplaced))
 
-    def _halt(self, what: str, why: str) -> None:
-        self._halts[what] = why
-        if self._is_news(("halt", what), why):
-            _log.warning("group %s does not plan %s: %s", self._policy.group, what, why)
-            self._tell(PlanningFailed(self._policy.group, what=what, reason=why))
+    def _halt(self, name: str, reason: str) -> None:
+        """Record that a topic or partition is not planned in this round."""
+        self._halts[name] = reason
+        if self._is_news(("halt", name), reason):
+            _log.warning("group %s does not plan %s: %s", self._policy.group, name, reason)
+            self._emit(PlanningFailed(self._policy.group, what=name, reason=reason))
 
-    def _tell_failed(self, error: Exception) -> None:
-        """Nothing is planned, whoever's fault that is: all topics are said to be held up by it."""
-        why = str(error) if isinstance(error, OttlaError) else f"{type(error).__name__}: {error}"
-        self.halted = dict.fromkeys(self._wanted, why)
-        if self._is_news("round", why):
-            self._tell(PlanningFailed(self._policy.group, what="", reason=why))
+    def _report_failed_round(self, error: Exception) -> None:
+        """Record that nothing is planned: the error halts every topic."""
+        reason = str(error) if isinstance(error, OttlaError) else f"{type(error).__name__}: {error}"
+        self.halted = dict.fromkeys(self._topics, reason)
+        if self._is_news("round", reason):
+            self._emit(PlanningFailed(self._policy.group, what="", reason=reason))
 
-    def _is_news(self, what: object, value: object) -> bool:
-        if self._told.get(what) == value:
+    def _is_news(self, subject: object, value: object) -> bool:
+        """Whether this value differs from the last one for the subject, which it replaces."""
+        if self._reported.get(subject) == value:
             return False
-        self._told[what] = value
+        self._reported[subject] = value
         return True
 
 
-def _is_less(now: Snapshot, before: Snapshot) -> bool:
-    """Numbers and counts only grow in a store that forgets nothing. Positions can be reset by hand, but not while
-    numbers leap, as they do when a server was started again."""
-    if now.number < before.number or any(one < other for one, other in zip(now.counts, before.counts, strict=True)):
+def _is_less(current: Snapshot, before: Snapshot) -> bool:
+    """Whether the store has forgotten something since `before`."""
+    # Numbers and counters only grow in a store that forgets nothing.
+    counters = zip(current.counts, before.counts, strict=True)
+    if current.number < before.number or any(count < earlier for count, earlier in counters):
         return True
-    lanes = {lane.at: lane for lane in now.lanes}
-    return now.number - before.number >= LEAP and any(
-        lane.at not in lanes or lanes[lane.at].planned < lane.planned or lanes[lane.at].done < lane.done
-        for lane in before.lanes
+    # Positions may be reset by hand. They only prove a loss if the numbers leaped, which means a server restart.
+    states = {state.at: state for state in current.lanes}
+    return current.number - before.number >= LEAP and any(
+        state.at not in states or states[state.at].planned < state.planned or states[state.at].done < state.done
+        for state in before.lanes
     )
 
 
-def _is_behind(lane: PartitionState, remembered: RememberedPosition) -> bool:
-    return lane.planned < remembered.planned or lane.done < remembered.done
+def _is_behind(state: PartitionState, remembered: RememberedPosition) -> bool:
+    """Whether the store knows less of a partition than Kafka remembers."""
+    return state.planned < remembered.planned or state.done < remembered.done
 
 
-def _misplaced(one: Misplaced) -> PositionMisplaced:
+def _misplaced_event(misplaced: Misplaced) -> PositionMisplaced:
     return PositionMisplaced(
-        *one.at,
-        position=one.position,
-        start=one.log.start,
-        stop=one.log.stop,
-        resume=-1 if one.goes_on is None else one.goes_on,
-        reason=f"the position {one.wrong.value}",
+        *misplaced.partition,
+        position=misplaced.position,
+        start=misplaced.log.start,
+        stop=misplaced.log.stop,
+        resume=-1 if misplaced.goes_on is None else misplaced.goes_on,
+        reason=f"the position {misplaced.wrong.value}",
     )

@@ -1,7 +1,7 @@
-"""`RecordSharing`: the records of units, one by one, to threads that share them; which unit is done then is known here.
+"""`RecordSharing`: hands the records of units out to several threads, one by one, and ends each unit when it is due.
 
-Units come in, records go out, and every unit hears what became of it. A thread that asks again has handled what it
-had; one that ended instead has not. No word goes to the store while the books are closed to others.
+Units come in, records go out, and every unit is ended. A thread that asks for the next record has handled its previous
+one; a thread that terminates instead has not. No call to the store happens while the lock on the counts is held.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ottla.engines.fleet.handlers import came_from_outside
 from ottla.engines.fleet.unit import Unit, reason_of
-from ottla.errors import LeaseLost, OttlaError
+from ottla.engines.fleet.unit_endings import log_failure
+from ottla.errors import OttlaError
 from ottla.model import Record
 
 _log = logging.getLogger(__name__)
@@ -21,26 +22,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """A unit of which records were handed out."""
+    """A unit whose records are being handed out."""
 
     unit: Unit
     reached: int
-    """Up to where they were."""
-    hands: int = 0
-    """How many of them are being worked on."""
+    """The offset after the last record that was handed out."""
+    in_progress: int = 0
+    """Number of its records that threads are working on."""
     is_read: bool = False
-    """Whether no others follow."""
+    """Whether no more records follow."""
     is_over: bool = False
 
     def ends(self, error: BaseException | None) -> bool:
-        """Whether that is its end; of several who ask, one is told so."""
+        """Whether the unit ends now. Returns True only once, to the caller that must end the unit."""
         was_over = self.is_over
-        self.is_over = was_over or error is not None or (self.is_read and self.hands == 0)
+        self.is_over = was_over or error is not None or (self.is_read and self.in_progress == 0)
         return self.is_over and not was_over
 
 
-class Anew:
-    """Units, from wherever somebody begins to iterate."""
+class Reiterable:
+    """An iterable of units that calls a function for each new iteration."""
 
     def __init__(self, looks: Callable[[], Iterator[Unit | None]]) -> None:
         self._looks = looks
@@ -50,31 +51,32 @@ class Anew:
 
 
 class RecordSharing:
-    """Records of units, one by one, to several threads.
+    """Hands records of units out to several threads, one by one.
 
-    A unit is done when everybody who got one of its records has asked for another. It has failed when somebody who got
-    one has ended instead, or when it cannot be read; what others have of it comes again, too.
+    A unit is done when every thread that got one of its records has asked for another. It fails when such a thread
+    terminates instead, or when it cannot be read. A retry then hands out all of its records again.
     """
 
     def __init__(self, units: Iterable[Unit | None], is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """`units` blocks while there are none, and ends after a stop; with a None it lets threads that ended be noticed
-        while nothing else happens. It is iterated over anew for each unit: an interrupt ends a generator.
+        """`units` blocks while there are none, and ends after a stop. It yields None now and then while it waits, so
+        that terminated threads are noticed. It is iterated again for each unit, because an interrupt ends a generator.
 
-        Once `is_stopped`, the unit at hand is cut: it is done up to what was handed out, as soon as that is handled,
-        and the rest waits for somebody else. Without, it is handed out to its end.
+        Once `is_stopped` returns True, the current unit is split: it is done up to what was handed out, as soon as that
+        is handled, and the rest waits for another node.
         """
         self._units = units
         self._is_stopped = is_stopped
         self._reading = threading.Lock()
-        """For these two. It may be held for minutes."""
+        """Guards `_share` and `_records`. It may be held for minutes."""
         self._share: _Share | None = None
         self._records: Iterator[Record] = iter(())
         self._books = threading.Lock()
-        """For what is in whose hands, and all counts."""
-        self._hands: dict[threading.Thread, tuple[_Share, int]] = {}
+        """Guards `_assigned` and all counts. It is never held during a call to the store."""
+        self._assigned: dict[threading.Thread, tuple[_Share, int]] = {}
+        """The unit and the offset of the record that each thread is working on."""
 
     def next(self) -> Record | None:
-        """The next record, for whoever has handled the last one; None when `units` has ended."""
+        """Return the next record; None when `units` has ended. The calling thread has handled its previous record."""
         me = threading.current_thread()
         self._settle(me)
         with self._reading:
@@ -82,37 +84,38 @@ class RecordSharing:
                 while not self._is_stopped() and (self._share is not None or self._begin()):
                     if (record := self._read(me)) is not None:
                         return record
-            except BaseException as error:  # Ctrl-C, perhaps with a record that is in nobody's hands yet
+            except BaseException as error:  # Ctrl-C, perhaps with a record that is not assigned to a thread yet
                 self._leave(error)
                 raise
             self._leave(None)
         return None
 
     def put_back(self) -> None:
-        """What this thread was given, it has not got: it was interrupted. The rest of the unit goes back with it."""
+        """Give the current unit back: this thread was interrupted before it received its record."""
         with self._books:
-            share, _ = self._hands.pop(threading.current_thread(), (None, 0))
+            share, _ = self._assigned.pop(threading.current_thread(), (None, 0))
             if share is None:
                 return
-            share.hands -= 1
+            share.in_progress -= 1
             is_end = share.ends(GeneratorExit())
         if is_end:
-            _tell(share, GeneratorExit())
+            _end_unit(share, GeneratorExit())
 
     def _settle(self, asking: threading.Thread | None) -> None:
-        """Takes the records from those who are ready, and from those who are gone."""
+        """Take the records from the thread that asks for the next one, and from threads that have terminated."""
         over: list[tuple[_Share, Exception | None]] = []
         with self._books:
-            for thread in [one for one in self._hands if one is asking or not one.is_alive()]:
-                share, offset = self._hands.pop(thread)
-                share.hands -= 1
+            for thread in [thread for thread in self._assigned if thread is asking or not thread.is_alive()]:
+                share, offset = self._assigned.pop(thread)
+                share.in_progress -= 1
                 fault = None if thread is asking else RuntimeError(f"{thread.name} ended while it had offset {offset}")
                 if share.ends(fault):
                     over.append((share, fault))
         for share, error in over:
-            _tell(share, error)
+            _end_unit(share, error)
 
     def _begin(self) -> bool:
+        """Wait for the next unit. Returns False if there will be none."""
         for unit in self._units:
             if unit is not None:
                 self._share, self._records = _Share(unit, unit.range.start), unit.records()
@@ -121,7 +124,7 @@ class RecordSharing:
         return False
 
     def _read(self, me: threading.Thread) -> Record | None:
-        """None if the unit has no more, or is over."""
+        """Return the next record of the current unit; None if it has no more, or is over."""
         share = self._share
         assert share is not None
         try:
@@ -132,16 +135,16 @@ class RecordSharing:
         with self._books:
             if record is None:
                 share.reached = share.unit.range.stop
-            elif not share.is_over:
+            elif not share.is_over:  # another thread may have ended the unit while this one was reading
                 share.reached = record.offset + 1
-                share.hands += 1
-                self._hands[me] = (share, record.offset)
+                share.in_progress += 1
+                self._assigned[me] = (share, record.offset)
                 return record
         self._leave(None)
         return None
 
     def _leave(self, error: BaseException | None) -> None:
-        """Nothing more of the unit is handed out."""
+        """Hand out no more records of the current unit."""
         share, self._share, self._records = self._share, None, iter(())
         if share is None:
             return
@@ -149,11 +152,11 @@ class RecordSharing:
             share.is_read = True
             is_end = share.ends(error)
         if is_end:
-            _tell(share, error)
+            _end_unit(share, error)
 
 
-def _tell(share: _Share, error: BaseException | None) -> None:
-    """What became of a unit; that it could not be said is no matter of the thread that comes to say it."""
+def _end_unit(share: _Share, error: BaseException | None) -> None:
+    """End a unit. Does not raise: the calling thread may have nothing to do with this unit."""
     unit = share.unit
     try:
         if error is None:
@@ -163,13 +166,5 @@ def _tell(share: _Share, error: BaseException | None) -> None:
         else:
             log_failure(unit, error)
             unit.fail(error)
-    except OttlaError as trouble:
-        _log.warning("what became of %s could not be said: %s", unit.range, reason_of(trouble))
-
-
-def log_failure(unit: Unit, error: BaseException) -> None:
-    """An attempt has failed, or was taken away."""
-    if isinstance(error, LeaseLost):
-        _log.warning("%s", error)
-    else:
-        _log.warning("%s failed (attempt %d): %s", unit.range, unit.attempt, reason_of(error))
+    except OttlaError as end_error:
+        _log.warning("could not report how %s ended: %s", unit.range, reason_of(end_error))

@@ -1,20 +1,20 @@
-"""The steps of a group as Lua, each of which Redis carries out as a whole or not at all.
+"""The steps of `Rules` as Lua scripts, each of which Redis runs atomically.
 
-Text goes out, nothing comes in. The scripts use no clock and no expiry: a server whose time jumps changes nothing. All
-keys are given to every script, so that a Redis Cluster can tell where they are.
+This module only defines text. The scripts use no clock and no expiry, so a server whose clock jumps changes nothing.
+Every script receives all keys, so that a Redis Cluster can route it.
 
     meta      hash   charter, ordered, max_attempts, number, run (of the server that gave it out), planner_number,
                      planner_holder, planner_beat, counts
     planned   hash   label -> offset                      turns     hash  label -> number of the last lease, padded
-    ready     zset   "TURN label"                         busy      hash  label -> how many units are out or failed
+    ready     zset   "TURN label"                         busy      hash  label -> number of units out or failed
     waiting   zset   unit                                 out       hash  unit -> "number beat attempt holder"
     tries     hash   unit -> attempts so far              failures  hash  unit -> "attempts JSON"
     nodes     hash   name -> "beat JSON"                  topics    hash  name -> id
     notes     hash   key -> value
 
-A unit is "topic PARTITION START STOP" and a lane "topic PARTITION", padded with zeros so that their order as text is
-the right one: numbers of Lua and scores of Redis are exact only up to 2**53, and offsets go up to 2**63. All scores
-are 0. The label of a lane is "topic/partition".
+A unit is "topic PARTITION START STOP". A lane is a partition as "topic PARTITION". Both are padded with zeros so that
+they sort as text: Lua numbers and Redis scores are exact only up to 2**53, but offsets go up to 2**63. All scores are
+0. The label of a lane is "topic/partition".
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ottla.engines.fleet.units import LEAP
 KEYS = (
     *("meta", "planned", "turns", "ready", "waiting", "busy", "out", "tries", "failures", "nodes", "topics", "notes"),
 )
-"""As every script takes them, in this order."""
+"""The keys that every script receives, in this order."""
 
 NOT_FOUNDED = b"not founded"
-"""What a step in a group answers that is not there."""
+"""What a script returns if the group does not exist."""
 
 
 class Script(NamedTuple):
-    """A script, and the name by which a server knows it once it has seen it."""
+    """A script, and the SHA-1 by which a server knows it once it has loaded it."""
 
     text: str
     sha: str
@@ -46,22 +46,22 @@ _PRELUDE = f"local {', '.join(KEYS)} = unpack(KEYS)\nlocal call, leap_by = redis
 _PARTS = """
 local function count(name, by) call('HINCRBY', meta, name, by or 1) end
 
--- A server whose memory is full refuses a script whose first change needs some, even if it lets more go afterwards. One
--- that begins with a deletion, if only of nothing, is carried out: so the work goes on, and what waits gets less.
+-- A server at maxmemory refuses a script if its first write needs memory, even if the script frees more afterwards. A
+-- script that begins with a deletion, even of nothing, may run. So units can still be worked off on a full server.
 local function although_full() call('HDEL', out, '') end
 
 local function refuse() although_full() count('refused') return 0 end
 
--- A server that was started again, or another one that took over, may have forgotten the last numbers that were given
--- out. Who is asked without being allowed to tell is taken for the same server.
+-- A server that was restarted, or a replica that took over, may have forgotten the last lease numbers. Both have
+-- another run id. If the user may not call INFO, assume the same server.
 local function leap()
-  local told = redis.pcall('INFO', 'server')
-  local run = type(told) == 'string' and string.match(told, 'run_id:(%x+)')
+  local info = redis.pcall('INFO', 'server')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)')
   if not run or call('HGET', meta, 'run') == run then return end
   if call('HSET', meta, 'run', run) == 0 then call('HINCRBY', meta, 'number', leap_by) end
 end
 
--- What HINCRBY returns is a number of Lua, and not exact.
+-- Read the number back as text: what HINCRBY returns is a Lua number, which is not exact above 2**53.
 local function next_number()
   leap()
   call('HINCRBY', meta, 'number', 1)
@@ -69,20 +69,24 @@ local function next_number()
 end
 
 local function is_planner(number, holder)
-  local now = call('HMGET', meta, 'planner_number', 'planner_holder')
-  return now[1] == number and now[2] == holder
+  local current = call('HMGET', meta, 'planner_number', 'planner_holder')
+  return current[1] == number and current[2] == holder
 end
 
+-- The first waiting unit of a lane. '!' follows the space, so the range has exactly the names that begin with the lane.
 local function first(lane)
   return call('ZRANGEBYLEX', waiting, '[' .. lane .. ' ', '(' .. lane .. '!', 'LIMIT', 0, 1)[1]
 end
 
+-- The member of `ready` for a lane: lanes sort by the number of their last lease.
 local function in_line(label) return (call('HGET', turns, label) or string.rep('0', 19)) .. ' ' .. label end
 
+-- Count units that are out or failed. An ordered lane is not ready while it has any.
 local function occupy(label, by)
   if call('HINCRBY', busy, label, by) == 0 then call('HDEL', busy, label) end
 end
 
+-- Update whether a lane is ready, after its units have changed.
 local function settle(lane, label)
   local held_up = call('HGET', meta, 'ordered') == '1' and call('HEXISTS', busy, label) == 1
   if first(lane) and not held_up then
@@ -92,19 +96,21 @@ local function settle(lane, label)
   end
 end
 
+-- The lane of a unit, and the label of the lane.
 local function lane_of(unit)
   local topic, partition = string.match(unit, '^(.*) (%d+) %d+ %d+$')
   return topic .. ' ' .. partition, topic .. '/' .. tonumber(partition)
 end
 
--- The beat and the attempt of a unit, if this lease has it.
+-- The beat and the attempt of a unit, if this lease holds it.
 local function held(unit, number, holder)
   local entry = call('HGET', out, unit)
   if not entry then return nil end
-  local its_number, beat, attempt, its_holder = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
-  if its_number == number and its_holder == holder then return beat, attempt end
+  local current_number, beat, attempt, current_holder = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
+  if current_number == number and current_holder == holder then return beat, attempt end
 end
 
+-- End an attempt that did not succeed: retry the unit, or move it to the error list.
 local function lose(unit, attempt, failure)
   local lane, label = lane_of(unit)
   call('HDEL', out, unit)
@@ -123,17 +129,17 @@ end
 
 def _script(text: str) -> Script:
     whole = _PRELUDE + text
-    # Redis knows scripts by this hash, whatever else it is good for.
+    # Redis identifies scripts by their SHA-1; it protects nothing.
     return Script(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
 
 
 def _step(text: str) -> Script:
-    """For what begins something, and needs a group for it."""
+    """A script that adds something to a group. It returns `NOT_FOUNDED` if the group does not exist."""
     return _in_group(f"'{NOT_FOUNDED.decode()}'", text)
 
 
 def _word(text: str) -> Script:
-    """For what is answered with yes or no: no, where there is no group."""
+    """A script that returns 1 or 0; 0 if the group does not exist."""
     return _in_group("0", text)
 
 
@@ -141,6 +147,7 @@ def _in_group(otherwise: str, text: str) -> Script:
     return _script(f"if call('HEXISTS', meta, 'charter') == 0 then return {otherwise} end\n{_PARTS}{text}")
 
 
+# ARGV: charter, ordered, max_attempts. The first node wins; all get the charter that is stored.
 FOUND = _script("""
 if call('HSETNX', meta, 'charter', ARGV[1]) == 1 then
   call('HSET', meta, 'ordered', ARGV[2], 'max_attempts', ARGV[3])
@@ -148,6 +155,7 @@ end
 return call('HGET', meta, 'charter')
 """)
 
+# ARGV: name and id of each topic. An empty id keeps the one that is stored.
 ADD_TOPICS = _step("""
 for i = 1, #ARGV, 2 do
   if ARGV[i + 1] ~= '' then
@@ -160,28 +168,30 @@ end
 
 REMOVE_TOPICS = _word("for _, name in ipairs(ARGV) do call('HDEL', topics, name) end")
 
-# holder, and of the lease that stood still: number (or nothing), holder, beat
+# ARGV: holder, and of the expired lease: number (or empty), holder, beat
 LEAD = _step("""
-local now = call('HMGET', meta, 'planner_number', 'planner_holder', 'planner_beat')
-if now[1] and not (now[1] == ARGV[2] and now[2] == ARGV[3] and now[3] == ARGV[4]) then return false end
+local lease = call('HMGET', meta, 'planner_number', 'planner_holder', 'planner_beat')
+if lease[1] and not (lease[1] == ARGV[2] and lease[2] == ARGV[3] and lease[3] == ARGV[4]) then return false end
 local number = next_number()
 call('HSET', meta, 'planner_number', number, 'planner_holder', ARGV[1], 'planner_beat', 0)
 return number
 """)
 
+# ARGV: number, holder
 STAY = _word("""
 if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
 call('HINCRBY', meta, 'planner_beat', 1)
 return 1
 """)
 
+# ARGV: number, holder
 RESIGN = _word("""
 if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
 call('HDEL', meta, 'planner_number', 'planner_holder', 'planner_beat')
 return 1
 """)
 
-# number, holder, then for each move: label, lane, before (or nothing), to, how many units, and "START STOP" of each
+# ARGV: number, holder, then for each move: label, lane, before (or empty), to, number of units, "START STOP" of each
 PLAN = _word("""
 if not is_planner(ARGV[1], ARGV[2]) then return refuse() end
 local i = 3
@@ -200,13 +210,13 @@ end
 return 1
 """)
 
-# As text, since numbers of Lua are not exact.
+# Compares as text, since Lua numbers are not exact.
 RAISE_NUMBER = _step("""
-local now, least = call('HGET', meta, 'number') or '0', ARGV[1]
-if #now < #least or (#now == #least and now < least) then call('HSET', meta, 'number', least) end
+local current, least = call('HGET', meta, 'number') or '0', ARGV[1]
+if #current < #least or (#current == #least and current < least) then call('HSET', meta, 'number', least) end
 """)
 
-# holder, most
+# ARGV: holder, most
 TAKE = _in_group(
     "{}",
     """
@@ -232,7 +242,7 @@ return grants
 """,
 )
 
-# unit, number, holder of each
+# ARGV: unit, number, holder of each lease
 RENEW = _script(
     _PARTS
     + """
@@ -249,7 +259,7 @@ return kept
 """
 )
 
-# unit, number, holder, how many offsets are done, what is left (or nothing)
+# ARGV: unit, number, holder, number of offsets done, the rest of the unit (or empty)
 FINISH = _word("""
 local unit, rest = ARGV[1], ARGV[5]
 if not held(unit, ARGV[2], ARGV[3]) then return refuse() end
@@ -272,7 +282,7 @@ settle(lane, label)
 return 1
 """)
 
-# unit, number, holder, failure
+# ARGV: unit, number, holder, failure
 FAIL = _word("""
 local beat, attempt = held(ARGV[1], ARGV[2], ARGV[3])
 if not beat then return refuse() end
@@ -282,7 +292,7 @@ lose(ARGV[1], attempt, ARGV[4])
 return 1
 """)
 
-# unit, number, holder, beat, failure
+# ARGV: unit, number, holder, beat, failure
 RECLAIM = _word("""
 local beat, attempt = held(ARGV[1], ARGV[2], ARGV[3])
 if beat ~= ARGV[4] then return 0 end
@@ -292,6 +302,7 @@ lose(ARGV[1], attempt, ARGV[5])
 return 1
 """)
 
+# ARGV: unit
 RETRY = _word("""
 if call('HDEL', failures, ARGV[1]) == 0 then return 0 end
 local lane, label = lane_of(ARGV[1])
@@ -301,6 +312,7 @@ settle(lane, label)
 return 1
 """)
 
+# ARGV: unit
 DROP = _word("""
 if call('HDEL', failures, ARGV[1]) == 0 then return 0 end
 local lane, label = lane_of(ARGV[1])
@@ -309,7 +321,7 @@ settle(lane, label)
 return 1
 """)
 
-# label, lane, offset (or nothing)
+# ARGV: label, lane, offset (or empty)
 RESET = _step("""
 local label, lane = ARGV[1], ARGV[2]
 call('ZREM', ready, in_line(label))
@@ -328,13 +340,14 @@ else
 end
 """)
 
+# ARGV: name, report
 HELLO = _step("""
 local known = call('HGET', nodes, ARGV[1])
 local beat = known and string.match(known, '^%d+') + 1 or 0
 call('HSET', nodes, ARGV[1], beat .. ' ' .. ARGV[2])
 """)
 
-# name, beat (or nothing)
+# ARGV: name, beat (or empty)
 GOODBYE = _word("""
 local known = call('HGET', nodes, ARGV[1])
 if not known or (ARGV[2] ~= '' and string.match(known, '^%d+') ~= ARGV[2]) then return 0 end
@@ -345,6 +358,7 @@ NOTE = _step("call('HSET', notes, ARGV[1], ARGV[2])")
 
 UNNOTE = _step("call('HDEL', notes, ARGV[1])")
 
+# Readers need no group: without one, every structure is empty.
 PULSE = _script("""
 return {call('HMGET', meta, 'planner_number', 'planner_holder', 'planner_beat'), call('HGETALL', out)}
 """)

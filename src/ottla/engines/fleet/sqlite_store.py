@@ -1,8 +1,7 @@
 """A group in a SQLite file, for several processes and threads of one machine.
 
-Steps come in as calls and go out as transactions, each written to disk before it is answered. What they do is in
-`sqlite_steps`, how the file is opened in `sqlite_file`. A file on a network file system is not supported: SQLite's
-locks do not hold there.
+Steps come in as calls and become transactions, each written to disk before it returns. `sqlite_steps` has the steps,
+`sqlite_file` opens the file. Files on a network file system are not supported: SQLite's locks do not work there.
 """
 
 from __future__ import annotations
@@ -47,7 +46,10 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """One group in a file. Threads may share it, and a forked child has a connection of its own."""
+    """One group in a file. Methods without a docstring do what `Rules` says.
+
+    Threads may share it, and a forked child opens its own connection.
+    """
 
     def __init__(self, file: SqliteFile, address: str, group: str) -> None:
         self._file = file
@@ -55,13 +57,16 @@ class SqliteStore:
         self._group = group
 
     @classmethod
-    def at(cls, url: str, group: str) -> SqliteStore:
-        """The store at `sqlite:///relative/path` or `sqlite:////absolute/path`. It is opened with the first step."""
+    def from_url(cls, url: str, group: str) -> SqliteStore:
+        """Return the store of a group at `sqlite:///relative/path` or `sqlite:////absolute/path`.
+
+        The first step opens the file. Raises `ConfigError` if the address is invalid.
+        """
         prefix, slashes, path = url.partition(":///")
         if prefix != "sqlite" or not slashes or not path or path.startswith(":memory:"):
             raise ConfigError(
-                "the store's address is not sqlite:///RELATIVE/PATH or sqlite:////ABSOLUTE/PATH (in memory, it is"
-                " memory://)"
+                "the store's address is not sqlite:///RELATIVE/PATH or sqlite:////ABSOLUTE/PATH (for a store in"
+                " memory, use memory://)"
             )
         return cls(SqliteFile(Path(path).absolute(), url), url, group)
 
@@ -70,202 +75,187 @@ class SqliteStore:
 
     @property
     def address(self) -> str:
-        """For messages."""
+        """The address for messages."""
         return self._address
 
     def found(self, charter: Charter) -> Charter:
-        """The group's charter: this one if the group is new."""
+        """Create the group with this charter unless it exists, and return the charter that it has.
+
+        Raises `StoreIncompatible` if this version of Ottla cannot use the file or the group.
+        """
 
         def insert(db: sqlite3.Connection) -> StoredGroup | None:
             sql = "INSERT OR IGNORE INTO teams (name, charter) VALUES (?, ?)"
             db.execute(sql, (self._group, charter_text(charter)))
-            return self._team(db)
+            return self._stored_group(db)
 
-        found = self._file.write(insert)
-        assert found is not None, "it was inserted just now"
-        return found.charter
+        group = self._file.write(insert)
+        assert group is not None, "it was inserted just now"
+        return group.charter
 
     def forget(self) -> None:
-        """Delete everything of the group."""
-        self._word(lambda team: None if team is None else steps.forget(team))
+        """Delete the group and everything in it."""
+        self._write(lambda group: None if group is None else steps.forget(group))
 
     def close(self) -> None:
-        """The file is closed; the group stays."""
+        """Close the file. The group stays."""
         self._file.close()
 
     # Topics
 
     def add_topics(self, topics: Mapping[str, str]) -> None:
-        """As in `Rules`."""
-        self._step(lambda team: steps.add_topics(team, topics))
+        self._step(lambda group: steps.add_topics(group, topics))
 
     def remove_topics(self, names: Iterable[str]) -> None:
-        """As in `Rules`."""
-        self._word(lambda team: None if team is None else steps.remove_topics(team, names))
+        self._write(lambda group: None if group is None else steps.remove_topics(group, names))
 
     # Planning
 
     def lead(self, holder: str, over: Seen | None = None) -> Lease | None:
-        """As in `Rules`."""
-        return self._step(lambda team: steps.lead(team, holder, over))
+        return self._step(lambda group: steps.lead(group, holder, over))
 
     def stay(self, lease: Lease) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.stay(team, lease))
+        return self._write(lambda group: group is not None and steps.stay(group, lease))
 
     def resign(self, lease: Lease) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.resign(team, lease))
+        return self._write(lambda group: group is not None and steps.resign(group, lease))
 
     def plan(self, lease: Lease, moves: Sequence[Move]) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.plan(team, lease, moves))
+        return self._write(lambda group: group is not None and steps.plan(group, lease, moves))
 
     def raise_number(self, least: int) -> None:
-        """As in `Rules`."""
-        self._step(lambda team: steps.raise_number(team, checked(max(0, least), "the number of a lease")))
+        self._step(lambda group: steps.raise_number(group, checked(max(0, least), "the number of a lease")))
 
     # Working
 
     def take(self, holder: str, most: int = 1) -> list[Grant]:
-        """As in `Rules`."""
-        return self._word(lambda team: [] if team is None else steps.take(team, holder, most))
+        return self._write(lambda group: [] if group is None else steps.take(group, holder, most))
 
     def renew(self, held: Sequence[tuple[OffsetRange, Lease]]) -> list[bool]:
-        """As in `Rules`."""
-        return self._word(lambda team: [False] * len(held) if team is None else steps.renew(team, held))
+        return self._write(lambda group: [False] * len(held) if group is None else steps.renew(group, held))
 
     def finish(self, unit: OffsetRange, lease: Lease, reached: int) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.finish(team, unit, lease, reached))
+        return self._write(lambda group: group is not None and steps.finish(group, unit, lease, reached))
 
     def fail(self, unit: OffsetRange, lease: Lease, failure: Failure) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.fail(team, unit, lease, failure))
+        return self._write(lambda group: group is not None and steps.fail(group, unit, lease, failure))
 
     def reclaim(self, unit: OffsetRange, seen: Seen, failure: Failure) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.reclaim(team, unit, seen, failure))
+        return self._write(lambda group: group is not None and steps.reclaim(group, unit, seen, failure))
 
-    # The error list, and beginning anew
+    # The error list, and resetting
 
     def failures(self) -> list[Failure]:
-        """As in `Rules`."""
         sql = "SELECT topic, partition, start, stop, attempts, failure FROM failures WHERE team = ?"
 
-        def look(team: StoredGroup | None) -> list[Failure]:
-            rows = [] if team is None else team.db.execute(sql, (team.id,)).fetchall()
-            return sorted((failure_of(OffsetRange(*row[:4]), *row[4:]) for row in rows), key=lambda one: one.range)
+        def look(group: StoredGroup | None) -> list[Failure]:
+            rows = [] if group is None else group.db.execute(sql, (group.id,)).fetchall()
+            failures = (failure_of(OffsetRange(*row[:4]), *row[4:]) for row in rows)
+            return sorted(failures, key=lambda failure: failure.range)
 
-        return self._sight(look)
+        return self._read(look)
 
     def retry(self, unit: OffsetRange) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.retry(team, unit))
+        return self._write(lambda group: group is not None and steps.retry(group, unit))
 
     def drop(self, unit: OffsetRange) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.drop(team, unit))
+        return self._write(lambda group: group is not None and steps.drop(group, unit))
 
-    def reset(self, at: TopicPartition, offset: int | None) -> None:
-        """As in `Rules`."""
-        self._step(lambda team: steps.reset(team, at, offset))
+    def reset(self, partition: TopicPartition, offset: int | None) -> None:
+        self._step(lambda group: steps.reset(group, partition, offset))
 
-    # Nodes, and looking
+    # Nodes and reports
 
     def hello(self, name: str, report: Mapping[str, Any]) -> None:
-        """As in `Rules`."""
-        self._step(lambda team: steps.hello(team, name, report_text(report)))
+        self._step(lambda group: steps.hello(group, name, report_text(report)))
 
     def goodbye(self, name: str, beat: int | None = None) -> bool:
-        """As in `Rules`."""
-        return self._word(lambda team: team is not None and steps.goodbye(team, name, beat))
+        return self._write(lambda group: group is not None and steps.goodbye(group, name, beat))
 
     def pulse(self) -> Pulse:
-        """As in `Rules`."""
-        return self._sight(lambda team: Pulse(None, ()) if team is None else _pulse(team))
+        return self._read(lambda group: Pulse(None, ()) if group is None else _pulse(group))
 
     def look(self) -> Snapshot:
-        """As in `Rules`."""
-        return self._sight(lambda team: Rules(Charter()).look() if team is None else _snapshot(team))
+        return self._read(lambda group: Rules(Charter()).look() if group is None else _snapshot(group))
 
-    def waiting(self, at: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
-        """As in `Rules`."""
-        which = "team = ?" if at is None else steps.THIS_LANE
-        sql = f"SELECT topic, partition, start, stop FROM waiting WHERE {which} ORDER BY 1, 2, 3, 4 LIMIT ?"
+    def waiting(self, partition: TopicPartition | None = None, most: int = 1000) -> list[OffsetRange]:
+        condition = "team = ?" if partition is None else steps.THIS_PARTITION
+        sql = f"SELECT topic, partition, start, stop FROM waiting WHERE {condition} ORDER BY 1, 2, 3, 4 LIMIT ?"
+        parameters = (*(partition or ()), max(0, most))
 
-        def look(team: StoredGroup | None) -> list[OffsetRange]:
-            rows = [] if team is None else team.db.execute(sql, (team.id, *(at or ()), max(0, most))).fetchall()
+        def look(group: StoredGroup | None) -> list[OffsetRange]:
+            rows = [] if group is None else group.db.execute(sql, (group.id, *parameters)).fetchall()
             return [OffsetRange(*row) for row in rows]
 
-        return self._sight(look)
+        return self._read(look)
 
     def note(self, key: str, value: bytes | None) -> None:
-        """As in `Rules`."""
-        self._step(lambda team: steps.note(team, key, value))
+        self._step(lambda group: steps.note(group, key, value))
 
     def notes(self, prefix: str = "") -> dict[str, bytes]:
-        """As in `Rules`."""
-
-        def look(team: StoredGroup | None) -> dict[str, bytes]:
-            rows = [] if team is None else team.db.execute("SELECT key, value FROM notes WHERE team = ?", (team.id,))
+        def look(group: StoredGroup | None) -> dict[str, bytes]:
+            rows = [] if group is None else group.db.execute("SELECT key, value FROM notes WHERE team = ?", (group.id,))
             return {key: value for key, value in rows if key.startswith(prefix)}
 
-        return self._sight(look)
+        return self._read(look)
 
     # Parts of steps
 
     def _step(self, work: Callable[[StoredGroup], T]) -> T:
-        """For what begins something, and needs a group for it."""
+        """Write, for a step that adds something. Raises `StoreUnavailable` if the group does not exist."""
 
-        def with_group(team: StoredGroup | None) -> T:
-            if team is None:
+        def with_group(group: StoredGroup | None) -> T:
+            if group is None:
                 raise not_founded(self._group, self._address)
-            return work(team)
+            return work(group)
 
-        return self._word(with_group)
+        return self._write(with_group)
 
-    def _word(self, work: Callable[[StoredGroup | None], T]) -> T:
-        return self._file.write(lambda db: work(self._team(db)))
+    def _write(self, work: Callable[[StoredGroup | None], T]) -> T:
+        """Write. `work` gets None if the group does not exist."""
+        return self._file.write(lambda db: work(self._stored_group(db)))
 
-    def _sight(self, work: Callable[[StoredGroup | None], T]) -> T:
+    def _read(self, work: Callable[[StoredGroup | None], T]) -> T:
+        """Read. `work` gets None if the group does not exist. Raises `StoreIncompatible` for data that is damaged."""
+
         def look(db: sqlite3.Connection) -> T:
             try:
-                return work(self._team(db))
+                return work(self._stored_group(db))
             except (ValueError, TypeError) as error:
                 raise damaged(self._group, self._address, str(error)) from error
 
         return self._file.read(look)
 
-    def _team(self, db: sqlite3.Connection) -> StoredGroup | None:
+    def _stored_group(self, db: sqlite3.Connection) -> StoredGroup | None:
+        """Return the group; None if it does not exist. Raises `StoreIncompatible` if it has another version."""
         row = db.execute("SELECT id, charter FROM teams WHERE name = ?", (self._group,)).fetchone()
         return None if row is None else StoredGroup(db, row[0], charter_of(row[1], self._group, self._address))
 
 
-def _pulse(team: StoredGroup) -> Pulse:
-    return Pulse(steps.planner(team.db, team.id), _outs(team))
+def _pulse(group: StoredGroup) -> Pulse:
+    return Pulse(steps.planner(group.db, group.id), _outs(group))
 
 
-def _outs(team: StoredGroup) -> tuple[Out, ...]:
+def _outs(group: StoredGroup) -> tuple[Out, ...]:
     columns = "topic, partition, start, stop, number, holder, beat, attempt"
     sql = f"SELECT {columns} FROM out WHERE team = ? ORDER BY topic, partition, start, stop"
     return tuple(
         Out(OffsetRange(topic, partition, start, stop), Seen(Lease(number, holder), beat), attempt)
-        for topic, partition, start, stop, number, holder, beat, attempt in team.db.execute(sql, (team.id,))
+        for topic, partition, start, stop, number, holder, beat, attempt in group.db.execute(sql, (group.id,))
     )
 
 
-def _snapshot(team: StoredGroup) -> Snapshot:
-    number, *counts = team.db.execute(
+def _snapshot(group: StoredGroup) -> Snapshot:
+    number, *counts = group.db.execute(
         "SELECT number, done, offsets, failed, given_back, reclaimed, given_up, refused FROM teams WHERE id = ?",
-        (team.id,),
+        (group.id,),
     ).fetchone()
-    nodes = team.db.execute("SELECT name, beat, report FROM nodes WHERE team = ? ORDER BY name", (team.id,))
-    topics = team.db.execute("SELECT name, identity FROM topics WHERE team = ?", (team.id,))
+    nodes = group.db.execute("SELECT name, beat, report FROM nodes WHERE team = ? ORDER BY name", (group.id,))
+    topics = group.db.execute("SELECT name, identity FROM topics WHERE team = ?", (group.id,))
     return Snapshot(
-        planner=steps.planner(team.db, team.id),
-        lanes=_lanes(team),
-        out=_outs(team),
+        planner=steps.planner(group.db, group.id),
+        lanes=_partition_states(group),
+        out=_outs(group),
         nodes=tuple(Node(name, beat, report_of(report)) for name, beat, report in nodes),
         topics=dict(topics.fetchall()),
         counts=Counts(*counts),
@@ -273,19 +263,21 @@ def _snapshot(team: StoredGroup) -> Snapshot:
     )
 
 
-def _lanes(team: StoredGroup) -> tuple[PartitionState, ...]:
-    sums = [_sums(team, table) for table in ("waiting", "out", "failures")]
+def _partition_states(group: StoredGroup) -> tuple[PartitionState, ...]:
+    """Return the state of each partition: its counts, and the lowest offset that is not done."""
+    sums = [_sums(group, table) for table in ("waiting", "out", "failures")]
     sql = "SELECT topic, partition, planned FROM lanes WHERE team = ? ORDER BY topic, partition"
-    lanes = []
-    for topic, partition, planned in team.db.execute(sql, (team.id,)):
-        at = TopicPartition(topic, partition)
-        found = [one.get(at, (0, None)) for one in sums]
-        done = min((first for _, first in found if first is not None), default=planned)
-        lanes.append(PartitionState(at, planned, done, *(many for many, _ in found)))
-    return tuple(lanes)
+    states = []
+    for topic, partition, planned in group.db.execute(sql, (group.id,)):
+        tp = TopicPartition(topic, partition)
+        counts_and_firsts = [by_partition.get(tp, (0, None)) for by_partition in sums]
+        done = min((first for _, first in counts_and_firsts if first is not None), default=planned)
+        states.append(PartitionState(tp, planned, done, *(count for count, _ in counts_and_firsts)))
+    return tuple(states)
 
 
-def _sums(team: StoredGroup, table: str) -> dict[TopicPartition, tuple[int, int | None]]:
-    """Of each partition: how many units, and the first offset."""
+def _sums(group: StoredGroup, table: str) -> dict[TopicPartition, tuple[int, int | None]]:
+    """Return the number of units and the lowest offset of each partition in a table."""
     sql = f"SELECT topic, partition, count(*), min(start) FROM {table} WHERE team = ? GROUP BY topic, partition"
-    return {TopicPartition(topic, part): (many, first) for topic, part, many, first in team.db.execute(sql, (team.id,))}
+    rows = group.db.execute(sql, (group.id,))
+    return {TopicPartition(topic, partition): (count, first) for topic, partition, count, first in rows}

@@ -1,7 +1,7 @@
-"""A flag that threads wait for, and that anybody may set at any moment: a signal handler, or whoever is interrupted.
+"""`StopFlag`: a flag that threads wait for, and that a signal handler can set safely at any moment.
 
-`threading.Event` cannot be that. It has a lock that the thread holds which a signal interrupts, and an interrupt in the
-middle of its `wait` can leave it broken for all others.
+`threading.Event` is not safe there. A signal handler that calls `set` may interrupt the thread that holds the event's
+lock, and an interrupt in the middle of `wait` can leave the event broken for all other threads.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import threading
 
 
 class StopFlag:
-    """Is set once, and stays so."""
+    """A flag that is set once and stays set."""
 
     def __init__(self) -> None:
         self._is_set = False
-        self._bell = threading.Lock()
-        """Free when it was set: those who wait take it one after the other, and hand it on."""
-        self._bell.acquire()
+        self._gate = threading.Lock()
+        """Held until the flag is set. Then each waiting thread acquires it and releases it for the next one."""
+        self._gate.acquire()
 
     def is_set(self) -> bool:
-        """Whether it was set."""
+        """Whether the flag is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Those who wait go on."""
+        """Set the flag and wake all waiting threads."""
         self._is_set = True
-        self._ring()
+        self._release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was set, at the latest after so many seconds."""
-        if not self._is_set and seconds > 0 and self._bell.acquire(timeout=seconds):
-            self._ring()
+        """Wait until the flag is set, for at most `seconds`. Returns whether it is set."""
+        if not self._is_set and seconds > 0 and self._gate.acquire(timeout=seconds):
+            self._release()
         return self._is_set
 
-    def _ring(self) -> None:
+    def _release(self) -> None:
         try:
-            self._bell.release()
+            self._gate.release()
         except RuntimeError:
-            pass  # it is free
+            pass  # it is free already

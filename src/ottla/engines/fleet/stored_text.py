@@ -1,7 +1,7 @@
-"""Charters, failures and reports as the text that stores keep, and the errors that all stores have in common.
+"""Charters, failures and reports as the text that stores keep, and the errors that all stores share.
 
-Values come in and text goes out, or the other way round. Text that does not mean what it should is refused with the
-name of the store; which store that is, is not known here.
+Values come in and text goes out, and the other way round. Invalid text raises `StoreIncompatible` with the address of
+the store. This module knows no particular store.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from ottla.errors import ConfigError, InputError, StoreIncompatible, StoreUnavai
 from ottla.model import OffsetRange
 
 HIGHEST = 2**63 - 1
-"""Of offsets and of numbers of leases."""
+"""The highest offset and the highest lease number."""
 
 
 def not_founded(group: str, address: str) -> StoreUnavailable:
-    """For a step in a group that is not there: a store that came back empty is of use once it was founded anew."""
-    return StoreUnavailable(address, f"it has no group {group!r}, which no node has begun, or it has lost its data")
+    """The error for a step in a group that does not exist. It passes once a node has called `found` again."""
+    return StoreUnavailable(address, f"it has no group {group!r}: no node has started it, or the store lost its data")
 
 
 def damaged(group: str, address: str, reason: str) -> StoreIncompatible:
-    """For a store whose content contradicts itself."""
-    return StoreIncompatible(f"group {group!r} in the store {address} cannot be understood: {reason}")
+    """The error for a store with invalid content."""
+    return StoreIncompatible(f"group {group!r} in the store {address} is damaged: {reason}")
 
 
 def checked(number: int, what: str) -> int:
-    """A number that stores can count with."""
+    """Return a number that fits into all stores. Raises `InputError` for any other."""
     if not 0 <= number <= HIGHEST:
         raise InputError(f"{what} must be between 0 and 2**63 - 1, got {number}")
     return number
 
 
 def charter_text(charter: Charter) -> str:
-    """For `charter_of`."""
+    """Encode a charter."""
     return json.dumps(asdict(charter))
 
 
 def charter_of(text: str | bytes, group: str, address: str) -> Charter:
-    """The charter in a store, if this version understands the store."""
+    """Decode a charter. Raises `StoreIncompatible` if it is damaged or has another version."""
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -51,32 +51,32 @@ def charter_of(text: str | bytes, group: str, address: str) -> Charter:
     except (ValueError, TypeError, KeyError, ConfigError) as error:
         raise damaged(group, address, f"its charter is {text!r}") from error
     raise StoreIncompatible(
-        f"group {group!r} in the store {address} is of version {version}, and this Ottla understands version {VERSION}:"
-        " let all nodes run the same Ottla, or choose another group"
+        f"group {group!r} in the store {address} has version {version}, and this Ottla supports version {VERSION}:"
+        " run the same Ottla on all nodes, or choose another group"
     )
 
 
 def failure_text(failure: Failure) -> str:
-    """For `failure_of`, without the unit and its attempts."""
+    """Encode a failure, without the unit and its attempts."""
     return json.dumps(
         {"reason": failure.reason, "traceback": failure.traceback, "host": failure.host, "at": failure.at}
     )
 
 
 def failure_of(unit: OffsetRange, attempts: int, text: str | bytes) -> Failure:
-    """The failure that `failure_text` made text of."""
+    """Decode a failure. Raises `ValueError` or `TypeError` if the text is damaged."""
     return Failure(unit, attempts, **json.loads(text))
 
 
 def report_text(report: Mapping[str, Any]) -> str:
-    """What a node says of itself."""
+    """Encode a node's report about itself. Raises `InputError` if it is not plain JSON values."""
     try:
         return json.dumps(dict(report))
     except (TypeError, ValueError) as error:
-        raise InputError(f"a node's report must consist of plain values that JSON has: {error}") from error
+        raise InputError(f"a node's report must contain only JSON values: {error}") from error
 
 
 def report_of(text: str | bytes) -> dict[str, Any]:
-    """What `report_text` made text of."""
+    """Decode a node's report. Raises `ValueError` if the text is damaged."""
     report: dict[str, Any] = json.loads(text)
     return report

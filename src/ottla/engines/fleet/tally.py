@@ -1,6 +1,6 @@
-"""What a node has done since it began, for the reports that it gives of itself.
+"""`Tally`: counts what a node has done since it started, for its reports about itself.
 
-Units that have ended come in, numbers go out. Threads share it.
+Ended units come in, numbers go out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.engines.fleet.unit import Unit
 
 
 class Tally:
-    """Counts."""
+    """The counters of one node. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -24,15 +24,15 @@ class Tally:
         self._started = time.time()
 
     def count(self, unit: Unit, ending: Ending) -> None:
-        """A unit has ended."""
+        """Count a unit that has ended."""
         with self._lock:
             self._endings[ending.value] = self._endings.get(ending.value, 0) + 1
-            if ending in (Ending.DONE, Ending.PART):
+            if ending in (Ending.DONE, Ending.PART):  # what failed or was lost is read again by another attempt
                 self._records += unit.records_read
                 self._bytes += unit.bytes_read
 
     def report(self) -> dict[str, Any]:
-        """In plain values."""
+        """Return the counters as plain values."""
         with self._lock:
             return {
                 "started": self._started,

@@ -1,7 +1,7 @@
-"""What the nodes of a fleet tell one another: units, leases, failures, and how a group stands.
+"""The values that the nodes of a fleet exchange through a store: units, leases, failures, and the state of a group.
 
-Plain values without behaviour beyond their checks. A unit is an `OffsetRange`; it is known by its range and never by
-the attempt, so that whoever handles it twice writes the same thing twice.
+Plain values that only check themselves. A unit is an `OffsetRange`. Its identity is the range and never the attempt, so
+a handler that runs twice can write to the same key twice.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from ottla.errors import ConfigError
 from ottla.model import OffsetRange, TopicPartition
 
 VERSION = 1
-"""Of what is in a store. A store of another version is refused."""
+"""The version of the data in a store. A store with another version is rejected."""
 LEAP = 1_000_000
-"""How far numbers of leases are raised when some may have been given out that nobody remembers."""
+"""How far lease numbers are raised when the store may have forgotten some that it issued."""
 
 
 class Lease(NamedTuple):
-    """The right to something, until somebody else has it: `number` only grows in a store, `holder` is unique.
+    """The right to work on a unit or to plan, until another holder gets it.
 
-    A store that forgets its last second may give out a number again, but never to the same holder.
+    `number` only grows within a store; `holder` is unique. A store that loses its last second may issue a number again,
+    but never to the same holder, so the pair is unique.
     """
 
     number: int
@@ -30,9 +31,9 @@ class Lease(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A lease as somebody saw it. Its holder raises `beat` all the time: when it stands still, the holder is gone.
+    """A lease as a node observed it. Its holder keeps raising `beat`; a beat that stops means that the holder is gone.
 
-    How long it stood still is measured by whoever watches, with a clock of his own that only goes forward.
+    Each watcher measures with its own monotonic clock how long a beat has not changed.
     """
 
     lease: Lease
@@ -40,7 +41,7 @@ class Seen(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A unit, given to the holder of the lease. The first attempt is 1."""
+    """A unit that the store gave to the holder of a lease. The first attempt is 1."""
 
     range: OffsetRange
     lease: Lease
@@ -48,7 +49,7 @@ class Grant(NamedTuple):
 
 
 class Out(NamedTuple):
-    """A unit that somebody works on."""
+    """A unit in flight: leased, and not yet finished."""
 
     range: OffsetRange
     seen: Seen
@@ -56,13 +57,13 @@ class Out(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A step of planning: the planned offset of a partition goes from `before` to `to`, and these units are there.
+    """A planning step: the planned offset of a partition moves from `before` to `to`, and these units are added.
 
-    `before` is None for a partition that was not planned yet. Units need not cover the step: what is left out is lost
-    or was skipped on purpose, and whoever plans has said so.
+    `before` is None for a partition that was not planned yet. The units need not cover the whole step: the planner
+    leaves out offsets that are lost or skipped on purpose, and emits an event for them.
     """
 
-    at: TopicPartition
+    partition: TopicPartition
     before: int | None
     to: int
     units: tuple[OffsetRange, ...] = ()
@@ -82,39 +83,42 @@ class Failure:
 
 
 class Counts(NamedTuple):
-    """What has happened in a group since it began."""
+    """Counters of a group since it was created."""
 
     done: int = 0
-    """Units, and parts of units that were split."""
+    """Finished units, and finished parts of units that were split."""
     offsets: int = 0
-    """Of units that were done."""
+    """Offsets in finished units."""
     failed: int = 0
     """Attempts that ended with an error."""
     given_back: int = 0
-    """Units that came back without an attempt being counted."""
+    """Units that were returned without counting an attempt."""
     reclaimed: int = 0
-    """Leases that stood still, so that the unit was given to somebody else."""
+    """Expired leases whose unit was taken away."""
     given_up: int = 0
-    """Units that came to the error list."""
+    """Units that were moved to the error list."""
     refused: int = 0
-    """Words of holders who had lost their lease."""
+    """Calls rejected because the caller no longer held the lease."""
 
 
 class PartitionState(NamedTuple):
-    """How one partition stands."""
+    """The state of one partition."""
 
     at: TopicPartition
     planned: int
-    """Up to here there are, or were, units."""
+    """Offsets below this are, or were, in units."""
     done: int
-    """Up to here everything is done."""
+    """Offsets below this are all done."""
     waiting: int
+    """Number of units that wait."""
     out: int
+    """Number of units in flight."""
     failed: int
+    """Number of units on the error list."""
 
 
 class Node(NamedTuple):
-    """What a node says of itself, and how often it has said something."""
+    """A node's report about itself, and a counter of its reports."""
 
     name: str
     beat: int
@@ -122,63 +126,66 @@ class Node(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """What must not stand still: the planner, and the units that somebody works on."""
+    """The leases to watch: that of the planner, and those of the units in flight."""
 
     planner: Seen | None
     out: tuple[Out, ...]
 
 
 class Snapshot(NamedTuple):
-    """How a group stands, all of it at one moment."""
+    """The state of a group at one moment."""
 
     planner: Seen | None
     lanes: tuple[PartitionState, ...]
     out: tuple[Out, ...]
     nodes: tuple[Node, ...]
     topics: Mapping[str, str]
-    """Names, and the id that the topic had when it was first planned; empty before that."""
+    """Topic names, and the id that each topic had when it was first planned; empty before that."""
     counts: Counts
     number: int
-    """The highest number of a lease so far."""
+    """The highest lease number so far."""
 
     @property
     def planning_node(self) -> str | None:
-        """The name of the node that plans."""
+        """The name of the node that plans, or None."""
         return None if self.planner is None else node_of(self.planner.lease.holder)
 
     @property
     def halted(self) -> dict[str, str]:
-        """Topics and partitions that are not planned, and why, as whoever plans has said last."""
+        """Topics and partitions that are not planned, and why, from the planning node's last report."""
         for node in self.nodes:
             if node.name == self.planning_node:
-                return {str(what): str(why) for what, why in dict(node.report.get("halted") or {}).items()}
+                return {str(name): str(reason) for name, reason in dict(node.report.get("halted") or {}).items()}
         return {}
 
 
-def label(at: TopicPartition) -> str:
-    """A partition in what is said of a group. No topic is called like this."""
-    return f"{at.topic}/{at.partition}"
+def label(partition: TopicPartition) -> str:
+    """The name of a partition in stores and reports. A topic name cannot contain the slash."""
+    return f"{partition.topic}/{partition.partition}"
 
 
 def node_of(holder: str) -> str:
-    """The node that has a lease: a holder is its name, a stroke, and what the lease is for."""
+    """The node that holds a lease. A holder is "NODE/PURPOSE"."""
     return holder.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charter:
-    """What all nodes of a group must agree on; kept in the store by the first one."""
+    """The settings that all nodes of a group share. The first node writes them to the store.
+
+    Raises `ConfigError` for values out of range.
+    """
 
     ordered: bool = False
-    """At most one unit of a partition is out at any time, in order; one that failed holds up its partition."""
+    """Process the units of a partition one at a time, in order. A unit on the error list blocks its partition."""
     max_attempts: int = 5
-    """How often a unit is tried before it comes to the error list."""
+    """Attempts per unit before it is moved to the error list."""
     lease_seconds: float = 10.0
-    """How long a node may be silent before its units are given to others."""
+    """How long a node may be silent before its units are given to other nodes."""
     version: int = field(default=VERSION, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
             raise ConfigError(f"max_attempts must be at least 1, got {self.max_attempts}")
         if not 0.5 <= self.lease_seconds <= 86_400:
-            raise ConfigError(f"a lease lasts between half a second and a day, got {self.lease_seconds} s")
+            raise ConfigError(f"lease_seconds must be between 0.5 and 86400 (a day), got {self.lease_seconds}")

@@ -1,4 +1,5 @@
-"""The spool: encoded batches kept on disk until they are acknowledged, so that a dead process loses none of them."""
+"""The spool: encoded batches kept on disk until they are acknowledged, so that the death of a process loses none of
+them."""
 
 from __future__ import annotations
 

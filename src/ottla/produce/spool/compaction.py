@@ -1,8 +1,8 @@
-"""Entries that appear together or not at all, in a file that gets its name when it is complete.
+"""Writes entries that appear together or not at all, in a file that gets its name when it is complete.
 
-Two uses: giving back the space of segments in which few entries are still live, by copying those into a new segment
-(one partition whose leader is away would otherwise keep a segment each for a handful of batches), and the parts of a
-batch that had to be cut. A kill leaves what was there before, or all of the new file, and never half of it.
+It has two uses. Compaction frees the space of segments with few live entries, by copying those into a new segment:
+otherwise a single partition without a leader could keep one segment for each handful of batches. And the parts of a
+split batch are written this way. A kill leaves what was there before, or the whole new file, never half of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 from ottla.errors import CorruptBatch, SpoolFailed
 from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import COPIES, SEGMENT_HEADER_BYTES, VERSION, SegmentHeader, frame_crc, parse_frame
-from ottla.produce.spool.segment import Held, Segment, sync_directory
+from ottla.produce.spool.segment import LiveEntry, Segment, sync_directory
 from ottla.produce.spool.segments import Segments
 from ottla.produce.spool.values import Entry, Ticket
 
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 def write_together(
     directory: Path, number: int, entries: Iterable[tuple[int, Entry]], *, spool: UUID, fsync: bool
-) -> tuple[Segment, list[Held]]:
-    """Entries with their ids as segment `number`; raises `OSError` and leaves nothing behind."""
+) -> tuple[Segment, list[LiveEntry]]:
+    """Write entries with their ids as segment `number`. Raises `OSError` and leaves nothing behind."""
     segment = Segment.create(directory, number, SegmentHeader(VERSION, COPIES, 0, 0, spool))
-    held: list[Held] = []
+    written: list[LiveEntry] = []
     try:
         for entry_id, entry in entries:
-            held.append(_append(segment, entry_id, entry, spool))
+            written.append(_append(segment, entry_id, entry, spool))
             segment.replaces.update((entry_id, entry.supersedes))
         if fsync:
             segment.sync()
@@ -41,66 +41,76 @@ def write_together(
         segment.remove()
         raise
     segment.close()
-    return segment, held
+    return segment, written
 
 
-def _append(segment: Segment, entry_id: int, entry: Entry, spool: UUID) -> Held:
+def _append(segment: Segment, entry_id: int, entry: Entry, spool: UUID) -> LiveEntry:
+    """Append an entry to the segment under this id."""
     head = head_of(entry, entry_id, spool=spool, position=segment.size_bytes)
     position = segment.append([head, entry.records])
     ticket = Ticket(entry_id, segment.number, position, size_on_disk(entry), entry.place or entry_id)
-    return Held(ticket, frame_crc(head))
+    return LiveEntry(ticket, frame_crc(head))
 
 
-def worthwhile(shelf: Segments, active: Segment | None, *, spare_bytes: int) -> Segment | None:
-    """A segment to compact now, because what is done takes more space than what is live and `spare_bytes`."""
-    if shelf.used_bytes <= 2 * shelf.live_bytes + spare_bytes:
+def worthwhile(segments: Segments, active: Segment | None, *, spare_bytes: int) -> Segment | None:
+    """A segment to compact now, if finished entries take more space than live ones plus `spare_bytes`; else None."""
+    if segments.used_bytes <= 2 * segments.live_bytes + spare_bytes:
         return None
-    sparse = sparsest(shelf)
+    sparse = sparsest(segments)
     return None if sparse is active else sparse
 
 
-def sparsest(shelf: Segments) -> Segment | None:
-    """The segment that would give back most, if that is at least as much as must be copied for it."""
-    return max(_sparse(shelf), key=_dead_bytes, default=None)
+def sparsest(segments: Segments) -> Segment | None:
+    """The segment that would free most, if that is at least as much as must be copied for it."""
+    return max(_sparse(segments), key=_dead_bytes, default=None)
 
 
-def cheapest(shelf: Segments) -> Segment | None:
-    """Of the same segments the one of which least must be copied: on a full disk, it may just find room."""
-    return min(_sparse(shelf), key=lambda segment: segment.live_bytes, default=None)
+def cheapest(segments: Segments) -> Segment | None:
+    """Of the sparse segments the one with least to copy: on a full disk, the copy may just fit."""
+    return min(_sparse(segments), key=lambda segment: segment.live_bytes, default=None)
 
 
-def _sparse(shelf: Segments) -> list[Segment]:
-    return [s for s in shelf.segments.values() if s.live and not s.is_fixed and _dead_bytes(s) >= s.live_bytes]
+def _sparse(segments: Segments) -> list[Segment]:
+    """The segments whose finished entries take at least as much space as their live ones."""
+    return [
+        segment
+        for segment in segments.by_number.values()
+        if segment.live and not segment.is_fixed and _dead_bytes(segment) >= segment.live_bytes
+    ]
 
 
 def _dead_bytes(segment: Segment) -> int:
+    """What compacting the segment would free, less the header of the copy."""
     return segment.size_bytes - segment.live_bytes - 2 * SEGMENT_HEADER_BYTES
 
 
-def compact(shelf: Segments, sparse: Segment, *, number: int, spool: UUID, fsync: bool) -> bool:
-    """Copy what is live in `sparse` into segment `number`, and let `sparse` go; False when that did not work."""
+def compact(segments: Segments, sparse: Segment, *, number: int, spool: UUID, fsync: bool) -> bool:
+    """Copy the live entries of `sparse` into segment `number`, which finishes `sparse`.
+
+    Returns False if that failed.
+    """
     live = [sparse.live[entry_id] for entry_id in sorted(sparse.live)]
-    entries = ((held.ticket.id, _entry(shelf.read(held), held.ticket, spool)) for held in live)
+    copies_of = ((entry.ticket.id, _entry(segments.read(entry), entry.ticket, spool)) for entry in live)
     try:
-        copies, moved = write_together(shelf.directory, number, entries, spool=spool, fsync=fsync)
+        copies, moved = write_together(segments.directory, number, copies_of, spool=spool, fsync=fsync)
     except OSError as exc:
-        logger.debug("the space of %s cannot be given back yet: %s", sparse.path, exc)
+        logger.debug("cannot compact %s yet: %s", sparse.path, exc)
         return False
     except (CorruptBatch, SpoolFailed) as exc:
         sparse.is_fixed = True
-        logger.warning("the space of %s cannot be given back before all of it is delivered: %s", sparse.path, exc)
+        logger.warning("cannot compact %s, its space is freed only when all of it is delivered: %s", sparse.path, exc)
         return False
-    shelf.add(copies)
-    for held in moved:
-        shelf.hold(copies, held)
+    segments.add(copies)
+    for entry in moved:
+        segments.hold(copies, entry)
     return True
 
 
 def _entry(data: bytes, ticket: Ticket, spool: UUID) -> Entry:
-    """As it was put, read back and verified."""
+    """The entry as it was put, read back and verified."""
     batch = batch_in(data, ticket)
     frame = parse_frame(data, position=ticket.position, spool=spool.bytes)
-    assert frame is not None  # batch_in has seen it
+    assert frame is not None  # batch_in has parsed it
     return Entry(
         frame.topic,
         frame.partition,

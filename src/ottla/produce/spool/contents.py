@@ -1,7 +1,7 @@
 """What a spool directory holds: which entries are still to be sent, and what was lost of the others.
 
-Comes in: a directory and what its last owner wrote. Goes out: `Contents`. It only reads; a file that is missing,
-empty, cut short or damaged costs the entries in the damaged places and nothing else.
+A directory and the record of its last owner come in; `Contents` go out. It only reads. A file that is missing, empty,
+cut short or damaged costs the entries in the damaged places and nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.errors import SpoolFailed
 from ottla.produce.spool.layout import CONSECUTIVE, VERSION, parse_marks
 from ottla.produce.spool.losses import Tail, damage_in
 from ottla.produce.spool.ownership import Record
-from ottla.produce.spool.scan import CUT_SHORT, Found, SegmentScan, scan_segment
+from ottla.produce.spool.scan import CUT_SHORT, SegmentScan, WholeEntry, scan_segment
 from ottla.produce.spool.values import Damage, Stored, Ticket
 
 logger = logging.getLogger(__name__)
@@ -31,8 +31,8 @@ _NAME = re.compile(r"(\d{6,18})\.(log|done|damaged|log\.new)", re.ASCII)
 
 
 @dataclass(slots=True)
-class Known:
-    """One segment as it was found. `finished` entries need no sending although no mark here says so."""
+class SurveyedSegment:
+    """One segment as it was found. `finished` entries need no sending although they have no mark here."""
 
     number: int
     scan: SegmentScan
@@ -44,25 +44,25 @@ class Known:
 
     @property
     def consecutive(self) -> bool:
-        """Whether the ids in it are known to follow one another."""
+        """Whether the ids in it are known to be consecutive."""
         return self.scan.header is not None and self.scan.header.kind == CONSECUTIVE
 
     @property
     def end_id(self) -> int:
-        """One more than the last id that can be seen in it; 0 when its ids do not follow one another."""
+        """One more than the last visible id in it; 0 if its ids are not consecutive."""
         first = self.scan.header.first_id if self.scan.header is not None else 0
         return max((i + 1 for i in self.ids), default=first) if self.consecutive else 0
 
     @property
     def ids(self) -> Iterator[int]:
-        """What can be seen of them. The id of an entry that was cut short is free again: its `put` never returned."""
+        """The visible ids. The id of an entry that was cut short is free again: its `put` never returned."""
         for part in self.scan.parts:
-            if part.frame is not None and (isinstance(part, Found) or part.reason != CUT_SHORT):
+            if part.frame is not None and (isinstance(part, WholeEntry) or part.reason != CUT_SHORT):
                 yield part.frame.id
 
-    def is_marked(self, found: Found) -> bool:
+    def is_marked(self, entry: WholeEntry) -> bool:
         """Whether this very frame was acknowledged."""
-        return (found.frame.id, found.frame.crc) in self.marks
+        return (entry.frame.id, entry.frame.crc) in self.marks
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Contents:
     """A whole directory. `leftovers` are marks whose segment is gone and copies that a kill left incomplete."""
 
     spool: UUID
-    segments: dict[int, Known]
+    segments: dict[int, SurveyedSegment]
     live: list[Stored]
     damage: list[Damage]
     leftovers: list[Path]
@@ -79,59 +79,69 @@ class Contents:
 
 
 def log_path(directory: Path, number: int) -> Path:
-    """The segment."""
+    """The file of a segment."""
     return directory / f"{number:06d}.log"
 
 
 def done_path(directory: Path, number: int) -> Path:
-    """The marks of the segment."""
+    """The file of a segment's marks."""
     return directory / f"{number:06d}.done"
 
 
 def draft_path(directory: Path, number: int) -> Path:
-    """A segment of copies before it is complete."""
+    """The file of a segment of copies before it is complete."""
     return directory / f"{number:06d}.log.new"
 
 
 def damaged_path(directory: Path, number: int) -> Path:
-    """A segment that lost entries, kept for people to look at after the others were delivered."""
+    """The file of a segment that lost entries, kept for inspection after the others were delivered."""
     return directory / f"{number:06d}.damaged"
 
 
 def survey(directory: Path, record: Record | None) -> Contents:
-    """Read everything. Raises `SpoolFailed` when the directory cannot be read, is of a newer format or a mixture."""
-    names = _numbers(directory)
-    segments = {n: known for n in sorted(names["log"]) if (known := _look_at(directory, n)) is not None}
-    spool = _whose(directory, segments, record)
-    accounted = _judge(segments)
+    """Read the whole directory. Raises `SpoolFailed` if it cannot be read, has a newer format, or mixes two spools."""
+    names = _file_numbers(directory)
+    segments = {
+        number: surveyed
+        for number in sorted(names["log"])
+        if (surveyed := _survey_segment(directory, number)) is not None
+    }
+    spool = _spool_id(directory, segments, record)
+    accounted = _classify(segments)
     tails = _tails(segments, record if record is not None and record.spool == str(spool) else None)
-    # A file without even a header is what a kill leaves of the newest segment, and damage anywhere else.
+    # A kill can leave the newest segment without even a header; in any other segment that is damage.
     written_up_to = max([*list(segments)[:-1][-1:], record.tail_segment if record is not None else 0])
     damage = []
-    for number, known in segments.items():
+    for number, surveyed in segments.items():
         path = str(log_path(directory, number))
-        lost = list(damage_in(path, known.scan, accounted=accounted, tail=tails.get(number)))
-        if known.scan.header is None and not known.scan.parts and number <= written_up_to:
-            lost.append(Damage(path, 0, known.scan.size_bytes, CUT_SHORT))
-        known.is_damaged = any(d.reason != CUT_SHORT for d in lost)
+        lost = list(damage_in(path, surveyed.scan, accounted=accounted, tail=tails.get(number)))
+        if surveyed.scan.header is None and not surveyed.scan.parts and number <= written_up_to:
+            lost.append(Damage(path, 0, surveyed.scan.size_bytes, CUT_SHORT))
+        surveyed.is_damaged = any(damage_item.reason != CUT_SHORT for damage_item in lost)
         damage += lost
-    live = sorted((s for k in segments.values() for s in k.live), key=lambda s: (s.ticket.place, s.ticket.id))
+    live = sorted(
+        (entry for surveyed in segments.values() for entry in surveyed.live),
+        key=lambda entry: (entry.ticket.place, entry.ticket.id),
+    )
     return Contents(
         spool,
         segments,
         live,
         damage,
         leftovers=[
-            *(done_path(directory, n) for n in names["done"] if n not in segments),
-            *(draft_path(directory, n) for n in names["log.new"]),
+            *(done_path(directory, number) for number in names["done"] if number not in segments),
+            *(draft_path(directory, number) for number in names["log.new"]),
         ],
-        next_id=max(_ids(segments.values(), record), default=0) + 1,
-        next_segment=max((n for numbers in names.values() for n in numbers), default=0) + 1,
+        next_id=max(_used_ids(segments.values(), record), default=0) + 1,
+        next_segment=max((number for numbers in names.values() for number in numbers), default=0) + 1,
     )
 
 
 def open_segment(path: Path) -> FileIO:
-    """For reading; raises `SpoolFailed` for what is not a regular file, `FileNotFoundError` when there is none."""
+    """Open a file for reading.
+
+    Raises `SpoolFailed` if it is not a regular file, `FileNotFoundError` if there is none.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -146,56 +156,60 @@ def open_segment(path: Path) -> FileIO:
     return file
 
 
-def _numbers(directory: Path) -> dict[str, list[int]]:
-    """The numbers of our files by what they are; others are left alone."""
+def _file_numbers(directory: Path) -> dict[str, list[int]]:
+    """The numbers of our files by kind; other files are ignored."""
     try:
         names = os.listdir(directory)
     except OSError as exc:
         raise SpoolFailed(directory, f"cannot be read: {exc.strerror}") from exc
-    found: dict[str, list[int]] = {"log": [], "done": [], "damaged": [], "log.new": []}
+    numbers: dict[str, list[int]] = {"log": [], "done": [], "damaged": [], "log.new": []}
     for match in filter(None, map(_NAME.fullmatch, names)):
         number = int(match[1])
         if match[1] == f"{number:06d}" and number > 0:
-            found[match[2]].append(number)
-    return found
+            numbers[match[2]].append(number)
+    return numbers
 
 
-def _look_at(directory: Path, number: int) -> Known | None:
+def _survey_segment(directory: Path, number: int) -> SurveyedSegment | None:
+    """Scan one segment and its marks. Raises `SpoolFailed` if its format is newer than ours."""
     path = log_path(directory, number)
     try:
         with open_segment(path) as file:
             scan = scan_segment(file.fileno())
     except FileNotFoundError:
-        return None  # its owner removed it meanwhile
+        return None  # its owner has removed it
     if scan.version is not None and scan.version > VERSION:
         raise SpoolFailed(
             path,
             f"written by a newer Ottla: its format is {scan.version}, this one reads up to {VERSION}; upgrade first",
         )
     marks = _marks(done_path(directory, number))
-    return Known(number, scan, set(parse_marks(marks)), len(marks))
+    return SurveyedSegment(number, scan, set(parse_marks(marks)), len(marks))
 
 
 def _marks(path: Path) -> bytes:
-    """Missing or unreadable marks are no loss: their entries are sent again, and Kafka knows what it has."""
+    """The bytes of the marks.
+
+    Missing or unreadable marks are no loss: entries are sent again, and Kafka deduplicates.
+    """
     try:
         with open_segment(path) as file:
             return file.readall()
     except FileNotFoundError:
         return b""
     except (OSError, SpoolFailed) as exc:
-        logger.warning("acknowledgements in %s cannot be read, their batches count as not sent: %s", path, exc)
+        logger.warning("marks in %s cannot be read, their batches are sent again: %s", path, exc)
         return b""
 
 
-def _whose(directory: Path, segments: dict[int, Known], record: Record | None) -> UUID:
-    """The id of the spool: what the segments say, and for an empty directory what the owner file says."""
+def _spool_id(directory: Path, segments: dict[int, SurveyedSegment], record: Record | None) -> UUID:
+    """The id of the spool, from the segments, or for an empty directory from the owner file."""
     ids: dict[UUID, int] = {}
-    for known in segments.values():
-        if known.scan.header is not None:
-            ids.setdefault(known.scan.header.spool, known.number)
-        for found in known.scan.found[:1]:
-            ids.setdefault(UUID(bytes=found.frame.spool), known.number)
+    for surveyed in segments.values():
+        if surveyed.scan.header is not None:
+            ids.setdefault(surveyed.scan.header.spool, surveyed.number)
+        for entry in surveyed.scan.entries[:1]:
+            ids.setdefault(UUID(bytes=entry.frame.spool), surveyed.number)
     if len(ids) > 1:
         names = " and ".join(log_path(directory, number).name for number in ids.values())
         raise SpoolFailed(directory, f"{names} belong to different spools: move each one's into a directory of its own")
@@ -204,50 +218,51 @@ def _whose(directory: Path, segments: dict[int, Known], record: Record | None) -
     return UUID(record.spool) if record is not None else uuid.uuid4()
 
 
-def _judge(segments: dict[int, Known]) -> set[int]:
-    """Sort the entries of each segment into live and finished; returns the ids that no damaged place can have lost."""
+def _classify(segments: dict[int, SurveyedSegment]) -> set[int]:
+    """Sort the entries of each segment into live and finished. Returns the ids that no damaged place can have lost."""
     newest: dict[int, int] = {}
-    over: set[int] = set()
+    finished: set[int] = set()
     marked: set[int] = set()
-    for known in segments.values():
-        marked.update(entry_id for entry_id, _ in known.marks)
-        for found in known.scan.found:
-            newest[found.frame.id] = known.number  # a copy is always in a later segment than what it was made from
-            over.add(found.frame.supersedes)
-            if known.is_marked(found):
-                over.add(found.frame.id)
-    for known in segments.values():
-        for found in known.scan.found:
-            entry_id = found.frame.id
-            if entry_id not in over and newest[entry_id] == known.number:
-                known.live.append(_stored(found, known.number))
-            elif not known.is_marked(found):
-                known.finished.append((entry_id, found.frame.crc))
-    return over | marked | newest.keys()
+    for surveyed in segments.values():
+        marked.update(entry_id for entry_id, _ in surveyed.marks)
+        for entry in surveyed.scan.entries:
+            newest[entry.frame.id] = surveyed.number  # a copy is always in a later segment than the original
+            finished.add(entry.frame.supersedes)
+            if surveyed.is_marked(entry):
+                finished.add(entry.frame.id)
+    for surveyed in segments.values():
+        for entry in surveyed.scan.entries:
+            entry_id = entry.frame.id
+            if entry_id not in finished and newest[entry_id] == surveyed.number:
+                surveyed.live.append(_stored(entry, surveyed.number))
+            elif not surveyed.is_marked(entry):
+                surveyed.finished.append((entry_id, entry.frame.crc))
+    return finished | marked | newest.keys()
 
 
-def _stored(found: Found, number: int) -> Stored:
-    frame = found.frame
+def _stored(entry: WholeEntry, number: int) -> Stored:
+    """The value for a live entry."""
+    frame = entry.frame
     ticket = Ticket(frame.id, number, frame.position, frame.total_bytes, frame.place)
     created = frame.created_ms / 1000
-    return Stored(ticket, frame.topic, frame.partition, found.batch, frame.floor_offset, created, frame.supersedes)
+    return Stored(ticket, frame.topic, frame.partition, entry.batch, frame.floor_offset, created, frame.supersedes)
 
 
-def _tails(segments: dict[int, Known], record: Record | None) -> dict[int, Tail]:
-    """For some segments, the id with which the entries went on after it: the next one says so, or the last owner."""
+def _tails(segments: dict[int, SurveyedSegment], record: Record | None) -> dict[int, Tail]:
+    """For some segments, the id after their last one, as the next segment or the last owner recorded it."""
     tails = {} if record is None else {record.tail_segment: Tail(record.tail_id)}
-    for known in segments.values():
-        if known.scan.header is not None and known.scan.header.follows:
-            tails[known.scan.header.follows] = Tail(known.scan.header.first_id)
+    for surveyed in segments.values():
+        if surveyed.scan.header is not None and surveyed.scan.header.follows:
+            tails[surveyed.scan.header.follows] = Tail(surveyed.scan.header.first_id)
     return tails
 
 
-def _ids(segments: Iterable[Known], record: Record | None) -> Iterator[int]:
-    """Every id that was ever given out, as far as can be seen."""
+def _used_ids(segments: Iterable[SurveyedSegment], record: Record | None) -> Iterator[int]:
+    """Every id that was ever assigned, as far as visible."""
     if record is not None:
         yield record.next_id - 1
-    for known in segments:
-        if known.scan.header is not None:
-            yield known.scan.header.first_id - 1
-        yield from (entry_id for entry_id, _ in known.marks)
-        yield from known.ids
+    for surveyed in segments:
+        if surveyed.scan.header is not None:
+            yield surveyed.scan.header.first_id - 1
+        yield from (entry_id for entry_id, _ in surveyed.marks)
+        yield from surveyed.ids

@@ -1,7 +1,7 @@
 """What was written since the last fsync, and what must not be given up before the next one.
 
-Comes in: tickets, new segments, and which entries they supersede. Goes out: the superseded ids that may now be
-finished, or the tickets that are in doubt after a failure. It decides nothing about the entries themselves.
+Tickets, new segments, and the entries they supersede come in. Out go the superseded ids that may be finished, or the
+tickets that are in doubt after a failure. It decides nothing about the entries themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ottla.produce.spool.values import Ticket
 
 
 class Durability:
-    """The bookkeeping of a store with fsync; `recent` are the tickets that a power loss could still take."""
+    """The bookkeeping of a store with fsync. `recent` are the tickets that a power loss could still take."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -22,23 +22,23 @@ class Durability:
         self._superseded: dict[int, tuple[int, ...]] = {}
         self._has_new_name = False
 
-    def began(self, segment: Segment) -> None:
-        """Entries go into this new segment from now on."""
+    def add_segment(self, segment: Segment) -> None:
+        """Record that entries go into this new segment from now on."""
         self._segments.append(segment)
         self._has_new_name = True
 
     def put(self, ticket: Ticket, supersedes: int) -> None:
-        """An entry was written. What it supersedes, also by way of entries that never became durable, waits for it."""
+        """Record a written entry. What it supersedes, also through entries that never became durable, waits for it."""
         self.recent.append(ticket)
         if supersedes:
             self._superseded[ticket.id] = (supersedes, *self._superseded.pop(supersedes, ()))
 
     def released_by(self, entry_id: int) -> tuple[int, ...]:
-        """The ids that need not wait any longer for this entry."""
+        """The ids that need not wait for this entry any longer."""
         return self._superseded.pop(entry_id, ())
 
     def sync(self) -> list[int]:
-        """Bring everything to the disk itself; returns the ids that are superseded for good. Raises `OSError`."""
+        """Sync everything to the disk. Returns the ids that are superseded for good. Raises `OSError`."""
         for segment in self._segments:
             segment.sync()
         if self._has_new_name:
@@ -47,7 +47,7 @@ class Durability:
         return [old_id for ticket in self.recent for old_id in self.released_by(ticket.id)]
 
     def forget(self, active: Segment | None) -> None:
-        """Everything so far is durable or given up: a failed fsync is never tried again on the same pages."""
+        """Start over: everything so far is durable or given up. A failed fsync is never retried on the same pages."""
         self.recent.clear()
         for segment in self._segments:
             if segment is not active:

@@ -1,6 +1,6 @@
-"""Entries to frames and back: what is written for an entry, and the verified batch of what was read.
+"""Converts entries to frames and back: the bytes to write for an entry, and the verified batch from bytes read.
 
-Pure. What comes in is checked, so that nothing is stored that could not be handed out again.
+Pure. Entries are checked when they come in, so that nothing is stored that could not be read back.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ottla.wire.batch import HEADER_BYTES, Batch, check_header, check_prefix, pa
 
 
 def size_on_disk(entry: Entry) -> int:
-    """What the entry will take; raises `InputError` or `CorruptBatch` when it is not a whole batch."""
+    """How many bytes the entry takes. Raises `InputError` or `CorruptBatch` if it is not a whole batch."""
     header = entry.header
-    there = HEADER_BYTES + memoryview(entry.records).nbytes
-    if header.size_bytes != there:
+    actual_bytes = HEADER_BYTES + memoryview(entry.records).nbytes
+    if header.size_bytes != actual_bytes:
         raise InputError(
-            f"a batch for {entry.topic}-{entry.partition} has {there} bytes, its header says {header.size_bytes}"
+            f"a batch for {entry.topic}-{entry.partition} has {actual_bytes} bytes, its header says {header.size_bytes}"
         )
     check_prefix(header.base_offset, header.length, header.leader_epoch, header.magic)
     check_header(header)
@@ -28,7 +28,7 @@ def size_on_disk(entry: Entry) -> int:
 
 
 def head_of(entry: Entry, entry_id: int, *, spool: UUID, position: int) -> bytes:
-    """Everything before the records: the frame's header and the batch's."""
+    """Everything before the records: the frame's header and the batch's. Raises `InputError`."""
     batch_header = pack_header(entry.header)
     try:
         frame = pack_frame(entry, batch_header, entry_id=entry_id, spool=spool.bytes, position=position)
@@ -38,7 +38,7 @@ def head_of(entry: Entry, entry_id: int, *, spool: UUID, position: int) -> bytes
 
 
 def batch_in(data: bytes, ticket: Ticket) -> Batch:
-    """The batch of an entry that was read; raises `CorruptBatch` unless it is to the byte what was put."""
+    """The batch of an entry that was read. Raises `CorruptBatch` unless it is exactly what was put."""
     frame = parse_frame(data, position=ticket.position, spool=None)
     if frame is None or frame.id != ticket.id or frame.total_bytes != ticket.size_bytes:
         raise CorruptBatch(f"entry {ticket.id} of the spool is damaged", base_offset=None, position=0)

@@ -1,7 +1,7 @@
-"""Looks into a spool without owning it: what is in it, what is damaged, who has it, and the batches themselves.
+"""Looks into a spool without owning it: its entries, what is damaged, its owner, and the batches themselves.
 
-Comes in: the path of a spool, of a dead program or a living one. Goes out: values; nothing is locked, cut or deleted.
-What a living owner is writing or removing at that moment may be missing.
+The path of a spool comes in, of a process that is dead or alive; values go out. Nothing is locked, truncated or
+deleted. What a living owner is writing or removing at that moment may be missing.
 """
 
 from __future__ import annotations
@@ -24,43 +24,51 @@ logger = logging.getLogger(__name__)
 
 
 def inspect(path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
-    """What is still to be sent, oldest first; what was lost; and who owns the spool at this moment, None for nobody."""
-    contents, owner = _look(Path(path).absolute())
+    """What is still to be sent, oldest first; what was lost; and the current owner or None. Raises `SpoolFailed`."""
+    contents, owner = _survey(Path(path).absolute())
     return contents.live, contents.damage, owner
 
 
 def export(path: AnyPath) -> Iterator[tuple[Stored, Batch]]:
-    """Every batch that is still to be sent, oldest first; damaged ones are left out (`inspect` names them)."""
-    return _batches(Path(path).absolute())  # here, not where the first one is taken: the program may move
+    """Every batch that is still to be sent, oldest first, without damaged ones (`inspect` names them).
+
+    Raises `SpoolFailed`.
+    """
+    return _batches(Path(path).absolute())  # resolved now, not at the first item: the program may change its directory
 
 
 def _batches(directory: Path) -> Iterator[tuple[Stored, Batch]]:
-    contents, _ = _look(directory)
+    """Read and verify the batches one by one, as they are consumed."""
+    contents, _ = _survey(directory)
     for stored in contents.live:
         try:
             yield stored, _read(directory, stored)
         except FileNotFoundError:
-            continue  # delivered meanwhile by its owner
+            continue  # its owner delivered it meanwhile
         except CorruptBatch as exc:
-            logger.warning("left out, the disk now gives other bytes than a moment ago: %s", exc)
+            logger.warning("skipped a batch, the disk now returns other bytes than a moment ago: %s", exc)
         except OSError as exc:
             raise SpoolFailed(log_path(directory, stored.ticket.segment), f"cannot be read: {exc.strerror}") from exc
 
 
-def _look(directory: Path) -> tuple[Contents, Owner | None]:
+def _survey(directory: Path) -> tuple[Contents, Owner | None]:
+    """The contents and the current owner. Raises `SpoolFailed` if there is no spool."""
     if not os.path.isdir(directory):
         raise SpoolFailed(directory, "is not a directory" if os.path.exists(directory) else "does not exist")
     record, is_held = observe(directory)
     contents = survey(directory, None if is_held else record)
     if record is None and not is_held and not contents.live and not contents.damage:
-        raise SpoolFailed(directory, "is no spool: nothing in it was written by one")
+        raise SpoolFailed(directory, "is not a spool: it contains no spool files")
     if not is_held:
         return contents, None
-    contents.damage = [d for d in contents.damage if d.reason != CUT_SHORT]  # its owner is just writing there
+    contents.damage = [
+        damage for damage in contents.damage if damage.reason != CUT_SHORT
+    ]  # its owner is writing there right now
     return contents, record.owner if record is not None else Owner(0, 0.0, "")
 
 
 def _read(directory: Path, stored: Stored) -> Batch:
+    """Read and verify one batch. Raises `OSError` or `CorruptBatch`."""
     ticket = stored.ticket
     with open_segment(log_path(directory, ticket.segment)) as file:
         file.seek(ticket.position)

@@ -1,7 +1,7 @@
 """The bytes of the spool's files: segment headers, frames, marks. Pure: bytes to values and back.
 
-Everything carries its own CRC-32C, and no length is believed before its checksum was found right. The layout is
-described in docs/spool-format.md; all numbers are big-endian.
+Everything has its own CRC-32C, and no length is trusted before its checksum is verified. docs/spool-format.md describes
+the layout; all numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ VERSION = 1
 SEGMENT_MAGIC = b"OttlaSpl"
 FRAME_MAGIC = b"\xd0OtF"  # the first byte occurs in no ASCII text
 CONSECUTIVE = 1
-"""Kind of segment: ids follow one another without a gap, so that missing ones can be counted."""
+"""Kind of segment: ids are consecutive, so that missing ones can be counted."""
 COPIES = 2
-"""Kind of segment: live entries that were moved here from segments that were mostly done."""
+"""Kind of segment: live entries that were moved here from mostly finished segments."""
 
 _STAMP = Struct(">8sHHI")  # magic, version, reserved, CRC of the 12 bytes before: the same in every version
 _SEGMENT = Struct(">IQQ16s")  # kind, follows, first id, spool
@@ -47,7 +47,7 @@ MARK_BYTES = _MARK.size + _CRC.size
 class SegmentHeader:
     """The beginning of a segment. `spool` tells the segments of one spool from those of another.
 
-    `follows` is the number of the segment that ended just before `first_id`; 0 when that one is gone already.
+    `follows` is the number of the segment that ended just before `first_id`; 0 if that one is already gone.
     """
 
     version: int
@@ -57,7 +57,7 @@ class SegmentHeader:
     spool: UUID
 
     def pack(self) -> bytes:
-        """The bytes."""
+        """The header as bytes."""
         stamp = SEGMENT_MAGIC + self.version.to_bytes(2, "big") + b"\0\0"
         head = (
             stamp + _CRC.pack(crc32c(stamp)) + _SEGMENT.pack(self.kind, self.follows, self.first_id, self.spool.bytes)
@@ -66,16 +66,16 @@ class SegmentHeader:
 
 
 def stamped_version(data: bytes | memoryview) -> int | None:
-    """The format version of a segment, of whatever version; None when these bytes do not tell."""
+    """The format version of a segment of any version; None if these bytes are not a valid header."""
     if len(data) < _STAMP.size:
         return None
     magic, version, _, crc = _STAMP.unpack_from(data)
-    right = magic == SEGMENT_MAGIC and crc == crc32c(data[: _STAMP.size - _CRC.size])
-    return int(version) if right else None
+    is_valid = magic == SEGMENT_MAGIC and crc == crc32c(data[: _STAMP.size - _CRC.size])
+    return int(version) if is_valid else None
 
 
 def parse_segment_header(data: bytes | memoryview) -> SegmentHeader | None:
-    """The header of a segment of this version, or None when it is damaged."""
+    """The header of a segment of this version, or None if it is damaged."""
     version = stamped_version(data)
     if version != VERSION or len(data) < SEGMENT_HEADER_BYTES:
         return None
@@ -88,10 +88,10 @@ def parse_segment_header(data: bytes | memoryview) -> SegmentHeader | None:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """What stands before a batch. `crc` is its own checksum, which also names it in a mark.
+    """The header before a batch. `crc` is its own checksum, which also identifies it in a mark.
 
-    `batch_check` is the checksum of the batch's 61 bytes of header: the batch's own leaves the first 21 out.
-    `spool` and `position` make sure that a frame inside somebody's records is never taken for one of ours.
+    `batch_check` is the checksum of the 61 bytes of the batch's header: the batch's own checksum leaves out the first
+    21. `spool` and `position` ensure that a frame inside a record's value is never mistaken for one of ours.
     """
 
     header_bytes: int
@@ -110,12 +110,12 @@ class FrameHeader:
 
     @property
     def batch_bytes(self) -> int:
-        """The batch, with its header."""
+        """The size of the batch, with its header."""
         return self.total_bytes - self.header_bytes
 
 
 def frame_bytes(entry: Entry) -> int:
-    """What the entry will take on disk."""
+    """The size of the entry on disk."""
     return SMALLEST_FRAME_HEADER + len(_topic_bytes(entry.topic)) + entry.header.size_bytes
 
 
@@ -142,11 +142,12 @@ def pack_frame(entry: Entry, batch_header: bytes, *, entry_id: int, spool: bytes
 
 
 def frame_crc(frame: bytes) -> int:
-    """The checksum inside packed bytes, by which a mark names them."""
+    """The checksum inside packed bytes, which identifies them in a mark."""
     return int(_CRC.unpack_from(frame, _CRC_AT)[0])
 
 
 def _topic_bytes(topic: str) -> bytes:
+    """The topic as bytes. Raises `InputError` if it is empty or too long for the protocol."""
     data = topic.encode(errors="replace")
     if not 0 < len(data) <= LONGEST_TOPIC:
         raise InputError(f"a topic has 1 to {LONGEST_TOPIC:,} bytes, this one has {len(data):,}: {topic[:80]!r}")
@@ -154,15 +155,15 @@ def _topic_bytes(topic: str) -> bytes:
 
 
 def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None) -> FrameHeader | None:
-    """The frame that starts with `data` and lies at `position`; None when it is not one, damaged or incomplete.
+    """The frame that starts with `data` and is at `position`; None if it is not one, damaged or incomplete.
 
-    `spool` is what it must carry, None when that is not known.
+    `spool` is the id it must have, None if that is not known.
     """
     if len(data) < _TOPIC_AT:
         return None
     magic, header_bytes, _, total_bytes = _START.unpack_from(data)
     fields = _FIELDS.unpack_from(data, _FIELDS_AT)
-    # Cheap questions first: a search through foreign bytes asks this of every place that looks like a frame.
+    # Cheap checks first: a search through foreign bytes checks every position that looks like a frame.
     if magic != FRAME_MAGIC or fields[1] != position or (spool is not None and fields[0] != spool):
         return None
     if not _TOPIC_AT < header_bytes <= len(data) or total_bytes < header_bytes + HEADER_BYTES:
@@ -171,13 +172,13 @@ def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None)
     if crc != crc32c(data[_FIELDS_AT:header_bytes], crc32c(data[:_CRC_AT])):
         return None
     topic = bytes(data[_TOPIC_AT:header_bytes]).decode(errors="replace")
-    owner, at, entry_id, supersedes, place, created_ms, floor_offset, partition, check = fields
+    frame_spool, frame_position, entry_id, supersedes, place, created_ms, floor_offset, partition, check = fields
     return FrameHeader(
         header_bytes,
         total_bytes,
         crc,
-        owner,
-        at,
+        frame_spool,
+        frame_position,
         entry_id,
         supersedes,
         place,
@@ -190,7 +191,7 @@ def parse_frame(data: bytes | memoryview, *, position: int, spool: bytes | None)
 
 
 def begins_frame(data: bytes | memoryview, *, position: int) -> bool:
-    """Whether these last bytes of a file can be the beginning of a frame whose header was not written to its end."""
+    """Whether these last bytes of a file can be the beginning of a frame whose header is incomplete."""
     if bytes(data[: len(FRAME_MAGIC)]) != FRAME_MAGIC[: len(data)]:
         return False
     if len(data) < _TOPIC_AT:
@@ -200,7 +201,7 @@ def begins_frame(data: bytes | memoryview, *, position: int) -> bool:
 
 
 def trusted_batch_header(data: bytes | memoryview, *, frame: FrameHeader) -> BatchHeader | None:
-    """The 61 bytes of a batch's header, if they are all there and are what was written."""
+    """The batch's header, if all 61 bytes are there and unchanged; else None."""
     if len(data) < HEADER_BYTES or crc32c(data[:HEADER_BYTES]) != frame.batch_check:
         return None
     header = BatchHeader._make(HEADER.unpack_from(data))
@@ -214,8 +215,8 @@ def pack_mark(entry_id: int, crc: int) -> bytes:
 
 
 def parse_marks(data: bytes) -> Iterator[tuple[int, int]]:
-    """Id and frame checksum of each whole and undamaged mark; the places of damaged ones are passed over."""
-    for at in range(0, len(data) - MARK_BYTES + 1, MARK_BYTES):
-        if _CRC.unpack_from(data, at + _MARK.size)[0] == crc32c(data[at : at + _MARK.size]):
-            entry_id, crc = _MARK.unpack_from(data, at)
+    """Id and frame checksum of each valid mark; damaged ones are skipped."""
+    for position in range(0, len(data) - MARK_BYTES + 1, MARK_BYTES):
+        if _CRC.unpack_from(data, position + _MARK.size)[0] == crc32c(data[position : position + _MARK.size]):
+            entry_id, crc = _MARK.unpack_from(data, position)
             yield entry_id, crc

@@ -1,7 +1,7 @@
-"""One owner for each spool directory: the file `owner`, locked for as long as the owner lives.
+"""Ensures one owner per spool directory, with the file `owner`, which is locked for as long as the owner lives.
 
-Comes in: a directory. Goes out: an `Ownership` that is released by `close`, or by the kernel when the process dies, or
-`SpoolInUse` that names who has it. The lock belongs to the open file, so a second owner in this process is refused too.
+A directory comes in. Out goes an `Ownership`, released by `close` or by the kernel when the process dies, or
+`SpoolInUse` that names the owner. The lock belongs to the open file, so a second owner in this process is refused too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from ottla.produce.spool.values import Owner
 from ottla.wire.checksums import crc32c
 
 FILE = "owner"
-_RECORD_BYTES = 512  # one size for ever, so that writing it again needs no space on a full disk
-_PATIENCE = 0.1  # seconds: `observe` holds the lock for a moment when it asks whether anybody has it
+"""The name of the file."""
+_RECORD_BYTES = 512  # a fixed size, so that rewriting it needs no space on a full disk
+_PATIENCE = 0.1  # seconds: `observe` holds the lock for a moment to find out whether it is taken
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the file says. `tail_segment` is the last segment that is not written to any more; it ends before `tail_id`.
+    """The content of the file. `tail_segment` is the last segment that is no longer written to; it ends before
+    `tail_id`.
 
-    Without it, a last segment that was cut at the end of an entry could not be told from one that is whole.
+    Without it, a last segment that was truncated at the end of an entry would look like a whole one.
     """
 
     version: int
@@ -46,7 +48,7 @@ class Record:
 
     @property
     def owner(self) -> Owner:
-        """The one who wrote it."""
+        """The process that wrote it."""
         return Owner(self.pid, self.started, self.host)
 
     def pack(self) -> bytes:
@@ -56,7 +58,7 @@ class Record:
 
 
 def parse_record(data: bytes) -> Record | None:
-    """The record, or None when it is empty or damaged."""
+    """The record, or None if it is empty or damaged."""
     try:
         text, _, crc = data.decode().rstrip().rpartition(" ")
         if int(crc, 16) != crc32c(text.encode()):
@@ -69,7 +71,7 @@ def parse_record(data: bytes) -> Record | None:
 
 
 class Ownership:
-    """The lock on a directory, held; `before` is what the last owner left written."""
+    """The lock on a directory, held. `before` is the record of the last owner."""
 
     def __init__(self, directory: Path, file: FileIO, before: Record | None) -> None:
         self.directory = directory
@@ -80,7 +82,7 @@ class Ownership:
 
     @classmethod
     def take(cls, directory: Path) -> Ownership:
-        """Become the owner, or raise `SpoolInUse`."""
+        """Become the owner. Raises `SpoolInUse` if the spool has one, `SpoolFailed` if the file cannot be opened."""
         path = directory / FILE
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -96,20 +98,20 @@ class Ownership:
             raise SpoolFailed(path, _explain(exc)) from exc
 
     def write(self, spool: UUID, *, next_id: int, tail: tuple[int, int]) -> None:
-        """Say who owns the spool and where it ends, before this owner writes or after."""
+        """Write down the owner and where the spool ends. Raises `SpoolFailed`."""
         record = Record(VERSION, str(spool), os.getpid(), self._since, _host(), next_id, *tail)
         try:
             os.pwrite(self._file.fileno(), record.pack(), 0)
         except OSError as exc:
             raise SpoolFailed(self.directory / FILE, f"cannot be written: {exc.strerror}") from exc
 
-    def still_there(self) -> bool:
-        """Whether the locked file is the one in the directory: else somebody replaced it and may own the spool too."""
+    def is_still_there(self) -> bool:
+        """Whether the locked file is still the one in the directory: if not, another process may own the spool too."""
         try:
-            named = os.stat(self.directory / FILE, follow_symlinks=False)
+            status = os.stat(self.directory / FILE, follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(named, os.fstat(self._file.fileno()))
+        return os.path.samestat(status, os.fstat(self._file.fileno()))
 
     def close(self) -> None:
         """Release the lock. In a forked child the parent keeps it."""
@@ -117,7 +119,7 @@ class Ownership:
 
 
 def observe(directory: Path) -> tuple[Record | None, bool]:
-    """What the owner file says, and whether somebody holds it at this moment."""
+    """The content of the owner file, and whether a process holds the lock now."""
     try:
         fd = os.open(directory / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -131,7 +133,8 @@ def observe(directory: Path) -> tuple[Record | None, bool]:
 
 
 def _lock(fd: int) -> bool:
-    give_up_at = time.monotonic() + _PATIENCE
+    """Try to lock the file, for as long as another process may be observing it."""
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,12 +142,13 @@ def _lock(fd: int) -> bool:
         except OSError as exc:
             if exc.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-        if time.monotonic() > give_up_at:
+        if time.monotonic() > deadline:
             return False
         time.sleep(_PATIENCE / 10)
 
 
 def _in_use(directory: Path, fd: int) -> SpoolInUse:
+    """The error that names the owner, if its record can be read."""
     record = _read(fd)
     if record is None:
         return SpoolInUse(directory, pid=None)
@@ -152,6 +156,7 @@ def _in_use(directory: Path, fd: int) -> SpoolInUse:
 
 
 def _read(fd: int) -> Record | None:
+    """The record in the file, None if it cannot be read."""
     try:
         return parse_record(os.pread(fd, _RECORD_BYTES, 0))
     except OSError:
@@ -163,6 +168,7 @@ def _host() -> str:
 
 
 def _explain(exc: OSError) -> str:
+    """Why the owner file cannot be opened."""
     if exc.errno == errno.ELOOP:
         return "is a symbolic link; a spool's files are never links"
     return f"cannot be opened: {exc.strerror}"
@@ -171,10 +177,11 @@ def _explain(exc: OSError) -> str:
 _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 
-def _let_go_in_child() -> None:
-    # The child shares the lock through its copy of the open file, and would hold on to it when the parent is gone.
+def _release_in_child() -> None:
+    """Close the owner files in a forked child."""
+    # The child shares the lock through its copy of the open file, and would keep it after the parent has died.
     for ownership in list(_held):
         ownership.close()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_in_child)

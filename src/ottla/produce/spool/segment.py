@@ -1,7 +1,7 @@
-"""One segment and its marks as files: append, cut back, sync, mark, remove.
+"""One segment and its marks as files: append, truncate, sync, mark, remove.
 
-Comes in: bytes to write at the end. Goes out: positions, or an `OSError` after which the file is as it was before, or
-`Segment.is_open` is false and nothing more may be appended. What the bytes mean is not known here.
+Bytes to append come in. Out go positions, or an `OSError` after which the file is as before, or `Segment.is_open` is
+false and nothing more may be appended. This module does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.produce.spool.contents import Known, damaged_path, done_path, draft_path, log_path
+from ottla.produce.spool.contents import SurveyedSegment, damaged_path, done_path, draft_path, log_path
 from ottla.produce.spool.layout import COPIES, MARK_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, pack_mark
 from ottla.produce.spool.values import Ticket
 
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 Buffer = bytes | memoryview
 
 
-class Held(NamedTuple):
-    """A live entry: where it is, and the checksum of its frame, by which a mark will name it."""
+class LiveEntry(NamedTuple):
+    """A live entry: where it is, and the checksum of its frame, which will identify it in a mark."""
 
     ticket: Ticket
     crc: int
@@ -35,8 +35,8 @@ class Held(NamedTuple):
 class Segment:
     """A segment of the spool, being written or complete.
 
-    `end_id` is one more than the last id in it, 0 when it holds copies. `replaces` are ids that entries in here stand
-    for: this segment must outlive every older entry with such an id that is not yet marked as done.
+    `end_id` is one more than the last id in it, 0 if it holds copies. `replaces` are ids that entries in here stand
+    for: this segment must outlive every older entry with such an id that is not marked as done yet.
     """
 
     directory: Path
@@ -44,21 +44,21 @@ class Segment:
     size_bytes: int
     end_id: int
     mark_bytes: int = 0
-    live: dict[int, Held] = field(default_factory=dict)
+    live: dict[int, LiveEntry] = field(default_factory=dict)
     live_bytes: int = 0
-    waiting: list[tuple[int, int]] = field(default_factory=list)
+    pending_marks: list[tuple[int, int]] = field(default_factory=list)
     replaces: set[int] = field(default_factory=set)
     file: FileIO | None = None
     is_open: bool = False
     is_draft: bool = False
     is_damaged: bool = False
-    """Has lost entries: its file is kept aside in the end."""
+    """Whether it has lost entries: in the end its file is kept under another name."""
     is_fixed: bool = False
-    """Its entries could not be copied elsewhere."""
+    """Whether its entries could not be copied elsewhere."""
 
     @classmethod
     def create(cls, directory: Path, number: int, header: SegmentHeader) -> Segment:
-        """A new file, with its header; raises `OSError` and leaves nothing behind. Copies wait for `publish`."""
+        """Create a file with its header. Copies wait for `publish`. Raises `OSError` and leaves nothing behind."""
         segment = cls(directory, number, 0, header.first_id, is_draft=header.kind == COPIES)
         fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         segment.file = FileIO(fd, "r+")
@@ -71,44 +71,44 @@ class Segment:
         return segment
 
     def publish(self) -> None:
-        """A draft becomes part of the spool, whole."""
+        """Rename a complete draft, so that it becomes part of the spool."""
         os.rename(self.path, log_path(self.directory, self.number))
         self.is_draft = False
 
     @classmethod
-    def inherited(cls, directory: Path, known: Known) -> Segment:
-        """One that an earlier owner wrote; nothing is appended to it any more."""
-        found = known.scan.found
-        crcs = {f.frame.id: f.frame.crc for f in found}
-        segment = cls(directory, known.number, known.scan.size_bytes, known.end_id)
-        # A torn mark at the end is written over, so that the marks after it stand where they are looked for.
-        segment.mark_bytes = known.mark_bytes - known.mark_bytes % MARK_BYTES
-        for stored in known.live:
-            segment.hold(Held(stored.ticket, crcs[stored.ticket.id]))
-        segment.waiting = list(known.finished)
-        segment.is_damaged = known.is_damaged
-        segment.replaces = {f.frame.supersedes for f in found if f.frame.supersedes}
-        if not known.consecutive:
+    def inherited(cls, directory: Path, surveyed: SurveyedSegment) -> Segment:
+        """A segment that an earlier owner wrote. Nothing more is appended to it."""
+        entries = surveyed.scan.entries
+        crcs = {entry.frame.id: entry.frame.crc for entry in entries}
+        segment = cls(directory, surveyed.number, surveyed.scan.size_bytes, surveyed.end_id)
+        # A torn mark at the end is overwritten, so that later marks are at multiples of their size.
+        segment.mark_bytes = surveyed.mark_bytes - surveyed.mark_bytes % MARK_BYTES
+        for stored in surveyed.live:
+            segment.hold(LiveEntry(stored.ticket, crcs[stored.ticket.id]))
+        segment.pending_marks = list(surveyed.finished)
+        segment.is_damaged = surveyed.is_damaged
+        segment.replaces = {entry.frame.supersedes for entry in entries if entry.frame.supersedes}
+        if not surveyed.consecutive:
             segment.replaces.update(crcs)
         return segment
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return draft_path(self.directory, self.number) if self.is_draft else log_path(self.directory, self.number)
 
     @property
     def used_bytes(self) -> int:
-        """On disk, marks included."""
+        """Bytes on disk, marks included."""
         return self.size_bytes + self.mark_bytes
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing but the header was ever written."""
+        """Whether only the header was ever written."""
         return self.size_bytes <= SEGMENT_HEADER_BYTES
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        """Write all parts at the end, or nothing; returns where they begin."""
+        """Write all parts at the end, or nothing. Returns where they begin. Raises `OSError`."""
         assert self.file is not None
         start = self.size_bytes
         try:
@@ -122,45 +122,51 @@ class Segment:
         return start
 
     def _cut_back(self, size_bytes: int) -> None:
+        """Truncate the file to its size before a failed write."""
         assert self.file is not None
         try:
             os.ftruncate(self.file.fileno(), size_bytes)
         except OSError as exc:
-            # The half entry stays; it can never pass for a whole one, and the next one goes into another file.
+            # The half entry stays. It is never mistaken for a whole one, and the next entry goes into another file.
             logger.warning("%s keeps a half-written entry: %s", self.path, exc)
             self.is_open = False
 
     def sync(self) -> None:
-        """To the disk itself, unless removed; after a failure what was written since the last time may be gone."""
+        """Sync to the disk, unless removed. After a failure, what was written since the last sync may be gone."""
         if self.file is not None:
             os.fdatasync(self.file.fileno())
 
-    def hold(self, held: Held) -> None:
-        """An entry of this segment is live."""
+    def hold(self, held: LiveEntry) -> None:
+        """Add a live entry."""
         self.live[held.ticket.id] = held
         self.live_bytes += held.ticket.size_bytes
 
     def finish(self, entry_id: int) -> None:
-        """The entry is done; the mark waits for `write_marks`."""
+        """Mark an entry as done; `write_marks` writes the mark."""
         held = self.live.pop(entry_id)
         self.live_bytes -= held.ticket.size_bytes
-        self.waiting.append((entry_id, held.crc))
+        self.pending_marks.append((entry_id, held.crc))
 
     def write_marks(self) -> None:
-        """One write for all that wait; after a failure they still wait, and are written to the same place."""
-        if not self.waiting:
+        """Write all pending marks at once. After a failure they stay pending and are written to the same place."""
+        if not self.pending_marks:
             return
         fd = os.open(
             done_path(self.directory, self.number), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
         try:
-            self.mark_bytes = _write_all(fd, [b"".join(pack_mark(*mark) for mark in self.waiting)], self.mark_bytes)
+            self.mark_bytes = _write_all(
+                fd, [b"".join(pack_mark(*mark) for mark in self.pending_marks)], self.mark_bytes
+            )
         finally:
             os.close(fd)
-        self.waiting.clear()
+        self.pending_marks.clear()
 
     def remove(self) -> None:
-        """Delete the file, then its marks: marks without a segment mean nothing, a segment without marks is resent."""
+        """Delete the file, then its marks.
+
+        In this order: a segment without marks would be sent again, but marks without a segment mean nothing.
+        """
         try:
             if self.is_damaged:
                 os.rename(self.path, damaged_path(self.directory, self.number))
@@ -169,12 +175,12 @@ class Segment:
         except FileNotFoundError:
             pass
         self.close()
-        self.waiting.clear()
+        self.pending_marks.clear()
         if self.mark_bytes:
             os.unlink(done_path(self.directory, self.number))
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self.is_open = False
         if self.file is not None:
             self.file.close()
@@ -182,7 +188,7 @@ class Segment:
 
 
 def sync_directory(directory: Path) -> None:
-    """Names of new files to the disk itself."""
+    """Sync the names of new files to the disk. Raises `OSError`."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -191,7 +197,10 @@ def sync_directory(directory: Path) -> None:
 
 
 def _write_all(fd: int, parts: Sequence[Buffer], position: int) -> int:
-    """Returns the position after the last byte. A short write is followed by another, which tells why."""
+    """Write everything.
+
+    Returns the position after the last byte. A short write is followed by another, which raises.
+    """
     left = [memoryview(part).cast("B") for part in parts if len(part)]
     while left:
         written = os.pwritev(fd, left, position)

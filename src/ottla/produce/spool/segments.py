@@ -1,7 +1,7 @@
-"""All segments of an open spool together: where each live entry is, which marks wait, which segments can go.
+"""All segments of an open spool: where each live entry is, which marks are pending, which segments can go.
 
-Comes in: segments, and ids that are done. Goes out: bytes of entries, and free space. The rule that it keeps: nothing
-that replaced an older entry is deleted before the older one is marked as done, or the older one would come back.
+Segments and ids that are done come in; bytes of entries and free space go out. The rule it keeps: an entry that
+replaced an older one is not deleted before the older one is marked as done, or the older one would come back.
 """
 
 from __future__ import annotations
@@ -15,69 +15,73 @@ from pathlib import Path
 from ottla.errors import SpoolFailed
 from ottla.produce.spool.contents import log_path, open_segment
 from ottla.produce.spool.reserve import is_full
-from ottla.produce.spool.segment import Held, Segment
+from ottla.produce.spool.segment import LiveEntry, Segment
 
 logger = logging.getLogger(__name__)
 
 
 class Segments:
-    """The segments by number. A failure to write marks or to delete is logged and tried again the next time."""
+    """The segments by number. A failure to write marks or to delete is logged and retried the next time."""
 
     def __init__(self, directory: Path, segments: Iterable[Segment]) -> None:
         self.directory = directory
-        self.segments = {segment.number: segment for segment in segments}
-        self._home = {entry_id: s.number for s in self.segments.values() for entry_id in s.live}
-        # Since the last `settle`: a long outage leaves hundreds of segments that are not.
-        self._touched = set(self.segments.values())
+        self.by_number = {segment.number: segment for segment in segments}
+        self._segment_of = {
+            entry_id: segment.number for segment in self.by_number.values() for entry_id in segment.live
+        }
+        # Changed since the last `settle`. After a long outage there are hundreds of segments that are not.
+        self._touched = set(self.by_number.values())
         self._reader: tuple[int, FileIO] | None = None
-        self._has_complained = False
+        self._has_logged = False
         self.lacks_space = False
-        """The last `settle` met a full disk."""
+        """Whether the last `settle` met a full disk."""
 
     @property
     def count(self) -> int:
-        """Live entries."""
-        return len(self._home)
+        """The number of live entries."""
+        return len(self._segment_of)
 
     @property
     def used_bytes(self) -> int:
-        """On disk, with marks and entries that are done but not yet removed."""
-        return sum(segment.used_bytes for segment in self.segments.values())
+        """Bytes on disk, with marks and entries that are done but not removed yet."""
+        return sum(segment.used_bytes for segment in self.by_number.values())
 
     @property
     def live_bytes(self) -> int:
-        """Of the live entries."""
-        return sum(segment.live_bytes for segment in self.segments.values())
+        """Bytes of the live entries."""
+        return sum(segment.live_bytes for segment in self.by_number.values())
 
     def add(self, segment: Segment) -> None:
-        """A new segment."""
-        self.segments[segment.number] = segment
+        """Add a new segment."""
+        self.by_number[segment.number] = segment
         self._touched.add(segment)
 
-    def hold(self, segment: Segment, held: Held) -> None:
-        """The entry is live, and there; if it was live elsewhere, what is there is done."""
+    def hold(self, segment: Segment, held: LiveEntry) -> None:
+        """Make the entry live in this segment. If it was live elsewhere, that copy is done."""
         self.finish(held.ticket.id)
         segment.hold(held)
-        self._home[held.ticket.id] = segment.number
+        self._segment_of[held.ticket.id] = segment.number
 
     def finish(self, entry_id: int) -> None:
-        """The entry is done; one that is not live is passed over."""
-        number = self._home.pop(entry_id, None)
+        """Mark an entry as done; one that is not live is ignored."""
+        number = self._segment_of.pop(entry_id, None)
         if number is not None:
-            self.segments[number].finish(entry_id)
-            self._touched.add(self.segments[number])
+            self.by_number[number].finish(entry_id)
+            self._touched.add(self.by_number[number])
 
-    def find(self, entry_id: int) -> Held | None:
-        """Where a live entry is."""
-        number = self._home.get(entry_id)
-        return None if number is None else self.segments[number].live[entry_id]
+    def find(self, entry_id: int) -> LiveEntry | None:
+        """The live entry with this id, or None."""
+        number = self._segment_of.get(entry_id)
+        return None if number is None else self.by_number[number].live[entry_id]
 
     def tail(self) -> tuple[int, int]:
-        """The last segment whose ids follow one another, and one more than its last id; zeros when there is none."""
-        return max(((s.number, s.end_id) for s in self.segments.values() if s.end_id), default=(0, 0))
+        """The last segment with consecutive ids, and one more than its last id; zeros if there is none."""
+        return max(
+            ((segment.number, segment.end_id) for segment in self.by_number.values() if segment.end_id), default=(0, 0)
+        )
 
-    def read(self, held: Held) -> bytes:
-        """The bytes of an entry, fewer if the file ends before; raises `SpoolFailed`."""
+    def read(self, held: LiveEntry) -> bytes:
+        """The bytes of an entry, fewer if the file ends before. Raises `SpoolFailed`."""
         ticket = held.ticket
         path = log_path(self.directory, ticket.segment)
         try:
@@ -86,8 +90,8 @@ class Segments:
             raise SpoolFailed(path, f"cannot be read: {exc.strerror}") from exc
 
     def _file(self, number: int) -> FileIO:
-        """What is being written is open already; of the others one at a time is, for there may be thousands."""
-        writer = self.segments[number].file
+        """The open file of a segment. Of those not being written one at a time is open, as there may be thousands."""
+        writer = self.by_number[number].file
         if writer is not None:
             return writer
         if self._reader is None or self._reader[0] != number:
@@ -96,51 +100,64 @@ class Segments:
         return self._reader[1]
 
     def _stop_reading(self) -> None:
+        """Close the file that is open for reading."""
         if self._reader is not None:
             self._reader[1].close()
             self._reader = None
 
     def settle(self, active: Segment | None) -> None:
-        """Write the marks that wait and delete the segments that are finished, all but the one being written."""
+        """Write pending marks and delete finished segments, except the one being written."""
         problems: list[OSError] = []
         touched = sorted(self._touched, key=lambda segment: segment.number)
         for segment in touched:
             if segment.live or segment is active:
                 _try(segment.write_marks, problems)
         finished = [segment for segment in touched if not segment.live and segment is not active]
-        while removed := [segment for segment in finished if self._removed(segment, problems)]:
+        while removed := [segment for segment in finished if self._try_remove(segment, problems)]:
             finished = [segment for segment in finished if segment not in removed]
-        for segment in finished:  # held back or not deletable: at least their marks are safe
+        for segment in finished:  # held back or not deletable: at least write their marks
             _try(segment.write_marks, problems)
-        self._touched = {s for s in touched if s.number in self.segments and (s.waiting or not s.live)}
+        self._touched = {
+            segment
+            for segment in touched
+            if segment.number in self.by_number and (segment.pending_marks or not segment.live)
+        }
         self.lacks_space = any(map(is_full, problems))
-        self._complain(problems)
+        self._log_problems(problems)
 
-    def _removed(self, segment: Segment, problems: list[OSError]) -> bool:
-        others = (s for s in self.segments.values() if s is not segment)
-        if segment.replaces and any(entry_id in segment.replaces for s in others for entry_id, _ in s.waiting):
+    def _try_remove(self, segment: Segment, problems: list[OSError]) -> bool:
+        """Delete a finished segment, unless an older entry that it replaced has a pending mark.
+
+        Returns whether it is gone.
+        """
+        others = (other for other in self.by_number.values() if other is not segment)
+        if segment.replaces and any(
+            entry_id in segment.replaces for other in others for entry_id, _ in other.pending_marks
+        ):
             return False
         if not _try(segment.remove, problems):
             return False
         if self._reader is not None and self._reader[0] == segment.number:
             self._stop_reading()
-        del self.segments[segment.number]
+        del self.by_number[segment.number]
         return True
 
-    def _complain(self, problems: list[OSError]) -> None:
-        if problems and not self._has_complained:
-            text = "spool %s: marks not written or finished files not deleted, to be tried again: %s"
+    def _log_problems(self, problems: list[OSError]) -> None:
+        """Log the first problem, once until everything works again."""
+        if problems and not self._has_logged:
+            text = "spool %s: cannot write marks or delete finished files, will retry: %s"
             logger.warning(text, self.directory, problems[0])
-        self._has_complained = bool(problems)
+        self._has_logged = bool(problems)
 
     def close(self) -> None:
-        """Release every file."""
+        """Close every file."""
         self._stop_reading()
-        for segment in self.segments.values():
+        for segment in self.by_number.values():
             segment.close()
 
 
 def _try(action: Callable[[], None], problems: list[OSError]) -> bool:
+    """Run an action and collect its `OSError`. Returns whether it succeeded."""
     try:
         action()
     except OSError as exc:

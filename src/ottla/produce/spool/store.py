@@ -1,7 +1,7 @@
 """The spool: encoded batches on disk until they are acknowledged, for one thread of one process at a time.
 
-Comes in: `Entry` values, and the tickets of those that are done. Goes out: tickets, batches read back, and at the start
-what an earlier owner left and what of it is damaged. It sends nothing and knows no broker.
+`Entry` values come in, and the tickets of those that are done. Out go tickets, batches read back, and when it is
+opened, what an earlier owner left and what of that is damaged. It sends nothing and knows no broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ottla.produce.spool.entries import batch_in, head_of, size_on_disk
 from ottla.produce.spool.layout import CONSECUTIVE, VERSION, SegmentHeader, frame_crc
 from ottla.produce.spool.ownership import Ownership
 from ottla.produce.spool.reserve import Reserve, is_full
-from ottla.produce.spool.segment import Held, Segment
+from ottla.produce.spool.segment import LiveEntry, Segment
 from ottla.produce.spool.segments import Segments
 from ottla.produce.spool.values import Damage, Entry, Owner, Stored, Ticket
 from ottla.wire.batch import Batch
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEGMENT_BYTES = 32 << 20
-"""Large enough that making and removing files costs nothing, small enough that space comes back soon."""
+"""Large enough that creating and removing files costs nothing, small enough that space is freed soon."""
 
 
 class Store:
-    """An open spool; made by `Store.open`, ended by `close` or `with`.
+    """An open spool, created by `Store.open` and ended by `close` or `with`.
 
-    `inherited` is what was there and still has to be sent, oldest first; `damage` is what was there and is lost.
+    `inherited` are the entries that an earlier owner left to be sent, oldest first; `damage` is what of them is lost.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class Store:
         self.damage: list[Damage] = contents.damage
         self._ownership = ownership
         self._spool = contents.spool
-        self._shelf = Segments(self.path, (Segment.inherited(self.path, k) for k in contents.segments.values()))
+        self._segments = Segments(
+            self.path, (Segment.inherited(self.path, surveyed) for surveyed in contents.segments.values())
+        )
         self._active: Segment | None = None
         self._next_id = contents.next_id
         self._next_segment = contents.next_segment
@@ -59,7 +61,7 @@ class Store:
         self._segment_bytes = segment_bytes
         self._reserve = Reserve(self.path, most_bytes=None if max_bytes is None else max_bytes // directories.SHARES)
         self._is_short = False
-        """The disk had no room for the last entry that was new."""
+        """Whether the disk had no room for the last new entry."""
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -67,9 +69,10 @@ class Store:
     def open(
         cls, path: AnyPath, *, fsync: bool = False, max_bytes: int | None = None, segment_bytes: int = SEGMENT_BYTES
     ) -> Store:
-        """Own the directory (it is made if there is none) and read what is there.
+        """Take ownership of the directory, creating it if needed, and read what is there.
 
-        Raises `SpoolInUse` when somebody owns it, `SpoolFailed` when it cannot be used.
+        Raises `SpoolInUse` if another process owns it, `SpoolFailed` if it cannot be used, and `ConfigError` for
+        invalid sizes.
         """
         if segment_bytes < directories.SMALLEST_SEGMENT or (max_bytes is not None and max_bytes <= 0):
             raise ConfigError(
@@ -77,17 +80,17 @@ class Store:
                 f" got {segment_bytes} and {max_bytes}"
             )
         directory = Path(os.path.abspath(path))
-        directories.make(directory)
-        directories.shut_out_others(directory)
+        directories.create(directory)
+        directories.restrict_access(directory)
         ownership = Ownership.take(directory)
         try:
             if fsync:
                 directories.sync_names(directory)
             contents = survey(directory, ownership.before)
             directories.tidy(directory, contents)
-            segment_bytes = directories.share(segment_bytes, contents, directory, max_bytes)
+            segment_bytes = directories.segment_size(segment_bytes, contents, directory, max_bytes)
             store = cls(ownership, contents, fsync=fsync, max_bytes=max_bytes, segment_bytes=segment_bytes)
-            ownership.write(contents.spool, next_id=contents.next_id, tail=store._shelf.tail())
+            ownership.write(contents.spool, next_id=contents.next_id, tail=store._segments.tail())
         except OSError as exc:
             ownership.close()
             raise SpoolFailed(directory, f"cannot be used: {exc.strerror}") from exc
@@ -101,55 +104,59 @@ class Store:
 
     @classmethod
     def inspect(cls, path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
-        """What a spool holds, what of it is lost, and who owns it now (None: nobody). Changes nothing."""
+        """What a spool holds, what of it is lost, and its current owner or None.
+
+        Changes nothing; raises `SpoolFailed`.
+        """
         return inspection.inspect(path)
 
     @property
     def used_bytes(self) -> int:
-        """On disk; what is done counts until `settle` could remove its segment, and so does the reserve."""
-        return self._shelf.used_bytes + self._reserve.size_bytes
+        """Bytes on disk. Entries that are done count until `settle` removes their segment; the reserve counts too."""
+        return self._segments.used_bytes + self._reserve.size_bytes
 
     @property
     def live_bytes(self) -> int:
-        """On disk, of entries that are not done."""
-        return self._shelf.live_bytes
+        """Bytes on disk of entries that are not done."""
+        return self._segments.live_bytes
 
     @property
     def count(self) -> int:
         """Entries that are not done."""
-        return self._shelf.count
+        return self._segments.count
 
     def put(self, entry: Entry) -> Ticket:
-        """Write the entry, whole or not at all; after `SpoolFull` or `SpoolFailed` another `put` may work.
+        """Write the entry, whole or not at all. Raises `SpoolFull` or `SpoolFailed`; a later `put` may succeed.
 
-        After it returns, the death of this process cannot take the entry away; a power loss can until `durable`.
-        What supersedes another entry is taken beyond the limit, and written into the reserve of a full disk: a full
-        spool could otherwise not be numbered, sent, and so emptied.
+        After it returns, the death of this process cannot lose the entry; a power loss can until `durable`. An entry
+        that supersedes another is accepted beyond the limit, and written into the reserve of a full disk: otherwise the
+        entries of a full spool could not be numbered, sent, and so removed.
         """
-        self._check()
+        self._check_usable()
         size = size_on_disk(entry)
         if entry.supersedes:
-            return self._in_any_case(lambda: self._write(entry, size), size)
+            return self._write_replacement(lambda: self._write(entry, size), size)
         self._make_room(size)
-        ticket = self._with_space(lambda: self._write_new(entry, size), size)
+        ticket = self._write_or_free(lambda: self._write_new(entry, size), size)
         self._is_short = False
         return ticket
 
     def put_parts(self, whole: Ticket, parts: Sequence[Entry]) -> list[Ticket]:
-        """Write the parts of an entry, which is done then: all of them, or none and the entry stays.
+        """Write the parts of an entry, which is then done: all of them, or none and the entry stays.
 
-        They get a file of their own, which gets its name when it is complete: there is no moment at which a kill
-        leaves both, or only some of them. With fsync they are durable when this returns.
+        They get a file of their own, which gets its name when it is complete: a kill at any moment leaves either the
+        entry or all parts. With fsync they are durable when this returns. Raises `SpoolFull` or `SpoolFailed`.
         """
-        self._check()
-        held = self._shelf.find(whole.id)
+        self._check_usable()
+        held = self._segments.find(whole.id)
         if held is None:
             raise SpoolFailed(self.path, f"entry {whole.id} is not in the spool, or done")
         parts = [replace(part, supersedes=whole.id, place=held.ticket.place) for part in parts]
         size = sum(map(size_on_disk, parts))
-        return self._in_any_case(lambda: self._write_parts(whole.id, parts), size)
+        return self._write_replacement(lambda: self._write_parts(whole.id, parts), size)
 
     def _write(self, entry: Entry, size: int) -> Ticket:
+        """Append an entry to the active segment. Raises `SpoolFailed`, or `OSError` if the disk is full."""
         segment = self._writable(size)
         head = head_of(entry, self._next_id, spool=self._spool, position=segment.size_bytes)
         try:
@@ -163,143 +170,151 @@ class Store:
         ticket = Ticket(self._next_id, segment.number, position, size, entry.place or self._next_id)
         self._next_id += 1
         segment.end_id = self._next_id
-        self._shelf.hold(segment, Held(ticket, frame_crc(head)))
-        self._replace(ticket, entry.supersedes)
+        self._segments.hold(segment, LiveEntry(ticket, frame_crc(head)))
+        self._mark_superseded(ticket, entry.supersedes)
         return ticket
 
     def _write_parts(self, whole_id: int, parts: Sequence[Entry]) -> list[Ticket]:
-        self._seal()  # the ids of the parts are missing in what is written next
+        """Write the parts of an entry as one segment and finish the entry. Raises `OSError`."""
+        self._seal()  # ids in a segment must be consecutive, and those of the parts are in another file
         number, self._next_segment = self._next_segment, self._next_segment + 1
         ids = range(self._next_id, self._next_id + len(parts))
         self._next_id = ids.stop
-        segment, held = compaction.write_together(
+        segment, entries = compaction.write_together(
             self.path, number, zip(ids, parts, strict=True), spool=self._spool, fsync=self._durability is not None
         )
-        self._shelf.add(segment)
-        for part in held:
-            self._shelf.hold(segment, part)
+        self._segments.add(segment)
+        for entry in entries:
+            self._segments.hold(segment, entry)
         if self._durability is not None:
             self._finish(self._durability.released_by(whole_id))
-        self._shelf.finish(whole_id)
-        return [part.ticket for part in held]
+        self._segments.finish(whole_id)
+        return [entry.ticket for entry in entries]
 
-    def _replace(self, ticket: Ticket, old_id: int) -> None:
-        """What the entry supersedes is done as soon as the entry is as safe as it gets."""
+    def _mark_superseded(self, ticket: Ticket, old_id: int) -> None:
+        """Finish the superseded entry as soon as the new one is durable, or at once without fsync."""
         if old_id:
-            self._shelf.segments[ticket.segment].replaces.add(old_id)
+            self._segments.by_number[ticket.segment].replaces.add(old_id)
         if self._durability is not None:
             self._durability.put(ticket, old_id)
         elif old_id:
-            self._shelf.finish(old_id)
+            self._segments.finish(old_id)
 
     def durable(self) -> None:
-        """With fsync: everything that was put is on the disk itself. Without: returns at once.
+        """With fsync, sync everything that was put to the disk. Without, return at once.
 
-        When that fails, `SpoolFailed.doubtful` has the tickets put since the last time that it worked. The system may
-        have dropped these pages, and a second attempt would prove nothing: put the entries again, each superseding
-        its ticket's id, in its ticket's place.
+        Raises `SpoolFailed` if that fails; its `doubtful` has the tickets put since the last success. The system may
+        have dropped these pages, and another fsync would prove nothing: put the entries again, each superseding its
+        ticket's id, in its ticket's place.
         """
-        self._check()
+        self._check_usable()
         if self._durability is None or not self._durability.recent:
             return
         try:
             self._finish(self._durability.sync())
         except OSError as exc:
-            doubtful = tuple(t for t in self._durability.recent if self._shelf.find(t.id) is not None)
+            doubtful = tuple(ticket for ticket in self._durability.recent if self._segments.find(ticket.id) is not None)
             self._seal()
             raise SpoolFailed(self.path, f"fsync failed: {exc.strerror}", doubtful=doubtful) from exc
         finally:
             self._durability.forget(self._active)
 
     def read(self, ticket: Ticket) -> Batch:
-        """The batch as it was put. Raises `CorruptBatch` when the disk gives other bytes, `SpoolFailed` when none."""
-        self._check()
-        held = self._shelf.find(ticket.id)
+        """The batch as it was put. Raises `CorruptBatch` if the disk returns other bytes, `SpoolFailed` if none."""
+        self._check_usable()
+        held = self._segments.find(ticket.id)
         if held is None:
             raise SpoolFailed(self.path, f"entry {ticket.id} is not in the spool, or done")
-        return batch_in(self._shelf.read(held), held.ticket)
+        return batch_in(self._segments.read(held), held.ticket)
 
     def done(self, tickets: Iterable[Ticket]) -> None:
-        """These need not be sent any more; written by the next `settle`. Tickets that are done already are no error."""
-        self._check()
+        """Mark entries as done; the next `settle` writes it down. Tickets that are done already are no error."""
+        self._check_usable()
         for ticket in tickets:
             if self._durability is not None:
                 self._finish(self._durability.released_by(ticket.id))
-            self._shelf.finish(ticket.id)
+            self._segments.finish(ticket.id)
 
     def _finish(self, ids: Iterable[int]) -> None:
+        """Finish entries by id."""
         for entry_id in ids:
-            self._shelf.finish(entry_id)
+            self._segments.finish(entry_id)
 
     def settle(self) -> None:
-        """Write down what is done, one write for each segment, and delete the segments that are finished.
+        """Write down what is done, one write per segment, and delete the segments that are finished.
 
-        Never raises for a disk that fails: what is not written down is only looked up again at the next start.
+        Never raises if the disk fails: what is not written down is only looked up again at the next start.
         """
-        self._check()
+        self._check_usable()
         active = self._active
         if active is not None and not active.live and (self._is_short or active.size_bytes >= self._segment_bytes // 4):
             self._seal()
         self._write_marks()
-        if self._compacted_at != self._next_segment:  # files only pile up when new ones are made
+        if self._compacted_at != self._next_segment:  # files only pile up when new ones are created
             self._compacted_at = self._next_segment
-            sparse = compaction.worthwhile(self._shelf, self._active, spare_bytes=4 * self._segment_bytes)
+            sparse = compaction.worthwhile(self._segments, self._active, spare_bytes=4 * self._segment_bytes)
             if sparse is not None:
                 self._compact(sparse)
 
     def _write_marks(self) -> None:
-        self._shelf.settle(self._active)
-        if self._shelf.lacks_space and self._reserve.release():
-            self._shelf.settle(self._active)
+        """Write pending marks and delete finished segments, with the room of the reserve if the disk is full."""
+        self._segments.settle(self._active)
+        if self._segments.lacks_space and self._reserve.release():
+            self._segments.settle(self._active)
 
     def _compact(self, sparse: Segment) -> bool:
+        """Copy the live entries of a sparse segment elsewhere, so that it can be deleted.
+
+        Returns whether that worked.
+        """
         if sparse is self._active:
             self._seal()
         number, self._next_segment = self._next_segment, self._next_segment + 1
         fsync = self._durability is not None
-        is_moved = compaction.compact(self._shelf, sparse, number=number, spool=self._spool, fsync=fsync)
-        self._shelf.settle(self._active)
+        is_moved = compaction.compact(self._segments, sparse, number=number, spool=self._spool, fsync=fsync)
+        self._segments.settle(self._active)
         return is_moved
 
     def _make_room(self, size: int) -> None:
-        """Let finished and sparse segments go when the limit is near; raises `SpoolFull` when that is not enough."""
+        """Remove finished and compact sparse segments near the limit. Raises `SpoolFull` if that is not enough."""
         limit = self._max_bytes
         needed = size + self._reserve.missing(size)
         if limit is None or self.used_bytes + needed <= limit:
             return
-        self._let_finished_go()
+        self._remove_finished()
         while (used := self.used_bytes) + needed > limit:
-            live = self._shelf.live_bytes + self._reserve.size_bytes
-            sparse = compaction.sparsest(self._shelf) if live + needed <= limit else None
+            live = self._segments.live_bytes + self._reserve.size_bytes
+            sparse = compaction.sparsest(self._segments) if live + needed <= limit else None
             if sparse is None or not self._compact(sparse):
                 raise SpoolFull(self.path, used_bytes=used, max_bytes=limit, needed_bytes=size)
 
-    def _let_finished_go(self) -> None:
+    def _remove_finished(self) -> None:
+        """Delete every finished segment, the active one too if nothing in it is live."""
         if self._active is not None and not self._active.live:
             self._seal()
-        self._shelf.settle(self._active)
+        self._segments.settle(self._active)
 
-    # A disk without room
+    # A full disk
 
     def _write_new(self, entry: Entry, size: int) -> Ticket:
-        """Only beside the reserve, for which room must be left."""
+        """Write a new entry, but only if the reserve can be kept beside it."""
         self._hold_reserve(size)
         return self._write(entry, size)
 
-    def _in_any_case(self, write: Callable[[], T], size: int) -> T:
-        """Write what lets other things go: into the reserve, if there is no other room."""
+    def _write_replacement(self, write: Callable[[], T], size: int) -> T:
+        """Write something that lets other entries go: into the reserve, if there is no other room."""
         try:
-            return self._with_space(write, size)
+            return self._write_or_free(write, size)
         except SpoolFull:
             if not self._reserve.release():
                 raise
-        self._seal()  # what is in the reserve must be able to go again, without waiting for what was there before
-        return self._with_space(write, size)
+        self._seal()  # a new segment, so that the reserve's room is freed without waiting for older entries
+        return self._write_or_free(write, size)
 
-    def _with_space(self, write: Callable[[], T], size: int) -> T:
-        """Write; as long as the disk is full and something can be given back to it, do that and write again."""
+    def _write_or_free(self, write: Callable[[], T], size: int) -> T:
+        """Write. If the disk is full, free space and try again, as long as there is some to free."""
         while True:
-            used = self._shelf.used_bytes  # before: an attempt may leave an empty segment, and that is no gain
+            used = self._segments.used_bytes  # before the attempt, which may leave an empty segment: that is no gain
             try:
                 return write()
             except OSError as exc:
@@ -307,38 +322,43 @@ class Store:
                     raise SpoolFailed(self.path, f"cannot be written: {exc.strerror}") from exc
                 reason = exc.strerror or str(exc)
             self._is_short = True
-            self._give_back(used)
-            if self._shelf.used_bytes >= used:
+            self._free_space(used)
+            if self._segments.used_bytes >= used:
                 raise SpoolFull(self.path, used_bytes=self.used_bytes, needed_bytes=size, reason=reason)
 
-    def _give_back(self, used: int) -> None:
-        """Come below `used` bytes: delete what is finished, else copy what is left of a sparse segment, for which the
-        reserve may be needed."""
-        self._let_finished_go()
-        if self._shelf.used_bytes < used:
+    def _free_space(self, used: int) -> None:
+        """Get below `used` bytes.
+
+        Deletes finished segments, else compacts a sparse one, for which the reserve may be needed.
+        """
+        self._remove_finished()
+        if self._segments.used_bytes < used:
             return
-        sparse = compaction.cheapest(self._shelf)
+        sparse = compaction.cheapest(self._segments)
         if sparse is not None:
             self._reserve.release()
             self._compact(sparse)
 
     def _hold_reserve(self, size: int) -> None:
+        """Keep the reserve as large as needed. Raises `OSError` if the disk is full."""
         try:
             self._reserve.hold(size)
         except OSError as exc:
             if is_full(exc):
                 raise
-            logger.debug("spool %s has no reserve: %s", self.path, exc)  # what is wrong, the entry itself will meet
+            logger.debug(
+                "spool %s has no reserve: %s", self.path, exc
+            )  # writing the entry itself will raise the same error
 
     def _writable(self, size: int) -> Segment:
-        """The segment that the next entry goes into."""
+        """The segment that the next entry goes into. Raises `SpoolFailed`."""
         active = self._active
         if active is not None and (active.is_empty or active.size_bytes + size <= self._segment_bytes):
             return active
         self._seal()
-        if not self._ownership.still_there():
+        if not self._ownership.is_still_there():
             raise SpoolFailed(self.path, "its file 'owner' was deleted or replaced: it may have another owner now")
-        last, end_id = self._shelf.tail()
+        last, end_id = self._segments.tail()
         follows = last if end_id == self._next_id else 0
         header = SegmentHeader(VERSION, CONSECUTIVE, follows, self._next_id, self._spool)
         number, self._next_segment = self._next_segment, self._next_segment + 1
@@ -347,14 +367,14 @@ class Store:
         except OSError as exc:
             if is_full(exc):
                 raise
-            raise SpoolFailed(self.path, f"no new segment can be made: {exc.strerror}") from exc
-        self._shelf.add(self._active)
+            raise SpoolFailed(self.path, f"no new segment can be created: {exc.strerror}") from exc
+        self._segments.add(self._active)
         if self._durability is not None:
-            self._durability.began(self._active)
+            self._durability.add_segment(self._active)
         return self._active
 
     def _seal(self) -> None:
-        """Nothing more goes into the active segment."""
+        """Stop appending to the active segment."""
         if self._active is not None:
             self._active.is_open = False
             if self._durability is None:
@@ -362,11 +382,11 @@ class Store:
             self._active = None
 
     def close(self) -> None:
-        """Settle, sync if that was asked for, and give up the directory. Of an empty spool only `owner` stays."""
+        """Settle, sync if `fsync` is set, and release the directory. Of an empty spool only the file `owner` stays."""
         if self._is_closed or os.getpid() != self._pid:
-            self._shelf.close()
+            self._segments.close()
             if self._is_closed:
-                self._ownership.close()  # Ctrl-C may have come in the middle of the first time
+                self._ownership.close()  # Ctrl-C may have interrupted the first call
             return
         try:
             self.durable()
@@ -374,21 +394,23 @@ class Store:
             self._active = None
             self._write_marks()
             self._is_closed = True
-            self._shelf.close()
-            if not self._shelf.segments:
+            self._segments.close()
+            if not self._segments.by_number:
                 self._reserve.release()
-            self._leave()
+            self._release_ownership()
 
-    def _leave(self) -> None:
+    def _release_ownership(self) -> None:
+        """Write down where the spool ends, and release the lock."""
         try:
-            self._ownership.write(self._spool, next_id=self._next_id, tail=self._shelf.tail())
+            self._ownership.write(self._spool, next_id=self._next_id, tail=self._segments.tail())
         except SpoolFailed as exc:
-            logger.warning("%s", exc)  # only the next owner's check for a cut-off end is lost
+            logger.warning("%s", exc)  # only the next owner's check for a truncated end is lost
         self._ownership.close()
 
-    def _check(self) -> None:
+    def _check_usable(self) -> None:
+        """Raises `UsedAfterFork` in a forked child, and `SpoolFailed` if the store is closed."""
         if os.getpid() != self._pid:
-            raise UsedAfterFork(f"spool {self.path} belongs to process {self._pid}, which made this one by fork()")
+            raise UsedAfterFork(f"spool {self.path} belongs to process {self._pid}, which forked this one")
         if self._is_closed:
             raise SpoolFailed(self.path, "was closed")
 

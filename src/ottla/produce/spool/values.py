@@ -1,6 +1,6 @@
-"""What goes into the spool, where it lies, what is read back, and what was lost: plain values.
+"""Plain values: what goes into the spool, where it is, what is read back, and what was lost.
 
-They hold data and do nothing; an entry's records are a view that is written and not kept.
+They hold data and do nothing. An entry's records are a view that is written and not kept.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ottla.wire.batch import BatchHeader
 class Entry:
     """One encoded batch, as it is put into the spool.
 
-    `floor_offset` is an offset of the partition before which this batch cannot be (-1: not known): where to begin when
-    looking for it in the log. `supersedes` is the id of the entry that this one replaces, 0 for none: from then
-    on only one of the two is ever handed out. `place` is the ticket's of an entry in whose place in the order this one
-    stands, 0 for a new one at the end. `created` is seconds since 1970.
+    `floor_offset` is an offset before which this batch cannot be in the partition (-1: unknown): where a search of the
+    log begins. `supersedes` is the id of the entry that this one replaces, 0 for none: from then on only one of the two
+    is read back. `place` is the `Ticket.place` of the entry whose position in the order this one takes, 0 for a new one
+    at the end. `created` is in seconds since 1970.
     """
 
     topic: str
@@ -33,8 +33,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where an entry lies. `size_bytes` is what it takes on disk; entries are handed out in the order of `place`: the
-    id, or what it was for the first of those that this one stands for."""
+    """Where an entry is.
+
+    `size_bytes` is its size on disk. Entries are read back in the order of `place`: the id, or that of the first entry
+    in a chain of replacements.
+    """
 
     id: int
     segment: int
@@ -45,7 +48,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry that is on disk, without its records: `Store.read(ticket)` brings the batch."""
+    """An entry on disk, without its records: `Store.read(ticket)` returns the batch."""
 
     ticket: Ticket
     topic: str
@@ -57,7 +60,7 @@ class Stored:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the batch belongs."""
+        """The partition of the batch."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -65,8 +68,8 @@ class Stored:
 class Damage:
     """Bytes of a segment that cannot be trusted, and what is known of the entries that were there.
 
-    `reason` is "cut short" when the file ends before the entry does: a kill in the middle of a write, or a truncated
-    file. `entries` is how many batches are gone, where the ids around the place tell; `header` has sequence and count.
+    `reason` is "cut short" if the file ends before the entry does: a kill in the middle of a write, or a truncated
+    file. `entries` is how many batches are gone, where the surrounding ids tell; `header` has sequence and count.
     """
 
     path: str
@@ -79,18 +82,23 @@ class Damage:
     entries: int | None = None
 
     def __str__(self) -> str:
-        what = (
+        subject = (
             "batches are" if self.entries is None else f"{self.entries} batch{'es are' if self.entries != 1 else ' is'}"
         )
-        where = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
-        h = self.header
-        which = f", {h.count} records from sequence {h.base_sequence} of producer {h.producer_id}" if h else ""
-        return f"{self.path}: {what} lost{where}{which}: {self.size_bytes} bytes at {self.position}: {self.reason}"
+        partition = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
+        header = self.header
+        records = (
+            f", {header.count} records from sequence {header.base_sequence} of producer {header.producer_id}"
+            if header
+            else ""
+        )
+        place = f"{self.size_bytes} bytes at {self.position}"
+        return f"{self.path}: {subject} lost{partition}{records}: {place}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a spool: process id, when it took the spool (seconds since 1970), and on which machine."""
+    """The process that owns a spool: process id, when it took the spool (seconds since 1970), and its host."""
 
     pid: int
     started: float

@@ -1,6 +1,6 @@
-"""The fake cluster from inside: `kafka` is its face, `dispatch` one request's way, `state` and `log` what it knows.
+"""The implementation of the fake cluster.
 
-`apis` holds one module per protocol message, so that its listing is the table of what the fake speaks;
-`server` is the only module that opens sockets and threads. Nothing here is public but what `ottla.testing`
-names.
+`kafka` is its interface, `dispatch` handles one request, `state`, `groups` and `log` are its data. `apis` has one
+module per protocol message, so its listing shows what the fake supports. `server` is the only module that opens sockets
+and starts threads. Only the names in `ottla.testing` are public.
 """

@@ -1,7 +1,6 @@
-"""What a handler is told besides the request: who asks whom, which error it must pretend, and how to wait.
+"""The circumstances of one request, for its handler: the broker, the client, an injected error, and how to wait.
 
-Handlers run under the cluster's one lock; `wait` is the only thing that lets go of it. Nothing here knows
-sockets.
+Handlers run under the cluster's only lock; `wait` alone releases it. Nothing here knows about sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ottla.testing.fake.log import Refused
 
 
 class Hangup(Exception):
-    """The connection ends here, without an answer."""
+    """Close the connection without a response."""
 
 
 class Context:
@@ -37,16 +36,16 @@ class Context:
         self._is_live = is_live
 
     def check(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Refuse this part of the request if a fault says so."""
+        """Raise `Refused` if a fault covers this part of the request."""
         if self._fault is not None and self._fault.covers(topic, partition):
             raise Refused(self._fault.error, "injected by a test")
 
     def now(self) -> float:
-        """Seconds on the clock that `wait` counts by."""
+        """Return the time in seconds, on the clock that `wait` uses."""
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Let go of the lock until something changed or the time is over; `Hangup` when the broker goes down."""
+        """Release the lock until something changes or the time is over. Raises `Hangup` when the broker goes down."""
         if not self._is_live():
             raise Hangup
         self._changed.wait(seconds)

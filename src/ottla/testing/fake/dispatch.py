@@ -1,7 +1,7 @@
-"""One request's way through the fake: seen, matched against the faults, handled under the lock, answered.
+"""Handles one request of the fake: records it, matches it against the faults, runs its handler, builds the response.
 
-Comes in: a frame and the broker it reached. Goes out: a `Reply` that says what to send and what becomes of
-the connection. Sockets are the affair of `server`; the rules of Kafka are in `apis` and `state`.
+A frame and the broker that it reached come in; a `Reply` goes out that says what to send and what happens to the
+connection. Sockets belong to `server`, the rules of Kafka to `apis` and `state`.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from ottla.wire.messages import api_name
 _log = logging.getLogger(__name__)
 
 REMEMBERED_REQUESTS = 100_000
+"""Number of requests that are kept for tests to look at."""
 
 
 class Then(Enum):
-    """What becomes of a connection after a request."""
+    """What happens to a connection after a request."""
 
-    GO_ON = "read the next request"
+    CONTINUE = "read the next request"
     CLOSE = "close it"
-    IGNORE = "keep it open and answer nothing any more"
+    IGNORE = "keep it open and never respond again"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What to send, and what to do then."""
+    """What to send, and what to do next."""
 
     data: bytes = b""
-    then: Then = Then.GO_ON
+    then: Then = Then.CONTINUE
 
 
 class Dispatcher:
-    """Answers frames for all brokers of one cluster. `changed` is the lock of everything that it holds."""
+    """Handles frames for all brokers of one cluster. `changed` is the lock of everything in it."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -57,12 +58,12 @@ class Dispatcher:
         self.changed = threading.Condition(threading.Lock())
 
     def reply(self, frame: bytes, broker: int) -> Reply:
-        """Carry out one request that reached `broker`."""
+        """Handle one request that reached `broker`."""
         incoming = self._parse(frame)
         if incoming is None:
             return Reply(then=Then.CLOSE)
         with self.changed:
-            if broker not in self.state.live:  # it went down while this was on its way
+            if broker not in self.state.live:  # It went down while the request was under way.
                 return Reply(then=Then.CLOSE)
             seen = self._note(incoming, broker)
             try:
@@ -72,24 +73,26 @@ class Dispatcher:
             finally:
                 self.changed.notify_all()
 
-    def wait_for(self, matches: Callable[[RequestSeen], bool], *, count: int, timeout: float, what: str) -> RequestSeen:
-        """The `count`-th request that matches, as soon as it was seen."""
+    def wait_for(
+        self, matches: Callable[[RequestSeen], bool], *, count: int, timeout: float, description: str
+    ) -> RequestSeen:
+        """Return the `count`-th request that matches. Raises `DeadlineExceeded` if it does not arrive."""
 
-        def found() -> list[RequestSeen]:
+        def matching() -> list[RequestSeen]:
             return [seen for seen in self.seen if matches(seen)]
 
         with self.changed:
-            if self.changed.wait_for(lambda: len(found()) >= count, timeout):
-                return found()[count - 1]
+            if self.changed.wait_for(lambda: len(matching()) >= count, timeout):
+                return matching()[count - 1]
             causes = tuple(f"seen: {describe(seen)}" for seen in list(self.seen)[-5:])
-        raise DeadlineExceeded(f"waiting for {what}", timeout, causes)
+        raise DeadlineExceeded(f"waiting for {description}", timeout, causes)
 
     def _parse(self, frame: bytes) -> Incoming | None:
         key, version = peek(frame)
         api = TABLE.get(key)
         if api is None or (version not in api.versions and key != api_versions.KEY):
-            # What a real broker does with a request that it never offered to take.
-            _log.warning("the fake broker does not speak %s v%d: connection closed", api_name(key), version)
+            # A real broker does the same with a request that it never offered.
+            _log.warning("the fake broker does not support %s v%d: connection closed", api_name(key), version)
             return None
         try:
             return parse(frame, known=version in api.versions)
@@ -102,9 +105,9 @@ class Dispatcher:
         if incoming.api_key == metadata.KEY and incoming.body.topics is None:
             topics = tuple(self.state.topics)
         name = api_name(incoming.api_key)
-        where = (tuple(dict.fromkeys(topics)), tuple(partitions))
+        touched = (tuple(dict.fromkeys(topics)), tuple(partitions))
         seen = RequestSeen(
-            broker, name, incoming.api_key, incoming.version, incoming.client_id, *where, at=time.monotonic()
+            broker, name, incoming.api_key, incoming.version, incoming.client_id, *touched, at=time.monotonic()
         )
         self.seen.append(seen)
         self.changed.notify_all()
@@ -124,8 +127,7 @@ class Dispatcher:
             raise Hangup
         if tree is None:
             return Reply()
-        # A client that asks in too new a version is answered in the oldest one, which it certainly reads
-        # (KIP-511).
+        # A client that asks in a version that is too new is answered in the oldest one, which it can read (KIP-511).
         version = incoming.version if incoming.version in TABLE[incoming.api_key].versions else 0
         data = answer(incoming.api_key, version, correlation_id=incoming.correlation_id, tree=tree)
         return self._shortened(data, self.faults.take(Kind.HALF, seen))
@@ -146,23 +148,23 @@ class Dispatcher:
     def _shortened(self, data: bytes, fault: Fault | None) -> Reply:
         if fault is None:
             return Reply(data)
-        keep = len(data) // 2 if fault.keep_bytes is None else fault.keep_bytes
-        return Reply(data[:keep], Then.CLOSE)
+        keep_bytes = len(data) // 2 if fault.keep_bytes is None else fault.keep_bytes
+        return Reply(data[:keep_bytes], Then.CLOSE)
 
 
 def _touched(body: Any, state: ClusterState) -> tuple[tuple[str, ...], list[TopicPartition]]:
-    """The topics and partitions that a request names, under any of the field names that the messages use."""
-    items = [item for holder in (body, *getattr(body, "groups", ())) for item in _topics_of(holder)]
-    named = [(_name(item, state), item) for item in items]
-    pairs = [TopicPartition(name, index) for name, item in named for index in _indexes(item)]
-    return tuple(name for name, _ in named if name), pairs
+    """Return the topics and partitions that a request names, under any of the field names that messages use."""
+    items = [item for entity in (body, *getattr(body, "groups", ())) for item in _topics_of(entity)]
+    names_and_items = [(_name(item, state), item) for item in items]
+    pairs = [TopicPartition(name, index) for name, item in names_and_items for index in _indexes(item)]
+    return tuple(name for name, _ in names_and_items if name), pairs
 
 
-def _topics_of(holder: Any) -> tuple[Any, ...]:
+def _topics_of(entity: Any) -> tuple[Any, ...]:
     for field in ("topics", "topic_data", "topic_names"):
-        found = getattr(holder, field, None)
-        if found is not None:
-            return tuple(found)
+        topics = getattr(entity, field, None)
+        if topics is not None:
+            return tuple(topics)
     return ()
 
 
@@ -176,17 +178,17 @@ def _name(item: Any, state: ClusterState) -> str:
 
 
 def _indexes(item: Any) -> list[int]:
-    parts = next(
+    partitions = next(
         (
-            found
+            elements
             for field in ("partitions", "partition_data", "partition_indexes")
-            if (found := getattr(item, field, None))
+            if (elements := getattr(item, field, None))
         ),
         (),
     )
-    return [part if isinstance(part, int) else _index(part) for part in parts]
+    return [partition if isinstance(partition, int) else _index(partition) for partition in partitions]
 
 
-def _index(part: Any) -> int:
+def _index(partition: Any) -> int:
     fields = ("index", "partition", "partition_index")
-    return next((int(getattr(part, field)) for field in fields if hasattr(part, field)), -1)
+    return next((int(getattr(partition, field)) for field in fields if hasattr(partition, field)), -1)

@@ -1,7 +1,7 @@
-"""Faults on demand: rules that say which requests go wrong and how, and the matching of requests against them.
+"""Faults on demand: rules that say which requests fail and how, and the matching of requests against them.
 
-Comes in: what is known of a request. Goes out: the rules that apply to it, each counted once. Carrying a
-fault out is the affair of `dispatch`; nothing here waits, sends or locks.
+A request comes in; the rule that applies to it goes out, counted once. `dispatch` carries faults out; nothing here
+waits, sends or locks.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ottla.wire.messages import api_name
 
 
 class When(Enum):
-    """Which side of the handling a fault is on: was the request still carried out, or not?"""
+    """Whether a fault strikes before or after the request is handled."""
 
     BEFORE_HANDLING = "the request is lost"
-    AFTER_HANDLING = "the request is carried out, its answer suffers"
+    AFTER_HANDLING = "the request is handled, its response is affected"
 
 
 class Kind(Enum):
-    """What goes wrong."""
+    """The kind of a fault."""
 
     FAIL = "an error code"
-    DELAY = "a late answer"
-    CUT = "a cut connection"
-    HALF = "half an answer, then a cut connection"
-    SILENCE = "no answer, and an open connection"
+    DELAY = "a late response"
+    CUT = "a closed connection"
+    HALF = "half a response, then a closed connection"
+    SILENCE = "no response, and an open connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RequestSeen:
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One rule. `hits` tells how many requests met it so far; `remaining` how many more will (None: all)."""
+    """One rule. `hits` counts the requests it met; `remaining` is how many more it will meet (None: all)."""
 
     kind: Kind
     api_key: int | None
@@ -63,7 +63,7 @@ class Fault:
     when: When = When.AFTER_HANDLING
 
     def applies_to(self, seen: RequestSeen) -> bool:
-        """Whether the request is one that this rule means, and the rule is not used up."""
+        """Return whether the request matches this rule, and the rule is not used up."""
         return (
             self.remaining != 0
             and self.api_key in (None, seen.api_key)
@@ -73,18 +73,18 @@ class Fault:
         )
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
-        """Whether the part of a request about this topic and partition is meant; None stands for the whole request."""
+        """Return whether it covers this topic and partition of a request; None stands for the whole request."""
         return self.topic in (None, topic) and (partition is None or self.partition in (None, partition))
 
 
 @dataclass(slots=True)
 class FaultTable:
-    """The rules in force, in the order in which they were made."""
+    """The active rules, in the order of their creation."""
 
     rules: list[Fault] = field(default_factory=list)
 
     def take(self, kind: Kind, seen: RequestSeen, when: When | None = None) -> Fault | None:
-        """The first rule of this kind for the request, counted as met; None when there is none."""
+        """Return the first rule of this kind for the request, and count it; None if there is none."""
         for rule in self.rules:
             if rule.kind is kind and when in (None, rule.when) and rule.applies_to(seen):
                 rule.hits += 1
@@ -102,16 +102,16 @@ def new_fault(
     topic: str | None = None,
     partition: int | None = None,
 ) -> Fault:
-    """A checked rule; what the kind needs besides is set by the caller."""
+    """Return a checked rule; the caller sets what its kind needs. Raises `ConfigError` for invalid arguments."""
     if times is not None and times < 1:
-        raise ConfigError(f"times={times}: a fault happens at least once; None means until clear_faults()")
+        raise ConfigError(f"times={times}: a fault happens at least once; use None for until clear_faults()")
     if partition is not None and topic is None:
-        raise ConfigError(f"partition={partition} needs a topic as well")
+        raise ConfigError(f"partition={partition} needs a topic")
     key = None if api is None else api_key(api)
     return Fault(kind=kind, api_key=key, broker=broker, topic=topic, partition=partition, remaining=times)
 
 
 def describe(seen: RequestSeen) -> str:
-    """One line for error texts: what was asked of whom."""
+    """Return one line for error texts: what was requested from which broker."""
     where = f" {', '.join(seen.topics)}" if seen.topics else ""
     return f"broker {seen.broker}: {api_name(seen.api_key)} v{seen.version}{where} from {seen.client_id}"

@@ -1,8 +1,7 @@
-"""A consumer group under the classic protocol: one state machine, and the offsets the group committed.
+"""A consumer group under the classic protocol: a state machine, and the committed offsets of the group.
 
-Pure: time comes in as seconds, waiting is the caller's affair. A call either changes the group, or raises
-`Refused` with the code a real coordinator answers; `tick` does what became due since, so that no timer thread
-is needed.
+Pure: the time comes in as seconds, and callers do the waiting. A call either changes the group or raises `Refused` with
+the error code of a real coordinator. `tick` does everything that became due, so that no timer thread is needed.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from ottla.testing.fake.log import Refused
 
 
 class Phase(Enum):
-    """Where a group stands between two generations."""
+    """The state of a group between two generations."""
 
     EMPTY = "no member"
     PREPARING = "waiting for the members to join"
     COMPLETING = "waiting for the leader's assignment"
-    STABLE = "every member can have its assignment"
+    STABLE = "every member can get its assignment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
-    """What a consumer says of itself when it joins. Times are seconds."""
+class JoinRequest:
+    """What a consumer sends when it joins. Times are in seconds."""
 
     client_id: str
     member_id: str
@@ -52,22 +51,22 @@ class Member:
     """A consumer of the group."""
 
     id: str
-    joining: Joining
+    request: JoinRequest
     seen: float
     joined: bool = False
-    """It has joined the generation that is being prepared."""
+    """Whether it has joined the generation that is being prepared."""
     syncing: bool = False
-    """It waits for its assignment."""
+    """Whether it waits for its assignment."""
     assignment: bytes = b""
 
     def metadata(self, protocol: str) -> bytes:
-        """What it said under the protocol that was chosen."""
-        return dict(self.joining.protocols).get(protocol, b"")
+        """Return its metadata for the chosen protocol."""
+        return dict(self.request.protocols).get(protocol, b"")
 
 
 @dataclass(slots=True)
 class Group:
-    """Members, generation and phase of one group; and its offsets, which also groups without members have."""
+    """Members, generation and phase of a group, and its offsets, which a group without members also has."""
 
     id: str
     phase: Phase = Phase.EMPTY
@@ -77,90 +76,92 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
-    _promised: set[str] = field(default_factory=set)
+    _reserved_ids: set[str] = field(default_factory=set)
     _deadline: float = 0.0
-    _ids_made: int = 0
+    _id_count: int = 0
 
     # -- joining
 
-    def promise_id(self, client_id: str) -> str:
-        """A member id for a consumer that will come back with it (KIP-394)."""
+    def reserve_id(self, client_id: str) -> str:
+        """Return a member id for a consumer that will join with it (KIP-394)."""
         member_id = self._new_id(client_id)
-        self._promised.add(member_id)
+        self._reserved_ids.add(member_id)
         return member_id
 
-    def join(self, joining: Joining, now: float) -> Member:
-        """Take the consumer in, or back in; the caller then waits until `has_generation` of the member."""
-        self._check_protocols(joining)
-        member = self._find(joining)
-        if member is not None and self._may_keep_generation(member, joining):
+    def join(self, request: JoinRequest, now: float) -> Member:
+        """Add the consumer, or let it rejoin; the caller then waits until `has_generation` of the member.
+
+        Raises `Refused` for inconsistent protocols, an unknown member id or a fenced instance id.
+        """
+        self._check_protocols(request)
+        member = self._find(request)
+        if member is not None and self._may_keep_generation(member, request):
             member.seen = now
             return member
         if member is None:
-            member_id = joining.member_id or self._new_id(joining.client_id)
-            self._promised.discard(member_id)
-            member = self.members[member_id] = Member(member_id, joining, now)
-        member.joining, member.seen = joining, now
+            member_id = request.member_id or self._new_id(request.client_id)
+            self._reserved_ids.discard(member_id)
+            member = self.members[member_id] = Member(member_id, request, now)
+        member.request, member.seen = request, now
         if self.phase is not Phase.PREPARING:
             self._prepare(now)
         member.joined = True
-        self.protocol_type = joining.protocol_type
+        self.protocol_type = request.protocol_type
         self.tick(now)
         return member
 
     def has_generation(self, member: Member) -> bool:
-        """Whether the join of this member can be answered."""
+        """Return whether the join of this member can be answered."""
         return self.phase in (Phase.COMPLETING, Phase.STABLE) or member.id not in self.members
 
-    def _find(self, joining: Joining) -> Member | None:
-        if joining.instance_id is not None:
-            holder = next((m for m in self.members.values() if m.joining.instance_id == joining.instance_id), None)
-            if holder is not None and not joining.member_id:
-                return self._rename(holder, joining)
-            if holder is not None and holder.id != joining.member_id:
+    def _find(self, request: JoinRequest) -> Member | None:
+        if request.instance_id is not None:
+            holder = next((m for m in self.members.values() if m.request.instance_id == request.instance_id), None)
+            if holder is not None and not request.member_id:
+                return self._rename(holder, request)
+            if holder is not None and holder.id != request.member_id:
                 raise Refused(ErrorCode.fenced_instance_id)
-        known = self.members.get(joining.member_id)
-        if joining.member_id and known is None and joining.member_id not in self._promised:
+        member = self.members.get(request.member_id)
+        if request.member_id and member is None and request.member_id not in self._reserved_ids:
             raise Refused(ErrorCode.unknown_member_id)
-        return known
+        return member
 
-    def _rename(self, holder: Member, joining: Joining) -> Member:
-        # A static member came back without its id (KIP-345): a new id under the same instance, the old one is
-        # fenced.
+    def _rename(self, holder: Member, request: JoinRequest) -> Member:
+        # A static member returned without its id (KIP-345): it gets a new id, and the old one is fenced.
         del self.members[holder.id]
         self.leader = None if self.leader == holder.id else self.leader
-        holder.id = self._new_id(joining.client_id)
-        holder.joining = joining
+        holder.id = self._new_id(request.client_id)
+        holder.request = request
         self.members[holder.id] = holder
         return holder
 
-    def _may_keep_generation(self, member: Member, joining: Joining) -> bool:
-        same = member.joining.protocols == joining.protocols
-        if self.phase is Phase.STABLE:  # the leader joins again when it wants a new assignment
-            return same and member.id != self.leader and self.leader is not None
-        return self.phase is Phase.COMPLETING and same and self.leader is not None
+    def _may_keep_generation(self, member: Member, request: JoinRequest) -> bool:
+        same_protocols = member.request.protocols == request.protocols
+        if self.phase is Phase.STABLE:  # The leader rejoins when it wants a new assignment.
+            return same_protocols and member.id != self.leader and self.leader is not None
+        return self.phase is Phase.COMPLETING and same_protocols and self.leader is not None
 
-    def _check_protocols(self, joining: Joining) -> None:
-        names = {name for name, _ in joining.protocols}
-        others = [m for m in self.members.values() if m.id != joining.member_id]
-        shared = all(names & {name for name, _ in m.joining.protocols} for m in others)
-        if not names or not shared or (others and joining.protocol_type != self.protocol_type):
+    def _check_protocols(self, request: JoinRequest) -> None:
+        names = {name for name, _ in request.protocols}
+        others = [m for m in self.members.values() if m.id != request.member_id]
+        shared = all(names & {name for name, _ in m.request.protocols} for m in others)
+        if not names or not shared or (others and request.protocol_type != self.protocol_type):
             raise Refused(ErrorCode.inconsistent_group_protocol)
 
     def _new_id(self, client_id: str) -> str:
-        self._ids_made += 1
-        return f"{client_id}-{self.id}-{self._ids_made:06d}"
+        self._id_count += 1
+        return f"{client_id}-{self.id}-{self._id_count:06d}"
 
     def _prepare(self, now: float) -> None:
         self.phase = Phase.PREPARING
-        self._deadline = now + max(m.joining.rebalance_timeout for m in self.members.values())
+        self._deadline = now + max(m.request.rebalance_timeout for m in self.members.values())
         for member in self.members.values():
             member.joined = member.syncing = False
 
-    # -- what time does
+    # -- timeouts
 
     def tick(self, now: float) -> None:
-        """Drop members that were silent for too long, and finish a preparation that is complete or overdue."""
+        """Drop members whose session expired, and finish a preparation that is complete or overdue."""
         for member in [m for m in self.members.values() if self._is_silent(m, now)]:
             self._remove(member, now)
         if self.phase is not Phase.PREPARING:
@@ -171,8 +172,8 @@ class Group:
             self._complete(now)
 
     def next_due(self, now: float) -> float:
-        """Seconds until `tick` may have something to do."""
-        due = [m.seen + m.joining.session_timeout for m in self.members.values() if not self._is_waiting(m)]
+        """Return the seconds until `tick` may have something to do."""
+        due = [m.seen + m.request.session_timeout for m in self.members.values() if not self._is_waiting(m)]
         if self.phase is Phase.PREPARING:
             due.append(self._deadline)
         return max(0.0, min(due, default=now + 60.0) - now)
@@ -181,7 +182,7 @@ class Group:
         return (self.phase is Phase.PREPARING and member.joined) or member.syncing
 
     def _is_silent(self, member: Member, now: float) -> bool:
-        return not self._is_waiting(member) and now >= member.seen + member.joining.session_timeout
+        return not self._is_waiting(member) and now >= member.seen + member.request.session_timeout
 
     def _complete(self, now: float) -> None:
         self.generation += 1
@@ -195,7 +196,7 @@ class Group:
             member.seen, member.assignment = now, b""
 
     def _vote(self) -> str:
-        offers = [[name for name, _ in m.joining.protocols] for m in self.members.values()]
+        offers = [[name for name, _ in m.request.protocols] for m in self.members.values()]
         shared = set(offers[0]).intersection(*offers)
         votes = Counter(next(name for name in offer if name in shared) for offer in offers)
         return votes.most_common(1)[0][0]
@@ -203,7 +204,10 @@ class Group:
     # -- after joining
 
     def sync(self, member: Member, assignments: dict[str, bytes], now: float) -> None:
-        """The leader brings everybody's assignment, the others wait for theirs until `has_assignment`."""
+        """Store the assignments that the leader sends; the others wait until `synced` returns theirs.
+
+        Raises `Refused` during a rebalance.
+        """
         if self.phase is Phase.PREPARING:
             raise Refused(ErrorCode.rebalance_in_progress)
         if self.phase is Phase.STABLE:
@@ -212,12 +216,15 @@ class Group:
         if member.id == self.leader:
             self.phase = Phase.STABLE
             for other in self.members.values():
-                # From now on each has to be heard of, also one that died while it waited.
+                # From now on, sessions run for all members, including one that died while it waited.
                 other.syncing, other.seen = False, now
                 other.assignment = assignments.get(other.id, b"")
 
     def synced(self, member: Member, generation: int, now: float) -> bytes | None:
-        """The member's assignment, None while the leader has not brought it."""
+        """Return the member's assignment, None until the leader has sent it.
+
+        Raises `Refused` for an unknown member or during a rebalance.
+        """
         if member.id not in self.members:
             raise Refused(ErrorCode.unknown_member_id)
         if self.phase is Phase.PREPARING or self.generation != generation:
@@ -228,14 +235,14 @@ class Group:
         return member.assignment
 
     def heartbeat(self, member: Member, now: float) -> None:
-        """The member is alive; it is told when it must join again."""
+        """Note that the member is alive. Raises `Refused` if it must rejoin."""
         member.seen = now
         if self.phase is Phase.PREPARING:
             raise Refused(ErrorCode.rebalance_in_progress)
 
     def member(self, member_id: str, generation: int, *, instance_id: str | None = None) -> Member:
-        """The member of this id, if it is of the present generation."""
-        holder = next((m for m in self.members.values() if instance_id and m.joining.instance_id == instance_id), None)
+        """Return the member with this id. Raises `Refused` if it is fenced, unknown or of another generation."""
+        holder = next((m for m in self.members.values() if instance_id and m.request.instance_id == instance_id), None)
         if holder is not None and holder.id != member_id:
             raise Refused(ErrorCode.fenced_instance_id)
         if member_id not in self.members:
@@ -245,15 +252,15 @@ class Group:
         return self.members[member_id]
 
     def leave(self, member_id: str, instance_id: str | None, now: float) -> None:
-        """The member goes; those who stay must join again."""
+        """Remove the member; the others must rejoin. Raises `Refused` for an unknown member."""
         for member in self.members.values():
-            if member.id == member_id or (not member_id and instance_id and member.joining.instance_id == instance_id):
+            if member.id == member_id or (not member_id and instance_id and member.request.instance_id == instance_id):
                 self._remove(member, now)
                 self.tick(now)
                 return
-        if member_id not in self._promised:
+        if member_id not in self._reserved_ids:
             raise Refused(ErrorCode.unknown_member_id)
-        self._promised.discard(member_id)
+        self._reserved_ids.discard(member_id)
 
     def _remove(self, member: Member, now: float) -> None:
         del self.members[member.id]
@@ -265,12 +272,12 @@ class Group:
     # -- offsets
 
     def check_commit(self, member_id: str, generation: int, now: float) -> None:
-        """Refuse a commit from outside while the group has members, or from an older generation."""
+        """Raise `Refused` for a commit by a non-member while the group has members, or of an older generation."""
         if generation < 0 and not self.members:
             return
         if generation < 0:
             raise Refused(ErrorCode.unknown_member_id)
-        if not self.generation and not self.offsets:  # nobody ever used this group
+        if not self.generation and not self.offsets:  # The group was never used.
             raise Refused(ErrorCode.illegal_generation)
         member = self.member(member_id, generation)
         member.seen = now

@@ -1,11 +1,11 @@
-"""The fake cluster as a test sees it: start it, look into its logs, make things go wrong, see what clients asked.
+"""`FakeKafka`: the fake cluster as a test uses it: start it, read its logs, inject faults, see what clients requested.
 
     with FakeKafka(brokers=3, topics={"clicks": 6}) as kafka:
         kafka.fail("Produce", ErrorCode.not_leader_or_follower, times=2)
-        ...a client of any make, with bootstrap servers kafka.bootstrap...
+        ...any client, with bootstrap servers kafka.bootstrap...
         assert [record.value for record in kafka.records("clicks", 0)] == [...]
 
-It is for tests: records live in memory, replicas share one log, and there are no transactions, ACLs or TLS.
+For tests only: records live in memory, replicas share one log, and there are no transactions, ACLs or TLS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ottla.testing.fake.view import ClusterView
 class FakeKafka(ClusterView, FaultSwitches):
     """A Kafka cluster inside this process, on 127.0.0.1. Its brokers have the ids 1 to `brokers`.
 
-    `topics` maps names to numbers of partitions; `auto_create` None makes unknown topics an error.
+    `topics` maps names to partition counts. With `auto_create=None`, unknown topics are an error. Raises `ConfigError`
+    or `InputError` for invalid arguments.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class FakeKafka(ClusterView, FaultSwitches):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         if brokers < 1:
-            raise ConfigError(f"FakeKafka(brokers={brokers}): at least 1 is needed")
+            raise ConfigError(f"FakeKafka(brokers={brokers}): use at least 1")
         self._state = ClusterState(brokers, auto_create=auto_create, max_message_bytes=max_message_bytes)
         self._dispatcher = Dispatcher(self._state)
         self._servers = {broker: BrokerServer(broker, self._replier(broker)) for broker in self._state.brokers}
@@ -56,11 +57,11 @@ class FakeKafka(ClusterView, FaultSwitches):
         self.stop()
 
     def __repr__(self) -> str:
-        where = self.bootstrap if self._state.addresses else "not started"
-        return f"FakeKafka({where}, topics={sorted(self._state.topics)})"
+        address = self.bootstrap if self._state.addresses else "not started"
+        return f"FakeKafka({address}, topics={sorted(self._state.topics)})"
 
     def start(self) -> None:
-        """Take a port for each broker and answer on it."""
+        """Bind a port for each broker and start answering. Raises `InputError` if it is already started."""
         if self._state.addresses:
             raise InputError(f"the fake cluster is already started, at {self.bootstrap}")
         try:
@@ -72,7 +73,7 @@ class FakeKafka(ClusterView, FaultSwitches):
             raise
 
     def stop(self) -> None:
-        """Cut every connection, end every thread, free the ports; what was stored can still be looked at."""
+        """Close every connection, stop every thread, free the ports. Stored records stay readable."""
         self.all_down()
         for server in self._servers.values():
             server.release()
@@ -80,18 +81,21 @@ class FakeKafka(ClusterView, FaultSwitches):
 
     @property
     def bootstrap(self) -> str:
-        """What a client needs as its bootstrap servers, also while brokers are down."""
+        """The bootstrap servers for clients, also while brokers are down. Raises `InputError` before the start."""
         return ",".join(str(address) for address in self.addresses.values())
 
     @property
     def addresses(self) -> Mapping[int, Address]:
-        """Each broker's address, by its id."""
+        """The address of each broker, by id. Raises `InputError` before the start."""
         if not self._state.addresses:
             raise InputError("the fake cluster is not started: use it in a `with` block, or call start()")
         return dict(self._state.addresses)
 
     def create_topic(self, name: str, partitions: int = 1, *, replicas: int | None = None) -> None:
-        """Make a topic; without `replicas` it has as many as there are brokers, at most 3."""
+        """Create a topic. The default for `replicas` is the number of brokers, at most 3.
+
+        Raises `InputError` if a real broker would refuse it.
+        """
         with self._dispatcher.changed:
             try:
                 self._state.create_topic(name, partitions, replicas=replicas)
@@ -100,18 +104,21 @@ class FakeKafka(ClusterView, FaultSwitches):
             self._dispatcher.changed.notify_all()
 
     def move_leader(self, topic: str, partition: int, *, to: int) -> None:
-        """Let another live broker lead; it becomes a replica if it was none."""
+        """Make another live broker the leader, and a replica if it was none.
+
+        Raises `InputError` if the partition does not exist or the broker is not up.
+        """
         with self._dispatcher.changed:
-            found = self._partition(topic, partition)
+            target = self._partition(topic, partition)
             if to not in self._state.live:
-                raise InputError(f"broker {to} is not up; these are: {sorted(self._state.live)}")
-            if to not in found.replicas:
-                found.replicas = (*found.replicas, to)
-            found.lead(to)
+                raise InputError(f"broker {to} is not up; live brokers: {sorted(self._state.live)}")
+            if to not in target.replicas:
+                target.replicas = (*target.replicas, to)
+            target.lead(to)
             self._dispatcher.changed.notify_all()
 
     def down(self, *brokers: int) -> None:
-        """Cut the connections of these brokers and refuse new ones; other replicas lead what they led."""
+        """Close the connections of these brokers and refuse new ones; other replicas take over their partitions."""
         servers = [self._server(broker) for broker in brokers]
         with self._dispatcher.changed:
             for broker in brokers:
@@ -121,7 +128,7 @@ class FakeKafka(ClusterView, FaultSwitches):
             server.close()
 
     def up(self, *brokers: int) -> None:
-        """Let these brokers answer again, on the same ports."""
+        """Let these brokers answer again, on the same ports. Raises `InputError` before the start."""
         servers = [self._server(broker) for broker in brokers]
         if not self._state.addresses:
             raise InputError("the fake cluster is not started: use it in a `with` block, or call start()")
@@ -133,11 +140,11 @@ class FakeKafka(ClusterView, FaultSwitches):
             server.open()
 
     def all_down(self) -> None:
-        """Every broker goes down, all at once."""
+        """Take all brokers down at once."""
         self.down(*self._servers)
 
     def all_up(self) -> None:
-        """Every broker answers."""
+        """Bring all brokers up."""
         self.up(*self._servers)
 
     def _replier(self, broker: int) -> Callable[[bytes], Reply]:

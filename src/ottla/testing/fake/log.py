@@ -1,7 +1,7 @@
-"""One partition's log: batches as a broker stores them, the sequence checks of idempotent producers, reading by offset.
+"""The log of one partition: stored batches, the sequence checks of idempotent producers, reading by offset.
 
-Comes in: parsed batches. Goes out: offsets, bytes, or `Refused` with the code that a real broker answers. It
-knows no brokers, no topics and no clock.
+Parsed batches come in; offsets and bytes go out, or `Refused` with the error code of a real broker. It knows nothing
+about brokers, topics or clocks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ottla.errors import ErrorCode
 from ottla.wire.batch import Batch, BatchHeader
 
 REMEMBERED_BATCHES = 5  # ProducerStateEntry.NUM_BATCHES_TO_RETAIN of the real broker
-_SEQUENCES = 1 << 31  # sequence numbers run from 0 to 2**31 - 1 and then start again
+_SEQUENCES = 1 << 31  # Sequence numbers run from 0 to 2**31 - 1 and then wrap around.
 
 
 class Refused(Exception):
-    """A request, or its part for one partition, is answered with an error code."""
+    """Answer a request, or its part for one partition, with an error code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One batch in the log: base offset and leader epoch are the broker's, all else is as it was sent."""
+    """One batch in the log: base offset and leader epoch are the broker's, everything else is as sent."""
 
     data: bytes
     header: BatchHeader
@@ -38,7 +38,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What is kept of a producer's batch to recognise it when it comes again."""
+    """What identifies a producer's batch when it is sent again."""
 
     first_sequence: int
     last_sequence: int
@@ -47,20 +47,20 @@ class Remembered:
 
 @dataclass(slots=True)
 class Producer:
-    """What a partition knows of one producer id."""
+    """What a partition knows about one producer id."""
 
     epoch: int
     batches: deque[Remembered] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
     def find(self, header: BatchHeader) -> Remembered | None:
-        """The same batch, if it is one of the last few of the same epoch."""
+        """Return the same batch, if it is one of the last few of the same epoch."""
         if header.producer_epoch != self.epoch:
             return None
-        wanted = header.base_sequence, last_sequence(header)
-        return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == wanted), None)
+        sequences = header.base_sequence, last_sequence(header)
+        return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == sequences), None)
 
     def check(self, header: BatchHeader) -> None:
-        """Refuse an old epoch and a sequence that does not follow the last one."""
+        """Raise `Refused` for an old epoch, or a sequence that does not follow the last one."""
         if header.producer_epoch < self.epoch:
             raise Refused(
                 ErrorCode.invalid_producer_epoch,
@@ -74,7 +74,7 @@ class Producer:
             )
 
     def remember(self, header: BatchHeader, base_offset: int) -> None:
-        """Take the batch as the newest one; a newer epoch forgets the batches of the older."""
+        """Add the batch as the newest one; a newer epoch drops the batches of the older one."""
         if header.producer_epoch != self.epoch:
             self.epoch = header.producer_epoch
             self.batches.clear()
@@ -82,12 +82,12 @@ class Producer:
 
 
 def last_sequence(header: BatchHeader) -> int:
-    """The sequence number of a batch's last record."""
+    """Return the sequence number of a batch's last record."""
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
 
 
 class PartitionLog:
-    """The batches of one partition with the offsets `[start, end)`."""
+    """The batches of one partition, with the offsets `[start, end)`."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -95,15 +95,17 @@ class PartitionLog:
         self.batches: list[StoredBatch] = []
         self.producers: dict[int, Producer] = {}
         self.epochs: list[tuple[int, int]] = []
-        """Each leader epoch that wrote something, with the offset it started at."""
+        """Each leader epoch that wrote something, with its first offset."""
 
     def append(self, batch: Batch, *, leader_epoch: int) -> int:
-        """Store the batch and return its base offset; one that is already there keeps its first offset."""
+        """Store the batch and return its base offset; a duplicate keeps its first offset.
+
+        Raises `Refused` for a fenced epoch or an out-of-order sequence.
+        """
         header = batch.header
         if header.producer_id < 0:
             return self._store(batch, leader_epoch)
-        # A producer that this partition does not know may start with any sequence: its state may have
-        # expired.
+        # A producer that this partition does not know may start with any sequence: its state may have expired.
         producer = self.producers.get(header.producer_id)
         if producer is not None:
             duplicate = producer.find(header)
@@ -126,39 +128,45 @@ class PartitionLog:
         return base_offset
 
     def read(self, offset: int, max_bytes: int) -> list[bytes]:
-        """Whole batches from the one that holds `offset`, together at most `max_bytes`, but the first one always."""
+        """Return whole batches from the one with `offset`, at most `max_bytes`, but always at least one.
+
+        Raises `Refused` for an offset outside the log.
+        """
         if not self.start <= offset <= self.end:
             raise Refused(ErrorCode.offset_out_of_range, f"offset {offset} is outside [{self.start}, {self.end}]")
-        found: list[bytes] = []
+        batches: list[bytes] = []
         size = 0
         if offset == self.end:
-            return found
+            return batches
         for stored in islice(self.batches, self._position(offset), None):
             size += len(stored.data)
-            if found and size > max_bytes:
+            if batches and size > max_bytes:
                 break
-            found.append(stored.data)
-        return found
+            batches.append(stored.data)
+        return batches
 
     def _position(self, offset: int) -> int:
         return max(0, bisect_right(self.batches, offset, key=lambda stored: stored.header.base_offset) - 1)
 
     def delete_before(self, offset: int) -> int:
-        """Move the start to `offset` (-1: to the end), drop the batches before it, and return the new start."""
-        wanted = self.end if offset == -1 else offset
-        if not 0 <= wanted <= self.end:
+        """Move the start to `offset` (-1: to the end), drop the batches before it, and return the new start.
+
+        Raises `Refused` for an offset beyond the end.
+        """
+        new_start = self.end if offset == -1 else offset
+        if not 0 <= new_start <= self.end:
             raise Refused(ErrorCode.offset_out_of_range, f"offset {offset} is beyond the end {self.end}")
-        self.start = max(self.start, wanted)
+        self.start = max(self.start, new_start)
         self.batches = [stored for stored in self.batches if stored.header.next_offset > self.start]
         return self.start
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch that wrote `offset`, or -1."""
+        """Return the leader epoch that wrote `offset`, or -1."""
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The newest epoch that is not newer than `epoch`, and the offset where it ended; (-1, -1) for an epoch that is
-        newer than all."""
+        """Return the newest epoch up to `epoch`, and the offset where it ended; (-1, -1) if `epoch` is newer than
+        all."""
         older = [known for known, _ in self.epochs if known <= epoch]
         newer = [start for known, start in self.epochs if known > epoch]
         if newer:

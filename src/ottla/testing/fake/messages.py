@@ -1,7 +1,7 @@
-"""Frames to kio messages and back, and one function that builds a message of any version from plain values.
+"""Converts frames to kio messages and back, and builds a message of any version from plain values.
 
-Comes in: the bytes of a request without its length, or a tree of dicts for an answer. Goes out: kio entities
-and bytes. No schema is written here: what a version has and lacks is read off kio's classes.
+The bytes of a request without its length, or a tree of dicts for a response, come in; kio entities and bytes go out. No
+schema is written here: kio's classes tell which fields a version has.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ZEROS: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One request as it arrived; `body` is None when its version is not known and only the header was read."""
+    """One request; `body` is None if its version is unknown and only the header was read."""
 
     api_key: int
     version: int
@@ -55,7 +55,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """How one field of an entity is filled."""
+    """How to fill one field of an entity."""
 
     name: str
     entity: Any
@@ -66,19 +66,25 @@ class _Slot:
 
 
 def api_key(api: str | int) -> int:
-    """The key of an API given as key, `ListOffsets` or `list_offsets`."""
+    """Return the key of an API given as key, `ListOffsets` or `list_offsets`.
+
+    Raises `ConfigError` for an unknown name.
+    """
     if isinstance(api, int):
         return api
-    wanted = re.sub("[^a-z]", "", api.lower())
+    normalized = re.sub("[^a-z]", "", api.lower())
     for key, name in api_key_map.items():
-        if name.replace("_", "") == wanted:
+        if name.replace("_", "") == normalized:
             return key
     names = ", ".join(sorted(api_name(key) for key in api_key_map))
-    raise ConfigError(f"{api!r} is not the name of a Kafka API; there are {names}")
+    raise ConfigError(f"{api!r} is not the name of a Kafka API; use one of {names}")
 
 
 def parse(frame: bytes, *, known: bool) -> Incoming:
-    """The request in `frame`; with `known` false only what every header starts with is read."""
+    """Parse the request in `frame`; without `known`, only the common start of all headers.
+
+    Raises `WireError` if it is unreadable.
+    """
     if len(frame) < _PREFIX.size:
         raise WireError(f"a request of {len(frame)} bytes has no header")
     key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -88,19 +94,19 @@ def parse(frame: bytes, *, known: bool) -> Incoming:
     try:
         header, size = entity_reader(schema.__header_schema__)(frame, 0)
         body, _ = entity_reader(schema)(frame, size)
-    except Exception as exc:  # kio raises several unrelated kinds for bytes that lie
-        raise WireError(f"{api_name(key)} version {version} could not be read: {exc}") from exc
+    except Exception as exc:  # kio raises several unrelated exceptions for malformed bytes.
+        raise WireError(f"could not parse {api_name(key)} version {version}: {exc}") from exc
     return Incoming(key, version, correlation_id, header.client_id, body)
 
 
 def peek(frame: bytes) -> tuple[int, int]:
-    """API key and version of a request; (-1, -1) when it is too short to have them."""
+    """Return API key and version of a request; (-1, -1) if it is too short."""
     key, version, _ = _PREFIX.unpack_from(frame) if len(frame) >= _PREFIX.size else (-1, -1, 0)
     return key, version
 
 
 def answer(key: int, version: int, *, correlation_id: int, tree: Tree) -> bytes:
-    """The answer described by `tree` as bytes, with its header and its length in front."""
+    """Return the response described by `tree` as bytes, with its length and header."""
     schema: Any = load_response_schema(key, version)
     header_type = schema.__header_schema__
     buffer = io.BytesIO()
@@ -114,10 +120,9 @@ def answer(key: int, version: int, *, correlation_id: int, tree: Tree) -> bytes:
 
 
 def build(entity_type: Any, tree: Tree) -> Any:
-    """An entity of any version from a tree that holds the fields of all versions.
+    """Build an entity of any version from a tree with the fields of all versions.
 
-    Fields that this version lacks are left out; fields that the tree lacks get kio's default, or null, empty
-    or zero.
+    Fields that this version lacks are left out; fields that the tree lacks get kio's default, or null, empty or zero.
     """
     return entity_type(**{slot.name: _fill(slot, tree) for slot in _slots(entity_type)})
 

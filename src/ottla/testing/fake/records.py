@@ -1,7 +1,6 @@
-"""The records inside stored batches, for assertions and for looking up a time.
+"""The records inside stored batches, for assertions and for lookups by time.
 
-The decoder of `ottla.wire` does the work and is imported at the first use: starting a fake cluster must not
-pay for it.
+The decoder of `ottla.wire` does the work. It is imported on first use, so that starting a fake cluster stays cheap.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _COLUMNS = ("offset", "key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record as it lies in the log. `timestamp` is in seconds since 1970."""
+    """One record in the log. `timestamp` is in seconds since 1970."""
 
     offset: int
     key: bytes | None
@@ -27,7 +26,7 @@ class StoredRecord:
 
 
 def decode(batches: Iterable[bytes], *, topic: str, partition: int, start: int = 0) -> Iterator[StoredRecord]:
-    """The records of stored batches from the offset `start` on; raises `CorruptBatch` where they are damaged."""
+    """Yield the records of stored batches from offset `start`. Raises `CorruptBatch` if they are damaged."""
     from ottla.wire.decode import Decoder
 
     parsed = [Batch.parse(data) for data in batches]
@@ -38,7 +37,7 @@ def decode(batches: Iterable[bytes], *, topic: str, partition: int, start: int =
 
 
 def timestamps(data: bytes) -> list[tuple[int, int]]:
-    """Offset and timestamp in milliseconds of each record of one batch."""
+    """Return offset and timestamp in milliseconds of each record of one batch."""
     from ottla.wire.decode import Decoder
 
     chunks = Decoder(("offset", "timestamp")).decode([Batch.parse(data)])
@@ -50,6 +49,6 @@ def timestamps(data: bytes) -> list[tuple[int, int]]:
 
 
 def _lists(records: Any) -> list[list[Any]]:
-    """The columns that are there, in the order of `_COLUMNS`; times as integers, for datetimes are slow to make."""
+    """Return the available columns in the order of `_COLUMNS`; times as integers, because datetimes are slow."""
     columns = [(name, records.column(name)) for name in _COLUMNS if name in records.schema.names]
     return [(column.cast("int64") if name == "timestamp" else column).to_pylist() for name, column in columns]

@@ -1,8 +1,7 @@
-"""One fake broker's sockets: a port, a thread that accepts, a thread for each connection.
+"""The sockets of one fake broker: a port, a thread that accepts, and a thread for each connection.
 
-Comes in: a function from a frame to a `Reply`. Requests of one connection are carried out one after another,
-as a real broker does. Closing joins every thread and keeps the port, so that the broker can come back where
-clients know it.
+A function from a frame to a `Reply` comes in. The requests of one connection are handled one after the other, as by a
+real broker. Closing joins every thread and keeps the port, so that the broker can come back at the same address.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ _log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 LARGEST_FRAME = 104_857_600  # socket.request.max.bytes of a real broker
 JOIN_TIMEOUT = 10.0
+"""Seconds to wait for the end of a thread, or for a port."""
 _SIZE = struct.Struct(">i")
 
 
 class BrokerServer:
-    """One broker on the network: `reserve` takes a port, `open` answers on it, `close` refuses connections again."""
+    """One broker on the network: `reserve` binds a port, `open` answers on it, `close` refuses connections again."""
 
     def __init__(self, broker: int, reply: Callable[[bytes], Reply]) -> None:
         self.broker = broker
@@ -40,14 +40,14 @@ class BrokerServer:
         self._connections: dict[socket.socket, threading.Thread] = {}
 
     def reserve(self) -> Address:
-        """Bind a free port, or the one it had, without listening: whoever connects is refused."""
+        """Bind a free port, or the previous one, without listening: connections are refused."""
         port = self._address.port if self._address else 0
         self._listener = _bound(port)
         self._address = Address(HOST, self._listener.getsockname()[1])
         return self._address
 
     def open(self) -> None:
-        """Accept connections on the reserved port, if it does not yet."""
+        """Accept connections on the reserved port; does nothing if it is already open."""
         if self._accepting is not None:
             return
         assert self._listener is not None
@@ -62,24 +62,24 @@ class BrokerServer:
         self._accepting.start()
 
     def close(self) -> None:
-        """Cut every connection, join every thread, and hold on to the port."""
+        """Close every connection, join every thread, and keep the port."""
         if self._accepting is None or self._wake is None:
             return
         self._wake[1].send(b"x")
         _join(self._accepting)
         self._accepting = None
         self._close_listener()
-        for end in self._wake:
-            end.close()
+        for wake_socket in self._wake:
+            wake_socket.close()
         for connection in self._connections:
-            _shut(connection)
+            _shutdown(connection)
         for thread in self._connections.values():
             _join(thread)
         self._connections.clear()
         self.reserve()
 
     def release(self) -> None:
-        """Give the port back; the next one may be another."""
+        """Free the port; the next one may differ."""
         self._close_listener()
         self._address = None
 
@@ -89,15 +89,15 @@ class BrokerServer:
             self._listener = None
 
     def _accept(self, listener: socket.socket, wake: socket.socket) -> None:
-        poller = select.poll()  # unlike select, it takes descriptors above 1023
-        for one in (listener, wake):
-            poller.register(one, select.POLLIN)
+        poller = select.poll()  # Unlike select, it takes descriptors above 1023.
+        for ready_socket in (listener, wake):
+            poller.register(ready_socket, select.POLLIN)
         while True:
             if wake.fileno() in dict(poller.poll()):
                 return
             try:
                 connection, _ = listener.accept()
-            except OSError:  # the client was gone before it was accepted
+            except OSError:  # The client disconnected before it was accepted.
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             thread = threading.Thread(
@@ -106,7 +106,7 @@ class BrokerServer:
                 name=f"fake-kafka-{self.broker}-connection",
                 daemon=True,
             )
-            # Ended threads are let go here, not by themselves: `close` must be able to join each that still runs.
+            # Ended threads are removed here, not by the threads: `close` must be able to join every running one.
             self._connections = {c: t for c, t in self._connections.items() if t.is_alive()}
             self._connections[connection] = thread
             thread.start()
@@ -122,15 +122,15 @@ class BrokerServer:
                     _discard(connection)
                     return
         except OSError:
-            pass  # the client is gone, or the broker is going down
+            pass  # The client is gone, or the broker is going down.
         except Exception:
-            _log.exception("the fake broker %d failed; the connection is closed", self.broker)
+            _log.exception("unexpected error in fake broker %d; closing the connection", self.broker)
         finally:
             connection.close()
 
 
 def _bound(port: int) -> socket.socket:
-    end = time.monotonic() + JOIN_TIMEOUT
+    deadline = time.monotonic() + JOIN_TIMEOUT
     while True:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,7 +138,7 @@ def _bound(port: int) -> socket.socket:
             listener.bind((HOST, port))
         except OSError as exc:
             listener.close()
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise DeadlineExceeded(f"binding {HOST}:{port}", JOIN_TIMEOUT, (str(exc),)) from exc
             time.sleep(0.02)
         else:
@@ -172,11 +172,11 @@ def _discard(connection: socket.socket) -> None:
         pass
 
 
-def _shut(connection: socket.socket) -> None:
+def _shutdown(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it ended by itself meanwhile
+        pass  # It is already closed.
 
 
 def _join(thread: threading.Thread) -> None:

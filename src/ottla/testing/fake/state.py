@@ -1,7 +1,6 @@
-"""What the fake cluster knows: brokers, topics, leaders, producer ids, groups.
+"""The state of the fake cluster: brokers, topics, leaders, producer ids, groups.
 
-Pure: no sockets, no threads, no clock; whoever calls holds the lock. `Refused` carries the code that a real
-broker would answer.
+Pure: no sockets, no threads, no clock. The caller holds the lock. `Refused` carries the error code of a real broker.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from ottla.testing.fake.log import PartitionLog, Refused
 NO_LEADER = -1
 MAX_MESSAGE_BYTES = 1_048_588  # message.max.bytes of a real broker
 CLUSTER_ID = "ottla-fake-cluster-001"
-_LAST_EPOCH = 32_766  # Short.MAX_VALUE - 1: then a transactional id gets a new producer id
+_LAST_EPOCH = 32_766  # Short.MAX_VALUE - 1: after it, a transactional id gets a new producer id.
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_IDS = uuid.UUID("5e1d4f5a-0d57-4b0e-9a57-3f1f0d6f0a01")
 
 
 @dataclass(frozen=True, slots=True)
 class AutoCreate:
-    """How a topic looks that is created because somebody asked for it; `replicas` None is the default.
+    """The properties of a topic that is created automatically; `replicas` None is the default.
 
-    Real brokers create none for clients that say so in their request, as Ottla's do unless told otherwise. With
-    `for_all` the fake does for those, too.
+    Real brokers do not create topics for clients that decline it in their request, as Ottla's clients do by default.
+    With `for_all`, the fake creates topics for those too.
     """
 
     partitions: int = 1
@@ -41,7 +40,7 @@ class AutoCreate:
 
 @dataclass(slots=True)
 class Partition:
-    """One partition: who may lead it, who does, and its log (all replicas share it)."""
+    """One partition: its replicas, its leader, and its log (shared by all replicas)."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -49,18 +48,18 @@ class Partition:
     log: PartitionLog = field(default_factory=PartitionLog)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """Where an epoch ends; the present one counts from the moment a broker leads, also before it wrote anything."""
+        """Return where an epoch ends. The current one counts from its election, even before it wrote anything."""
         return (epoch, self.log.end) if epoch == self.leader_epoch else self.log.epoch_end(epoch)
 
     def check_epoch(self, claimed: int) -> None:
-        """Refuse a client whose idea of the leader epoch is older or newer (KIP-320); -1 claims nothing."""
+        """Raise `Refused` if the client's leader epoch is older or newer (KIP-320); -1 means none."""
         if 0 <= claimed < self.leader_epoch:
             raise Refused(ErrorCode.fenced_leader_epoch)
         if claimed > self.leader_epoch:
             raise Refused(ErrorCode.unknown_leader_epoch)
 
     def lead(self, broker: int) -> None:
-        """Make `broker` the leader, in a new epoch if it is another one."""
+        """Make `broker` the leader, in a new epoch if it changes."""
         if broker != self.leader:
             self.leader = broker
             self.leader_epoch += 1
@@ -86,14 +85,14 @@ class TransactionalId:
 
 @dataclass(slots=True)
 class FetchSession:
-    """What a broker remembers of a reader (KIP-227)."""
+    """What a broker remembers about a reader (KIP-227)."""
 
     epoch: int
-    """That of the next request."""
+    """The epoch of the next request."""
     parts: dict[tuple[Any, int], tuple[Any, Any]]
-    """By topic, as it was named, and partition: the topic and the partition of the request that was about it last."""
-    ends: dict[tuple[Any, int], int]
-    """High watermarks that were told."""
+    """By topic (as the request named it) and partition: the topic and the partition of the latest request."""
+    high_watermarks: dict[tuple[Any, int], int]
+    """The high watermarks that were sent last."""
 
 
 class ClusterState:
@@ -109,34 +108,34 @@ class ClusterState:
         self.groups: dict[str, Group] = {}
         self.transactional: dict[str, TransactionalId] = {}
         self.fetch_sessions: dict[tuple[int, int], FetchSession] = {}
-        """By broker and number."""
-        self._topics_made = self._fetch_sessions_made = 0
+        """By broker and session id."""
+        self._topic_count = self._fetch_session_count = 0
         self._next_producer_id = 1000
 
     # -- brokers and leaders
 
     @property
     def controller(self) -> int:
-        """The live broker with the lowest id; -1 when all are down."""
+        """The live broker with the lowest id; -1 if all are down."""
         return min(self.live, default=NO_LEADER)
 
     def broker_up(self, broker: int) -> None:
-        """The broker answers again, and leads what had no leader."""
+        """Bring the broker up; it leads the partitions that had no leader."""
         self.live.add(broker)
         for partition in self._partitions():
             if partition.leader == NO_LEADER and broker in partition.replicas:
                 partition.lead(broker)
 
     def new_fetch_session(self, broker: int) -> int:
-        """The number of a new session of a broker."""
-        self._fetch_sessions_made += 1
-        self.fetch_sessions[broker, self._fetch_sessions_made] = FetchSession(1, {}, {})
-        return self._fetch_sessions_made
+        """Create a fetch session and return its id."""
+        self._fetch_session_count += 1
+        self.fetch_sessions[broker, self._fetch_session_count] = FetchSession(1, {}, {})
+        return self._fetch_session_count
 
     def broker_down(self, broker: int) -> None:
-        """The broker is away, and has forgotten its sessions; the next live replica leads what it led."""
+        """Take the broker down and drop its sessions; the next live replica takes over its partitions."""
         self.live.discard(broker)
-        self.fetch_sessions = {at: session for at, session in self.fetch_sessions.items() if at[0] != broker}
+        self.fetch_sessions = {key: session for key, session in self.fetch_sessions.items() if key[0] != broker}
         for partition in self._partitions():
             if partition.leader == broker:
                 partition.lead(next((r for r in partition.replicas if r in self.live), NO_LEADER))
@@ -145,14 +144,17 @@ class ClusterState:
         return (partition for topic in self.topics.values() for partition in topic.partitions)
 
     def coordinator(self, key: str) -> int:
-        """The broker that keeps a group or a transactional id; -1 when all are down."""
+        """Return the broker that coordinates a group or a transactional id; -1 if all are down."""
         ranked = sorted(self.live)
         return ranked[zlib.crc32(key.encode()) % len(ranked)] if ranked else NO_LEADER
 
     # -- topics
 
     def topic(self, reference: Any) -> Topic:
-        """The topic that a part of a request names, by its name or in newer versions by its id."""
+        """Return the topic that a part of a request names, by name or in newer versions by id.
+
+        Raises `Refused` if it does not exist.
+        """
         topic_id = getattr(reference, "topic_id", None)
         if topic_id is not None:
             for topic in self.topics.values():
@@ -163,19 +165,19 @@ class ClusterState:
         return self.topic_named(name)
 
     def topic_named(self, name: str) -> Topic:
-        """The topic of this name."""
+        """Return the topic with this name. Raises `Refused` if it does not exist."""
         if name not in self.topics:
             raise Refused(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
         return self.topics[name]
 
     def partition(self, topic: Topic, index: int) -> Partition:
-        """A partition of the topic, wherever it is led."""
+        """Return a partition of the topic, whichever broker leads it. Raises `Refused` if it does not exist."""
         if not 0 <= index < len(topic.partitions):
             raise Refused(ErrorCode.unknown_topic_or_partition, f"topic {topic.name!r} has no partition {index}")
         return topic.partitions[index]
 
     def led_partition(self, topic: Topic, index: int, *, broker: int) -> Partition:
-        """A partition of the topic, if `broker` leads it."""
+        """Return a partition of the topic that `broker` leads. Raises `Refused` if it does not."""
         partition = self.partition(topic, index)
         if partition.leader != broker:
             raise Refused(ErrorCode.not_leader_or_follower, f"broker {broker} does not lead {topic.name}-{index}")
@@ -190,24 +192,27 @@ class ClusterState:
         assignment: list[tuple[int, ...]] | None = None,
         configs: dict[str, str] | None = None,
     ) -> Topic:
-        """Make a topic; `assignment` names the replicas of each partition, first the leader."""
+        """Create a topic; `assignment` names the replicas of each partition, the leader first.
+
+        Raises `Refused` as `check_new_topic` does.
+        """
         self.check_new_topic(name, partitions, replicas=replicas, assignment=assignment)
-        placed = assignment or self._place(range(partitions), replicas)
-        self._topics_made += 1
-        # Derived, not random, so that a run can be repeated; a topic that is made again gets another id.
-        topic_id = uuid.uuid5(_TOPIC_IDS, f"{self._topics_made}/{name}")
-        self.topics[name] = Topic(name, topic_id, [self._new_partition(r) for r in placed], configs or {})
+        placement = assignment or self._place(range(partitions), replicas)
+        self._topic_count += 1
+        # Derived, not random, so that runs are reproducible. A topic that is created again gets another id.
+        topic_id = uuid.uuid5(_TOPIC_IDS, f"{self._topic_count}/{name}")
+        self.topics[name] = Topic(name, topic_id, [self._new_partition(r) for r in placement], configs or {})
         return self.topics[name]
 
     def check_new_topic(
         self, name: str, partitions: int, *, replicas: int | None, assignment: list[tuple[int, ...]] | None
     ) -> None:
-        """Refuse what a real broker refuses: names, counts, brokers that do not exist."""
+        """Raise `Refused` for what a real broker refuses: invalid names and counts, missing brokers."""
         if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
             raise Refused(ErrorCode.invalid_topic_exception, f"topic name {name!r} is illegal")
         if name in self.topics:
             raise Refused(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        if any(broker not in self.brokers for placed in assignment or () for broker in placed):
+        if any(broker not in self.brokers for placement in assignment or () for broker in placement):
             raise Refused(ErrorCode.invalid_replica_assignment, f"brokers are {self.brokers}, got {assignment}")
         if not assignment and partitions < 1:
             raise Refused(ErrorCode.invalid_partitions, f"a topic needs at least 1 partition, got {partitions}")
@@ -215,7 +220,7 @@ class ClusterState:
             raise Refused(ErrorCode.invalid_replication_factor, f"{replicas} replicas on {len(self.brokers)} brokers")
 
     def add_partitions(self, topic: Topic, count: int) -> None:
-        """Grow the topic to `count` partitions."""
+        """Grow the topic to `count` partitions. Raises `Refused` if it has as many already."""
         if count <= len(topic.partitions):
             raise Refused(
                 ErrorCode.invalid_partitions, f"{topic.name!r} already has {len(topic.partitions)} partitions"
@@ -226,7 +231,7 @@ class ClusterState:
     def _place(self, indexes: Iterable[int], replicas: int | None) -> list[tuple[int, ...]]:
         n = len(self.brokers)
         factor = min(3, n) if replicas is None else replicas
-        return [tuple(self.brokers[(self._topics_made + i + r) % n] for r in range(factor)) for i in indexes]
+        return [tuple(self.brokers[(self._topic_count + i + r) % n] for r in range(factor)) for i in indexes]
 
     def _new_partition(self, replicas: tuple[int, ...]) -> Partition:
         # Before the start no broker is live; then the first replica will lead.
@@ -236,29 +241,32 @@ class ClusterState:
     # -- producers and groups
 
     def new_producer_id(self) -> int:
-        """A producer id that nobody had."""
+        """Return an unused producer id."""
         self._next_producer_id += 1
         return self._next_producer_id
 
     def take_over(self, transactional_id: str, *, producer_id: int, epoch: int) -> TransactionalId:
-        """A producer starts with this transactional id: the epoch rises, and older ones are fenced."""
-        known = self.transactional.get(transactional_id)
-        if known is None or known.epoch >= _LAST_EPOCH:
-            known = self.transactional[transactional_id] = TransactionalId(self.new_producer_id())
-            return known
-        if producer_id >= 0 and (producer_id, epoch) != (known.producer_id, known.epoch):
+        """Start a producer with this transactional id: the epoch rises, and older producers are fenced.
+
+        Raises `Refused` if the producer is fenced itself.
+        """
+        transactional = self.transactional.get(transactional_id)
+        if transactional is None or transactional.epoch >= _LAST_EPOCH:
+            transactional = self.transactional[transactional_id] = TransactionalId(self.new_producer_id())
+            return transactional
+        if producer_id >= 0 and (producer_id, epoch) != (transactional.producer_id, transactional.epoch):
             raise Refused(ErrorCode.producer_fenced, f"{transactional_id!r} was taken over by another producer")
-        known.epoch += 1
-        return known
+        transactional.epoch += 1
+        return transactional
 
     def check_fencing(self, producer_id: int, epoch: int) -> None:
-        """Refuse the epoch of a producer whose transactional id was taken over."""
+        """Raise `Refused` for the epoch of a producer whose transactional id was taken over."""
         newest = next((t.epoch for t in self.transactional.values() if t.producer_id == producer_id), epoch)
         if epoch < newest:
             raise Refused(ErrorCode.invalid_producer_epoch, f"epoch {epoch} of producer {producer_id} is fenced")
 
     def group(self, group_id: str, *, broker: int) -> Group:
-        """The group, made when it is new, if `broker` coordinates it."""
+        """Return the group, created if new. Raises `Refused` if `broker` does not coordinate it."""
         if self.coordinator(group_id) != broker:
             raise Refused(ErrorCode.not_coordinator)
         return self.groups.setdefault(group_id, Group(group_id))

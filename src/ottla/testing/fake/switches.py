@@ -1,6 +1,6 @@
-"""The part of `FakeKafka` that makes things go wrong: one call for each kind of fault.
+"""The part of `FakeKafka` that injects faults: one method for each kind.
 
-Each call adds a rule to the dispatcher's table under its lock; what a rule means and when it applies is in `faults`.
+Each call adds a rule to the dispatcher's table under its lock. `faults` defines what a rule means and when it applies.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from ottla.testing.fake.faults import Fault, Kind, When, new_fault
 
 
 class FaultSwitches:
-    """Things that go wrong on demand. Each call returns a `Fault` whose `hits` tells how many met it.
+    """Faults on demand. Each call returns a `Fault` whose `hits` counts the requests that met it.
 
-    `api` is a name such as "Produce" or a key, None for every request; `times` None means until
-    `clear_faults`.
+    `api` is a name such as "Produce", a key, or None for every request. `times=None` means until `clear_faults`. All
+    methods raise `ConfigError` for invalid arguments.
     """
 
     _dispatcher: Dispatcher
@@ -29,9 +29,9 @@ class FaultSwitches:
         topic: str | None = None,
         partition: int | None = None,
     ) -> Fault:
-        """Answer the next requests with this error code instead of carrying them out.
+        """Answer the next requests with this error code instead of handling them.
 
-        Where the answer has a code for each partition, those of other topics and partitions are carried out.
+        If a response has an error code per partition, other topics and partitions are handled normally.
         """
         fault = new_fault(Kind.FAIL, api, times=times, broker=broker, topic=topic, partition=partition)
         fault.error = ErrorCode(error)
@@ -46,7 +46,7 @@ class FaultSwitches:
         broker: int | None = None,
         when: When = When.AFTER_HANDLING,
     ) -> Fault:
-        """Hold the answer back, or with `When.BEFORE_HANDLING` the request."""
+        """Delay the response, or with `When.BEFORE_HANDLING` the request."""
         fault = new_fault(Kind.DELAY, api, times=times, broker=broker)
         fault.seconds, fault.when = seconds, when
         return self._add(fault)
@@ -59,7 +59,7 @@ class FaultSwitches:
         when: When = When.BEFORE_HANDLING,
         broker: int | None = None,
     ) -> Fault:
-        """Close the connection instead of answering; with `When.AFTER_HANDLING` what was asked is done."""
+        """Close the connection without a response; with `When.AFTER_HANDLING` the request is handled first."""
         fault = new_fault(Kind.CUT, api, times=times, broker=broker)
         fault.when = when
         return self._add(fault)
@@ -72,17 +72,17 @@ class FaultSwitches:
         keep_bytes: int | None = None,
         broker: int | None = None,
     ) -> Fault:
-        """Send the first `keep_bytes` of the answer with its 4 bytes of length (None: half of it), then close."""
+        """Send the first `keep_bytes` of the response, including its 4-byte length (None: half), then close."""
         fault = new_fault(Kind.HALF, api, times=times, broker=broker)
         fault.keep_bytes = keep_bytes
         return self._add(fault)
 
     def silence(self, api: str | int | None, *, times: int | None = 1, broker: int | None = None) -> Fault:
-        """Take the request and never answer it, nor any other on its connection, which stays open."""
+        """Accept the request and never answer it, nor any later one on its connection, which stays open."""
         return self._add(new_fault(Kind.SILENCE, api, times=times, broker=broker))
 
     def clear_faults(self) -> None:
-        """No fault is in force any more."""
+        """Remove all faults."""
         with self._dispatcher.changed:
             self._dispatcher.faults.rules.clear()
 

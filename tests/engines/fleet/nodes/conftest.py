@@ -41,7 +41,7 @@ def client(kafka: LocalCluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def new_topic(kafka: LocalCluster, client: Cluster) -> NewTopic:
-    """Creates a topic with so many records in each partition, whose values are their offsets."""
+    """Create a topic with this number of records in each partition, whose values are their offsets."""
     numbers = itertools.count()
 
     def create(records: int = 0, *, partitions: int = 1, **settings: str) -> str:

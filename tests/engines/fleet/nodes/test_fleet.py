@@ -33,11 +33,11 @@ from .working import (
     NewFleet,
     NewTopic,
     ends,
+    events_of,
     first_unit,
     in_background,
     only,
     take_away,
-    told,
 )
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
@@ -53,7 +53,7 @@ def test_units_cover_everything_exactly_once(url: str, fleet: NewFleet, new_topi
     node.run(diary, threads=2, until_end=True)
     expected = [*range(0, 1001, 100), 1050]
     assert diary.ranges == [(index, start, stop) for index in range(3) for start, stop in itertools.pairwise(expected)]
-    assert all(one.is_whole and one.attempt == 1 for one in diary.handled)
+    assert all(entry.is_whole and entry.attempt == 1 for entry in diary.handled)
     assert node.look().counts.done == 33
     assert node.look().counts.offsets == 3150
 
@@ -81,7 +81,7 @@ def test_two_nodes_share_the_work(url: str, fleet: NewFleet, new_topic: NewTopic
     everything = diaries[0].handled + diaries[1].handled
     assert len(everything) == 40
     assert missing(everything, ends(topic, 2000, 2)) == []
-    assert all(one.is_whole for one in everything)
+    assert all(entry.is_whole for entry in everything)
     assert all(diary.handled for diary in diaries)
 
 
@@ -106,7 +106,7 @@ def test_in_ordered_mode_one_unit_of_a_partition_is_out_at_a_time_and_in_order(
     fleet(topic, charter=ORDERED).run(work, threads=4, until_end=True)
     assert max(most) == 1
     for partition in range(2):
-        starts = [one.range.start for one in diary.handled if one.range.partition == partition]
+        starts = [entry.range.start for entry in diary.handled if entry.range.partition == partition]
         assert starts == list(range(0, 1000, 100))
 
 
@@ -169,14 +169,14 @@ def test_a_unit_can_be_split(fleet: NewFleet, new_topic: NewTopic) -> None:
     assert first_unit(node).done(upto=30) is Ending.PART
     assert only(node, topic).done == 30
     node.run(diary, until_end=True)
-    assert [(one.range.start, one.attempt) for one in diary.handled] == [(30, 1)]
+    assert [(entry.range.start, entry.attempt) for entry in diary.handled] == [(30, 1)]
     assert only(node, topic).done == 100
 
 
 @pytest.mark.parametrize("upto", [-1, 101])
 def test_a_unit_cannot_be_split_outside_of_itself(fleet: NewFleet, new_topic: NewTopic, upto: int) -> None:
     unit = first_unit(fleet(new_topic(100)))
-    with pytest.raises(InputError, match="lies outside of"):
+    with pytest.raises(InputError, match="is outside"):
         unit.done(upto=upto)
 
 
@@ -185,14 +185,14 @@ def test_a_unit_that_is_given_back_is_no_failure(fleet: NewFleet, new_topic: New
     node = fleet(topic)
     assert first_unit(node).give_back() is Ending.GIVEN_BACK
     node.run(diary, until_end=True)
-    assert [one.attempt for one in diary.handled] == [1]
+    assert [entry.attempt for entry in diary.handled] == [1]
     assert node.look().counts.failed == 0
 
 
 def test_a_unit_ends_once(fleet: NewFleet, new_topic: NewTopic) -> None:
     with first_unit(fleet(new_topic(100))) as unit:
         unit.done()
-        with pytest.raises(InputError, match="has ended already: done"):
+        with pytest.raises(InputError, match="has already ended: done"):
             unit.fail("too late")
 
 
@@ -208,7 +208,7 @@ def test_a_unit_at_offset_0_that_fails_is_tried_again(fleet: NewFleet, new_topic
     node.run(work, until_end=True)
     assert attempts == [(0, 1), (0, 2), (0, 3)]
     assert only(node, topic).done == 100
-    assert [event.status for event in told(node, UnitEnded)] == ["failed", "failed", "done"]
+    assert [event.status for event in events_of(node, UnitEnded)] == ["failed", "failed", "done"]
 
 
 def test_what_fails_too_often_comes_to_the_error_list_and_can_be_tried_again_or_dropped(
@@ -277,11 +277,11 @@ def test_whoever_has_lost_the_lease_is_refused(fleet: NewFleet, new_topic: NewTo
 
     eventually(lambda: take_away(store), "taken between two beats")
     eventually(lambda: unit.is_lost, "it is told")
-    with pytest.raises(LeaseLost, match="was given to another node while it was read"):
+    with pytest.raises(LeaseLost, match="was given to another node while this one read it"):
         list(unit.read())
     node.run(diary, until_end=True)
     assert unit.done() is Ending.LOST
-    assert [(one.range, one.attempt) for one in diary.handled] == [(out.range, 2)]
+    assert [(entry.range, entry.attempt) for entry in diary.handled] == [(out.range, 2)]
     assert diary.handled[0].fence > unit.fence
 
 
@@ -293,7 +293,7 @@ def test_a_unit_that_is_lost_is_not_waited_for(kafka: LocalCluster, fleet: NewFl
     with Admin(kafka.bootstrap) as admin:
         admin.delete_topics(topic)
         admin.create_topic(topic, partitions=1)
-    with pytest.raises(LeaseLost, match="was given to another node while it was read"):
+    with pytest.raises(LeaseLost, match="was given to another node while this one read it"):
         unit.table()
 
 
@@ -304,7 +304,7 @@ def test_records_go_on_after_a_unit_was_lost(fleet: NewFleet, new_topic: NewTopi
     values = [int(next(records).value or b"")]
 
     eventually(lambda: take_away(store), "taken between two beats")
-    eventually(lambda: not node._holdings.all(), "it is told")
+    eventually(lambda: not node._held_units.all(), "it is told")
     values += [int(record.value or b"") for record in records]
     assert {*values} == {*range(30_000)}
     assert only(node, topic).done == 30_000

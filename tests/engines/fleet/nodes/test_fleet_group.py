@@ -53,10 +53,10 @@ from .working import (
     NewFleet,
     NewTopic,
     ends,
+    events_of,
     first_unit,
     in_background,
     only,
-    told,
 )
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
@@ -66,17 +66,17 @@ pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
 
 
 def test_a_node_that_dies_leaves_its_units_to_the_others(fleet: NewFleet, new_topic: NewTopic) -> None:
-    """Here it does not die: its thread that says it is alive ends, which nobody can tell apart."""
+    """The node does not die here; only its beat stops. The other nodes cannot tell the difference."""
     topic, diary = new_topic(200), Diary()
     dead, alive = fleet(topic), fleet(topic)
     unit = first_unit(dead)
     assert dead._steward is not None
     dead._steward._stopped.set()
     alive.run(diary, until_end=True)
-    assert sorted((one.range.start, one.attempt) for one in diary.handled) == [
+    assert sorted((entry.range.start, entry.attempt) for entry in diary.handled) == [
         (start, 1 + (start == unit.range.start)) for start in (0, 100)
     ]
-    (event,) = told(alive, UnitReclaimed)
+    (event,) = events_of(alive, UnitReclaimed)
     assert (event.start, event.attempt, event.node.partition("/")[0]) == (unit.range.start, 1, dead.node)
     assert unit.done() is Ending.LOST
 
@@ -125,7 +125,7 @@ def test_topics_are_added_and_removed_for_all_nodes(kafka: LocalCluster, fleet: 
     settled(node.look, ends(first, 200))
     node.stop()
     thread.join(SECONDS)
-    assert sorted(one.range for one in diary.handled) == sorted(
+    assert sorted(entry.range for entry in diary.handled) == sorted(
         OffsetRange(topic, 0, start, start + 100) for topic in (first, later) for start in (0, 100)
     )
 
@@ -161,7 +161,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     settled(node.look, {(topic, 1): 50})
     node.stop()
     thread.join(SECONDS)
-    assert sum(one.records for one in diary.handled) == 50
+    assert sum(entry.records for entry in diary.handled) == 50
 
 
 def test_a_topic_that_is_gone_does_not_keep_the_others_from_being_worked_to_their_end(
@@ -173,7 +173,7 @@ def test_a_topic_that_is_gone_does_not_keep_the_others_from_being_worked_to_thei
     Admin(client).delete_topics(gone)
     diary = Diary()
     fleet(gone, there, later).run(diary, until_end=True)
-    assert {one.range.topic for one in diary.handled} == {later}
+    assert {entry.range.topic for entry in diary.handled} == {later}
     with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         fleet("misspelled").run(diary, until_end=True)
 
@@ -208,7 +208,7 @@ def test_a_partition_without_leader_delays_only_itself(
     settled(node.look, ends(topic, 200, 3))
     node.stop()
     thread.join(SECONDS)
-    assert all(one.is_whole for one in diary.handled)
+    assert all(entry.is_whole for entry in diary.handled)
 
 
 def test_a_partition_without_leader_begins_later_where_its_topic_began(
@@ -232,7 +232,7 @@ def test_a_partition_without_leader_begins_later_where_its_topic_began(
     settled(node.look, {(topic, 0): 200, (topic, 1): 200, (topic, 2): 200, (topic, 3): 1})
     node.stop()
     thread.join(SECONDS)
-    assert [(one.range.partition, one.records) for one in diary.handled] == [(3, 1)], "only what was added since"
+    assert [(entry.range.partition, entry.records) for entry in diary.handled] == [(3, 1)], "only what was added since"
 
 
 def test_a_planner_that_does_not_reach_the_brokers_lets_another_one_plan(
@@ -242,7 +242,7 @@ def test_a_planner_that_does_not_reach_the_brokers_lets_another_one_plan(
     topic, diary = new_topic(300), Diary()
     with new_fleet("127.0.0.1:1", group, "memory://", topics=topic, units=SMALL, timeouts=Timeouts(total=1.0)) as cut:
         cut.start()
-        eventually(lambda: told(cut, PlannerChanged), "it has the right to plan")
+        eventually(lambda: events_of(cut, PlannerChanged), "it has the right to plan")
         eventually(lambda: topic in cut.look().halted, lambda: f"halted: {cut.look()}")
         node = fleet(topic)
         thread = in_background(lambda: node.run(diary))
@@ -281,8 +281,8 @@ def test_how_far_it_is_done_is_committed_to_a_consumer_group(
     admin = GroupAdmin(client)
 
     def committed() -> int | None:
-        found = admin.committed(f"{group}-seen").get(TopicPartition(topic, 0))
-        return None if found is None else found.offset
+        entry = admin.committed(f"{group}-seen").get(TopicPartition(topic, 0))
+        return None if entry is None else entry.offset
 
     eventually(lambda: committed() == 100, lambda: f"committed: {committed()}")
     units[1].done()
@@ -297,7 +297,7 @@ def test_the_last_that_was_done_is_committed_before_a_node_leaves(
     node.run(lambda unit: None, until_end=True)
     node.close()
     committed = GroupAdmin(client).committed(f"{group}-seen")
-    assert {at: one.offset for at, one in committed.items()} == {TopicPartition(topic, 0): 300}
+    assert {tp: entry.offset for tp, entry in committed.items()} == {TopicPartition(topic, 0): 300}
 
 
 # What is refused, and what is waited for
@@ -317,14 +317,14 @@ def test_a_store_that_is_not_there_is_one_clear_error(fleet: NewFleet) -> None:
 
 
 def test_a_store_that_nobody_knows_is_refused(kafka: LocalCluster) -> None:
-    with pytest.raises(ConfigError, match=r"store mongodb://... is none that a fleet knows"):
+    with pytest.raises(ConfigError, match=r"store mongodb://... is not supported"):
         new_fleet(kafka.bootstrap, "g", "mongodb://localhost")
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"most_seconds": 0}, "most_seconds must be above 0"),
+        ({"most_seconds": 0}, "most_seconds must be greater than 0"),
         ({"start": -1}, "start is offset -1"),
         ({"on_lost": "panic"}, "on_lost is 'panic'"),
         ({"units": 5}, "units must be an? Units"),
@@ -346,7 +346,7 @@ def test_a_node_that_was_closed_stays_closed(fleet: NewFleet, new_topic: NewTopi
         lambda: node.add_topics("t"),
     ]
     for use in uses:
-        with pytest.raises(FleetError, match="was closed: make another one"):
+        with pytest.raises(FleetError, match="is closed: create a new Fleet"):
             use()
     assert node.record() is None
     seen = open_store("memory://", group).look()
@@ -388,11 +388,11 @@ def test_a_node_that_was_stopped_does_not_wait_for_a_store_for_ever(
 
 
 def test_what_kafka_remembers_is_kept_fresh_while_nothing_happens(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers forget offsets that nobody commits for some days."""
+    """Brokers delete offsets that were not committed for some days."""
     monkeypatch.setattr(planner, "_RENEW_SECONDS", 0.5)
     with FakeKafka(topics={"t": 1}) as kafka, new_fleet(kafka.bootstrap, group, "memory://", topics="t") as node:
         node.start()
-        eventually(lambda: sum(one.api == "OffsetCommit" for one in kafka.requests) >= 3, "it is committed again")
+        eventually(lambda: sum(entry.api == "OffsetCommit" for entry in kafka.requests) >= 3, "it is committed again")
 
 
 def test_a_forked_child_must_not_use_it(fleet: NewFleet, new_topic: NewTopic) -> None:
@@ -412,7 +412,7 @@ def test_a_forked_child_must_not_use_it(fleet: NewFleet, new_topic: NewTopic) ->
     child.start()
     child.join(SECONDS)
     assert child.exitcode == 0
-    assert "made before fork()" in answers.get()
+    assert "created before fork()" in answers.get()
     answers.close()
     assert first_unit(node).done() is Ending.DONE
 
@@ -453,13 +453,13 @@ def test_a_store_that_goes_away_for_longer_than_leases_last_is_waited_for_and_no
         nodes = [fleet(topic, store=f"redis://127.0.0.1:{redis.port}") for _ in range(2)]
         units = [first_unit(node) for node in nodes]
         redis.kill()
-        eventually(lambda: all(told(node, StoreDown) for node in nodes), "it is told")
+        eventually(lambda: all(events_of(node, StoreDown) for node in nodes), "it is told")
         down = time.monotonic()
         endings: list[Ending] = []
         ending = in_background(lambda: endings.append(units[0].done()))
         eventually(lambda: time.monotonic() > down + 2.5 * SHORT.lease_seconds, "longer than a lease")
         redis.start()
-        eventually(lambda: all(told(node, StoreUp) for node in nodes), "that, too, is told")
+        eventually(lambda: all(events_of(node, StoreUp) for node in nodes), "that, too, is told")
         ending.join(SECONDS)
         assert [*endings, units[1].done()] == [Ending.DONE, Ending.DONE]
         nodes[0].run(diary, until_end=True)

@@ -1,4 +1,4 @@
-"""Where a fleet begins and goes on: new topics, positions that a log does not have, gaps, and stores that forget."""
+"""Where a fleet starts and continues: new topics, positions that a log does not have, gaps, stores that lose data."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from .working import (
     NewTopic,
     delete_before,
     ends,
+    events_of,
     first_unit,
     in_background,
     only,
-    told,
 )
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
@@ -54,7 +54,7 @@ def test_a_topic_that_is_new_to_the_group_begins_where_it_was_told(
     node = fleet(topic, start=start)
     node.run(diary, until_end=True)
     assert only(node, topic).done == 300
-    assert min((one.range.start for one in diary.handled), default=300) == expected
+    assert min((entry.range.start for entry in diary.handled), default=300) == expected
 
 
 def test_a_topic_can_begin_with_a_time(kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic) -> None:
@@ -93,8 +93,8 @@ def test_a_position_before_the_beginning_of_the_log_follows_the_policy(
     delete_before(kafka, topic, 350)
     node = fleet(topic, on_lost=on_lost)
     thread = in_background(lambda: node.run(diary))
-    eventually(lambda: told(node, PositionMisplaced), "it is told")
-    (event,) = told(node, PositionMisplaced)
+    eventually(lambda: events_of(node, PositionMisplaced), "it is told")
+    (event,) = events_of(node, PositionMisplaced)
     assert (event.position, event.start, event.stop, event.resume) == (200, 350, 400, resume)
     if resume < 0:
         eventually(lambda: f"{topic}/0" in node._planner.halted, "it says so")
@@ -102,8 +102,8 @@ def test_a_position_before_the_beginning_of_the_log_follows_the_policy(
         settled(node.look, ends(topic, 400))
     node.stop()
     thread.join(SECONDS)
-    assert [one.range.start for one in diary.handled] == [0, 100, *([350] if resume == 350 else [])]
-    assert len(told(node, PositionMisplaced)) == 1
+    assert [entry.range.start for entry in diary.handled] == [0, 100, *([350] if resume == 350 else [])]
+    assert len(events_of(node, PositionMisplaced)) == 1
 
 
 @pytest.mark.parametrize(("on_lost", "done"), [("error", 250), ("earliest", 100), ("latest", 100)])
@@ -116,11 +116,11 @@ def test_a_position_after_the_end_of_the_log_follows_the_policy(
     store.found(SHORT)
     store.reset(TopicPartition(topic, 0), 250)
     thread = in_background(lambda: node.run(diary))
-    eventually(lambda: told(node, PositionMisplaced), "it is told")
+    eventually(lambda: events_of(node, PositionMisplaced), "it is told")
     eventually(lambda: only(node, topic).done == done, "it goes on, or does not")
     node.stop()
     thread.join(SECONDS)
-    assert [one.range.start for one in diary.handled] == ([0] if on_lost == "earliest" else [])
+    assert [entry.range.start for entry in diary.handled] == ([0] if on_lost == "earliest" else [])
 
 
 @pytest.mark.parametrize("on_lost", ["error", "earliest"])
@@ -135,8 +135,8 @@ def test_a_topic_that_was_made_anew_is_another_one(
     admin.delete_topics(topic)
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 150)
-    eventually(lambda: told(node, TopicReplaced), "it is told")
-    (event,) = told(node, TopicReplaced)
+    eventually(lambda: events_of(node, TopicReplaced), "it is told")
+    (event,) = events_of(node, TopicReplaced)
     assert event.goes_on == (on_lost == "earliest")
     if event.goes_on:
         eventually(lambda: [lane[1:3] for lane in node.look().lanes] == [(150, 150)], lambda: str(node.look().lanes))
@@ -144,14 +144,14 @@ def test_a_topic_that_was_made_anew_is_another_one(
         eventually(lambda: topic in node._planner.halted, "it says so")
     node.stop()
     thread.join(SECONDS)
-    assert sum(one.records for one in diary.handled) == (350 if event.goes_on else 200)
+    assert sum(entry.records for entry in diary.handled) == (350 if event.goes_on else 200)
 
 
 @pytest.mark.parametrize("on_lost", ["error", "earliest"])
 def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_attempt(
     kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str
 ) -> None:
-    """It does not plan, so nobody else has told it that the topic was replaced."""
+    """This node does not plan, so it can only learn from the lost lease that the topic was replaced."""
     topic, diary, events = new_topic(250), Diary(), list[Event]()
     planner = fleet(topic, on_lost=on_lost)
     planner.start()
@@ -163,7 +163,7 @@ def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_atte
     admin.delete_topics(topic)
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 450)
-    eventually(lambda: told(planner, TopicReplaced), "it is told")
+    eventually(lambda: events_of(planner, TopicReplaced), "it is told")
     if on_lost == "error":
         store = open_store("memory://", group)
         store.reset(TopicPartition(topic, 0), 0)
@@ -171,7 +171,7 @@ def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_atte
     eventually(lambda: only(worker, topic).done == 450, lambda: f"{worker.look()}, {events[-5:]}")
     worker.stop()
     thread.join(SECONDS)
-    assert sum(one.records for one in diary.handled) == 700
+    assert sum(entry.records for entry in diary.handled) == 700
     ended = [event for event in events if isinstance(event, UnitEnded)]
     assert {(event.attempt, event.status) for event in ended} == {(1, "done")}
     assert not [event for event in events if isinstance(event, RangeLost)]
@@ -203,8 +203,8 @@ def test_what_was_deleted_while_it_waited_is_told_and_left_out_if_that_is_the_po
     node.run(diary, until_end=True)
     assert open_store("memory://", group).failures() == []
     assert only(node, topic).done == 300
-    assert sum(one.records for one in diary.handled) == 50
-    lost = sorted((one.start, one.stop) for one in events if isinstance(one, RangeLost))
+    assert sum(entry.records for entry in diary.handled) == 50
+    lost = sorted((entry.start, entry.stop) for entry in events if isinstance(entry, RangeLost))
     assert lost == [(0, 100), (100, 200), (200, 250)]
 
 
@@ -221,13 +221,13 @@ def test_units_of_a_log_that_was_cut_while_they_waited_end_with_what_there_is_of
             kept.give_back()
             node.run(diary, until_end=True)
     assert open_store("memory://", group).failures() == []
-    units = {one.range: one for one in diary.handled if one.range.stop > 50}
-    assert [(one.first, one.last, one.records) for _, one in sorted(units.items())] == [
+    units = {entry.range: entry for entry in diary.handled if entry.range.stop > 50}
+    assert [(entry.first, entry.last, entry.records) for _, entry in sorted(units.items())] == [
         (0, 49, 50),
         (-1, -1, 0),
         (-1, -1, 0),
     ]
-    lost = sorted((one.start, one.stop) for one in events if isinstance(one, RangeLost))
+    lost = sorted((entry.start, entry.stop) for entry in events if isinstance(entry, RangeLost))
     assert lost == [(50, 100), (100, 200), (200, 300)]
 
 
@@ -293,16 +293,16 @@ def test_the_memory_in_kafka_outlives_a_store_that_was_lost(
     number = first.look().number
     admin = GroupAdmin(client)
     eventually(
-        lambda: [one.offset for one in admin.committed(memory_group(group)).values()] == [300], "it is remembered"
+        lambda: [entry.offset for entry in admin.committed(memory_group(group)).values()] == [300], "it is remembered"
     )
     first.close()
     open_store("memory://", group).forget()
     write(kafka.bootstrap, topic, 100, first=300)
     node = fleet(topic)
     node.run(diary, until_end=True)
-    assert told(node, StoreWentBack)
+    assert events_of(node, StoreWentBack)
     assert diary.ranges == [(0, 0, 100), (0, 100, 200), (0, 200, 300), (0, 300, 400)]
-    assert max(one.fence for one in diary.handled) > number + 1000
+    assert max(entry.fence for entry in diary.handled) > number + 1000
 
 
 def test_numbers_do_not_begin_anew_if_the_lost_store_is_away_when_it_is_told(
@@ -312,7 +312,7 @@ def test_numbers_do_not_begin_anew_if_the_lost_store_is_away_when_it_is_told(
     first = fleet(topic)
     first.run(Diary(), until_end=True)
     number = first.look().number
-    eventually(lambda: [one.offset for one in admin.committed(memory_group(group)).values()] == [300], "it is kept")
+    eventually(lambda: [entry.offset for entry in admin.committed(memory_group(group)).values()] == [300], "it is kept")
     first.close()
     open_store("memory://", group).forget()
     node = fleet(topic)
@@ -356,7 +356,7 @@ def test_topics_that_were_added_at_run_time_outlive_a_store_that_was_lost(
     first.remove_topics(removed)
 
     def notes() -> list[str]:
-        return [one.metadata for one in admin.committed(memory_group(group)).values()]
+        return [entry.metadata for entry in admin.committed(memory_group(group)).values()]
 
     eventually(lambda: sum("removed" in note for note in notes()) == 1, lambda: f"remembered: {notes()}")
     first.close()
@@ -364,7 +364,7 @@ def test_topics_that_were_added_at_run_time_outlive_a_store_that_was_lost(
     node = fleet()
     node.start()
     eventually(lambda: {*node.look().topics} == {started, added}, lambda: f"topics: {node.look().topics}")
-    assert any(added in event.reason for event in told(node, StoreWentBack))
+    assert any(added in event.reason for event in events_of(node, StoreWentBack))
     settled(node.look, ends(started, 100) | ends(added, 100))
 
 
@@ -382,11 +382,11 @@ def test_a_topic_that_was_removed_and_created_anew_meanwhile_is_noticed_when_it_
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 150)
     node.add_topics(topic)
-    eventually(lambda: told(node, TopicReplaced), "it is told")
+    eventually(lambda: events_of(node, TopicReplaced), "it is told")
     eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().lanes))
     node.stop()
     thread.join(SECONDS)
-    assert sum(one.records for one in diary.handled if one.range.topic == topic) == 250
+    assert sum(entry.records for entry in diary.handled if entry.range.topic == topic) == 250
 
 
 def test_positions_that_go_back_while_numbers_leap_are_told(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
@@ -398,7 +398,7 @@ def test_positions_that_go_back_while_numbers_leap_are_told(fleet: NewFleet, new
     eventually(lambda: node._planner._last is not None and node._planner._last.lanes != (), "the planner has seen it")
     store.raise_number(store.look().number + LEAP)
     store.reset(TopicPartition(topic, 0), 0)
-    eventually(lambda: told(node, StoreWentBack), "it is told")
+    eventually(lambda: events_of(node, StoreWentBack), "it is told")
     eventually(lambda: only(node, topic).planned == 100, "it is planned again")
 
 
@@ -410,4 +410,4 @@ def test_a_position_that_is_reset_by_hand_is_not_taken_for_a_loss(
     node.run(Diary(), until_end=True)
     open_store("memory://", group).reset(TopicPartition(topic, 0), 0)
     eventually(lambda: only(node, topic).planned == 100, "it is planned again")
-    assert told(node, StoreWentBack) == []
+    assert events_of(node, StoreWentBack) == []

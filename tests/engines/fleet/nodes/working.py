@@ -37,7 +37,7 @@ class Diary:
     @property
     def ranges(self) -> list[tuple[int, int, int]]:
         """Partition, start and stop of each, sorted."""
-        return sorted((one.range.partition, one.range.start, one.range.stop) for one in self.handled)
+        return sorted((entry.range.partition, entry.range.start, entry.range.stop) for entry in self.handled)
 
 
 def ends(topic: str, records: int, partitions: int = 1) -> dict[tuple[str, int], int]:
@@ -46,35 +46,35 @@ def ends(topic: str, records: int, partitions: int = 1) -> dict[tuple[str, int],
 
 
 def only(fleet: Fleet, topic: str, partition: int = 0) -> PartitionState:
-    """How a partition stands."""
+    """The state of a partition."""
     return next(lane for lane in fleet.look().lanes if lane.at == (topic, partition))
 
 
-def told(fleet: Fleet, kind: type[Event]) -> list[Any]:
-    """Events of a kind."""
+def events_of(fleet: Fleet, kind: type[Event]) -> list[Any]:
+    """The events of one kind that a node has emitted."""
     return [event for event in list(fleet.newest) if isinstance(event, kind)]
 
 
 def in_background(work: Callable[[], object]) -> threading.Thread:
-    """Runs it in a thread."""
+    """Run a function in a thread."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
 def first_unit(fleet: Fleet) -> Unit:
-    """The next one, taken as a program does that iterates."""
+    """Take the next unit, as a program that iterates does."""
     return next(fleet.units())
 
 
 def take_away(store: Store) -> bool:
-    """Takes the only unit that is out from its holder, as if that had stood still; False if it has just beaten."""
+    """Reclaim the only unit in flight, as if its lease had expired. False if its beat changed just now."""
     (out,) = store.pulse().out
     return store.reclaim(out.range, out.seen, Failure(out.range, out.attempt, "taken away"))
 
 
 def delete_before(kafka: LocalCluster, topic: str, offset: int) -> None:
-    """The log begins there from now on."""
+    """Delete the records before this offset."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     for done in admin.delete_records([confluent_kafka.TopicPartition(topic, 0, offset)]).values():
         done.result(30)

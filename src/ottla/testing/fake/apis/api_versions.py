@@ -1,7 +1,7 @@
-"""ApiVersions: which messages the fake speaks, in which versions.
+"""ApiVersions: the messages that the fake supports, with their versions.
 
-A version that is too new is answered in the form of version 0 with error 35 and the whole list (KIP-511), so
-that the client can come down; `dispatch` asks for that answer.
+A version that is too new gets a response in version 0 with error 35 and the whole list (KIP-511), so that the client
+can fall back; `dispatch` asks for that response.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")  # KIP-511
 
 
 def handle(request: Any, context: Context, offered: Mapping[int, range]) -> Tree:
-    """The list of all keys; there is no list beside an injected error."""
+    """Return the list of all keys; with an injected error the list is empty."""
     if context.version not in VERSIONS:
-        return tree(ErrorCode.unsupported_version, offered)
+        return response(ErrorCode.unsupported_version, offered)
     try:
         context.check()
         _check_name(request, context.version)
     except Refused as refused:
-        return tree(refused.code, {})
-    return tree(ErrorCode.none, offered)
+        return response(refused.code, {})
+    return response(ErrorCode.none, offered)
 
 
 def _check_name(request: Any, version: int) -> None:
@@ -38,11 +38,11 @@ def _check_name(request: Any, version: int) -> None:
         return
     for text in (request.client_software_name, request.client_software_version):
         if not _SOFTWARE.fullmatch(text):
-            raise Refused(ErrorCode.invalid_request, f"{text!r} is no name or version of a client")
+            raise Refused(ErrorCode.invalid_request, f"{text!r} is not a valid client name or version")
 
 
-def tree(error: ErrorCode, offered: Mapping[int, range]) -> Tree:
-    """The answer with these ranges."""
+def response(error: ErrorCode, offered: Mapping[int, range]) -> Tree:
+    """Return the response with these version ranges."""
     rows = [
         {"api_key": key, "min_version": versions.start, "max_version": versions.stop - 1}
         for key, versions in sorted(offered.items())

@@ -1,4 +1,4 @@
-"""CreatePartitions: grow a topic; the fake places the new partitions, whatever assignment is asked for."""
+"""CreatePartitions: grows a topic; the fake places the new partitions, whatever assignment the request has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSIONS = range(4)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One result for each topic."""
+    """Return one result for each topic."""
     return {"results": [_grow(state, context, item, only_check=request.validate_only) for item in request.topics]}
 
 

@@ -1,4 +1,4 @@
-"""CreateTopics: make topics, or only check that they could be made."""
+"""CreateTopics: creates topics, or only checks that they could be created."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ VERSIONS = range(2, 8)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One result for each topic; one that is refused does not keep the others from being made."""
+    """Return one result for each topic; a refused one does not affect the others."""
     return {"topics": [_create(state, context, item, only_check=request.validate_only) for item in request.topics]}
 
 
 def _create(state: ClusterState, context: Context, item: Any, *, only_check: bool) -> Tree:
     by_index = sorted(item.assignments, key=lambda a: a.partition_index)
     assignment = [tuple(a.broker_ids) for a in by_index] or None
-    # -1 asks for the broker's own defaults, and is required beside a manual assignment.
+    # -1 asks for the broker's defaults, and is required with a manual assignment.
     partitions = len(assignment) if assignment else 1 if item.num_partitions == -1 else item.num_partitions
     replicas = None if item.replication_factor == -1 else item.replication_factor
     try:

@@ -1,10 +1,12 @@
-"""DeleteRecords: move the start of a log, which is how a test gets offsets that are out of range."""
+"""DeleteRecords: moves the start of a log, which is how a test gets offsets that are out of range."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ottla.errors import ErrorCode
+from ottla.testing.fake.apis.partitions import by_partition
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.log import Refused
 from ottla.testing.fake.messages import Tree
@@ -15,15 +17,8 @@ VERSIONS = range(3)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """The new start of each partition."""
-    return {"topics": [_topic(state, context, item) for item in request.topics]}
-
-
-def _topic(state: ClusterState, context: Context, item: Any) -> Tree:
-    return {
-        "name": item.name,
-        "partitions": [_partition(state, context, item, part) for part in item.partitions],
-    }
+    """Return the new start of each partition."""
+    return by_partition(request, partial(_partition, state, context))
 
 
 def _partition(state: ClusterState, context: Context, item: Any, part: Any) -> Tree:

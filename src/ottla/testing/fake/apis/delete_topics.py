@@ -1,4 +1,4 @@
-"""DeleteTopics: by name, or by id in newer versions; gone at once, with its records and committed offsets."""
+"""DeleteTopics: by name, or by id in newer versions; deletes at once, with records and committed offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = range(1, 7)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One result for each topic."""
+    """Return one result for each topic."""
     by_name = [SimpleNamespace(name=name, topic_id=None) for name in getattr(request, "topic_names", ())]
     return {"responses": [_delete(state, context, item) for item in (*by_name, *getattr(request, "topics", ()))]}
 
@@ -26,9 +26,9 @@ def _delete(state: ClusterState, context: Context, item: Any) -> Tree:
         topic = state.topic(item)
         context.check(topic.name)
     except Refused as refused:
-        message = {"error_code": refused.code, "error_message": refused.message}
-        return {"name": item.name, "topic_id": item.topic_id} | message
+        error = {"error_code": refused.code, "error_message": refused.message}
+        return {"name": item.name, "topic_id": item.topic_id} | error
     del state.topics[topic.name]
     for group in state.groups.values():
-        group.offsets = {at: offset for at, offset in group.offsets.items() if at.topic != topic.name}
+        group.offsets = {tp: offset for tp, offset in group.offsets.items() if tp.topic != topic.name}
     return {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none}

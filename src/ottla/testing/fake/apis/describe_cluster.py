@@ -1,4 +1,4 @@
-"""DescribeCluster: the live brokers and the controller, as some admin clients ask for them."""
+"""DescribeCluster: the live brokers and the controller, for admin clients that ask this way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = range(3)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """The same brokers that Metadata tells."""
+    """Return the same brokers as Metadata."""
     try:
         context.check()
     except Refused as refused:

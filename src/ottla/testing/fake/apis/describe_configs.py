@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings a topic was created with; brokers have none to tell."""
+"""DescribeConfigs: the settings that a topic was created with; brokers have none."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _STRING = 2
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One result for each resource."""
+    """Return one result for each resource."""
     return {"results": [_describe(state, context, item) for item in request.resources]}
 
 
 def _describe(state: ClusterState, context: Context, item: Any) -> Tree:
-    who = {"resource_type": item.resource_type, "resource_name": item.resource_name}
+    resource = {"resource_type": item.resource_type, "resource_name": item.resource_name}
     try:
         context.check(item.resource_name)
         configs = state.topic_named(item.resource_name).configs if item.resource_type == _TOPIC else {}
     except Refused as refused:
-        return {**who, "error_code": refused.code, "error_message": refused.message}
-    wanted = item.configuration_keys  # null asks for all
+        return {**resource, "error_code": refused.code, "error_message": refused.message}
+    names = item.configuration_keys  # null asks for all
     rows = [
         {"name": name, "value": value, "config_source": _SET_FOR_TOPIC, "config_type": _STRING}
         for name, value in sorted(configs.items())
-        if wanted is None or name in wanted
+        if names is None or name in names
     ]
-    return {**who, "error_code": ErrorCode.none, "configs": rows}
+    return {**resource, "error_code": ErrorCode.none, "configs": rows}

@@ -1,4 +1,5 @@
-"""Fetch: batches from an offset on, waiting for enough of them; sessions (KIP-227) last until the broker goes."""
+"""Fetch: returns batches from an offset and waits for enough of them; sessions (KIP-227) last until the broker goes
+down."""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ _NO_SESSION = -1
 
 
 @dataclass(slots=True)
-class _Basket:
-    """What one pass over the partitions gathered."""
+class _Budget:
+    """The bytes that one pass over the partitions may still take, and whether it found an error."""
 
-    room: int
+    max_bytes: int
     size: int = 0
     failed: bool = False
 
-    def put(self, log: PartitionLog, offset: int, limit: int) -> bytes:
-        """Take batches from the log; the first batch of the whole answer comes whatever its size (KIP-74)."""
-        allowed = min(limit, self.room - self.size)
+    def take(self, log: PartitionLog, offset: int, limit: int) -> bytes:
+        """Take batches from the log. The first batch of the whole response is taken whatever its size (KIP-74)."""
+        allowed = min(limit, self.max_bytes - self.size)
         records = b"".join(log.read(offset, allowed))
         if self.size and len(records) > allowed:
             return b""
@@ -38,45 +39,45 @@ class _Basket:
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """Wait until `min_bytes` are there, a partition has an error, or `max_wait` is over."""
-    number, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", _NO_SESSION)
+    """Wait until `min_bytes` are available, a partition has an error, or `max_wait` is over."""
+    session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", _NO_SESSION)
     session = None
     topics = [(item, item.partitions) for item in request.topics]
     if epoch > 0:
-        session = state.fetch_sessions.get((context.broker, number))
+        session = state.fetch_sessions.get((context.broker, session_id))
         if session is None:
             return {"error_code": ErrorCode.fetch_session_id_not_found}
         if session.epoch != epoch:
             return {"error_code": ErrorCode.invalid_fetch_session_epoch}
-        topics = _remembered(session, request)
+        topics = _update_session(session, request)
         session.epoch += 1
     else:
-        state.fetch_sessions.pop((context.broker, number), None)
-        number = state.new_fetch_session(context.broker) if epoch == 0 else 0
-        if number:
-            session = state.fetch_sessions[context.broker, number]
-            _remembered(session, request)
+        state.fetch_sessions.pop((context.broker, session_id), None)
+        session_id = state.new_fetch_session(context.broker) if epoch == 0 else 0
+        if session_id:
+            session = state.fetch_sessions[context.broker, session_id]
+            _update_session(session, request)
     deadline = context.now() + request.max_wait.total_seconds()
     while True:
-        basket = _Basket(request.max_bytes)
-        responses = [_topic(state, context, *item, basket, request.isolation_level) for item in topics]
+        budget = _Budget(request.max_bytes)
+        responses = [_topic(state, context, *item, budget, request.isolation_level) for item in topics]
         left = deadline - context.now()
-        if basket.failed or basket.size >= request.min_bytes or left <= 0:
-            news = responses if session is None else _news(session, responses)
-            told = news if epoch > 0 else responses
-            return {"responses": told, "session_id": number, "node_endpoints": _endpoints(state, told)}
+        if budget.failed or budget.size >= request.min_bytes or left <= 0:
+            changed = responses if session is None else _changed(session, responses)
+            sent = changed if epoch > 0 else responses
+            return {"responses": sent, "session_id": session_id, "node_endpoints": _endpoints(state, sent)}
         context.wait(left)
 
 
-def _remembered(session: FetchSession, request: Any) -> list[tuple[Any, list[Any]]]:
-    """All that the session has, after what the request says."""
+def _update_session(session: FetchSession, request: Any) -> list[tuple[Any, list[Any]]]:
+    """Apply the request to the session. Returns all its topics and partitions."""
     for item in request.topics:
         for part in item.partitions:
             session.parts[_name(item), part.partition] = (item, part)
     for item in request.forgotten_topics_data:
         for index in item.partitions:
             session.parts.pop((_name(item), index), None)
-            session.ends.pop((_name(item), index), None)
+            session.high_watermarks.pop((_name(item), index), None)
     topics: dict[Any, tuple[Any, list[Any]]] = {}
     for (name, _), (item, part) in session.parts.items():
         topics.setdefault(name, (item, []))[1].append(part)
@@ -87,23 +88,23 @@ def _name(item: Any) -> Any:
     return getattr(item, "topic_id", None) or item.topic
 
 
-def _news(session: FetchSession, responses: list[Tree]) -> list[Tree]:
-    """Only partitions with something to say; those that have records are asked last the next time."""
-    told: list[Tree] = []
+def _changed(session: FetchSession, responses: list[Tree]) -> list[Tree]:
+    """Return only partitions that changed; those with records move to the end of the session."""
+    sent: list[Tree] = []
     for response in responses:
         name = response["topic_id"] or response["topic"]
         parts = []
         for part in response["partitions"]:
-            place = (name, part["partition_index"])
-            is_new = session.ends.get(place) != part["high_watermark"]
+            key = (name, part["partition_index"])
+            is_new = session.high_watermarks.get(key) != part["high_watermark"]
             if is_new or part.get("records") or part["error_code"] is not ErrorCode.none or "diverging_epoch" in part:
                 parts.append(part)
-                session.ends[place] = part["high_watermark"]
+                session.high_watermarks[key] = part["high_watermark"]
             if part.get("records"):
-                session.parts[place] = session.parts.pop(place)
+                session.parts[key] = session.parts.pop(key)
         if parts:
-            told.append({**response, "partitions": parts})
-    return told
+            sent.append({**response, "partitions": parts})
+    return sent
 
 
 def _endpoints(state: ClusterState, responses: list[Tree]) -> list[Any]:
@@ -113,9 +114,9 @@ def _endpoints(state: ClusterState, responses: list[Tree]) -> list[Any]:
 
 
 def _topic(
-    state: ClusterState, context: Context, item: Any, partitions: Iterable[Any], basket: _Basket, isolation: int
+    state: ClusterState, context: Context, item: Any, partitions: Iterable[Any], budget: _Budget, isolation: int
 ) -> Tree:
-    parts = [_partition(state, context, item, part, basket, isolation) for part in partitions]
+    parts = [_partition(state, context, item, part, budget, isolation) for part in partitions]
     return {
         "topic": getattr(item, "topic", None),
         "topic_id": getattr(item, "topic_id", None),
@@ -123,20 +124,20 @@ def _topic(
     }
 
 
-def _partition(state: ClusterState, context: Context, item: Any, part: Any, basket: _Basket, isolation: int) -> Tree:
+def _partition(state: ClusterState, context: Context, item: Any, part: Any, budget: _Budget, isolation: int) -> Tree:
     topic = None
     try:
         topic = state.topic(item)
         context.check(topic.name, part.partition)
         partition = state.led_partition(topic, part.partition, broker=context.broker)
         partition.check_epoch(getattr(part, "current_leader_epoch", -1))
-        parted = _parted(partition, part.fetch_offset, getattr(part, "last_fetched_epoch", -1))
-        records = b"" if parted else basket.put(partition.log, part.fetch_offset, part.partition_max_bytes)
-        basket.failed |= parted is not None  # an answer that cannot wait
+        diverging = _diverging(partition, part.fetch_offset, getattr(part, "last_fetched_epoch", -1))
+        records = b"" if diverging else budget.take(partition.log, part.fetch_offset, part.partition_max_bytes)
+        budget.failed |= diverging is not None  # Such a response must not wait.
     except Refused as refused:
-        basket.failed = True
-        answer = {"partition_index": part.partition, "error_code": refused.code, "high_watermark": -1}
-        return answer | current_leader(state, topic, part.partition, refused.code)
+        budget.failed = True
+        response = {"partition_index": part.partition, "error_code": refused.code, "high_watermark": -1}
+        return response | current_leader(state, topic, part.partition, refused.code)
     return {
         "partition_index": part.partition,
         "error_code": ErrorCode.none,
@@ -145,14 +146,14 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any, bask
         "log_start_offset": partition.log.start,
         "aborted_transactions": () if isolation == 1 else None,
         "records": records,
-    } | ({} if parted is None else {"diverging_epoch": parted})
+    } | ({} if diverging is None else {"diverging_epoch": diverging})
 
 
-def _parted(partition: Partition, offset: int, epoch: int) -> Tree | None:
-    """Where the log has other records than a reader whose last one, before `offset`, was of `epoch` (KIP-595)."""
+def _diverging(partition: Partition, offset: int, epoch: int) -> Tree | None:
+    """Return where the log diverges from a reader whose last record, before `offset`, was of `epoch` (KIP-595)."""
     if epoch < 0 or not partition.log.epochs:
         return None
-    found, end = partition.epoch_end(epoch)
-    if found < 0:
+    known_epoch, end = partition.epoch_end(epoch)
+    if known_epoch < 0:
         raise Refused(ErrorCode.offset_out_of_range, f"epoch {epoch} is newer than the log")
-    return {"epoch": found, "end_offset": end} if end < offset or found < epoch else None
+    return {"epoch": known_epoch, "end_offset": end} if end < offset or known_epoch < epoch else None

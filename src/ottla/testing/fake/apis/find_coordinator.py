@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker keeps a group or a transactional id; several at once since version 4."""
+"""FindCoordinator: the broker that coordinates a group or a transactional id; several keys since version 4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = range(7)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """Groups and transactional ids are spread over the live brokers alike."""
+    """Return the coordinators. Groups and transactional ids are spread over the live brokers in the same way."""
     keys = getattr(request, "coordinator_keys", None)
     if keys is None:
         return _find(state, context, request.key)
@@ -27,6 +27,6 @@ def _find(state: ClusterState, context: Context, key: str) -> Tree:
     try:
         context.check()
     except Refused as refused:
-        nowhere = {"node_id": -1, "host": "", "port": -1}
-        return {"key": key, "error_code": refused.code, "error_message": refused.message, **nowhere}
+        no_broker = {"node_id": -1, "host": "", "port": -1}
+        return {"key": key, "error_code": refused.code, "error_message": refused.message, **no_broker}
     return {"key": key, "error_code": ErrorCode.none, **broker(state, state.coordinator(key))}

@@ -1,4 +1,4 @@
-"""Heartbeat: a member says that it is alive, and hears when it must join again (classic protocol)."""
+"""Heartbeat: keeps a member's session alive and reports when it must rejoin (classic protocol)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSIONS = range(5)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """Only an error code."""
+    """Return only an error code."""
     try:
         context.check()
         group = state.group(request.group_id, broker=context.broker)

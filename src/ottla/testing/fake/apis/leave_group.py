@@ -1,4 +1,4 @@
-"""LeaveGroup: one member goes, or since version 3 several (classic protocol)."""
+"""LeaveGroup: removes one member, or several since version 3 (classic protocol)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ VERSIONS = range(6)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """Since version 3 each member has an error code of its own."""
-    leavers = getattr(request, "members", None)
-    if leavers is None:
+    """Return an error code, since version 3 one for each member."""
+    leaving = getattr(request, "members", None)
+    if leaving is None:
         return {"error_code": _leave(state, context, request.group_id, request.member_id, None)}
     members = [
         {
-            "member_id": leaver.member_id,
-            "group_instance_id": leaver.group_instance_id,
-            "error_code": _leave(state, context, request.group_id, leaver.member_id, leaver.group_instance_id),
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "error_code": _leave(state, context, request.group_id, member.member_id, member.group_instance_id),
         }
-        for leaver in leavers
+        for member in leaving
     ]
     return {"error_code": ErrorCode.none, "members": members}
 

@@ -1,13 +1,15 @@
-"""ListOffsets: where a log starts and ends, and which offset belongs to a time.
+"""ListOffsets: where a log starts and ends, and the offset for a time.
 
-Looking up a time decodes the one batch that holds the answer.
+A lookup by time decodes the one batch that contains the result.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ottla.errors import ErrorCode
+from ottla.testing.fake.apis.partitions import by_partition
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.log import PartitionLog, Refused
 from ottla.testing.fake.messages import Tree
@@ -25,15 +27,8 @@ LATEST_TIERED = -5
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One offset for each partition; -1 when no record is as new as the time asked for."""
-    return {"topics": [_topic(state, context, item) for item in request.topics]}
-
-
-def _topic(state: ClusterState, context: Context, item: Any) -> Tree:
-    return {
-        "name": item.name,
-        "partitions": [_partition(state, context, item, part) for part in item.partitions],
-    }
+    """Return one offset for each partition; -1 if no record is as new as the requested time."""
+    return by_partition(request, partial(_partition, state, context))
 
 
 def _partition(state: ClusterState, context: Context, item: Any, part: Any) -> Tree:
@@ -55,20 +50,20 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any) -> T
     }
 
 
-def find(log: PartitionLog, wanted: int) -> tuple[int, int]:
-    """Offset and timestamp (milliseconds, -1 for none) for a time in milliseconds or one of Kafka's negative marks."""
-    if wanted == LATEST:
+def find(log: PartitionLog, time: int) -> tuple[int, int]:
+    """Return offset and timestamp (ms, -1 for none) for a time in ms or one of Kafka's negative constants."""
+    if time == LATEST:
         return log.end, -1
-    if wanted in (EARLIEST, EARLIEST_LOCAL):
+    if time in (EARLIEST, EARLIEST_LOCAL):
         return log.start, -1
-    if wanted == LATEST_TIERED or not log.batches:
+    if time == LATEST_TIERED or not log.batches:
         return -1, -1
-    if wanted == MAX_TIMESTAMP:
+    if time == MAX_TIMESTAMP:
         newest = max(log.batches, key=lambda stored: stored.header.max_timestamp)
         return max(timestamps(newest.data), key=lambda pair: (pair[1], -pair[0]))
     for stored in log.batches:
-        if stored.header.max_timestamp >= wanted:
+        if stored.header.max_timestamp >= time:
             for offset, timestamp in timestamps(stored.data):
-                if timestamp >= wanted and offset >= log.start:
+                if timestamp >= time and offset >= log.start:
                     return offset, timestamp
     return -1, -1

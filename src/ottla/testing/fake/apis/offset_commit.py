@@ -1,4 +1,4 @@
-"""OffsetCommit: keep a group's offsets, from its members or, when it has none, from anybody."""
+"""OffsetCommit: stores a group's offsets, from its members, or from any client if it has none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSIONS = range(2, 11)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One result for each partition; a refused group is told in each of them."""
+    """Return one result for each partition; an error of the group is repeated in each of them."""
     return {"topics": [_topic(state, context, request, item) for item in request.topics]}
 
 
@@ -45,6 +45,6 @@ def _commit(state: ClusterState, context: Context, request: Any, item: Any, part
     except Refused as refused:
         return refused.code
     epoch = getattr(part, "committed_leader_epoch", -1)
-    at = TopicPartition(topic.name, part.partition_index)
-    group.offsets[at] = Committed(part.committed_offset, epoch, part.committed_metadata)
+    tp = TopicPartition(topic.name, part.partition_index)
+    group.offsets[tp] = Committed(part.committed_offset, epoch, part.committed_metadata)
     return ErrorCode.none

@@ -1,4 +1,4 @@
-"""OffsetFetch: what a group committed, for some partitions or for all; several groups since version 8."""
+"""OffsetFetch: returns what a group committed, for some partitions or all; several groups since version 8."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _NOTHING = Committed(-1, -1, "")
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """Offset -1 where nothing was committed."""
+    """Return the committed offsets, -1 where nothing is committed."""
     groups = getattr(request, "groups", None)
     if groups is None:
         return _group(state, context, request)
     return {"groups": [_group(state, context, item) for item in groups]}
 
 
-def _group(state: ClusterState, context: Context, asked: Any) -> Tree:
+def _group(state: ClusterState, context: Context, request: Any) -> Tree:
     try:
         context.check()
-        group = state.group(asked.group_id, broker=context.broker)
+        group = state.group(request.group_id, broker=context.broker)
     except Refused as refused:
-        # Version 1 has no error beside the partitions.
-        topics = [_refused(item, refused.code) for item in asked.topics or ()]
-        return {"group_id": asked.group_id, "error_code": refused.code, "topics": topics}
-    if asked.topics is None:
-        topics = [_everything(state, context, group, name) for name in sorted({at.topic for at in group.offsets})]
+        # Version 1 has no error code besides those of the partitions.
+        topics = [_refused(item, refused.code) for item in request.topics or ()]
+        return {"group_id": request.group_id, "error_code": refused.code, "topics": topics}
+    if request.topics is None:
+        topics = [_all_partitions(state, context, group, name) for name in sorted({tp.topic for tp in group.offsets})]
     else:
-        topics = [_topic(state, context, group, item) for item in asked.topics]
-    return {"group_id": asked.group_id, "error_code": ErrorCode.none, "topics": topics}
+        topics = [_topic(state, context, group, item) for item in request.topics]
+    return {"group_id": request.group_id, "error_code": ErrorCode.none, "topics": topics}
 
 
-def _everything(state: ClusterState, context: Context, group: Group, name: str) -> Tree:
-    indexes = sorted(at.partition for at in group.offsets if at.topic == name)
+def _all_partitions(state: ClusterState, context: Context, group: Group, name: str) -> Tree:
+    indexes = sorted(tp.partition for tp in group.offsets if tp.topic == name)
     return _tree(context, group, state.topic_named(name), indexes)
 
 
@@ -50,7 +50,7 @@ def _topic(state: ClusterState, context: Context, group: Group, item: Any) -> Tr
     try:
         return _tree(context, group, state.topic(item), item.partition_indexes)
     except Refused as refused:
-        # By name an unknown topic only has no offsets; by id it is an error.
+        # By name, an unknown topic just has no offsets; by id it is an error.
         by_id = getattr(item, "topic_id", None) is not None
         return _refused(item, refused.code if by_id else ErrorCode.none)
 
@@ -60,12 +60,12 @@ def _tree(context: Context, group: Group, topic: Topic, indexes: Any) -> Tree:
     return {"name": topic.name, "topic_id": topic.id, "partitions": parts}
 
 
-def _committed(context: Context, group: Group, at: TopicPartition) -> Tree:
+def _committed(context: Context, group: Group, tp: TopicPartition) -> Tree:
     try:
-        context.check(at.topic, at.partition)
+        context.check(tp.topic, tp.partition)
     except Refused as refused:
-        return _partition(at.partition, _NOTHING, refused.code)
-    return _partition(at.partition, group.offsets.get(at, _NOTHING), ErrorCode.none)
+        return _partition(tp.partition, _NOTHING, refused.code)
+    return _partition(tp.partition, group.offsets.get(tp, _NOTHING), ErrorCode.none)
 
 
 def _refused(item: Any, code: ErrorCode) -> Tree:

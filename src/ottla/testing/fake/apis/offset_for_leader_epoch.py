@@ -1,10 +1,12 @@
-"""OffsetForLeaderEpoch: where an epoch ended, by which a consumer finds out that its log was cut (KIP-320)."""
+"""OffsetForLeaderEpoch: where an epoch ended, by which a consumer detects that its log was truncated (KIP-320)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ottla.errors import ErrorCode
+from ottla.testing.fake.apis.partitions import by_partition
 from ottla.testing.fake.context import Context
 from ottla.testing.fake.log import Refused
 from ottla.testing.fake.messages import Tree
@@ -15,15 +17,8 @@ VERSIONS = range(2, 5)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """One epoch and offset for each partition."""
-    return {"topics": [_topic(state, context, item) for item in request.topics]}
-
-
-def _topic(state: ClusterState, context: Context, item: Any) -> Tree:
-    return {
-        "topic": item.topic,
-        "partitions": [_partition(state, context, item, part) for part in item.partitions],
-    }
+    """Return an epoch and its end offset for each partition."""
+    return by_partition(request, partial(_partition, state, context), name_field="topic")
 
 
 def _partition(state: ClusterState, context: Context, item: Any, part: Any) -> Tree:

@@ -1,7 +1,7 @@
-"""Produce: check a batch as a broker does, then append it.
+"""Produce: checks a batch as a broker does, then appends it.
 
-Checked are the number of batches, format, size, checksum, header and sequence; the records themselves are
-stored unread, so that a batch with a good checksum around nonsense is accepted here and not by a real broker.
+It checks the number of batches, format, size, checksum, header and sequence. It stores the records unread, so unlike a
+real broker it accepts invalid records with a valid checksum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSIONS = range(3, 14)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree | None:
-    """An answer for each partition; with acks=0 none, and an error then ends the connection."""
+    """Return a response for each partition; none with acks=0, where an error closes the connection."""
     responses = [_topic(state, context, item, acks=request.acks) for item in request.topic_data]
     parts = [part for response in responses for part in response["partition_responses"]]
     if request.acks == 0:
@@ -47,17 +47,17 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any, *, a
         topic = state.topic(item)
         context.check(topic.name, part.index)
         partition = state.led_partition(topic, part.index, broker=context.broker)
-        batch = _checked(state, topic, part.records or b"")
+        batch = _checked_batch(state, topic, part.records or b"")
         state.check_fencing(batch.header.producer_id, batch.header.producer_epoch)
         offset = partition.log.append(batch, leader_epoch=partition.leader_epoch)
     except Refused as refused:
-        answer = {
+        response = {
             "index": part.index,
             "error_code": refused.code,
             "base_offset": -1,
             "error_message": refused.message,
         }
-        return answer | current_leader(state, topic, part.index, refused.code)
+        return response | current_leader(state, topic, part.index, refused.code)
     return {
         "index": part.index,
         "error_code": ErrorCode.none,
@@ -67,22 +67,22 @@ def _partition(state: ClusterState, context: Context, item: Any, part: Any, *, a
 
 
 def current_leader(state: ClusterState, topic: Topic | None, index: int, code: ErrorCode) -> dict[str, Any]:
-    """Where the partition is led now, beside the errors that tell a client to go there (KIP-951)."""
-    stale = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
-    if topic is None or code not in stale or index >= len(topic.partitions):
+    """Return the current leader for errors that send a client there (KIP-951)."""
+    stale_leader_codes = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+    if topic is None or code not in stale_leader_codes or index >= len(topic.partitions):
         return {}
     partition = topic.partitions[index]
     return {"current_leader": {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}}
 
 
-def _checked(state: ClusterState, topic: Topic, records: bytes) -> Batch:
+def _checked_batch(state: ClusterState, topic: Topic, records: bytes) -> Batch:
     batch = _only_batch(records)
     header = batch.header
     limit = int(topic.configs.get("max.message.bytes", state.max_message_bytes))
     if header.base_offset != 0:
         raise Refused(ErrorCode.invalid_record, f"the base offset should be 0, but it is {header.base_offset}")
     if len(batch.data) > limit:
-        raise Refused(ErrorCode.message_too_large, f"the batch has {len(batch.data)} bytes, {limit} are accepted")
+        raise Refused(ErrorCode.message_too_large, f"the batch has {len(batch.data)} bytes, the limit is {limit}")
     try:
         batch.verify()
     except CorruptBatch as exc:

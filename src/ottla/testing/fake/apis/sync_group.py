@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignments, everybody gets his own (classic protocol)."""
+"""SyncGroup: the leader sends the assignments, every member gets its own (classic protocol)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = range(6)
 
 
 def handle(request: Any, state: ClusterState, context: Context) -> Tree:
-    """Waits until the leader was here, or a new generation is being prepared."""
+    """Wait until the leader has sent the assignments, or a new generation is being prepared."""
     try:
         context.check()
         group = state.group(request.group_id, broker=context.broker)
@@ -24,8 +24,8 @@ def handle(request: Any, state: ClusterState, context: Context) -> Tree:
         assignment = _assignment(request, group, context)
     except Refused as refused:
         return {"error_code": refused.code, "assignment": b""}
-    protocols = {"protocol_type": group.protocol_type, "protocol_name": group.protocol}
-    return {"error_code": ErrorCode.none, "assignment": assignment, **protocols}
+    protocol_fields = {"protocol_type": group.protocol_type, "protocol_name": group.protocol}
+    return {"error_code": ErrorCode.none, "assignment": assignment, **protocol_fields}
 
 
 def _assignment(request: Any, group: Group, context: Context) -> bytes:

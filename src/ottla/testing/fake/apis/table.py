@@ -1,7 +1,7 @@
 """The protocol table of the fake: one module per message, each with its key, its versions and `handle`.
 
-A handler gets a parsed request of any of its versions and returns a tree of plain values that holds the
-fields of all of them (`messages.build` picks what the version has), or None when the request wants no answer.
+A handler gets a parsed request of any of its versions. It returns a tree of plain values with the fields of all
+versions (`messages.build` picks those of the version), or None if the request expects no response.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Handler = Callable[[Any, ClusterState, Context], Tree | None]
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One row: an API, the versions of it that are implemented, and what answers them."""
+    """One row: an API, its implemented versions, and their handler."""
 
     key: int
     versions: range

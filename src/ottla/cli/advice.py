@@ -1,0 +1,35 @@
+"""The library's advice in terms of command-line options: what a program sets as an argument, a user passes here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.errors import Advice, reworded
+
+WORDS: Mapping[Advice, str] = {
+    Advice.USE_TLS: "pass --tls, or --ca-file with the authority that signed its certificate",
+    Advice.NO_TLS: "is this a listener without TLS? Then leave out --tls, --ca-file, --cert-file and --key-file",
+    Advice.CA_FILE: "pass --ca-file with the authority that signed it",
+    Advice.HOST_NAME: "connect by a name in the certificate",
+    Advice.CERTIFICATE: "pass --cert-file and --key-file",
+    Advice.USE_SASL: "does this listener require SASL? Then pass --username or a token",
+    Advice.NO_SASL: "leave out --username and the --oauth options",
+    Advice.LOGIN: "the user comes from --username",
+    Advice.PROTECT: "pass --tls, or log in with SCRAM",
+    Advice.ON_LOST: "--on-lost earliest or latest continues there",
+    Advice.RECORD_SIZE: "--max-record-size; raise it together with max.message.bytes of the topic",
+    Advice.BATCH_SIZE: "--max-batch-size raises it",
+    Advice.FETCH_SIZE: "the brokers limit the size of a response (fetch.max.bytes)",
+    Advice.GROUP_SETTINGS: (
+        "use the settings of the group, or change them with 'ottla work reset --settings' while no node runs"
+    ),
+    Advice.LAKE_LAYOUT: "leave out --format, --partition-by and --event-time",
+    Advice.REPLAY_AGAIN: "or everything with --again",
+    Advice.VERIFY_DEEP: "see 'ottla lake verify --deep'",
+    Advice.JAR_CACHE: "choose another with --cache or OTTLA_CACHE",
+}
+
+
+def reword(text: str) -> str:
+    """Return the text of an error or a warning with its advice in terms of command-line options."""
+    return reworded(text, WORDS)

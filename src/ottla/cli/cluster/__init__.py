@@ -1,0 +1,1 @@
+"""`ottla cluster`: real Kafka brokers on this machine."""

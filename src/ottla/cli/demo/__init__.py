@@ -1,0 +1,1 @@
+"""`ottla demo`: the whole of Ottla on real brokers in a minute."""

@@ -1,0 +1,42 @@
+"""Errors of commands: one text on stderr, no traceback, and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ottla.text import printable
+
+_LINE_END = "\n"
+_QUOTE = "'"
+
+
+class CommandFailed(click.ClickException):
+    """The command failed; exit code 1."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        """Print the error with the prefix that all errors of `ottla` share."""
+        click.echo("error: " + printable(self.message, keep=_LINE_END), file=file, err=True)
+
+
+class UsageError(CommandFailed):
+    """The command line is wrong; exit code 2."""
+
+    exit_code = 2
+
+
+def from_click(error: click.UsageError) -> UsageError:
+    """Return click's error in the form of our own: without the usage line, and with one prefix."""
+    see = "" if error.ctx is None else f"; see '{error.ctx.command_path} --help'"
+    if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
+        text = error.format_message().rstrip(".")
+        return UsageError(text[:1].lower() + text[1:] + see)
+    hint = error.param_hint
+    if hint is None and error.param is not None and error.ctx is not None:
+        hint = error.param.get_error_hint(error.ctx)
+    names = hint if isinstance(hint, str) or hint is None else " / ".join(hint)
+    message = error.message.rstrip(".")
+    return UsageError(f"{names.replace(_QUOTE, '')}: {message}" if names else message)

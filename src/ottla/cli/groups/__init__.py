@@ -1,0 +1,1 @@
+"""`ottla groups`: list, describe, reset and delete consumer groups."""

@@ -1,0 +1,1 @@
+"""`ottla produce`: lines of files or standard input to a topic."""

@@ -1,0 +1,136 @@
+"""Reads standard input and files as blocks of whole lines, with at most a block and a line in memory.
+
+Yields blocks with the positions of line ends, lines that are too long for a record, and None whenever no input arrives
+for a moment. Nothing is decoded; no line waits for a full block.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ottla.cli.errors import UsageError
+
+STDIN = "-"
+_BLOCK_BYTES = 1 << 20
+_IDLE_SECONDS = 0.2
+_NEWLINE = ord("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines of one source: line `first + i` ends at `data[stops[i]]`, which is a newline."""
+
+    source: str
+    first: int
+    data: bytes
+    stops: npt.NDArray[np.int64]
+
+    @property
+    def numbers(self) -> range:
+        """The line numbers, counted from 1."""
+        return range(self.first, self.first + len(self.stops))
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A line that was skipped because it is too long for a record."""
+
+    source: str
+    line: int
+    size_bytes: int
+
+
+def check_input(files: tuple[str, ...]) -> None:
+    """Raise `UsageError` if standard input is closed or named twice: a file opened later would be read in its place."""
+    if files.count(STDIN) > 1:
+        raise UsageError("standard input (-) is named twice")
+    if (not files or STDIN in files) and sys.stdin is None:
+        raise UsageError("standard input is closed: name files to read")
+
+
+def blocks(file: str, *, longest_bytes: int) -> Iterator[Block | TooLong | None]:
+    """Yield the lines of a file, or of standard input."""
+    if file == STDIN:
+        yield from _split(_Pieces(sys.stdin.fileno()), "stdin", longest_bytes)
+        return
+    with open(file, "rb", buffering=0) as opened:
+        yield from _split(_Pieces(opened.fileno()), file, longest_bytes)
+
+
+class _Pieces:
+    """Reads what is available, in pieces of at most about a block."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._ended = False
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        try:  # a pipe holds 64 KB, which is a small block
+            fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), _BLOCK_BYTES)
+        except OSError:
+            pass  # not a pipe, or not allowed
+
+    def is_at_end(self) -> bool:
+        """Return whether the input has ended."""
+        return self._ended
+
+    def read(self) -> bytes:
+        """Return what is available; nothing after a moment without input, or at the end."""
+        piece = self._read(_BLOCK_BYTES) if self._poll.poll(_IDLE_SECONDS * 1000) else b""
+        while piece and len(piece) < _BLOCK_BYTES and not self._ended and self._poll.poll(0):
+            piece += self._read(_BLOCK_BYTES - len(piece))
+        return piece
+
+    def _read(self, size: int) -> bytes:
+        try:
+            read = os.read(self._fd, size)
+        except BlockingIOError:  # another process has read it
+            return b""
+        self._ended = not read
+        return read
+
+
+def _split(pieces: _Pieces, source: str, longest_bytes: int) -> Iterator[Block | TooLong | None]:
+    number = 1
+    held = bytearray()  # a line without its end yet
+    skipped = 0  # bytes of a line that is too long
+    while not pieces.is_at_end():
+        piece = pieces.read()
+        if not piece:
+            yield None
+            continue
+        if pieces.is_at_end() and not piece.endswith(b"\n"):
+            piece += b"\n"  # the last line counts even without a newline
+        if skipped:
+            end = piece.find(b"\n")
+            if end < 0:
+                skipped += len(piece)
+                continue
+            yield TooLong(source, number, skipped + end)
+            number, skipped, piece = number + 1, 0, piece[end + 1 :]
+        end = piece.rfind(b"\n") + 1
+        if end:
+            block = _block(source, number, bytes(held) + piece[:end] if held else piece[:end])
+            held.clear()
+            yield block
+            number += len(block.stops)
+        held += piece[end:]
+        if len(held) > longest_bytes:
+            skipped = len(held)
+            held.clear()
+    if skipped:
+        yield TooLong(source, number, skipped)
+    elif held:
+        yield _block(source, number, bytes(held) + b"\n")
+
+
+def _block(source: str, first: int, data: bytes) -> Block:
+    return Block(source, first, data, np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE))

@@ -1,1 +1,0 @@
-"""How `ottla consume` and `ottla query` work: out of a source, through the selection, into an output."""

@@ -1,0 +1,148 @@
+"""The command `ottla` itself: the table of its commands, and how errors and signals become exit codes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from ottla import __version__
+from ottla.cli.errors import CommandFailed, UsageError, from_click
+from ottla.cli.lazy import CLUSTER_PACKAGES, Entry, LazyGroup
+from ottla.text import printable
+
+_INTERRUPTED = 128 + signal.SIGINT
+_LINE_END = "\n"
+
+COMMANDS = {
+    "archive": Entry("ottla.cli.archive.command", "Archive topics as Parquet files or a Delta table."),
+    "cluster": Entry(
+        "ottla.cli.cluster.commands",
+        "Run real Kafka brokers on this machine.",
+        extra="cluster",
+        packages=CLUSTER_PACKAGES,
+    ),
+    "consume": Entry("ottla.cli.consume.command", "Print the records of topics, or write them to a file."),
+    "demo": Entry(
+        "ottla.cli.demo.command",
+        "Move a million records while brokers and programs are killed.",
+        extra="cluster",
+        packages=CLUSTER_PACKAGES,
+    ),
+    "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
+    "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
+    "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
+    "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
+    "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),
+    "rollup": Entry(
+        "ottla.cli.rollup",
+        "Count and sum records in windows of time, with Spark.",
+        extra="spark",
+        packages=("pyspark",),
+    ),
+    "spool": Entry("ottla.cli.spool", "List, replay and export what a producer left on disk."),
+    "topics": Entry("ottla.cli.topics.commands", "List, describe, create, alter and delete topics."),
+    "work": Entry("ottla.cli.work.commands", "Call a function with all records, on a fleet of nodes."),
+}
+
+
+class _Ottla(LazyGroup):
+    """Turns errors into a text and an exit code: 0 success, 1 failure, 2 usage error, 130 after Ctrl-C."""
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """Parse the options before the first command."""
+        try:
+            return super().make_context(*args, **settings)
+        except click.UsageError as error:
+            raise from_click(error) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.Exit:
+            raise  # how --help ends; nothing more needs to be imported for it
+        except click.UsageError as error:
+            raise from_click(error) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(_INTERRUPTED)
+        except click.Abort as error:  # Ctrl-C or the end of input at a question
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            ctx.exit(_INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader of our output has gone: click ends quietly
+            raise CommandFailed(str(error)) from error
+        except Exception as error:
+            from ottla.errors import ConfigError, OttlaError
+
+            if isinstance(error, OttlaError):
+                kind = UsageError if isinstance(error, ConfigError) else CommandFailed
+                raise kind(_reworded(error)) from error
+            raise
+
+
+@click.group(
+    "ottla",
+    cls=_Ottla,
+    entries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="ottla")
+def cli() -> None:
+    """Move Kafka data at wire speed from Python, and prove that none was lost.
+
+    \b
+    Examples:
+      ottla cluster up --brokers 3 --topic clicks:6   three real brokers on this machine
+      ottla topics describe clicks                    leaders, replicas, offsets
+      ottla produce clicks access.log                 each line is a record
+      ottla consume clicks --from -10 --json          the last ten of each partition, then new ones
+      ottla cluster down --yes
+
+    Commands that connect take --bootstrap HOST:PORT,... The default is OTTLA_BOOTSTRAP, then the local cluster that is
+    running.
+    """
+    library = logging.getLogger("ottla")
+    if not any(isinstance(handler, _Warnings) for handler in library.handlers):
+        library.addHandler(_Warnings(logging.WARNING))
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings of the library to stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message, with its advice in terms of options."""
+        text = _reworded(record.getMessage())
+        click.echo(f"{record.levelname.lower()}: {printable(text, keep=_LINE_END)}", err=True)
+
+
+def _reworded(message: object) -> str:
+    from ottla.cli.advice import reword  # imports the library's errors, which --help does not need
+
+    return reword(str(message))
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the `ottla` script."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, prog_name="ottla")
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+    raise AssertionError("click ends the process itself")
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """Unwind the stack as Ctrl-C does, so that the command cleans up; ignore further signals meanwhile."""
+    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(other, signal.SIG_IGN)
+    raise SystemExit(128 + number)

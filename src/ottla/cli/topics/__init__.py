@@ -1,0 +1,1 @@
+"""`ottla topics`: list, describe, create, alter and delete topics."""

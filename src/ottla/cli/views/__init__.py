@@ -1,1 +1,0 @@
-"""How topics, groups and clusters look: tables for people, JSON for programs."""

@@ -1,0 +1,1 @@
+"""`ottla work`: a function on all records of topics, on a fleet of nodes."""

@@ -1,0 +1,164 @@
+"""The next unit is taken and fetched while the current one is worked on, and given back if it is not claimed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import eventually
+
+from ottla import Batching, Fetching, Fleet, Producer, Units
+from ottla.engines.fleet.unit import Unit
+from ottla.errors import InputError
+from ottla.fetch.reader import Prefetch, Reader
+from ottla.model import OffsetRange
+from ottla.testing.fake.kafka import FakeKafka
+
+TOPIC = "clicks"
+RECORDS, UNIT = 1_000, 100
+
+
+@pytest.fixture
+def kafka(fake_kafka: FakeKafka) -> FakeKafka:
+    fake_kafka.create_topic(TOPIC)
+    with Producer(fake_kafka.bootstrap, batching=Batching(bytes=5_000)) as producer:
+        producer.send_many(TOPIC, [b"%0100d" % number for number in range(RECORDS)])
+    return fake_kafka
+
+
+def new_fleet(kafka: FakeKafka, group: str, store: str = "memory://") -> Fleet:
+    return Fleet(
+        kafka.bootstrap,
+        group=group,
+        topics=TOPIC,
+        store=store,
+        start="earliest",
+        units=Units(records=UNIT),
+    )
+
+
+@pytest.fixture
+def fleet(kafka: FakeKafka, group: str) -> Iterator[Fleet]:
+    with new_fleet(kafka, group) as fleet:
+        yield fleet
+
+
+def no_thread_is_left() -> bool:
+    return not any(thread.name.startswith(("ottla-fleet-ahead", "ottla-read")) for thread in threading.enumerate())
+
+
+def is_fetched(unit: Unit) -> bool:
+    prefetch = unit._prefetch
+    assert prefetch is not None, "it was taken ahead"
+    return is_ready(prefetch)
+
+
+def is_ready(prefetch: Prefetch) -> bool:
+    assert prefetch._fetcher is not None, "nobody reads it yet"
+    return prefetch._fetcher.buffer.is_ready()
+
+
+def test_while_a_unit_is_read_the_next_one_is_taken_and_its_records_come(kafka: FakeKafka, fleet: Fleet) -> None:
+    units = fleet.units()
+    with next(units) as first:
+        assert sum(batch.num_rows for batch in first.read()) == UNIT
+    second = next(units)
+    assert second.range == OffsetRange(TOPIC, 0, UNIT, 2 * UNIT)
+    eventually(lambda: is_fetched(second), "its records are here before anybody reads them")
+    kafka.silence("Fetch", times=None)
+    assert next(second.read()).num_rows == UNIT
+    kafka.clear_faults()
+    units.close()  # type: ignore[attr-defined]
+
+
+def test_every_record_is_read_once(fleet: Fleet) -> None:
+    seen: list[int] = []
+    for unit in fleet.units(until_end=True):
+        with unit:
+            seen += [offset for batch in unit.read(["offset"]) for offset in batch.column("offset").to_pylist()]
+    assert seen == list(range(RECORDS))
+    eventually(no_thread_is_left, "all threads have ended")
+
+
+def test_a_unit_that_is_not_claimed_soon_goes_to_whoever_has_time(kafka: FakeKafka, group: str, tmp_path: Path) -> None:
+    """A program that first reads its unit and then computes for long holds up no other unit."""
+    store = f"sqlite:///{tmp_path}/fleet.db"
+    with new_fleet(kafka, group, store) as slow, new_fleet(kafka, group, store) as quick:
+        unit = next(slow.units())
+        with unit:
+            assert unit.table().num_rows == UNIT
+            others: list[Unit] = []
+            for other in quick.units():
+                with other:
+                    others.append(other)
+                if len(others) == RECORDS // UNIT - 1:
+                    break
+            starts = sorted(other.range.start for other in others)
+            assert starts == list(range(UNIT, RECORDS, UNIT))
+        assert slow.look().counts.reclaimed == 0
+
+
+def test_a_program_that_takes_its_time_stops_taking_ahead(fleet: Fleet) -> None:
+    """Units that are taken and given back again and again are work for the store, and keep others from them."""
+    most = 0
+    for number, unit in enumerate(fleet.units(until_end=True)):
+        with unit:
+            assert unit.table().num_rows == UNIT
+            if number in (0, 1, 2):
+                eventually(lambda: len(fleet.look().out) == 1, "what was taken ahead went back")
+            out = len(fleet.look().out)
+            most = max(most, out if number in (1, 2) else 0)
+    assert most == 1
+
+
+def test_what_was_taken_ahead_goes_back_when_the_program_stops(fleet: Fleet) -> None:
+    units = fleet.units()
+    unit = next(units)
+    with unit:
+        batches = unit.read()
+        next(batches)
+        eventually(lambda: len(fleet.look().out) == 2, "the next unit was taken")
+        batches.close()  # type: ignore[attr-defined]
+    units.close()  # type: ignore[attr-defined]
+    eventually(lambda: len(fleet.look().out) == 0, "it went back")
+    eventually(no_thread_is_left, "all threads have ended")
+
+
+def test_closing_the_fleet_gives_back_what_was_taken_ahead_and_leaves_no_thread(kafka: FakeKafka, group: str) -> None:
+    with new_fleet(kafka, group) as fleet:
+        unit = next(units := fleet.units())
+        next(unit.read())
+        eventually(lambda: len(fleet.look().out) == 2, "the next unit was taken")
+        fleet.close()
+        assert no_thread_is_left()
+        assert list(units) == []
+
+
+def test_a_unit_that_outlives_its_iterator_takes_nothing_ahead(fleet: Fleet) -> None:
+    unit = next(fleet.units())
+    assert unit.table().num_rows == UNIT
+    assert len(fleet.look().out) == 1
+    assert no_thread_is_left()
+
+
+def test_a_prefetch_holds_one_answer_until_it_is_read(kafka: FakeKafka) -> None:
+    fetching = Fetching(request_bytes=1 << 14)
+
+    def fetches() -> int:
+        return sum(1 for request in kafka.requests if request.api == "Fetch")
+
+    with Reader(kafka.bootstrap, fetching=fetching) as reader:
+        prefetch = reader.prefetch(OffsetRange(TOPIC, 0, 0, RECORDS))
+        eventually(lambda: is_ready(prefetch), "its first answer is here")
+        assert fetches() == 1
+        rows = sum(stretch.rows for stretch in reader.decoded(prefetch))
+        assert rows == RECORDS
+        with pytest.raises(InputError, match="read once"):
+            next(reader.decoded(prefetch))
+        unread = reader.prefetch(OffsetRange(TOPIC, 0, 0, RECORDS))
+        unread.close()
+        with pytest.raises(InputError, match="closed"):
+            next(reader.decoded(unread))
+    eventually(no_thread_is_left, "all threads have ended")
