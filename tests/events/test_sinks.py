@@ -317,7 +317,7 @@ def test_prometheus_knows_all_metrics_before_the_first_event() -> None:
     text = generate_latest(registry).decode()
     for kind in EVENTS:
         assert f"# TYPE shop_{kind.kind}_total counter" in text
-    assert "# HELP shop_dropped_total Records were given up" in text
+    assert "# HELP shop_dropped_total Records were dropped" in text
 
 
 def test_two_prometheus_sinks_of_one_registry_share_their_metrics() -> None:
