@@ -71,7 +71,7 @@ class Patient:
         return unit.start
 
 
-def test_leaving_early_stops_what_is_under_way_and_undoes_what_nobody_took() -> None:
+def test_leaving_early_stops_what_is_under_way_and_undoes_unused_results() -> None:
     job = Patient()
     with closing(local.run(job, RANGES, workers=1)) as results:
         assert next(results) == 0

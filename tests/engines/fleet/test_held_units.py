@@ -36,7 +36,7 @@ def fill(store: Store) -> None:
     assert store.plan(lease, [Move(AT, None, 100, units)])
 
 
-def test_units_are_taken_and_told(memory: Store) -> None:
+def test_units_are_taken_and_ended(memory: Store) -> None:
     held_units = HeldUnits(memory, "node")
     first, second, third = held_units.take(3)
     assert len(held_units) == 3
@@ -47,7 +47,7 @@ def test_units_are_taken_and_told(memory: Store) -> None:
     assert memory.look().counts[:3] == (2, 15, 1)
 
 
-def test_what_was_lost_is_told_once_and_refused_then(memory: Store) -> None:
+def test_what_was_lost_is_reported_once_and_refused_then(memory: Store) -> None:
     held_units = HeldUnits(memory, "node")
     kept, lost = held_units.take(2)
     out = next(out for out in memory.pulse().out if out.range == lost.grant.range)
@@ -133,7 +133,7 @@ def test_giving_up_lets_go_of_everything_whatever_the_store_says(memory: Store, 
     assert all(unit.lost.is_set() for unit in held)
 
 
-def test_an_error_that_cannot_be_told_is_a_reason_too() -> None:
+def test_an_error_without_a_text_is_a_reason_too() -> None:
     class Silent(Exception):
         def __str__(self) -> str:
             raise TypeError("no text")

@@ -91,7 +91,7 @@ def rest(fleet: Fleet, handled: set[int]) -> None:
 
 
 @both_stores
-def test_ctrl_c_in_a_block_and_around_it_loses_nothing_and_blames_nobody(make: Make) -> None:
+def test_ctrl_c_in_a_block_and_around_it_loses_nothing_and_counts_no_attempt(make: Make) -> None:
     handled: set[int] = set()
     fleet, interrupter, place = make(), Interrupter(ctrl_c, OURS), 0
 
@@ -178,9 +178,7 @@ def test_ctrl_c_in_the_middle_of_records_loses_none(make: Make, way: str) -> Non
     [Unit.done, Unit.give_back, lambda unit: unit.done(unit.range.start + 5), Unit.table],
     ids=["done", "give_back", "split", "table"],
 )
-def test_ctrl_c_while_something_is_said_of_a_unit_leaves_nobody_with_it(
-    make: Make, say: Callable[[Unit], object]
-) -> None:
+def test_ctrl_c_while_a_unit_is_ended_leaves_no_holder(make: Make, say: Callable[[Unit], object]) -> None:
     fleet, interrupter, place = make(), Interrupter(ctrl_c, OURS), 0
     while place <= interrupter.seen or not place:
         place += 1
@@ -276,7 +274,7 @@ def test_leaving_the_program_in_a_call_is_like_ctrl_c(make: Make) -> None:
 
 
 @both_stores
-def test_a_unit_that_is_dropped_goes_back_and_is_told(make: Make) -> None:
+def test_a_unit_that_is_dropped_goes_back_and_is_reported(make: Make) -> None:
     fleet = make()
     first = next(fleet.units()).range
     eventually(lambda: is_clean(fleet), "it went back")

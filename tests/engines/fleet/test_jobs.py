@@ -84,7 +84,7 @@ def test_an_error_of_our_own_is_raised_as_it_is(store: Store, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
-def test_any_other_error_is_tried_again_and_then_told(store: Store, tmp_path: Path) -> None:
+def test_any_other_error_is_retried_and_then_raised(store: Store, tmp_path: Path) -> None:
     assert len(list(jobs.run(Slow(str(tmp_path)), ranges(3, "hard"), kind=Play(), store=store))) == 3
     with pytest.raises(EngineFailed, match=r"failed 4 times, most recently on .*: ValueError: it always fails"):
         list(jobs.run(Slow(str(tmp_path)), ranges(3, "impossible"), kind=Play(), store=store))
@@ -97,7 +97,7 @@ def test_a_job_that_exits_has_failed_and_the_node_works_on(store: Store, tmp_pat
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
-def test_what_nobody_takes_is_undone(store: Store, tmp_path: Path) -> None:
+def test_unused_results_are_undone(store: Store, tmp_path: Path) -> None:
     results = jobs.run(Slow(str(tmp_path)), ranges(8), kind=Play(), store=store, threads=2)
     first, _ = next(results)
     results.close()
@@ -149,7 +149,7 @@ class Planted:
 
 
 @pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
-def test_nothing_that_somebody_planted_in_the_store_is_run(open_one: OpenStore, tmp_path: Path) -> None:
+def test_nothing_that_was_planted_in_the_store_is_run(open_one: OpenStore, tmp_path: Path) -> None:
     """Neither as a job, on a node that serves, nor as a result, in the process of the caller."""
     store, stopped = open_one(), threading.Event()
     planted = pickle.dumps(("name", Planted(tmp_path)))
@@ -214,7 +214,7 @@ def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(("ottla-jobs", "ottla-fleet"))]
 
 
-def test_a_store_that_is_away_when_a_range_is_done_is_told_when_it_is_back(tmp_path: Path) -> None:
+def test_a_store_that_is_away_when_a_range_is_done_gets_the_result_when_it_is_back(tmp_path: Path) -> None:
     with killed_in_the_middle(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as (server, store, job):
         results: list[OffsetRange] = []
         asking = threading.Thread(

@@ -148,7 +148,7 @@ class Broken:
         (ValueError("too much"), "ValueError: too much"),
     ],
 )
-def test_what_cannot_be_planned_is_told_and_shown(brokers: str, group: str, error: Exception, text: str) -> None:
+def test_what_cannot_be_planned_is_reported_and_shown(brokers: str, group: str, error: Exception, text: str) -> None:
     inner = open_store("memory://", group)
     store: Any = Broken(inner, error)
     with Fleet(brokers, group=group, topics=TOPIC, store=store, start="earliest") as fleet:

@@ -11,14 +11,14 @@ from ottla.engines.fleet.lease_watch import LeaseWatch
 PATIENCE = 10.0
 
 
-def test_what_stands_still_for_longer_than_patience_is_told() -> None:
+def test_what_stands_still_for_longer_than_patience_is_reported() -> None:
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
     by_time = {now: watch.still({"a": 1}, float(now)) for now in range(100, 120)}
     assert [now for now, still in by_time.items() if still] == list(range(111, 120))
     assert by_time[111] == {"a": 1}
 
 
-def test_every_beat_begins_anew() -> None:
+def test_every_beat_starts_the_clock_again() -> None:
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
     assert not any(watch.still({"a": now // 9}, float(now)) for now in range(100))
 
@@ -70,7 +70,7 @@ def test_a_watcher_that_seldom_looks_finds_who_is_gone_after_some_looks(apart: f
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.booleans()), min_size=1, max_size=60))
-def test_nothing_is_told_too_soon_and_nobody_who_beats_between_looks(looks: list[tuple[float, bool]]) -> None:
+def test_nothing_is_reported_too_soon_and_nothing_that_beats_between_looks(looks: list[tuple[float, bool]]) -> None:
     watch: LeaseWatch[str, int] = LeaseWatch(PATIENCE)
     now, beat, since = 100.0, 0, 100.0
     watch.still({"a": beat}, now)

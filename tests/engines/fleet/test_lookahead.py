@@ -82,7 +82,7 @@ def test_every_record_is_read_once(fleet: Fleet) -> None:
     eventually(no_thread_is_left, "all threads have ended")
 
 
-def test_a_unit_that_is_not_claimed_soon_goes_to_whoever_has_time(kafka: FakeKafka, group: str, tmp_path: Path) -> None:
+def test_a_unit_that_is_not_claimed_soon_goes_to_an_idle_node(kafka: FakeKafka, group: str, tmp_path: Path) -> None:
     """A program that first reads its unit and then computes for long holds up no other unit."""
     store = f"sqlite:///{tmp_path}/fleet.db"
     with new_fleet(kafka, group, store) as slow, new_fleet(kafka, group, store) as quick:

@@ -49,7 +49,7 @@ def test_what_a_log_has_is_cut_into_full_units_and_a_rest() -> None:
     assert planned({A: Log(0, 25)}).moves == (Move(A, None, 25, cut(A, 0, 10, 20, 25)),)
 
 
-def test_a_log_that_grows_is_not_cut_anew() -> None:
+def test_a_log_that_grows_is_not_cut_again() -> None:
     first = planned({A: Log(0, 25)})
     second = planned({A: Log(0, 37)}, {A: lane(A, 25, waiting=3)})
     assert first.moves[0].units[-1].stop == second.moves[0].units[0].start
@@ -108,7 +108,7 @@ def test_a_new_partition_has_a_share_of_a_full_backlog() -> None:
 @pytest.mark.parametrize(
     ("on_lost", "goes_on"), [(OnLost.ERROR, None), (OnLost.EARLIEST, 5), (OnLost.LATEST, 30)], ids=lambda it: str(it)
 )
-def test_a_position_outside_of_the_log_is_told_and_follows_the_policy(
+def test_a_position_outside_of_the_log_is_reported_and_follows_the_policy(
     position: int, wrong: Wrong, on_lost: OnLost, goes_on: int | None
 ) -> None:
     due = planned({A: Log(5, 30)}, {A: lane(A, position)}, on_lost=on_lost)

@@ -113,7 +113,9 @@ def unit(start: int, stop: int) -> OffsetRange:
 # Done
 
 
-def test_a_unit_is_done_when_whoever_has_its_last_record_asks_again(node: NewNode, hands: Hands, store: Store) -> None:
+def test_a_unit_is_done_when_the_thread_with_its_last_record_asks_again(
+    node: NewNode, hands: Hands, store: Store
+) -> None:
     quick, slow = hands(RecordSharing(node(6).units()), "quick", "slow")
     assert [quick.gets(), quick.gets(), slow.gets()] == [0, 1, 2]
     assert quick.gets() == 3, "of the second unit"
@@ -207,7 +209,7 @@ def test_a_unit_that_two_threads_ended_with_fails_once(
         mortal.dies()
     assert [other.gets() for _ in range(3)] == [0, 1, 2]
     assert store.look().counts.failed == 1
-    assert "could not be said" not in caplog.text, "nobody says it a second time"
+    assert "could not report" not in caplog.text, "nobody says it a second time"
 
 
 def test_a_thread_that_ended_is_noticed_while_the_others_wait_if_units_let_it(
@@ -359,9 +361,7 @@ def test_after_a_stop_the_unit_at_hand_is_cut_where_its_records_were_handed_out(
     assert [other.gets() for _ in range(8)] == list(range(2, 10))
 
 
-def test_after_a_stop_a_unit_of_which_nobody_has_anything_goes_back_whole(
-    node: NewNode, hands: Hands, store: Store
-) -> None:
+def test_after_a_stop_a_unit_without_records_in_hand_goes_back_whole(node: NewNode, hands: Hands, store: Store) -> None:
     fleet, stopped = node(3), threading.Event()
     mortal, other = hands(RecordSharing(fleet.units(), stopped.is_set), "mortal", "other")
     assert mortal.gets() == 0
@@ -386,7 +386,7 @@ def test_without_word_of_a_stop_the_unit_at_hand_is_handed_out_to_its_end(
     assert store.waiting() == [unit(3, 6)]
 
 
-def test_what_nobody_asked_past_before_the_node_was_closed_comes_again(
+def test_records_that_were_not_asked_past_before_the_node_was_closed_come_again(
     node: NewNode, hands: Hands, store: Store
 ) -> None:
     fleet = node(3)

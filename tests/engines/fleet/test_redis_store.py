@@ -79,7 +79,7 @@ def test_a_server_with_an_appendonly_file_forgets_nothing_when_it_is_killed(tmp_
         assert store.finish(grants[1].range, grants[1].lease, 10)
 
 
-def test_a_server_that_comes_back_empty_has_no_group_until_it_is_founded_anew(tmp_path: Path, open_at: OpenAt) -> None:
+def test_a_server_that_comes_back_empty_has_no_group_until_it_is_founded_again(tmp_path: Path, open_at: OpenAt) -> None:
     with RedisServer(tmp_path) as server:
         store = open_at(address(server.port))
         planned(store, 3)
@@ -121,7 +121,7 @@ def test_a_server_that_may_not_tell_who_it_is_works_too(tmp_path: Path, open_at:
         assert [grant.range for grant in store.take("a", 2)] == units
 
 
-def test_a_server_that_has_never_seen_the_scripts_is_told_them(redis_server: RedisServer, open_at: OpenAt) -> None:
+def test_a_server_that_has_never_seen_the_scripts_gets_them(redis_server: RedisServer, open_at: OpenAt) -> None:
     store = open_at(address(redis_server.port))
     units = planned(store, 2)
     redis_server.ask("SCRIPT", "FLUSH")
@@ -242,7 +242,7 @@ def refused(store: Store, kind: type[OttlaError], says: str) -> None:
     assert store.address in str(caught.value)
 
 
-def test_nobody_listens(open_at: OpenAt) -> None:
+def test_no_server_listens(open_at: OpenAt) -> None:
     refused(open_at(address(1)), StoreUnavailable, "does not answer: .*Connection refused")
 
 
@@ -433,7 +433,7 @@ def test_a_server_that_is_still_reading_its_data(server: RedisServer, open_at: O
 # TLS
 
 
-def test_a_certificate_that_nobody_trusts(tls_gate: Gate, open_at: OpenAt) -> None:
+def test_a_certificate_that_is_not_trusted(tls_gate: Gate, open_at: OpenAt) -> None:
     store = open_at(f"rediss://localhost:{tls_gate.port}")
     refused(store, ConfigError, "the server's certificate is not trusted: .*name its CA with .ca=FILE")
 

@@ -263,7 +263,7 @@ def test_the_error_list_can_be_tried_again_or_dropped() -> None:
 
 
 @pytest.mark.parametrize("offset", [5, None])
-def test_a_partition_that_begins_anew_has_no_units(offset: int | None) -> None:
+def test_a_partition_that_is_reset_has_no_units(offset: int | None) -> None:
     rules = planned(Charter(max_attempts=1), unit(0, 10), unit(10, 20), unit(20, 30))
     out, failed = rules.take("a", 2)
     assert rules.fail(failed.range, failed.lease, failure(failed.range))

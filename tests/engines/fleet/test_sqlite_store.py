@@ -74,7 +74,7 @@ def test_a_file_that_others_could_read_is_closed_to_them(path: Path, store: Stor
     other.close()
 
 
-def test_a_file_of_somebody_else_keeps_its_mode(path: Path, store: Store) -> None:
+def test_a_file_of_another_owner_keeps_its_mode(path: Path, store: Store) -> None:
     path.write_text("my diary\n" * 1000)
     path.chmod(0o644)
     with pytest.raises(StoreIncompatible):

@@ -142,7 +142,7 @@ def test_a_group_that_is_not_founded_is_empty_and_begins_nothing(store: Store) -
 
 
 @every_store
-def test_a_group_that_was_forgotten_can_be_founded_anew(store: Store) -> None:
+def test_a_group_that_was_forgotten_can_be_founded_again(store: Store) -> None:
     planned(store, 3)
     store.take("a")
     store.forget()

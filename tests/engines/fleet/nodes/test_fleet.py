@@ -269,7 +269,7 @@ def test_a_handler_that_takes_too_long_loses_its_unit(fleet: NewFleet, new_topic
     assert (failure.reason, failure.host) == ("it took longer than 0.3 s", node.host)
 
 
-def test_whoever_has_lost_the_lease_is_refused(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
+def test_a_holder_who_has_lost_the_lease_is_refused(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
     topic, diary = new_topic(100), Diary()
     node, store = fleet(topic), open_store("memory://", group)
     unit = first_unit(node)

@@ -95,7 +95,7 @@ def test_another_node_plans_when_the_planner_is_gone(kafka: LocalCluster, fleet:
     assert diary.ranges[-1] == (0, 100, 200)
 
 
-def test_planning_goes_on_after_somebody_has_moved_a_position(
+def test_planning_continues_after_a_position_was_moved(
     kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str
 ) -> None:
     topic, diary = new_topic(300), Diary()
@@ -253,7 +253,7 @@ def test_a_planner_that_does_not_reach_the_brokers_lets_another_one_plan(
     assert missing(diary.handled, ends(topic, 300)) == []
 
 
-def test_what_nobody_may_plan_is_said_and_ends_whoever_works_until_the_end(
+def test_what_cannot_be_planned_is_said_and_ends_work_until_the_end(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All the time, and not only between two rounds."""
@@ -316,7 +316,7 @@ def test_a_store_that_is_not_there_is_one_clear_error(fleet: NewFleet) -> None:
         node.start()
 
 
-def test_a_store_that_nobody_knows_is_refused(kafka: LocalCluster) -> None:
+def test_an_unknown_kind_of_store_is_refused(kafka: LocalCluster) -> None:
     with pytest.raises(ConfigError, match=r"store mongodb://... is not supported"):
         new_fleet(kafka.bootstrap, "g", "mongodb://localhost")
 
@@ -353,7 +353,7 @@ def test_a_node_that_was_closed_stays_closed(fleet: NewFleet, new_topic: NewTopi
     assert (seen.nodes, seen.planner) == ((), None)
 
 
-def test_closing_ends_whoever_works_without_an_error(fleet: NewFleet, new_topic: NewTopic) -> None:
+def test_closing_ends_workers_without_an_error(fleet: NewFleet, new_topic: NewTopic) -> None:
     node, ended = fleet(new_topic(100)), list[bool]()
 
     def work() -> None:
@@ -445,7 +445,7 @@ def test_close_gives_back_what_is_in_hand(fleet: NewFleet, new_topic: NewTopic, 
     assert [unit.done() for unit in units] == [Ending.LOST, Ending.LOST]
 
 
-def test_a_store_that_goes_away_for_longer_than_leases_last_is_waited_for_and_nobody_loses_a_unit(
+def test_a_store_that_goes_away_for_longer_than_leases_last_is_waited_for_and_no_unit_is_lost(
     fleet: NewFleet, new_topic: NewTopic, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     topic, diary = new_topic(1000), Diary()

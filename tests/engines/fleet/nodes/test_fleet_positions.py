@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("no_thread_is_left")]
 
 
 @pytest.mark.parametrize(("start", "expected"), [("earliest", 0), ("latest", 300)])
-def test_a_topic_that_is_new_to_the_group_begins_where_it_was_told(
+def test_a_topic_that_is_new_to_the_group_begins_at_start(
     fleet: NewFleet, new_topic: NewTopic, start: str, expected: int
 ) -> None:
     topic, diary = new_topic(300), Diary()
@@ -124,7 +124,7 @@ def test_a_position_after_the_end_of_the_log_follows_the_policy(
 
 
 @pytest.mark.parametrize("on_lost", ["error", "earliest"])
-def test_a_topic_that_was_made_anew_is_another_one(
+def test_a_topic_that_was_recreated_is_another_one(
     kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic, on_lost: str
 ) -> None:
     topic, diary = new_topic(100, partitions=2), Diary()
@@ -192,7 +192,7 @@ def test_what_was_deleted_while_it_waited_comes_to_the_error_list(
 
 
 @pytest.mark.parametrize("on_lost", ["earliest", "latest"])
-def test_what_was_deleted_while_it_waited_is_told_and_left_out_if_that_is_the_policy(
+def test_what_was_deleted_while_it_waited_is_reported_and_left_out_if_that_is_the_policy(
     kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic, group: str, on_lost: str
 ) -> None:
     topic, diary, events = new_topic(300), Diary(), list[Event]()
@@ -305,7 +305,7 @@ def test_the_memory_in_kafka_outlives_a_store_that_was_lost(
     assert max(entry.fence for entry in diary.handled) > number + 1000
 
 
-def test_numbers_do_not_begin_anew_if_the_lost_store_is_away_when_it_is_told(
+def test_numbers_do_not_start_over_if_the_lost_store_is_away_at_that_moment(
     client: Cluster, fleet: NewFleet, new_topic: NewTopic, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, diary, admin = new_topic(300), Diary(), GroupAdmin(client)
@@ -368,7 +368,7 @@ def test_topics_that_were_added_at_run_time_outlive_a_store_that_was_lost(
     settled(node.look, ends(started, 100) | ends(added, 100))
 
 
-def test_a_topic_that_was_removed_and_created_anew_meanwhile_is_noticed_when_it_comes_back(
+def test_a_topic_that_was_removed_and_recreated_meanwhile_is_noticed_when_it_comes_back(
     kafka: LocalCluster, client: Cluster, fleet: NewFleet, new_topic: NewTopic
 ) -> None:
     """Its old position lies in the new log, and would go unnoticed."""
@@ -389,7 +389,9 @@ def test_a_topic_that_was_removed_and_created_anew_meanwhile_is_noticed_when_it_
     assert sum(entry.records for entry in diary.handled if entry.range.topic == topic) == 250
 
 
-def test_positions_that_go_back_while_numbers_leap_are_told(fleet: NewFleet, new_topic: NewTopic, group: str) -> None:
+def test_positions_that_go_back_while_numbers_leap_are_reported(
+    fleet: NewFleet, new_topic: NewTopic, group: str
+) -> None:
     """As with a Redis that was started again without its last second, in which nothing was done but planned."""
     topic, store = new_topic(100), open_store("memory://", group)
     node = fleet(topic, units=Units(records=10, backlog=100))
