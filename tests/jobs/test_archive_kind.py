@@ -107,7 +107,8 @@ def test_no_password_comes_into_the_store(brokers: Brokers, tmp_path: Path) -> N
     secret = replace(brokers, security=Security(sasl=Scram("alice", _PASSWORD)))
     store = open_store(f"sqlite:///{tmp_path}/fleet.db", "jobs")
     with closing(store), closing(sqlite3.connect(tmp_path / "fleet.db")):
-        # The driver works, too, without SASL, which the fake broker lacks; the job that is converted for the store has the password.
+        # The driver works, too, without SASL, which the fake broker lacks. The job that goes into the store is one with
+        # a password.
         kind = _Travelling(ArchiveKind(brokers), replace(asked, brokers=secret))
         results = list(jobs.run(asked, [OffsetRange("clicks", 0, 0, 2)], kind=kind, store=store))
         assert [result.receipt.count for result in results] == [2]
