@@ -1,4 +1,4 @@
-"""Kills a replay with SIGKILL at random moments, lets it finish, and looks whether every record is there exactly once.
+"""Kills a replay with SIGKILL at random moments, lets it finish, and checks that every record is there exactly once.
 
 `python -m tests.jobs.replay_kills --kills 20` does it with brokers of its own; the suite does it three times.
 """
@@ -26,7 +26,7 @@ SECONDS = 180.0
 def kill_and_finish(
     bootstrap: str, path: Path, target: str, *, kills: int, seed: int, rate: str, options: tuple[str, ...] = ()
 ) -> list[int]:
-    """Returns the records that were noted when each kill came: the sum of all positions."""
+    """Kill and resume. Return the sum of all noted positions at each kill."""
     dice = random.Random(seed)
     command = [*PROGRAM, "replay", str(path), "--to", target, "--bootstrap", bootstrap, "--keep-partitions", *options]
     noted = []
@@ -34,7 +34,7 @@ def kill_and_finish(
         before, began = _noted(path), time.monotonic()
         with subprocess.Popen([*command, "--rate", rate], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             until = time.monotonic() + SECONDS
-            # Most of the kills come when it has begun to write, the others at any moment.
+            # Most kills come after it has started to write, the others at any moment.
             if dice.random() < 0.75:
                 while _noted(path) <= before and process.poll() is None and time.monotonic() < until:
                     time.sleep(0.005)
@@ -51,7 +51,7 @@ def kill_and_finish(
 
 
 def check(bootstrap: str, source: str, target: str, *, partitions: int = 3) -> int:
-    """Every record once and in order for our reader, and for confluent-kafka; returns how many."""
+    """Check that our reader and confluent-kafka see every record once and in order. Return the number of records."""
     for partition in range(partitions):
         replayed, expected = (archived.contents(bootstrap, topic, partition) for topic in (target, source))
         assert replayed == expected, f"partition {partition} has {len(replayed)} records, expected {len(expected)}"
@@ -73,7 +73,7 @@ def _noted(path: Path) -> int:
 
 
 def main() -> None:
-    """The long version."""
+    """Run the long version from the command line."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--records", type=int, default=200_000)
@@ -88,7 +88,7 @@ def main() -> None:
         steps = [archived.rows(0, given.records // 2), archived.rows(given.records // 2, given.records // 2)]
         archived.archive(cluster.bootstrap, "killed-source", path, "--partition-by", "topic,date,hour", steps=steps)
         archived.create(cluster.bootstrap, "killed-target")
-        # So slow that the kills come before the end, whatever the machine is like.
+        # Slow enough that the kills come before the end on any machine.
         rate = f"{max(1, given.records // (2 * given.kills))}/s"
         noted = kill_and_finish(cluster.bootstrap, path, "killed-target", kills=given.kills, seed=given.seed, rate=rate)
         count = check(cluster.bootstrap, "killed-source", "killed-target")

@@ -1,4 +1,4 @@
-"""Where the time of an event is found, and what counts as one."""
+"""Event times: where they are read from, and what counts as a time."""
 
 from __future__ import annotations
 

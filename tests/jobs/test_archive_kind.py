@@ -1,4 +1,4 @@
-"""How the archive's job travels to nodes of a fleet: without credentials, and what comes from a store is checked."""
+"""The archive job on a fleet: it travels without credentials, and values from a store are checked."""
 
 from __future__ import annotations
 
@@ -102,12 +102,13 @@ def test_a_result_that_names_other_files_is_refused(brokers: Brokers, tmp_path: 
 
 
 def test_no_password_comes_into_the_store(brokers: Brokers, tmp_path: Path) -> None:
-    """Not even into the log that SQLite writes ahead: all that is put there while a job runs is looked at."""
+    """Not even into SQLite's write-ahead log: checks everything that is written while a job runs."""
     asked = job_for(tmp_path / "lake", brokers)
     secret = replace(brokers, security=Security(sasl=Scram("alice", _PASSWORD)))
     store = open_store(f"sqlite:///{tmp_path}/fleet.db", "jobs")
     with closing(store), closing(sqlite3.connect(tmp_path / "fleet.db")):
-        # The one who asks works himself, without SASL, which the fake broker lacks; what travels is the other's.
+        # The driver works, too, without SASL, which the fake broker lacks. The job that goes into the store is one with
+        # a password.
         kind = _Travelling(ArchiveKind(brokers), replace(asked, brokers=secret))
         results = list(jobs.run(asked, [OffsetRange("clicks", 0, 0, 2)], kind=kind, store=store))
         assert [result.receipt.count for result in results] == [2]
@@ -117,7 +118,7 @@ def test_no_password_comes_into_the_store(brokers: Brokers, tmp_path: Path) -> N
 
 
 class _Travelling:
-    """Tells the store of another job than the one that is run here."""
+    """Puts another job into the store than the one that runs here."""
 
     name = "archive"
 

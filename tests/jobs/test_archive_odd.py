@@ -20,7 +20,7 @@ from ottla.wire.decode import SCHEMA
 
 
 def odd_headers(*names: bytes) -> pa.Array:
-    """A header of this name for each record, whatever its bytes are."""
+    """Return a column of headers with these names, which may be any bytes."""
     keys = pa.array(names, pa.binary()).view(pa.string())
     values = pa.array([b"1"] * len(names), pa.binary())
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(SCHEMA.field("headers").type.value_type))

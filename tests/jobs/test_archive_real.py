@@ -1,4 +1,4 @@
-"""Archives of topics on real brokers: complete, equal to the log, and going on where they were."""
+"""Archives of topics on real brokers: complete, equal to the log, and resumed where they stopped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OPTIONS = FileOptions(file_bytes=1 << 16, row_group_bytes=1 << 16)
 
 
 class Stand:
-    """A topic, an archive, and ways to fill the one from the other."""
+    """A topic and its archive."""
 
     def __init__(self, kafka: LocalCluster, topic: str, path: Path, **settings: object) -> None:
         self.kafka = kafka
@@ -301,7 +301,7 @@ def test_a_job_that_is_asked_to_stop_does_so_and_leaves_nothing(kafka: LocalClus
     )
     with pytest.raises(Stopped):
         job.until(lambda: True)(OffsetRange(stand.topic, 0, 0, 100))
-    beyond = OffsetRange(stand.topic, 0, 0, 10_000_000)  # it would wait for what never comes
+    beyond = OffsetRange(stand.topic, 0, 0, 10_000_000)  # it would wait forever
     asked = iter([False] * 5)
     with pytest.raises((Stopped, OffsetsLost)):
         job.until(lambda: next(asked, True))(beyond)

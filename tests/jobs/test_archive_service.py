@@ -70,7 +70,7 @@ class Stand:
 
     @contextmanager
     def following(self) -> Iterator[Callable[[], bool]]:
-        """Follows in a thread while the block runs; the function tells whether it still does."""
+        """Follow in a thread while the block runs. Yields a function that returns whether it still runs."""
         over = threading.Event()
         failed: list[BaseException] = []
 
@@ -245,7 +245,7 @@ def test_a_topic_that_is_in_order_again_goes_on(fake_kafka: FakeKafka, tmp_path:
 def test_the_group_is_told_of_the_topics_that_were_archived_and_of_no_others(
     fake_kafka: FakeKafka, tmp_path: Path, again: bool, hasty_about_unknown_topics: None
 ) -> None:
-    """One that was deleted does not stop the others, and one that got its name has no offsets of it."""
+    """A deleted topic does not stop the others, and a new topic with its name does not get its offsets."""
     fake_kafka._state.auto_create = None
     with Admin(fake_kafka.bootstrap) as admin:
         for topic in "abc":

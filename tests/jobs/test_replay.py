@@ -35,7 +35,7 @@ STEPS = [archived.rows(0, 6000), archived.rows(6000, 4000), archived.rows(10_000
 
 @dataclass(frozen=True)
 class Place:
-    """Where the archive is and what it was made of."""
+    """An archive, and the topic it was made from."""
 
     bootstrap: str
     path: Path
@@ -52,7 +52,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """An archive of several entries, whose files interleave since their records' times do."""
+    """An archive of several entries, whose files interleave because their records' times do."""
     path, topic = tmp_path_factory.mktemp("replay") / "lake", "replay-source"
     archived.archive(kafka.bootstrap, topic, path, "--partition-by", "topic,date,hour", steps=STEPS)
     return Place(kafka.bootstrap, path, topic)
@@ -207,7 +207,7 @@ def test_a_rate_is_kept_over_all_partitions(place: Place, rate: Rate) -> None:
     done = run(place.plan(target), control=control)
     seconds = time.monotonic() - began
     amount = control.records if rate.unit is Unit.RECORDS else control.size_bytes
-    # The first chunk goes at once; the last ones have their time behind them.
+    # The first chunk is sent at once, so one chunk per thread is not waited for.
     assert seconds >= amount / rate.amount - 0.75
     assert sum(partition.fingerprint.count for partition in done) == 12_000
 
@@ -244,7 +244,7 @@ def test_a_job_can_be_sent_to_another_process(place: Place) -> None:
 
 @pytest.fixture(scope="module")
 def table(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """The same as a Delta table."""
+    """The same archive as a Delta table."""
     path, topic = tmp_path_factory.mktemp("replay") / "table", "replay-delta-source"
     steps = [archived.rows(0, 300), archived.rows(300, 300)]
     archived.archive(kafka.bootstrap, topic, path, "--format", "delta", steps=steps)

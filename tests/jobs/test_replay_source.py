@@ -1,4 +1,4 @@
-"""What a replay finds in folders: the order of offsets whatever the files are like, and what it refuses."""
+"""Sources of replays: records come in offset order from any files, and other folders are refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_files_with_several_partitions_and_no_order_are_sorted_out(tmp_path: Pat
 
 
 def test_files_with_views_are_read_too(tmp_path: Path) -> None:
-    """Found: what was written from Polars' own types could not be sorted, nor told apart by topic."""
+    """Found: what was written from Polars' own types could not be sorted or filtered by topic."""
     mixed = pa.concat_tables([table([3, 1, 2]), table([0], topic="users")])
     for name, kind in (("topic", pa.string_view()), ("key", pa.binary_view()), ("value", pa.binary_view())):
         mixed = mixed.set_column(mixed.schema.get_field_index(name), name, mixed.column(name).cast(kind))

@@ -1,4 +1,4 @@
-"""Conditions of a replay: which records pass, and what is said about a text that is none."""
+"""Conditions of a replay: which records pass, and what the error for other text says."""
 
 from __future__ import annotations
 

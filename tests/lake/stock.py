@@ -24,7 +24,7 @@ SMALL = FileOptions(file_bytes=1 << 16, row_group_bytes=1 << 16)
 
 
 def records(span: OffsetRange, times: Callable[[np.ndarray], np.ndarray] | None = None) -> pa.RecordBatch:
-    """One for each offset: a key for every seventh, a header for every third, a null value for every fifth."""
+    """Return one record per offset: every seventh has a key, every third a header, every fifth a null value."""
     offsets = np.arange(span.start, span.stop)
     moments = NOON + offsets * 1_000_000 if times is None else times(offsets)
     return pa.record_batch(
@@ -52,7 +52,7 @@ def stage(
     options: FileOptions = SMALL,
     run: str = "run",
 ) -> Archived:
-    """What a task does with the range."""
+    """Stage the range as a task would."""
     batch = records(span, times)
     with RangeFiles(lake.path, lake.settings, span, options=options, run=run) as files:
         if batch.num_rows:
@@ -77,10 +77,10 @@ def _times(settings: LakeSettings, batch: pa.RecordBatch) -> Times | None:
 
 
 def archive(lake: Lake, *ranges: OffsetRange) -> None:
-    """An entry with these ranges."""
+    """Append an entry with these ranges."""
     lake.append([stage(lake, span) for span in ranges], by=BY)
 
 
 def create(path: Path, **settings: object) -> Lake:
-    """A new archive."""
+    """Create an archive."""
     return Lake.create(path / "archive", LakeSettings(**settings))  # type: ignore[arg-type]

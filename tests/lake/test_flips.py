@@ -1,4 +1,4 @@
-"""Every byte of an archive matters: `verify --deep` finds each one that changed, and no damage ends the process."""
+"""Every byte of an archive matters: `verify --deep` finds every changed byte, and no damage crashes the process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wrong(lake: Path) -> list[str]:
 
 
 def flips(path: Path, bits: int, *, step: int = 1) -> Iterator[tuple[int, int]]:
-    """Changes bytes of the file, one at a time; of its bits a few, at random."""
+    """Change bytes of the file, one at a time, and a few random bits of each."""
     content = path.read_bytes()
     dice = random.Random(path.name)
     for place in range(dice.randrange(step), len(content), step):
@@ -54,7 +54,7 @@ def flips(path: Path, bits: int, *, step: int = 1) -> Iterator[tuple[int, int]]:
 
 
 class _Nothing(Inspector):
-    """Says of every file that it cannot be read: what is damaged is known before anybody looks into it."""
+    """Reports every file as unreadable: damage must be known before a file is parsed."""
 
     def _ask(self, question: dict[str, object]) -> object:
         raise Unreadable("not looked at")
@@ -114,7 +114,7 @@ def test_a_flip_in_a_delta_log_is_found_if_readers_would_see_something_else(
 
 
 def test_damage_that_ends_a_process_ends_no_verification(tmp_path: Path) -> None:
-    """Flips in a footer that is looked into, as in archives of earlier versions: some end the process that does it."""
+    """Flips in a footer that is parsed, as for archives of earlier versions: some crash the process that parses it."""
     lake = small(tmp_path)
     path = lake.path / lake.files()[0].path
     content = path.read_bytes()

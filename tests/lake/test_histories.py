@@ -40,7 +40,7 @@ class Doom:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
-        """Touches until the kill; 0: there is none."""
+        """Touches until the kill; 0 for none."""
         touches = [(os, "link"), (os, "rename"), (os, "open"), (shutil, "rmtree"), (delta, "commit")]
         for owner, name in (*touches, (lake_module, "sync"), (ledger, "sync"), (Path, "unlink"), (Path, "mkdir")):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
@@ -57,7 +57,7 @@ class Doom:
 
 
 class History:
-    """One archive, and what is known of it."""
+    """An archive, with a model of what must be in it."""
 
     def __init__(self, path: Path, form: Format, dice: random.Random, doom: Doom) -> None:
         self.lake = stock.create(path, format=form)
@@ -67,7 +67,7 @@ class History:
         self.deleted: set[int] = set()
         """Offsets that were deleted by hand."""
         self.is_vacuumed = False
-        """Whether the table cannot be set back any more: what a lost entry had must be put back then."""
+        """Whether the table can no longer be restored, so that lost entries must be put back."""
         self.log: list[str] = []
         self._kept: list[tuple[str, Path, set[int], int]] = []
 
@@ -108,13 +108,13 @@ class History:
         what, target, deleted, entries = self.dice.choice(self._kept)
         shutil.rmtree(self.lake.path / what)
         shutil.copytree(target, self.lake.path / what)
-        if not what:  # other copies than those of that time are of another past
+        if not what:  # copies made after that time belong to another history
             self.deleted = deleted
             self._kept = [copy for copy in self._kept if int(copy[1].name) <= int(target.name)]
         self._forget(entries)
 
     def _forget(self, last: int) -> None:
-        """A ledger that has more entries than these belongs to files that are not there any more."""
+        """Forget copies of a ledger with more entries: their files are gone."""
         self._kept = [copy for copy in self._kept if not copy[0] or copy[3] <= last]
 
     def maintain(self) -> None:
@@ -126,7 +126,7 @@ class History:
         if self.dice.random() < 0.5:
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
             self.is_vacuumed = True
-            self._kept = [copy for copy in self._kept if not copy[0]]  # without these files, half a copy is none
+            self._kept = [copy for copy in self._kept if not copy[0]]  # without these files a copy is incomplete
 
     def delete_file(self) -> None:
         if self.lake.settings.format is Format.DELTA:
@@ -157,7 +157,7 @@ class History:
             assert bool(findings) <= bool(self.deleted), self.log
 
     def _open(self) -> Lake:
-        """As the next run does it: what is in the way is set aside."""
+        """Repair as a user would: set aside what is in the way."""
         lake = Lake.open(self.lake.path)
         try:
             lake.recover()
@@ -170,7 +170,7 @@ class History:
             self._forget(damage.last)
             lake = Lake.open(self.lake.path)
             lake.recover()
-        # What was deleted by hand and is not archived any more will be archived again.
+        # What was deleted by hand and is no longer in the ledger will be archived again.
         self.deleted = {offset for offset in self.deleted if offset < lake.positions().get(AT, 0)}
         lake.sweep(0.0)
         return lake

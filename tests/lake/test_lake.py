@@ -1,4 +1,4 @@
-"""An archive: what comes into it is there once, whatever was killed; what does not belong there is refused."""
+"""Archives: records are in it once, whatever was killed, and what does not belong there is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
 
 
 def offsets(lake: Lake, partition: int = 0) -> list[int]:
-    """What a reader finds who knows nothing of Ottla."""
+    """Return the offsets that a reader without Ottla sees."""
     if not lake.ledger.numbers():
         return []
     table = ds.dataset(lake.path, format="parquet", partitioning="hive").to_table(columns=["partition", "offset"])
@@ -145,7 +145,7 @@ class Doom:
 
     def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
-        """Steps until the kill; 0: there is none."""
+        """Steps until the kill; 0 for none."""
         steps = [(os, "link"), (os, "rename"), (lake_module, "sync"), (shutil, "rmtree")]
         if lake.settings.format is Format.DELTA:
             steps.append((delta, "commit"))
@@ -237,7 +237,7 @@ def test_files_that_were_deleted_after_they_were_published_stop_nothing(lake: La
 
 
 def test_an_archive_without_marks_goes_on_whatever_was_deleted(lake: Lake) -> None:
-    """As earlier versions left it."""
+    """Make the archive look like one of an earlier version."""
     stock.archive(lake, span(0, 10))
     _as_before_marks(lake)
     again = Lake.open(lake.path)

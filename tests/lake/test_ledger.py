@@ -1,4 +1,4 @@
-"""The ledger: what it costs to look at it, what it notices, and what entries of earlier versions say."""
+"""The ledger: what reading it costs, what damage it detects, and entries of earlier versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others do to an archive: compaction and clearing up by Delta, days deleted by hand, restored copies."""
+"""What others do to an archive: OPTIMIZE and VACUUM of a Delta table, days deleted by hand, restored copies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def findings(lake: Lake, *, deep: bool = True, wrong: bool = True) -> list[str]:
 
 
 def rows(lake: Lake) -> list[int]:
-    """What readers of the format see."""
+    """Return the offsets that readers of the format see."""
     if lake.settings.format is Format.DELTA:
         table = pa.table(deltalake.DeltaTable(lake.path).to_pyarrow_table(columns=["offset"]))
     else:

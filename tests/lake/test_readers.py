@@ -1,4 +1,4 @@
-"""Everybody reads an archive: pyarrow, pandas, Polars, DuckDB and Delta see the same rows, columns and types."""
+"""Other tools read an archive: pyarrow, pandas, Polars, DuckDB and Delta see the same rows, columns and types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ottla.wire.decode import SCHEMA
 
 CLICKS = OffsetRange("clicks", 0, 0, 30)
 OTHER = OffsetRange("_other.topic", 3, 100, 160)
-"""Its name begins as folders do that readers pass over."""
+"""A topic whose name starts like the folders that readers skip."""
 
 
 def hours(offsets: Any) -> Any:
@@ -73,7 +73,7 @@ def with_duckdb(path: Path) -> pa.Table:
 
 
 def duckdb(query: str) -> pa.Table:
-    """What DuckDB answers, in a process of its own: when it ends, it tells at length what it did not free."""
+    """Ask DuckDB in a separate process: at exit it prints at length what it did not free."""
     done = subprocess.run([sys.executable, "-c", _DUCKDB, query], capture_output=True, check=True)
     return pa.ipc.open_stream(done.stdout).read_all()
 
@@ -130,7 +130,7 @@ def test_records_without_a_time_are_in_the_folder_for_that(lake: Lake) -> None:
 
 
 def test_pandas_as_it_is_reads_an_archive_with_records_without_a_time(lake: Lake) -> None:
-    """Its categories cannot have nulls in some files and dates in others."""
+    """pandas' categories cannot have nulls in some files and dates in others."""
     frame = pd.read_parquet(lake.path)
     assert sorted(frame["offset"]) == sorted([*range(30), *range(100, 160)])
     if "hour" in lake.settings.partition_by:

@@ -1,4 +1,4 @@
-"""`verify` finds what is wrong and names it; `status` adds up what is there."""
+"""`verify` finds what is wrong and names it; `status` summarizes the archive."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_an_archive_that_grows_meanwhile_verifies(tmp_path: Path, form: Format) 
 
 
 def test_an_entry_that_is_being_published_verifies(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recorded, and its files are on their way: between a look and the next one they move."""
+    """The entry is recorded, and its files move out of staging while they are verified."""
     monkeypatch.setattr(lake, "publish", lambda entry: None)
     lake.append([stock.stage(lake, OffsetRange("clicks", 0, 150, 160))], by=stock.BY)
     assert findings(lake) == []

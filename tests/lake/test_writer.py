@@ -1,4 +1,4 @@
-"""Files of a range: where records go, how large files become, what is left behind."""
+"""Files of a range: where records go, how large files become, and what stays on disk after an error."""
 
 from __future__ import annotations
 

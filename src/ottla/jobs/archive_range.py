@@ -75,7 +75,7 @@ class ArchiveRange:
         times = event_time.parse(self.settings.event_time).reader() if self.settings.needs_time else None
         with (
             self.brokers.reader() as reader,
-            _Watch(reader, self.is_stopped),  # inside of the reader: it must be over before the reader closes
+            _Watch(reader, self.is_stopped),  # entered second, so that its thread ends before the reader closes
             RangeFiles(Path(self.path), self.settings, span, options=self.options, run=self.run) as files,
         ):
             for stretch in reader.decoded(span):
