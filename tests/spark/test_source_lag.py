@@ -22,7 +22,7 @@ def test_at_the_end_there_is_no_lag() -> None:
     assert history.seconds_behind(11, 200.0) == 0.0
 
 
-def test_between_two_history_the_log_grew_evenly() -> None:
+def test_between_two_observations_the_log_grew_evenly() -> None:
     history = EndHistory()
     history.add(0, 100.0)
     history.add(100, 110.0)
