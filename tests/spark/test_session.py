@@ -1,4 +1,4 @@
-"""`ottla.spark.session`: settings that matter, in a new session, in one there is, and under spark-submit."""
+"""`ottla.spark.session`: its settings in a new session, in an existing one, and under spark-submit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_settings_that_matter_are_set(spark: SparkSession) -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     java = spark.sparkContext._jvm.System  # type: ignore[union-attr]
     assert java.getProperty("arrow.enable_unsafe_memory_access") == "true"
-    assert java.getProperty("derby.system.home")  # what a user asks of the JVM stays
+    assert java.getProperty("derby.system.home")  # the user's own JVM options are kept
 
 
 def test_a_session_that_is_there_is_taken_and_what_cannot_be_set_is_told(
