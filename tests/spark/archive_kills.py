@@ -1,8 +1,8 @@
-"""Kills archives on Spark at random moments and proves that they are complete: `python -m tests.spark.archive_kills`.
+"""Kills archives on Spark at random moments and checks that they are complete: `python -m tests.spark.archive_kills`.
 
-A topic is archived as Parquet and as a Delta table, and copied into another topic, by one program, whose driver or
-Python workers are killed with SIGKILL, over and over; it is started again until everything is everywhere. Then every
-record must be in each exactly once, by offset and by fingerprint, for plain pyarrow as for Spark.
+One program archives a topic as Parquet and as a Delta table and copies it into another topic. Its driver or its Python
+workers are killed with SIGKILL, repeatedly, and it is restarted until everything is copied. Then every record must be
+in each copy exactly once, by offset and by fingerprint.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Victim:
     kills: list[str] = field(default_factory=list)
     formats: tuple[str, ...] = FORMATS
     copy: str = ""
-    """The topic into which the records are copied, too."""
+    """The topic into which the records are also copied."""
     copied: list[int] = field(default_factory=list)
-    """How many records were there when the driver was killed."""
+    """How many records the copy had at each kill of the driver."""
 
     def path(self, form: str) -> Path:
         return self.folder / form
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The program, in a process group of its own, none of which outlives the block."""
+        """The program in its own process group; nothing of it outlives the block."""
         settings = {
             "bootstrap": self.bootstrap,
             "topic": self.topic,
@@ -103,7 +103,7 @@ class Victim:
         return not self.copy or any((self.folder / "checkpoint" / "offsets").glob("[0-9]*"))
 
     def kill_driver(self, program: subprocess.Popen[bytes]) -> None:
-        """Everything at once: the driver's Python, its JVM (which is the executor, too), the workers."""
+        """Kill everything at once: the driver's Python, its JVM (also the executor), the workers."""
         family(program.pid, kill=True)
         program.wait()
         self.kills.append("driver")
@@ -112,26 +112,26 @@ class Victim:
                 self.copied.append(reader.count(self.copy))
 
     def kill_worker(self, program: subprocess.Popen[bytes]) -> None:
-        """A Python process that has a staged file open, if one has."""
-        writing = [one for one in family(program.pid) if is_writing(one)]
+        """Kill a Python process that has a staged file open, if there is one."""
+        writing = [member for member in family(program.pid) if is_writing(member)]
         if writing:
             random.choice(writing).kill()
             self.kills.append("worker")
 
 
 def family(pid: int, *, kill: bool = False) -> list[psutil.Process]:
-    """A process and all its descendants, however their groups are; `kill` ends them from the top."""
+    """A process and all its descendants, in any process group; `kill` kills them from the top."""
     try:
         top = psutil.Process(pid)
-        found = [top, *top.children(recursive=True)]
+        members = [top, *top.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-    for one in found if kill else ():
+    for member in members if kill else ():
         try:
-            one.kill()
+            member.kill()
         except psutil.NoSuchProcess:
             pass
-    return found
+    return members
 
 
 def is_writing(process: psutil.Process) -> bool:
@@ -153,7 +153,7 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
 
 
 def harass(victim: Victim, kills: int, chance: random.Random) -> None:
-    """Kills the program until that was done so often, then lets it finish."""
+    """Kill the program `kills` times, then let it finish."""
     until = time.monotonic() + _SECONDS + 60 * kills
     while time.monotonic() < until:
         with victim.running() as program:
@@ -163,9 +163,9 @@ def harass(victim: Victim, kills: int, chance: random.Random) -> None:
                     assert program.wait(_SECONDS) == 0, "the last run failed"
                     return
                 time.sleep(chance.uniform(0.0, 0.3))
-                if victim.archived() == before and not any(is_writing(one) for one in family(program.pid)):
+                if victim.archived() == before and not any(is_writing(member) for member in family(program.pid)):
                     continue  # it is still starting: a kill would prove nothing
-                if len(victim.kills) % 3 == 1:  # each kind, and the one that costs a start of Spark less often
+                if len(victim.kills) % 3 == 1:  # both kinds; the driver less often, because Spark has to start again
                     if victim.is_copying():
                         victim.kill_driver(program)
                 else:
@@ -176,19 +176,19 @@ def harass(victim: Victim, kills: int, chance: random.Random) -> None:
 
 
 def check(victim: Victim, *, total: int) -> None:
-    """Every record is in every archive once, whoever looks."""
+    """Check that every record is in every archive exactly once, by every reader."""
     with Reader(victim.bootstrap) as reader:
         logged = reader.fingerprint(victim.topic)
         assert logged.count == total
         for form in victim.formats:
             lake = Lake.open(victim.path(form))
             lake.recover()
-            found = ds.dataset(lake.path, format="parquet", partitioning="hive").to_table()
-            pairs = found.select(["partition", "offset"]).group_by(["partition", "offset"]).aggregate([])
-            assert (found.num_rows, pairs.num_rows) == (total, total), form
-            assert fingerprint(found) == logged, form
-            assert [str(one) for one in verify_files(lake, Checked(), deep=True)] == []
-            assert [str(one) for one in verify_brokers(lake, reader, Checked())] == []
+            table = ds.dataset(lake.path, format="parquet", partitioning="hive").to_table()
+            pairs = table.select(["partition", "offset"]).group_by(["partition", "offset"]).aggregate([])
+            assert (table.num_rows, pairs.num_rows) == (total, total), form
+            assert fingerprint(table) == logged, form
+            assert [str(finding) for finding in verify_files(lake, Checked(), deep=True)] == []
+            assert [str(finding) for finding in verify_brokers(lake, reader, Checked())] == []
             if form == "delta":
                 _check_delta(lake, total)
         if victim.copy:

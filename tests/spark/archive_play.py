@@ -1,7 +1,7 @@
 """A program of streaming queries, to be killed: `python -m tests.spark.archive_play SETTINGS`.
 
 It archives a topic, and copies it into another one with the exactly-once sink. SETTINGS is JSON: bootstrap, topic,
-master, archives (a path for each format), copy (a topic) and checkpoint, conf. It ends when everything is everywhere.
+master, archives (a path for each format), copy (a topic) and checkpoint, conf. It ends when everything is copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ottla.spark.archiving import archive_stream
 FILE_BYTES = 1 << 18
 COPIED_AT_ONCE = 4_000
 _LINGER = 0.3
-"""Seconds that a task takes before a file of it is done: long enough to be caught in the middle."""
+"""Seconds that a task takes to finish a file: long enough to be killed in the middle."""
 
 
 class SlowRange(ArchiveRange):
@@ -38,9 +38,9 @@ class SlowRange(ArchiveRange):
 
     __slots__ = ()
 
-    def __call__(self, one: OffsetRange) -> Archived:
-        setattr(writer, "sync", _sync_slowly)  # noqa: B010 - it is not the module's own
-        return super().__call__(one)
+    def __call__(self, offset_range: OffsetRange) -> Archived:
+        setattr(writer, "sync", _sync_slowly)  # noqa: B010 - the module imports it
+        return super().__call__(offset_range)
 
 
 def _sync_slowly(path: Path) -> None:
@@ -50,7 +50,7 @@ def _sync_slowly(path: Path) -> None:
 
 
 def play(settings: dict[str, Any]) -> None:
-    """Runs a query for each archive and one for the copy, all at the same time."""
+    """Run a query per archive and one for the copy, all at the same time."""
     spark = ottla.spark.session("archive", master=settings["master"], conf=settings["conf"])
     queries = []
     for form, path in settings["archives"].items():
@@ -63,12 +63,12 @@ def play(settings: dict[str, Any]) -> None:
         )
         cutting = Cutting(file_bytes=FILE_BYTES, workers=4, batch_bytes=4 * FILE_BYTES)
         queries.append(archive_stream(spark, lake, job, ArchiveRequest(topics=(settings["topic"],)), cutting=cutting))
-    copying = _copy(spark, settings) if settings.get("copy") else None
+    copy_query = _copy(spark, settings) if settings.get("copy") else None
     for query in queries:
         while not query.wait(1.0):
             pass
-    if copying is not None:
-        copying.awaitTermination()
+    if copy_query is not None:
+        copy_query.awaitTermination()
     spark.stop()
 
 
@@ -77,11 +77,11 @@ def _copy(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
     rows = topic.option("subscribe", settings["topic"]).option("startingOffsets", "earliest")
     written = rows.option("maxOffsetsPerTrigger", COPIED_AT_ONCE).load().select("key", "value").writeStream
     sink = written.format("ottla").option("kafka.bootstrap.servers", settings["bootstrap"])
-    placed = sink.option("topic", settings["copy"]).option("checkpointLocation", settings["checkpoint"])
-    return placed.trigger(availableNow=True).start()
+    located = sink.option("topic", settings["copy"]).option("checkpointLocation", settings["checkpoint"])
+    return located.trigger(availableNow=True).start()
 
 
 if __name__ == "__main__":
-    from tests.spark.archive_play import play  # under the name by which workers know it
+    from tests.spark.archive_play import play  # under the name that workers import
 
     play(json.loads(sys.argv[1]))

@@ -23,11 +23,11 @@ def main(settings: dict[str, Any]) -> None:
     brokers = {"kafka.bootstrap.servers": bootstrap}
     spark = ottla.spark.session("cluster", master=settings["master"], conf=settings["conf"])
     frame = spark.read.format("ottla").options(**brokers, subscribe=source).load()
-    found = {"first": frame.count(), "filtered": frame.where("partition = 0").count()}
+    results = {"first": frame.count(), "filtered": frame.where("partition = 0").count()}
     with ottla.Producer(bootstrap) as producer:
         for number in range(settings["more"]):
             producer.send(source, b"later %d" % number, key=b"%d" % number)
-    found["later"] = frame.count()
+    results["later"] = frame.count()
     rows = frame.select("key", "value").repartition(3)
     rows.write.format("ottla").options(**brokers, topic=settings["written"]).mode("append").save()
     stream = spark.readStream.format("ottla").options(**brokers, subscribe=source, startingOffsets="earliest")
@@ -43,10 +43,10 @@ def main(settings: dict[str, Any]) -> None:
     query.awaitTermination()
     target = Target(bootstrap=bootstrap, topic=settings["replayed"])
     planned = plan(open_source(settings["archive"]), Selection(), target)
-    found["replayed"] = len(list(engine.run(planned.job(ReplayControl()), planned.ranges, spark=spark)))
-    found["machines"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
+    results["replayed"] = len(list(engine.run(planned.job(ReplayControl()), planned.ranges, spark=spark)))
+    results["machines"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
     spark.stop()
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

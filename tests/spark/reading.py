@@ -1,4 +1,4 @@
-"""What tests of the source have in common: topics, queries that are waited for, and losses on purpose."""
+"""Helpers for tests of the source: topics, queries to wait for, and deliberate loss of records."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def new_topic(bootstrap: str, partitions: int = 1, **settings: str) -> str:
 
 
 def write(bootstrap: str, topic: str, numbers: range, partition: int | None = None) -> None:
-    """The numbers as values, each partition in order."""
+    """Send the numbers as values, in order within each partition."""
     with ottla.Producer(bootstrap) as producer:
         for number in numbers:
             producer.send(topic, b"%d" % number, partition=partition)
 
 
 def cut_off(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
-    """The log begins there from now on."""
+    """Delete the records before an offset."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_records([confluent_kafka.TopicPartition(topic, partition, offset)]).values():
         done.result(30)
@@ -78,7 +78,7 @@ class Play:
         return frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._folder))
 
     def until_now(self) -> StreamingQuery:
-        """Runs until everything there is has been read."""
+        """Run until all existing records are read."""
         query: StreamingQuery = self._writer().trigger(availableNow=True).start()
         assert query.awaitTermination(120), "the query did not end"
         return query
@@ -91,10 +91,10 @@ class Play:
         finally:
             query.stop()
 
-    def await_values(self, query: StreamingQuery, wanted: list[int], seconds: float = 90.0) -> None:
+    def await_values(self, query: StreamingQuery, expected: list[int], seconds: float = 90.0) -> None:
         def arrived() -> bool:
             assert query.isActive, f"the query ended: {query.exception()}"
-            return len(self.values) >= len(wanted)
+            return len(self.values) >= len(expected)
 
-        eventually(arrived, lambda: f"{len(wanted)} values, there are {len(self.values)}", seconds=seconds)
-        assert sorted(self.values) == wanted
+        eventually(arrived, lambda: f"{len(expected)} values expected, {len(self.values)} arrived", seconds=seconds)
+        assert sorted(self.values) == expected

@@ -1,9 +1,9 @@
-"""Kills a query that writes with the exactly-once sink, again and again, and counts what arrived.
+"""Kills a query that writes with the exactly-once sink, repeatedly, and counts what arrived.
 
     python -m tests.spark.sink_kills --kills 20
 
-What is killed changes: the driver with all its processes, its JVM, a Python worker; or the workers are frozen, the
-JVM is killed, and they wake up while the next driver is at work.
+The victim varies: the driver with all its processes, its JVM, or a Python worker. Or the workers are frozen, the JVM is
+killed, and the workers wake up while the next driver works.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _START_SECONDS = 120.0
 
 @dataclass
 class Report:
-    """What was done and what was found."""
+    """The kills, and what readers found afterwards."""
 
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
@@ -69,10 +69,10 @@ class Life:
         return self._said.read_text().count("batch ")
 
     def await_batch(self) -> bool:
-        """Waits for the first batch of this life; False when it ended without."""
+        """Wait for the first batch of this run; False if it ended without one."""
         deadline = time.monotonic() + _START_SECONDS
         while self.process.poll() is None and self.batches() == 0:
-            assert time.monotonic() < deadline, "the query does not get going"
+            assert time.monotonic() < deadline, "the query does not start"
             time.sleep(0.02)
         return self.process.poll() is None
 
@@ -83,23 +83,23 @@ class Life:
             return []
 
     def jvm(self) -> list[psutil.Process]:
-        return [one for one in self.family() if _name(one) == "java"]
+        return [member for member in self.family() if _name(member) == "java"]
 
     def workers(self) -> list[psutil.Process]:
         return [child for jvm in self.jvm() for child in jvm.children(recursive=True) if "python" in _name(child)]
 
     def end(self) -> None:
-        """Nothing of it is left, but for what is frozen."""
+        """Kill everything except frozen processes."""
         everything = self.family()
         self.process.kill()
         self.process.wait()
-        for one in everything:
-            if _status(one) != psutil.STATUS_STOPPED:
-                _send(one, signal.SIGKILL)
+        for member in everything:
+            if _status(member) != psutil.STATUS_STOPPED:
+                _send(member, signal.SIGKILL)
 
 
 def run(bootstrap: str, folder: Path, *, kills: int, chance: random.Random, tag: str = "kills") -> Report:
-    """So many kills, then to the end; what readers of committed data find."""
+    """Kill `kills` times, then let it finish; report what readers of committed data find."""
     source, target = f"sink-{tag}-from", f"sink-{tag}-to"
     records = _RECORDS_PER_BATCH * _BATCHES_PER_KILL * (kills + 1)
     _fill(bootstrap, source, target, records)
@@ -111,7 +111,7 @@ def run(bootstrap: str, folder: Path, *, kills: int, chance: random.Random, tag:
 
 
 class _Frozen:
-    """Processes that are frozen; none is left behind."""
+    """Frozen processes; none outlives the block."""
 
     def __init__(self) -> None:
         self._held: list[psutil.Process] = []
@@ -123,18 +123,18 @@ class _Frozen:
         self.wake()
 
     def freeze(self, processes: list[psutil.Process]) -> None:
-        """They stop where they are."""
+        """Stop the processes."""
         self._held += processes
-        for one in processes:
-            _send(one, signal.SIGSTOP)
+        for member in processes:
+            _send(member, signal.SIGSTOP)
 
     def wake(self) -> None:
-        """They go on where they were, for a moment: then they notice that their JVM is gone."""
-        for one in self._held:
-            _send(one, signal.SIGCONT)
+        """Let them continue for a moment, until they notice that their JVM is gone."""
+        for member in self._held:
+            _send(member, signal.SIGCONT)
         _, left = psutil.wait_procs(self._held, timeout=5.0)
-        for one in left:
-            _send(one, signal.SIGKILL)
+        for member in left:
+            _send(member, signal.SIGKILL)
         self._held.clear()
 
 
@@ -156,7 +156,7 @@ def _live_and_die(
                 report.kills[kind] += 1
                 print(f"life {report.starts}: {kind} killed after {life.batches()} batches", flush=True)
                 if kind == "worker":
-                    continue_to = chance.uniform(0.5, 1.5)  # the driver tries again, or gives up
+                    continue_to = chance.uniform(0.5, 1.5)  # the driver retries, or gives up
                     _wait(life.process, continue_to)
                 continue
             if life.process.wait(_START_SECONDS) == 0:
@@ -168,17 +168,17 @@ def _live_and_die(
 def _kill(life: Life, kind: str, chance: random.Random, frozen: _Frozen) -> None:
     workers = life.workers()
     if kind == "driver":
-        for one in [psutil.Process(life.process.pid), *life.family()]:
-            _send(one, signal.SIGKILL)
+        for member in [psutil.Process(life.process.pid), *life.family()]:
+            _send(member, signal.SIGKILL)
     elif kind == "jvm":
-        for one in life.jvm():
-            _send(one, signal.SIGKILL)
+        for member in life.jvm():
+            _send(member, signal.SIGKILL)
     elif kind == "worker":
         _send(chance.choice(workers), signal.SIGKILL)
     else:
         frozen.freeze(workers)
-        for one in life.jvm():
-            _send(one, signal.SIGKILL)
+        for member in life.jvm():
+            _send(member, signal.SIGKILL)
 
 
 def _fill(bootstrap: str, source: str, target: str, records: int) -> None:
@@ -192,14 +192,14 @@ def _fill(bootstrap: str, source: str, target: str, records: int) -> None:
 
 
 def _compare(bootstrap: str, source: str, target: str, report: Report) -> Report:
-    found: Counter[bytes] = Counter()
+    arrived: Counter[bytes] = Counter()
     with Reader(bootstrap, isolation="read_committed") as reader:
         for batch in reader.read(target, columns=("value",)):
-            found.update(batch.column("value").to_pylist())
+            arrived.update(batch.column("value").to_pylist())
         report.same_fingerprint = reader.fingerprint(source) == reader.fingerprint(target)
     expected = {f"value {number}".encode() for number in range(report.records)}
-    report.missing = len(expected - found.keys())
-    report.doubled = sum(count - 1 for count in found.values())
+    report.missing = len(expected - arrived.keys())
+    report.doubled = sum(count - 1 for count in arrived.values())
     return report
 
 

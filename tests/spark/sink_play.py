@@ -1,7 +1,7 @@
-"""Plays Spark's part towards the streaming sink, call by call, so that a driver can die between any two of them.
+"""Calls the streaming sink as Spark does, call by call, so that a driver can die between any two of them.
 
-As Spark does, it makes a new writer for every batch and another one for its end, and pickles what passes between
-processes. What a real Spark does is tested beside this.
+Like Spark, it makes a new writer for every batch and another one for its end, and pickles what passes between
+processes. Other tests use a real Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Died(BaseException):
 
 
 class _Context:
-    """What a task knows of itself."""
+    """A task's `TaskContext`."""
 
     def __init__(self, query: str, batch: int, task: int, attempt: int) -> None:
         self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
@@ -61,7 +61,7 @@ class Play:
         self.log = CommitLog(checkpoint / "ottla-sink", self.query)
 
     def plan(self) -> StreamWriter:
-        """What Spark does before the tasks of a batch."""
+        """Do what Spark does before the tasks of a batch."""
         writer = pickle.loads(pickle.dumps(sink.stream_writer(self.options, SCHEMA)))
         assert isinstance(writer, StreamWriter)
         return writer
@@ -69,14 +69,14 @@ class Play:
     def task(
         self, writer: StreamWriter, batch: int, task: int, values: Sequence[str], *, attempt: int = 0
     ) -> WriterCommitMessage:
-        """One task."""
+        """Run one task."""
         rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.string())})
         return self.stream(writer, batch, task, iter([rows]), attempt=attempt)
 
     def stream(
         self, writer: StreamWriter, batch: int, task: int, rows: Iterator[pa.RecordBatch], *, attempt: int = 0
     ) -> WriterCommitMessage:
-        """One task whose rows come as they come."""
+        """Run one task with rows from an iterator."""
         context = _Context(self.query, batch, task, attempt)
         with mock.patch.object(sink_task, "TaskContext", mock.Mock(get=lambda: context)):
             message = pickle.loads(pickle.dumps(writer.write(rows)))
@@ -84,34 +84,34 @@ class Play:
         return message
 
     def tasks(self, batch: int, rows: Mapping[int, Sequence[str]]) -> list[WriterCommitMessage]:
-        """Plans a batch and runs its tasks."""
+        """Plan a batch and run its tasks."""
         writer = self.plan()
         return [self.task(writer, batch, task, values) for task, values in rows.items()]
 
     def commit(self, messages: Messages, batch: int) -> None:
-        """What Spark does when all tasks are through."""
+        """Do what Spark does after all tasks."""
         sink.stream_writer(self.options, SCHEMA).commit(messages, batch)
 
     def abort(self, messages: Messages, batch: int) -> None:
-        """What Spark does when something failed."""
+        """Do what Spark does after a failure."""
         sink.stream_writer(self.options, SCHEMA).abort(messages, batch)
 
     def run(self, batch: int, rows: Mapping[int, Sequence[str]]) -> None:
-        """A whole batch."""
+        """Run a whole batch."""
         self.commit(self.tasks(batch, rows), batch)
 
     def transactional_id(self, task: int, attempt: int = 0) -> str:
-        """Of a task."""
+        """The transactional id of a task."""
         return f"{sink.prefix(stream_settings(self.options), self.query)}{task}-{attempt}"
 
     def state(self) -> LogState:
-        """What is on disk."""
+        """The state on disk."""
         return self.log.state()
 
 
 @contextmanager
 def dying(owner: object, name: str, *, after: int = 0) -> Iterator[None]:
-    """The driver is killed when it calls this for the `after`-th time, before it does anything."""
+    """Kill the driver when it calls `name`, after `after` calls have succeeded."""
     real = getattr(owner, name)
     calls = iter(range(1 << 30))
 

@@ -1,8 +1,8 @@
-"""A program that copies a topic with the exactly-once sink, one small batch after the other; made to be killed.
+"""A program that copies a topic with the exactly-once sink, in small batches; made to be killed.
 
     python -m tests.spark.sink_query BOOTSTRAP SOURCE TARGET CHECKPOINT RECORDS_PER_BATCH
 
-Prints a line for every batch that is over, and ends when everything that was there at its start is copied.
+Prints a line for every finished batch, and ends when everything that existed at its start is copied.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import ottla.spark
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str, records: str) -> int:
-    """Copies; the exit code tells whether it got to the end."""
-    # A task may fail four times: what is killed is then tried again by the same driver. One at a time, since every
-    # Python worker takes two seconds to get going.
+    """Copy; returns 0 if everything was copied."""
+    # A task may fail four times, so the same driver retries what is killed. One task at a time, because every
+    # Python worker takes two seconds to start.
     settings: dict[str, Any] = {"spark.ui.enabled": "false", "spark.driver.memory": "512m"}
     spark = ottla.spark.session("sink-kills", master="local[1,4]", conf=settings)
     spark.sparkContext.setLogLevel("OFF")

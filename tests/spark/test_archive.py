@@ -1,4 +1,4 @@
-"""The archive on Spark: as a streaming query and as tasks, on a session that others use too."""
+"""The archive on Spark: as a streaming query and as tasks, in a shared session."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CUTTING = Cutting(file_bytes=1 << 16, workers=2, batch_bytes=1 << 18)
 
 
 class Stand:
-    """A topic, an archive, and ways to fill the one from the other by Spark."""
+    """A topic, an archive, and ways to archive the topic with Spark."""
 
     def __init__(self, kafka: LocalCluster, spark: SparkSession, topic: str, path: Path, **settings: object) -> None:
         self.kafka = kafka
@@ -68,21 +68,21 @@ class Stand:
             options=_OPTIONS,
         )
 
-    def stream(self, *, every: float | None = None, checkpoint: str | None = None, **wanted: object) -> list[Entry]:
+    def stream(self, *, every: float | None = None, checkpoint: str | None = None, **request: object) -> list[Entry]:
         """A query that ends where the topic ends now."""
-        told: list[Entry] = []
+        entries: list[Entry] = []
         query = archive_stream(
             self.spark,
             self.lake,
             self.job,
-            ArchiveRequest(topics=(self.topic,), **wanted),  # type: ignore[arg-type]
+            ArchiveRequest(topics=(self.topic,), **request),  # type: ignore[arg-type]
             cutting=_CUTTING,
             every=every,
             checkpoint=checkpoint,
-            told=told.append,
+            told=entries.append,
         )
         assert query.wait(_SECONDS)
-        return told
+        return entries
 
     def check(self) -> None:
         table = ds.dataset(self.lake.path, format="parquet", partitioning="hive").to_table(columns=SCHEMA.names)
@@ -121,7 +121,7 @@ def test_a_query_archives_in_several_batches_and_another_one_goes_on(
     stand.check()
     with Admin(kafka.bootstrap) as admin:
         committed = admin.groups.committed("spark-archive-group")
-    assert sum(one.offset for one in committed.values()) == 6000
+    assert sum(offset.offset for offset in committed.values()) == 6000
 
 
 def test_the_engines_take_turns_on_one_archive(kafka: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_batch_that_spark_repeats_changes_nothing(kafka: LocalCluster, spark: 
     stand.produce(0, 2000)
     stand.stream()
     (folder,) = (stand.lake.path / "_ottla" / "checkpoints").iterdir()
-    for name in ("0", ".0.crc"):  # as if killed before Spark noted that the batch is done
+    for name in ("0", ".0.crc"):  # as if killed before Spark stored that the batch is done
         (folder / "commits" / name).unlink(missing_ok=True)
     before = stand.lake.ledger.numbers()
     assert stand.stream() == []
@@ -209,7 +209,7 @@ def test_what_retention_took_during_the_query_becomes_a_gap(
     stand.stream()
     stand.produce(900, 900)
     client = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    ends = [TopicPartition(*at, offset + 5) for at, offset in stand.lake.positions().items()]
+    ends = [TopicPartition(*tp, offset + 5) for tp, offset in stand.lake.positions().items()]
     for deleted in client.delete_records(ends).values():
         deleted.result(30)
     with pytest.raises(OffsetsLost):
@@ -230,13 +230,13 @@ def test_a_topic_that_was_deleted_does_not_stop_the_others(
         admin.create_topic(gone, partitions=1)
         with Producer(kafka.bootstrap) as producer:
             producer.send_many(gone, [b"soon gone"] * 20)
-        wanted = ArchiveRequest(topics=(stand.topic, gone))
-        query = archive_stream(spark, stand.lake, stand.job, wanted, cutting=_CUTTING)
+        request = ArchiveRequest(topics=(stand.topic, gone))
+        query = archive_stream(spark, stand.lake, stand.job, request, cutting=_CUTTING)
         assert query.wait(_SECONDS)
         admin.delete_topics([gone])
     stand.produce(300, 200)
-    query = archive_stream(spark, stand.lake, stand.job, wanted, cutting=_CUTTING)
+    query = archive_stream(spark, stand.lake, stand.job, request, cutting=_CUTTING)
     assert query.wait(_SECONDS)
-    assert sum(offset for at, offset in stand.lake.positions().items() if at.topic == stand.topic) == 500
+    assert sum(offset for tp, offset in stand.lake.positions().items() if tp.topic == stand.topic) == 500
     assert set(query.troubles) == {gone}
     assert list(verify_files(stand.lake, Checked(), deep=True)) == []

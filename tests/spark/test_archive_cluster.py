@@ -22,7 +22,7 @@ def test_a_frozen_worker_that_wakes_up_and_one_that_dies_change_nothing(kafka: L
     fill(kafka.bootstrap, topic, total)
     conf = {
         **CONF,
-        # A worker that is frozen counts as lost after so long, and its tasks are given to the other one.
+        # After this time a frozen worker counts as lost, and its tasks go to the other worker.
         "spark.executor.heartbeatInterval": "1s",
         "spark.network.timeout": "12s",
         "spark.network.timeoutInterval": "2s",
@@ -35,8 +35,8 @@ def test_a_frozen_worker_that_wakes_up_and_one_that_dies_change_nothing(kafka: L
             before = victim.archived()
             eventually(lambda: victim.archived() > before or program.poll() is not None, "the retry", seconds=SECONDS)
             assert victim.archived() > before, (tmp_path / "program.log").read_text()[-3000:]
-            for one in reversed(frozen.machine):
-                one.resume()
+            for process in reversed(frozen.machine):
+                process.resume()
             eventually(lambda: not is_writing(frozen.task), "the zombie to finish", seconds=SECONDS)
             family(frozen.worker.pid, kill=True)
             assert program.wait(SECONDS) == 0, (tmp_path / "program.log").read_text()[-3000:]
@@ -44,7 +44,7 @@ def test_a_frozen_worker_that_wakes_up_and_one_that_dies_change_nothing(kafka: L
 
 
 class Frozen(NamedTuple):
-    """A worker that is stopped, with all its processes, in the middle of a task."""
+    """A worker that was stopped, with all its processes, in the middle of a task."""
 
     worker: subprocess.Popen[bytes]
     task: psutil.Process
@@ -52,21 +52,21 @@ class Frozen(NamedTuple):
 
 
 def _freeze_one(cluster: Standalone) -> Frozen:
-    """The worker of the first task that is seen writing, as if its machine hung."""
+    """Freeze the worker of the first task that is seen writing, as if its machine hung."""
     caught: list[Frozen] = []
 
     def catch() -> bool:
         for worker in cluster.workers:
             machine = family(worker.pid)
-            for one in machine:
-                if is_writing(one):
-                    one.suspend()
-                    if is_writing(one):
-                        for other in machine:  # from the top: nobody may notice what happens below
+            for process in machine:
+                if is_writing(process):
+                    process.suspend()
+                    if is_writing(process):
+                        for other in machine:  # from the top, so that no parent notices its children stop
                             other.suspend()
-                        caught.append(Frozen(worker, one, machine))
+                        caught.append(Frozen(worker, process, machine))
                         return True
-                    one.resume()
+                    process.resume()
         return False
 
     eventually(catch, "a task that writes", seconds=SECONDS)

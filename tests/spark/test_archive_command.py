@@ -1,4 +1,4 @@
-"""`ottla archive --engine spark`, as a program of its own: what is there, what comes, Ctrl-C, the end."""
+"""`ottla archive --engine spark` as a separate program: existing records, new records, Ctrl-C, the end."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_following_outlives_an_outage(fake_kafka: FakeKafka, tmp_path: Path) -> 
         eventually(lambda: path.exists() and _archived(path) == 20, "the first", seconds=_SECONDS)
         fake_kafka.all_down()
         assert running.stderr is not None
-        said = iter(running.stderr.readline, b"")
-        assert any(b"held up:" in line for line in said)
+        lines = iter(running.stderr.readline, b"")
+        assert any(b"held up:" in line for line in lines)
         assert running.poll() is None
         fake_kafka.all_up()
         send()
@@ -70,5 +70,5 @@ def test_following_outlives_an_outage(fake_kafka: FakeKafka, tmp_path: Path) -> 
 
 
 def _archived(path: Path) -> int:
-    found = Lake.find(path)
-    return 0 if found is None else sum(found.positions().values())
+    archive_lake = Lake.find(path)
+    return 0 if archive_lake is None else sum(archive_lake.positions().values())

@@ -20,6 +20,6 @@ def test_killed_at_random_moments_both_archives_and_the_copy_are_complete(kafka:
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic(copy, partitions=2)
     victim = Victim(kafka.bootstrap, topic, tmp_path, copy=copy)
-    harass(victim, 2, random.Random())  # a worker, then the driver; `make soak` goes on
+    harass(victim, 2, random.Random())  # a worker, then the driver; `make soak` does more
     assert victim.kills == ["worker", "driver"], "it was through before it could be killed"
     check(victim, total=total)

@@ -45,9 +45,9 @@ def _program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def _run(*arguments: str) -> str:
     with _program(*arguments) as process:
-        said, _ = process.communicate(timeout=2 * SECONDS)
-        assert process.returncode == 0, said[-4000:]
-    return said
+        output, _ = process.communicate(timeout=2 * SECONDS)
+        assert process.returncode == 0, output[-4000:]
+    return output
 
 
 @pytest.mark.parametrize("master", ["local[2]", "standalone"])
@@ -84,11 +84,11 @@ def test_source_sink_and_replay_give_the_same_on_any_master(kafka: LocalCluster,
             "master": standalone.master if standalone else master,
             "conf": {"spark.ui.enabled": "false", "spark.local.dir": str(tmp_path), **(CONF if standalone else {})},
         }
-        said = _run("tests.spark.cluster_play", json.dumps(settings))
-    found = json.loads(said.splitlines()[-1])
-    assert (found["first"], found["later"], found["replayed"]) == (COUNT, COUNT + MORE, 3)
-    assert 0 < found["filtered"] < COUNT
-    assert found["machines"] == (3 if master == "standalone" else 1)
+        output = _run("tests.spark.cluster_play", json.dumps(settings))
+    results = json.loads(output.splitlines()[-1])
+    assert (results["first"], results["later"], results["replayed"]) == (COUNT, COUNT + MORE, 3)
+    assert 0 < results["filtered"] < COUNT
+    assert results["machines"] == (3 if master == "standalone" else 1)
     with ottla.Reader(kafka.bootstrap, isolation="read_committed") as reader:
         whole = reader.fingerprint(names["source"])
         assert whole.count == COUNT + MORE

@@ -1,4 +1,4 @@
-"""Spark Connect: reads, writes, streaming writes and archives through a server that is a program of its own."""
+"""Spark Connect: reads, writes, streaming writes and archives through a server in another process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
-    """The address of a server; it is gone after the block."""
+    """The address of a server that runs for the block."""
     (port,) = free_ports(1, random.Random())
     settings = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.local.dir": folder}
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]

@@ -1,4 +1,4 @@
-"""Workers: those that Spark lets go end in silence, and none compiles Spark's modules again."""
+"""Python workers: idle ones end silently, and none compiles Spark's modules again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ottla.spark.daemon import without_archive
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """The path of a socket may have 107 characters, and pytest's folders have most of them."""
+    """A folder with a short path: a socket's path may have 107 characters, and pytest's folders use most of them."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
-# A worker without a JVM: at its second task the socket is closed, and it tries to say so, as Spark's does.
+# A worker without a JVM: at its second task the socket is closed, and it tries to write to it, as Spark's does.
 WORKER = """
 {load}
 
@@ -46,7 +46,7 @@ def main(infile, outfile):
 def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(
     short_path: Path, module: str, load: str, is_silent: bool
 ) -> None:
-    """Spark's side by hand. Spark's own daemon shows that there is something to be silent of."""
+    """Plays Spark's side. The case with Spark's own daemon shows that the traceback is real."""
     (short_path / "pyspark_play.py").write_text(WORKER.format(load=load))
     settings = {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(short_path), os.environ.get("PYTHONPATH")])),
@@ -55,9 +55,9 @@ def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }
-    said = short_path / "stderr"
+    stderr_file = short_path / "stderr"
     with (
-        said.open("wb") as stderr,
+        stderr_file.open("wb") as stderr,
         subprocess.Popen(
             [sys.executable, "-m", module, "pyspark_play"],
             env={**os.environ, **settings},
@@ -79,7 +79,7 @@ def test_an_idle_worker_whose_socket_is_closed_ends_in_silence(
         eventually(lambda: not worker.is_running(), "the worker to end", seconds=60)
         daemon.stdin.close()
         daemon.wait(60)
-    assert ("BrokenPipeError" in said.read_text()) is not is_silent, said.read_text()
+    assert ("BrokenPipeError" in stderr_file.read_text()) is not is_silent, stderr_file.read_text()
 
 
 def test_an_archive_of_another_spark_stays() -> None:

@@ -42,8 +42,8 @@ def play(kafka: LocalCluster, topic: str, tmp_path: Path) -> Play:
 
 @pytest.fixture(scope="module")
 def log(kafka: LocalCluster) -> Iterator[Log]:
-    with Log(kafka.bootstrap) as found:
-        yield found
+    with Log(kafka.bootstrap) as opened:
+        yield opened
 
 
 def _fence(kafka: LocalCluster, play: Play, task: int, attempt: int = 0) -> None:
@@ -65,7 +65,7 @@ def test_batches_follow_one_another_and_leave_one_mark(play: Play, topic: str, l
     for batch in range(3):
         play.run(batch, {0: [f"{batch}"], 1: []})
     assert log.committed(topic) == [b"0", b"1", b"2"]
-    assert sorted(one.name for one in play.log.folder.iterdir()) == ["done-00000000000000000002", "target"]
+    assert sorted(file.name for file in play.log.folder.iterdir()) == ["done-00000000000000000002", "target"]
 
 
 def test_a_record_that_is_too_large_names_the_option(play: Play) -> None:
@@ -125,7 +125,7 @@ def test_a_batch_that_spark_replays_although_it_was_committed_is_not_written_aga
 
 
 def test_a_batch_of_a_rolled_back_checkpoint_with_other_records_is_an_error(play: Play, topic: str, log: Log) -> None:
-    """As many or more: what is left out must be what was written."""
+    """Whatever their number: rows may be skipped only if they are the ones that were written."""
     play.run(0, ROWS)
     play.run(1, {0: ["f"]})
     for values in (["f", "g"], ["g"], []):
@@ -133,7 +133,7 @@ def test_a_batch_of_a_rolled_back_checkpoint_with_other_records_is_an_error(play
             play.run(1, {0: values})
     with pytest.raises(WrongCommitLog, match=r"batch 0 .* it had 5 different records then; now it has 1 records"):
         play.run(0, {0: ["a"]})
-    play.run(0, {4: ["e", "d", "c"], 5: ["b", "a"]})  # the same ones, cut into other tasks
+    play.run(0, {4: ["e", "d", "c"], 5: ["b", "a"]})  # the same rows, cut into other tasks
     assert log.everything(topic) == [*VALUES, b"f"]
     lenient = Play(play.options["kafka.bootstrap.servers"], topic, Path(play.options["checkpointlocation"]))
     lenient.query, lenient.options = play.query, {**play.options, "repeatedbatch": "skip"}
@@ -155,7 +155,7 @@ def test_what_was_in_the_last_hundred_batches_is_remembered(play: Play, monkeypa
 def test_a_task_that_wrote_its_part_before_must_have_the_same_rows_as_well(
     play: Play, kafka: LocalCluster, topic: str, log: Log
 ) -> None:
-    """Another task's part was lost, and is to be written again: so all of the batch must be as it was."""
+    """Another task's transaction was lost and must be written again, so the whole batch must be the same."""
     messages = play.tasks(0, ROWS)
     with dying(coordinator, "end", after=1):
         play.commit(messages, 0)
@@ -184,7 +184,7 @@ def test_finishing_twice_at_the_same_time_is_no_harm(play: Play, topic: str, log
     with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     play.plan()
-    play.commit(messages, 0)  # the driver that was believed dead goes on
+    play.commit(messages, 0)  # the driver that was believed dead continues
     assert log.committed(topic) == log.everything(topic) == VALUES
 
 
@@ -299,7 +299,7 @@ def test_a_name_in_the_log_is_never_used_for_another_list(play: Play, kafka: Loc
     with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
     with pytest.raises(AlreadyRecorded):
-        play.log.forget(before)  # what a driver that was believed dead would do now
+        play.log.forget(before)  # what a driver that was believed dead would do
     now = play.state().record
     assert now is not None
     assert now.round == before.round + 2
@@ -308,8 +308,8 @@ def test_a_name_in_the_log_is_never_used_for_another_list(play: Play, kafka: Loc
 def test_a_log_that_is_removed_while_a_batch_runs_is_noticed(play: Play, topic: str, log: Log) -> None:
     play.run(0, ROWS)
     messages = play.tasks(0, ROWS)
-    for one in play.log.folder.iterdir():
-        one.unlink()
+    for file in play.log.folder.iterdir():
+        file.unlink()
     with pytest.raises(TransactionFailed, match="its record has vanished"):
         play.commit(messages, 0)
     assert log.committed(topic) == VALUES
@@ -320,7 +320,7 @@ def test_what_a_recorded_batch_has_lost_is_written_again(play: Play, kafka: Loca
     with dying(coordinator, "end", after=1):
         play.commit(messages, 0)
     for task in ROWS:
-        _fence(kafka, play, task)  # one of them is committed by now
+        _fence(kafka, play, task)  # one transaction is committed by now
     play.run(0, {task: values[::-1] for task, values in ROWS.items()})
     assert log.committed(topic) == VALUES
     assert play.state().record is None
@@ -404,7 +404,7 @@ def test_of_two_drivers_only_one_records(play: Play, topic: str, log: Log) -> No
     with pytest.raises(AlreadyRecorded, match="two drivers run on the same checkpoint"):
         play.log.record(state.record)
     with pytest.raises(WrongCommitLog, match="now it has 1 records"):
-        play.commit(slow, 0)  # finishes what the other one recorded, and has other rows itself
+        play.commit(slow, 0)  # finishes what the other driver recorded, but has other rows itself
     play.run(1, {0: ["f"]})
     assert log.committed(topic) == [*VALUES, b"f"]
 

@@ -26,7 +26,7 @@ _SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker that looks for transactions whose time is over all the time, not every ten seconds."""
+    """A broker that looks for expired transactions all the time, not every ten seconds."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with LocalCluster("impatient", brokers=1, dir=tmp_path_factory.mktemp("impatient"), settings=settings) as cluster:
         yield cluster

@@ -1,7 +1,7 @@
 """A streaming query over topics that change: a random history of changes, crashes and triggers, judged by the logs.
 
 Brokers and Spark's engine are played here: what a trigger asks of a source, what is in the checkpoint after it, and
-what a restart asks again. Every record that is in a log at the end was read once; none was read twice.
+what a restart asks again. Every record that is in a log at the end was read exactly once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Log:
 
 @dataclass
 class Brokers:
-    """Topics with their ids and logs. A record is known by the id, the partition and the offset."""
+    """Topics with their ids and logs. Topic id, partition and offset identify a record."""
 
     topics: dict[str, tuple[uuid.UUID, list[Log]]] = field(default_factory=dict)
 
@@ -49,10 +49,10 @@ class Brokers:
 
 
 class Played(Logs):
-    """What a driver asks brokers, answered from memory."""
+    """`Logs` answered from memory instead of by brokers."""
 
-    def __init__(self, brokers: Brokers, wanted: ReadOptions) -> None:
-        super().__init__(None, wanted.subscription, isolation=Isolation.READ_UNCOMMITTED)  # type: ignore[arg-type]
+    def __init__(self, brokers: Brokers, parsed: ReadOptions) -> None:
+        super().__init__(None, parsed.subscription, isolation=Isolation.READ_UNCOMMITTED)  # type: ignore[arg-type]
         self._brokers = brokers
 
     def topics(self) -> dict[str, Topic]:
@@ -69,17 +69,17 @@ class Played(Logs):
         ]
 
     def at(self, end: Any, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        logs = {at: self._brokers.topics[at.topic][1][at.partition] for at in partitions}
-        return {at: log.last if end.name == "LATEST" else log.first for at, log in logs.items()}
+        logs = {tp: self._brokers.topics[tp.topic][1][tp.partition] for tp in partitions}
+        return {tp: log.last if end.name == "LATEST" else log.first for tp, log in logs.items()}
 
 
 class Query:
-    """Spark's side: an offset log, a commit log, and what each batch gave."""
+    """Spark's side: an offset log, a commit log, and the records of each batch."""
 
     def __init__(self, brokers: Brokers, **options: str) -> None:
         base = {"kafka.bootstrap.servers": "x:1", "subscribe": "a,b", "failOnDataLoss": "false"}
         self.brokers = brokers
-        self.wanted = for_stream({**base, **options})
+        self.parsed = for_stream({**base, **options})
         self.ends: list[str] = []
         self.done = 0
         self.batches: dict[int, list[tuple[str, int, int]]] = {}
@@ -87,11 +87,11 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        self.follower = Follower(Played(self.brokers, self.wanted), self.wanted, clock=lambda: self.now)
+        self.follower = Follower(Played(self.brokers, self.parsed), self.parsed, clock=lambda: self.now)
         self.initial: str | None = None
 
     def trigger(self, *, crash: str = "", everything: bool = False) -> bool:
-        """One trigger: whether there was a batch. A crash leaves what is on disk, and nothing else."""
+        """Run one trigger; returns whether there was a batch. A crash leaves only what is on disk."""
         if self.done == len(self.ends):
             end = self._text(self.follower.latest(self._mark(self._start()), everything=everything))
             if self.ends and end == self.ends[-1]:
@@ -104,7 +104,7 @@ class Query:
         ranges = self.follower.ranges(self._mark(self._start()), self._mark(end))
         ids = {name: number.hex for name, (number, _) in self.brokers.topics.items()}
         self.batches[self.done] = [
-            (ids[one.topic], one.partition, at) for one in ranges for at in range(one.start, one.stop)
+            (ids[item.topic], item.partition, offset) for item in ranges for offset in range(item.start, item.stop)
         ]
         if crash == "written":
             self.restart()
@@ -127,8 +127,8 @@ class Query:
         return self.initial
 
     @staticmethod
-    def _text(mark: StreamPosition) -> str:
-        return json.dumps(mark.to_json())
+    def _text(position: StreamPosition) -> str:
+        return json.dumps(position.to_json())
 
     @staticmethod
     def _mark(text: str) -> StreamPosition:
@@ -136,7 +136,7 @@ class Query:
 
     @property
     def read(self) -> list[tuple[str, int, int]]:
-        return [one for batch in self.batches.values() for one in batch]
+        return [record for batch in self.batches.values() for record in batch]
 
 
 OPTIONS: tuple[dict[str, str], ...] = (
@@ -149,8 +149,8 @@ OPTIONS: tuple[dict[str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda one: ", ".join(one.values()))
-@pytest.mark.parametrize("seed", range(40))
+@pytest.position.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options.values()))
+@pytest.position.parametrize("seed", range(40))
 def test_every_record_that_is_there_is_read_once(options: dict[str, str], seed: int) -> None:
     chance = random.Random(seed)
     brokers = Brokers()
@@ -169,7 +169,7 @@ def test_every_record_that_is_there_is_read_once(options: dict[str, str], seed: 
                 chance.choice(logs).last += chance.randrange(8)
             case "again":
                 brokers.create(topic, *(chance.randrange(15) for _ in range(chance.randrange(1, 4))))
-            case "same again":  # as many records as before: offsets alone say that nothing has happened
+            case "same again":  # as many records as before: the offsets alone do not show it
                 brokers.create(topic, *(log.last for log in logs))
             case "grow":
                 logs.append(Log())
@@ -231,7 +231,7 @@ def test_a_checkpoint_of_the_connector_has_no_ids_and_gets_them() -> None:
 
 def test_a_first_batch_of_the_connector_that_is_not_finished_is_not_guessed() -> None:
     _, query = two()
-    query.wanted = for_stream({"kafka.bootstrap.servers": "x:1", "subscribe": "a,b", "startingOffsets": "latest"})
+    query.parsed = for_stream({"kafka.bootstrap.servers": "x:1", "subscribe": "a,b", "startingOffsets": "latest"})
     query.restart()
     query.ends = ['{"a":{"0":40},"b":{"0":5}}']
     with pytest.raises(ConfigError, match="the first batch of this checkpoint is not finished"):
@@ -239,11 +239,11 @@ def test_a_first_batch_of_the_connector_that_is_not_finished_is_not_guessed() ->
 
 
 def test_marks_keep_the_form_of_the_connector() -> None:
-    at = {TopicPartition("a", 10): 4, TopicPartition("a", 2): 3, TopicPartition("b", 0): 1}
-    mark = StreamPosition(at, {"a": "0f", "b": "1e"}, {TopicPartition("a", 2): 1, TopicPartition("a", 10): 0})
-    text = json.dumps(mark.to_json())
+    offsets = {TopicPartition("a", 10): 4, TopicPartition("a", 2): 3, TopicPartition("b", 0): 1}
+    position = StreamPosition(offsets, {"a": "0f", "b": "1e"}, {TopicPartition("a", 2): 1, TopicPartition("a", 10): 0})
+    text = json.dumps(position.to_json())
     assert text == '{"a": {"2": 3, "10": 4}, "b": {"0": 1}, "a@0f@2:1,10:0": {}, "b@1e": {}}'
-    assert StreamPosition.from_json(json.loads(text)) == mark
+    assert StreamPosition.from_json(json.loads(text)) == position
     assert StreamPosition.from_json({"a": {"0": 7}}) == StreamPosition({TopicPartition("a", 0): 7})
 
 
@@ -255,7 +255,7 @@ def test_the_first_batch_begins_at_once_and_a_restart_finds_where_it_began() -> 
     query = Query(brokers, startingOffsets=places)
     assert query.trigger(crash="planned")
     brokers.topics["a"][1][0].last = 12
-    query.wanted = Query(brokers, startingOffsets="latest").wanted  # now it would be elsewhere
+    query.parsed = Query(brokers, startingOffsets="latest").parsed  # now "latest" is elsewhere
     query.until_idle()
     assert sorted(offset for _, _, offset in query.batches[0]) == list(range(4, 10))
     assert [offset for _, _, offset in query.read] == list(range(4, 12))

@@ -34,7 +34,7 @@ ALL = (PLAIN, CODED, APPENDED, COMPACTED, TRANSACTED)
 
 @dataclass(frozen=True)
 class Stage:
-    """One session that has both formats, and topics of every kind."""
+    """A session that has both formats, and topics of every kind."""
 
     spark: SparkSession
     bootstrap: str
@@ -48,7 +48,7 @@ class Stage:
     def stream(
         self, form: str, options: Mapping[str, str], checkpoint: Path
     ) -> tuple[list[tuple[Any, ...]], list[int]]:
-        """The rows of a query that ends at what there is, and how many each batch had."""
+        """The rows of an availableNow query, and the number of rows in each batch."""
         rows: list[tuple[Any, ...]] = []
         source = self.spark.readStream.format(form).options(**{"kafka.bootstrap.servers": self.bootstrap, **options})
         query = (
@@ -75,7 +75,7 @@ def stage(spark: SparkSession, kafka: LocalCluster) -> Stage:
         admin.create_topic(COMPACTED, partitions=1, replicas=1, settings=COMPACTION)
         admin.create_topic(TRANSACTED, partitions=2)
         _write(producer, COMPACTED, partitions=1)
-        _write(producer, PLAIN, partitions=2)  # and one that stays empty
+        _write(producer, PLAIN, partitions=2)  # the third partition stays empty
         _write(producer, APPENDED, partitions=1)
         for codec in CODECS:
             with ottla.Producer(kafka.bootstrap, compression=codec) as coded:
@@ -109,18 +109,18 @@ def _transact(bootstrap: str) -> None:
                     for count in range(5):
                         producer.send(TRANSACTED, b"%d/%d" % (number, count), partition=number % 2)
                     if number in (1, 4, 5):
-                        producer.flush(30)  # they are in the log, and count for nobody
+                        producer.flush(30)  # they are in the log, but not committed
                         raise _GivenUp
             except _GivenUp:
                 pass
 
 
 class _GivenUp(Exception):
-    """Ends a transaction without its records."""
+    """Abort a transaction."""
 
 
 def _compact(bootstrap: str, producer: ottla.Producer) -> None:
-    """Waits until the log has holes; then no segment is closed any more, so that it stays as it is."""
+    """Wait until compaction has made gaps. After that no segment is closed any more, so the log stays as it is."""
     with ottla.Reader(bootstrap) as reader, Admin(bootstrap) as admin:
 
         def compacted() -> bool:
@@ -132,10 +132,10 @@ def _compact(bootstrap: str, producer: ottla.Producer) -> None:
             COMPACTED,
             {"segment.ms": "86400000", "min.compaction.lag.ms": "86400000", "max.compaction.lag.ms": "86400000"},
         )
-        eventually(lambda: reader.fingerprint(COMPACTED) == reader.fingerprint(COMPACTED), "it is at rest")
+        eventually(lambda: reader.fingerprint(COMPACTED) == reader.fingerprint(COMPACTED), "the log no longer changes")
 
 
-def at(topic: str, **offsets: int) -> str:
+def offsets_json(topic: str, **offsets: int) -> str:
     return json.dumps({topic: {number.removeprefix("p"): offset for number, offset in offsets.items()}})
 
 
@@ -151,18 +151,18 @@ CASES: dict[str, dict[str, str]] = {
     "without headers": {"subscribe": CODED},
     "offsets": {
         "subscribe": PLAIN,
-        "startingOffsets": at(PLAIN, p0=3, p1=-2, p2=0),
-        "endingOffsets": at(PLAIN, p0=20, p1=-1, p2=-1),
+        "startingOffsets": offsets_json(PLAIN, p0=3, p1=-2, p2=0),
+        "endingOffsets": offsets_json(PLAIN, p0=20, p1=-1, p2=-1),
     },
     "offsets inside a compacted log": {
         "subscribe": COMPACTED,
-        "startingOffsets": at(COMPACTED, p0=7),
-        "endingOffsets": at(COMPACTED, p0=41),
+        "startingOffsets": offsets_json(COMPACTED, p0=7),
+        "endingOffsets": offsets_json(COMPACTED, p0=41),
     },
     "offsets inside batches": {
         "subscribe": CODED,
-        "startingOffsets": at(CODED, p0=17, p1=101),
-        "endingOffsets": at(CODED, p0=131, p1=103),
+        "startingOffsets": offsets_json(CODED, p0=17, p1=101),
+        "endingOffsets": offsets_json(CODED, p0=131, p1=103),
     },
     "a start and an end in time": {
         "subscribe": PLAIN,
@@ -172,8 +172,8 @@ CASES: dict[str, dict[str, str]] = {
     },
     "times by partition": {
         "subscribe": CODED,
-        "startingOffsetsByTimestamp": at(CODED, p0=int(ms(5)), p1=int(ms(50))),
-        "endingOffsetsByTimestamp": at(CODED, p0=int(ms(58)), p1=int(ms(10_000))),
+        "startingOffsetsByTimestamp": offsets_json(CODED, p0=int(ms(5)), p1=int(ms(50))),
+        "endingOffsetsByTimestamp": offsets_json(CODED, p0=int(ms(58)), p1=int(ms(10_000))),
     },
     "a time after the last record": {
         "subscribe": CODED,
@@ -181,7 +181,11 @@ CASES: dict[str, dict[str, str]] = {
         "startingOffsetsByTimestampStrategy": "latest",
     },
     "an end in time before the first record": {"subscribe": CODED, "endingTimestamp": ms(-100)},
-    "a time wins over offsets": {"subscribe": CODED, "startingTimestamp": ms(30), "startingOffsets": at(CODED, p0=0)},
+    "a time wins over offsets": {
+        "subscribe": CODED,
+        "startingTimestamp": ms(30),
+        "startingOffsets": offsets_json(CODED, p0=0),
+    },
     "more tasks than partitions": {"subscribe": ",".join(ALL), "minPartitions": "11"},
     "small tasks": {"subscribe": ",".join(ALL), "maxRecordsPerPartition": "13", "includeHeaders": "true"},
     "both": {"subscribe": CODED, "maxRecordsPerPartition": "50", "minPartitions": "9"},
@@ -190,8 +194,8 @@ CASES: dict[str, dict[str, str]] = {
     "parts of transactions": {
         "subscribe": TRANSACTED,
         "kafka.isolation.level": "read_committed",
-        "startingOffsets": at(TRANSACTED, p0=2, p1=1),
-        "endingOffsets": at(TRANSACTED, p0=9, p1=8),
+        "startingOffsets": offsets_json(TRANSACTED, p0=2, p1=1),
+        "endingOffsets": offsets_json(TRANSACTED, p0=9, p1=8),
     },
     "small tasks over transactions": {
         "subscribe": TRANSACTED,
@@ -241,25 +245,25 @@ def test_a_stream_has_the_rows_and_the_batches_of_the_connector(stage: Stage, ca
 def test_a_query_goes_on_with_the_checkpoint_of_the_connector_and_back(stage: Stage, tmp_path: Path) -> None:
     topic = "matrix-moved"
     options = {"subscribe": topic, "startingOffsets": "earliest"}
-    found: list[bytes] = []
+    values: list[bytes] = []
     with Admin(stage.bootstrap) as admin, ottla.Producer(stage.bootstrap) as producer:
         admin.create_topic(topic, partitions=12)
         for number, form in enumerate(("kafka", "ottla", "kafka")):
             producer.send_many(topic, [b"%d" % value for value in range(number * 50, number * 50 + 50)]).result(30)
             rows, _ = stage.stream(form, options, tmp_path / "one")
-            found += [row[1] for row in rows]
-    assert sorted(map(int, found)) == list(range(150))
+            values += [row[1] for row in rows]
+    assert sorted(map(int, values)) == list(range(150))
 
 
 REFUSED: dict[str, dict[str, str]] = {
     "a batch from the end on": {"subscribe": PLAIN, "startingOffsets": "latest"},
-    "offsets without a partition": {"subscribe": PLAIN, "startingOffsets": at(PLAIN, p0=0)},
-    "offsets of a foreign partition": {"subscribe": CODED, "startingOffsets": at(CODED, p0=0, p1=0, p2=0)},
-    "times without a partition": {"subscribe": CODED, "startingOffsetsByTimestamp": at(CODED, p0=0)},
+    "offsets without a partition": {"subscribe": PLAIN, "startingOffsets": offsets_json(PLAIN, p0=0)},
+    "offsets of a foreign partition": {"subscribe": CODED, "startingOffsets": offsets_json(CODED, p0=0, p1=0, p2=0)},
+    "times without a partition": {"subscribe": CODED, "startingOffsetsByTimestamp": offsets_json(CODED, p0=0)},
     "a start after the end": {
         "subscribe": CODED,
-        "startingOffsets": at(CODED, p0=9, p1=9),
-        "endingOffsets": at(CODED, p0=8, p1=9),
+        "startingOffsets": offsets_json(CODED, p0=9, p1=9),
+        "endingOffsets": offsets_json(CODED, p0=8, p1=9),
     },
     "a time without a record": {"subscribe": CODED, "startingTimestamp": ms(10_000_000)},
     "a deserializer": {"subscribe": PLAIN, "kafka.key.deserializer": "x"},
@@ -270,8 +274,8 @@ REFUSED: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_connector_refuses_is_refused(stage: Stage, case: str) -> None:
     for form in ("kafka", "ottla"):
-        with pytest.raises(Exception) as told:  # noqa: PT011 - whatever the connector raises
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever the connector raises
             stage.rows(form, REFUSED[case])
-    text = str(told.value)
+    text = str(caught.value)
     assert "ottla.errors." in text
     assert len(list(itertools.takewhile(lambda line: line, text.splitlines()))) < 60

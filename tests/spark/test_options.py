@@ -1,4 +1,4 @@
-"""Options mean what they mean to Spark's Kafka connector; whatever else comes in is refused by name."""
+"""Options mean the same as in Spark's Kafka connector; any other option is refused by name."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def secured(**given: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_not_supported_is_refused_with_what_to_do(name: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         for_batch({**BASE, name.upper(): "1"})
-    assert f"option {name} is not supported for reading: {REFUSED[name]}" == str(told.value)
+    assert f"option {name} is not supported for reading: {REFUSED[name]}" == str(caught.value)
 
 
 @pytest.mark.parametrize("name", sorted(IGNORED))
@@ -69,7 +69,9 @@ def test_what_has_no_meaning_is_passed_over_with_a_line(name: str, caplog: pytes
         for _ in range(3):
             assert for_batch({**BASE, name: "1"}) == for_batch(BASE)
             batch_settings({**SERVERS, name: "1"})
-    assert [one.getMessage() for one in caplog.records] == [f"option {name} has no effect for reading: {IGNORED[name]}"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"option {name} has no effect for reading: {IGNORED[name]}"
+    ]
 
 
 def test_options_of_a_producer_are_no_mistake_of_a_reader_and_the_other_way_round() -> None:
@@ -136,8 +138,8 @@ def test_no_name_is_both_taken_and_refused() -> None:
 
 
 def test_names_count_in_any_case() -> None:
-    wanted = for_batch({"KAFKA.BOOTSTRAP.SERVERS": "localhost:9092", "Subscribe": "clicks", "FAILONDATALOSS": "FALSE"})
-    assert wanted.on_lost is OnLost.EARLIEST
+    parsed = for_batch({"KAFKA.BOOTSTRAP.SERVERS": "localhost:9092", "Subscribe": "clicks", "FAILONDATALOSS": "FALSE"})
+    assert parsed.on_lost is OnLost.EARLIEST
 
 
 # What to read
@@ -199,9 +201,9 @@ def test_offsets_are_given_by_partition_with_both_ends_as_numbers() -> None:
 
 def test_a_time_for_all_wins_over_times_by_partition_and_these_over_offsets() -> None:
     offsets, times = '{"clicks":{"0":1}}', '{"clicks":{"0":5}}'
-    at = TopicPartition("clicks", 0)
+    partition = TopicPartition("clicks", 0)
     assert batch(startingOffsets=offsets, startingOffsetsByTimestamp=times).start == Times(
-        "startingOffsetsByTimestamp", {at: 5}
+        "startingOffsetsByTimestamp", {partition: 5}
     )
     assert batch(startingOffsetsByTimestamp=times, startingTimestamp="7").start == Times("startingTimestamp", 7)
     assert batch(endingTimestamp="9").stop == Times("endingTimestamp", 9, NoMatch.LATEST)
@@ -260,7 +262,7 @@ def test_what_makes_no_sense_is_refused(make: Callable[..., ReadOptions], given:
 
 
 def test_portions_and_fetching() -> None:
-    wanted = stream(
+    parsed = stream(
         maxOffsetsPerTrigger="100",
         minOffsetsPerTrigger="10",
         maxTriggerDelay="90s",
@@ -272,12 +274,12 @@ def test_portions_and_fetching() -> None:
         retryTimeout="2m",
         **{"kafka.isolation.level": "READ_COMMITTED", "kafka.fetch.max.bytes": "2048", "kafka.fetch.max.wait.ms": "5"},
     )
-    limits = wanted.limits
+    limits = parsed.limits
     assert (limits.max_records, limits.min_records, limits.max_delay) == (100, 10, 90.0)
     assert (limits.max_bytes, limits.task_bytes) == (64 << 20, 1000)
     assert (limits.min_tasks, limits.task_records) == (7, 50)
-    assert (wanted.isolation, wanted.group, wanted.retry_timeout) == (Isolation.READ_COMMITTED, "lag", 120.0)
-    assert (wanted.fetching.request_bytes, wanted.fetching.max_wait) == (2048, 0.005)
+    assert (parsed.isolation, parsed.group, parsed.retry_timeout) == (Isolation.READ_COMMITTED, "lag", 120.0)
+    assert (parsed.fetching.request_bytes, parsed.fetching.max_wait) == (2048, 0.005)
 
 
 def test_limits_of_a_stream_are_told_and_ignored_by_a_batch(caplog: pytest.LogCaptureFixture) -> None:
@@ -290,10 +292,10 @@ def test_headers_are_a_column_only_if_asked_for() -> None:
     assert with_headers({"includeheaders": "true"})
 
 
-def test_what_is_wanted_travels_to_executors() -> None:
+def test_read_options_can_be_pickled() -> None:
     given = secured(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=PLAIN)
-    wanted = for_stream({**given, "assign": '{"a":[0]}', "startingOffsets": '{"a":{"0":3}}'})
-    assert pickle.loads(pickle.dumps(wanted)) == wanted
+    parsed = for_stream({**given, "assign": '{"a":[0]}', "startingOffsets": '{"a":{"0":3}}'})
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
 
 
 def test_timeouts_and_names_of_the_client() -> None:
@@ -379,9 +381,9 @@ def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, 
     ],
 )
 def test_security_that_cannot_work_is_refused(given: dict[str, str], error: str) -> None:
-    with pytest.raises(ConfigError, match=error) as told:
+    with pytest.raises(ConfigError, match=error) as caught:
         connection(secured(**given))
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_passwords_and_keys_do_not_show() -> None:

@@ -1,4 +1,4 @@
-"""One DataFrame used again and again, while its topics change: every use has the answer of Spark's own connector.
+"""One DataFrame used repeatedly while its topics change: every use gives the result of Spark's own connector.
 
 A machine, not cases: a table of uses, and a history of uses and changes that both connectors go through in one
 session, one DataFrame each. Spark keeps what a source planned for all uses of a DataFrame, so each use is a chance for
@@ -36,9 +36,9 @@ def _rows(frame: DataFrame) -> list[Any]:
 def _viewed(frame: DataFrame, query: str) -> Any:
     name = f"reused{next(_numbers)}"
     frame.createOrReplaceTempView(name)
-    found = frame.sparkSession.sql(query.format(name)).collect()
+    rows = frame.sparkSession.sql(query.format(name)).collect()
     frame.sparkSession.catalog.dropTempView(name)
-    return sorted(map(tuple, found))
+    return sorted(map(tuple, rows))
 
 
 def _written(frame: DataFrame, folder: Path) -> int:
@@ -48,11 +48,11 @@ def _written(frame: DataFrame, folder: Path) -> int:
 
 
 def _cached(frame: DataFrame, folder: Path) -> Any:
-    """What is cached stays as it is, also for what is made of it; and is over afterwards."""
+    """Cached data does not change, even for DataFrames made from it; afterwards the cache is dropped."""
     frame.persist()
-    found = (frame.count(), frame.where("offset >= 5").count(), frame.count())
+    rows = (frame.count(), frame.where("offset >= 5").count(), frame.count())
     frame.unpersist(blocking=True)
-    return (*found, frame.count())
+    return (*rows, frame.count())
 
 
 def _joined(frame: DataFrame, other: DataFrame) -> int:
@@ -85,7 +85,7 @@ HISTORY = (
     *("count", "offsets", "count", "no such topic", "+records", "whole", "union", "+records", "self-join", "view"),
     *("cache", "+partition", "+records", "write", "iterator", "count"),
 )
-"""Uses right after a change, and after a use that leaves something out."""
+"""Uses right after a change, and after a use that skips something."""
 
 
 class Played:
@@ -135,7 +135,7 @@ def test_every_use_of_a_frame_has_the_answer_of_the_connector(
 @pytest.mark.parametrize("pushdown", ["false", "true"])
 @pytest.mark.parametrize("seed", range(3))
 def test_also_in_any_order(spark: SparkSession, kafka: LocalCluster, tmp_path: Path, pushdown: str, seed: int) -> None:
-    """And with the setting by which Spark hands filters to sources written in Python."""
+    """Also with the setting that lets Spark push filters into Python sources."""
     chance = random.Random(seed)
     steps = (chance.choice([*USES, *["+records"] * 6, "+partition"]) for _ in range(60))
     setting = "spark.sql.python.filterPushdown.enabled"
@@ -146,11 +146,11 @@ def test_also_in_any_order(spark: SparkSession, kafka: LocalCluster, tmp_path: P
         spark.conf.unset(setting)
 
 
-# Where the answer is another one, on purpose
+# Where the result differs on purpose
 
 
 def test_an_rdd_is_the_same_each_time_it_is_computed(spark: SparkSession, kafka: LocalCluster) -> None:
-    """It has what was there at the first use: an RDD that gives other rows each time would number them wrongly."""
+    """It has the records of the first use: an RDD that gives other rows each time would number them wrongly."""
     topic = new_topic(kafka.bootstrap)
     write(kafka.bootstrap, topic, range(10))
     frame = read(spark, kafka.bootstrap, topic)

@@ -1,4 +1,4 @@
-"""Roll-ups: windows by the time in the payload, late and unreadable records told, restarts that lose nothing."""
+"""Roll-ups: windows by the time in the payload, late and unreadable records reported, restarts that lose nothing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _click(second: float, user: str, amount: object = 1, page: str = "home") -> 
 
 
 def _rows(spark: SparkSession, values: Sequence[bytes | str]) -> DataFrame:
-    found = [one if isinstance(one, bytes) else one.encode() for one in values]
-    return spark.createDataFrame([(one,) for one in found], "value binary")
+    encoded = [value if isinstance(value, bytes) else value.encode() for value in values]
+    return spark.createDataFrame([(value,) for value in encoded], "value binary")
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def _rows(spark: SparkSession, values: Sequence[bytes | str]) -> DataFrame:
 )
 def test_times_are_read_as_everywhere_in_ottla(spark: SparkSession, text: str, seconds: float | None) -> None:
     rows = spark.createDataFrame([(text,)], "at string")
-    (found,) = rows.select(F.unix_micros(time_field("column:at").moment(None))).first() or (None,)
-    assert found == (None if seconds is None else round((MIDNIGHT + seconds) * 1e6))
+    (micros,) = rows.select(F.unix_micros(time_field("column:at").moment(None))).first() or (None,)
+    assert micros == (None if seconds is None else round((MIDNIGHT + seconds) * 1e6))
 
 
 def test_records_are_added_up_by_window_and_group(spark: SparkSession) -> None:
     values = [_click(1, "a", 2, "home"), _click(59.9, "a", "3.5", "cart"), _click(60, "a", 1), _click(5, "b", None)]
-    found = {
+    results = {
         (row.window_start.second, row.window_start.minute, row.user_id): row
         for row in CLICKS.over(_rows(spark, values)).collect()
     }
-    first = found[0, 0, "a"]
+    first = results[0, 0, "a"]
     assert (first["count"], first.sum_amount, first.min_amount, first.max_amount, first.distinct_page) == (
         2,
         5.5,
@@ -77,15 +77,15 @@ def test_records_are_added_up_by_window_and_group(spark: SparkSession) -> None:
         3.5,
         2,
     )
-    assert found[0, 1, "a"]["count"] == 1
-    assert (found[0, 0, "b"]["count"], found[0, 0, "b"].sum_amount) == (1, None)
+    assert results[0, 1, "a"]["count"] == 1
+    assert (results[0, 0, "b"]["count"], results[0, 0, "b"].sum_amount) == (1, None)
 
 
 def test_windows_may_overlap(spark: SparkSession) -> None:
     sliding = Rollup.of(window="1m", slide="20s", event_time="json:ts")
-    found = sliding.over(_rows(spark, [_click(30, "a")])).orderBy("window_start").collect()
-    assert [(row.window_end - row.window_start).seconds for row in found] == [60, 60, 60]
-    assert [row["count"] for row in found] == [1, 1, 1]
+    windows = sliding.over(_rows(spark, [_click(30, "a")])).orderBy("window_start").collect()
+    assert [(row.window_end - row.window_start).seconds for row in windows] == [60, 60, 60]
+    assert [row["count"] for row in windows] == [1, 1, 1]
 
 
 def test_groups_come_from_headers_and_keys_as_well(spark: SparkSession) -> None:
@@ -109,7 +109,7 @@ def test_other_formats_are_decoded_by_a_function(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("given", "message"),
     [
         ({"window": "soon"}, "window is 'soon'; accepted is a time such as"),
         ({"window": "0s"}, "window is '0s'"),
@@ -122,10 +122,10 @@ def test_other_formats_are_decoded_by_a_function(spark: SparkSession) -> None:
         ({"window": "1m", "by": ["json:a", "json:a"]}, "would have a twice"),
     ],
 )
-def test_what_cannot_be_added_up_is_refused(asked: dict[str, Any], told: str) -> None:
+def test_wrong_rollups_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Rollup.of(**asked)
-    assert told in str(caught.value)
+        Rollup.of(**given)
+    assert message in str(caught.value)
 
 
 def test_names_and_places_are_parsed() -> None:
@@ -142,7 +142,7 @@ def test_names_and_places_are_parsed() -> None:
 
 
 class _Site:
-    """A topic of clicks, and what a roll-up makes of it."""
+    """A topic of clicks and the results of a roll-up over it."""
 
     def __init__(self, spark: SparkSession, kafka: LocalCluster, folder: Path, name: str) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder
@@ -169,9 +169,9 @@ class _Site:
         return sum((counts_of(progress) for progress in query.recentProgress), Counts())
 
     def results(self, log: Log) -> dict[tuple[str, str], dict[str, Any]]:
-        found = [json.loads(value) for value in log.committed(self.target)]
-        keyed = {(row["window_start"], row["user_id"]): row for row in found}
-        assert len(keyed) == len(found), "a window was told twice"
+        records = [json.loads(value) for value in log.committed(self.target)]
+        keyed = {(row["window_start"], row["user_id"]): row for row in records}
+        assert len(keyed) == len(records), "a window was emitted twice"
         return keyed
 
 
@@ -187,10 +187,10 @@ def test_each_window_is_told_once_over_restarts_and_late_data_is_counted(
     site.send(_click(3, "u1"), _click(500, "u0", "a lot"))
     assert site.run() == Counts(records=2, unreadable=1, late=1)
     with Log(kafka.bootstrap) as log:
-        found = site.results(log)
+        results = site.results(log)
     start = "2026-01-01T00:00:00.000Z"
-    assert {key: row["count"] for key, row in found.items()} == {(start, "u0"): 26, (start, "u1"): 25}
-    assert found[start, "u0"]["window_end"] == "2026-01-01T00:01:00.000Z"
+    assert {key: row["count"] for key, row in results.items()} == {(start, "u0"): 26, (start, "u1"): 25}
+    assert results[start, "u0"]["window_end"] == "2026-01-01T00:01:00.000Z"
 
 
 @pytest.mark.broker

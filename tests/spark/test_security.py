@@ -1,4 +1,4 @@
-"""Key stores of Java and bearer tokens, as the options of Spark jobs name them."""
+"""Java key stores and bearer tokens, as Spark jobs configure them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stores(kafka: LocalCluster, tmp_path: Path) -> tuple[Path, Path]:
 @pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
 def test_stores_of_java_open_a_connection(kafka: LocalCluster, stores: tuple[Path, Path], kind: str) -> None:
     trust, own = stores
-    found = given(
+    parsed = given(
         bootstrap_servers=kafka.ssl_bootstrap or "",
         security_protocol="SSL",
         ssl_truststore_type=kind,
@@ -61,17 +61,17 @@ def test_stores_of_java_open_a_connection(kafka: LocalCluster, stores: tuple[Pat
         ssl_keystore_password="mine",
         ssl_key_password="mine",
     )
-    assert not any(secret in repr(found) for secret in ("changeit", "mine"))
-    with pickle.loads(pickle.dumps(found)).cluster() as cluster:
+    assert not any(secret in repr(parsed) for secret in ("changeit", "mine"))
+    with pickle.loads(pickle.dumps(parsed)).cluster() as cluster:
         assert cluster.metadata().brokers
 
 
 def test_a_store_in_the_old_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
     path = tmp_path / "trust.jks"
     path.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
-    found = given(security_protocol="SSL", ssl_truststore_location=str(path))
+    parsed = given(security_protocol="SSL", ssl_truststore_location=str(path))
     with pytest.raises(ConfigError, match=r"keytool -importkeystore -srckeystore .*trust\.jks -dest"):
-        _ = found.security
+        _ = parsed.security
 
 
 @pytest.mark.parametrize("content", [b"", b"0\x82no store", None])
@@ -79,9 +79,9 @@ def test_what_is_no_store_is_named(tmp_path: Path, content: bytes | None) -> Non
     path = tmp_path / "own.p12"
     if content is not None:
         path.write_bytes(content)
-    found = given(security_protocol="SSL", ssl_keystore_location=str(path), ssl_keystore_password="x")
+    parsed = given(security_protocol="SSL", ssl_keystore_location=str(path), ssl_keystore_password="x")
     with pytest.raises(ConfigError, match=r"own\.p12"):
-        _ = found.security
+        _ = parsed.security
 
 
 @pytest.mark.parametrize(
@@ -99,25 +99,25 @@ def test_less_protection_than_asked_for_is_refused(options: dict[str, str], erro
 
 
 def test_what_openssl_does_anyway_may_be_said() -> None:
-    said = {"ssl_enabled_protocols": "TLSv1.3, TLSv1.2", "ssl_protocol": "TLSv1.3"}
-    assert given(security_protocol="SSL", **said) == given(security_protocol="SSL")
+    defaults = {"ssl_enabled_protocols": "TLSv1.3, TLSv1.2", "ssl_protocol": "TLSv1.3"}
+    assert given(security_protocol="SSL", **defaults) == given(security_protocol="SSL")
 
 
 # Tokens
 
 
 def bearer(entry: str, **options: str) -> OAuthBearer:
-    found = given(
+    parsed = given(
         security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_jaas_config=MODULE.format(entry), **options
     )
-    sasl = pickle.loads(pickle.dumps(found)).security.sasl
+    sasl = pickle.loads(pickle.dumps(parsed)).security.sasl
     assert isinstance(sasl, OAuthBearer)
     return sasl
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_token_endpoint_is_asked_with_the_credentials_of_the_client(named: bool) -> None:
-    """In the entry, as Java has it, or in options of their own, as in Kafka 4."""
+    """In the JAAS entry, as in Java, or in separate options, as in Kafka 4."""
     credentials = ClientCredentials("https://idp.example/token", "app", "s3cret", "kafka.write")
     options = {"sasl_oauthbearer_token_endpoint_url": credentials.url}
     if named:
@@ -130,7 +130,7 @@ def test_a_token_endpoint_is_asked_with_the_credentials_of_the_client(named: boo
     assert "s3cret" not in repr(sasl)
 
 
-def test_claims_that_nobody_signs() -> None:
+def test_unsigned_tokens() -> None:
     head, claims, signature = bearer('unsecuredLoginStringClaim_sub="alice"').token().split(".")
     assert [json.loads(base64.urlsafe_b64decode(f"{part}==")) for part in (head, claims)][1]["sub"] == "alice"
     assert signature == ""
@@ -159,7 +159,7 @@ def test_a_broker_takes_the_token_in_a_file(kafka: LocalCluster, tmp_path: Path)
     security: Any = kafka.security("alice", mechanism="OAUTHBEARER")
     path = tmp_path / "a token"
     path.write_text(security.sasl.token())
-    found = given(
+    parsed = given(
         bootstrap_servers=kafka.secure_bootstrap or "",
         security_protocol="SASL_SSL",
         ssl_truststore_type="PEM",
@@ -168,15 +168,15 @@ def test_a_broker_takes_the_token_in_a_file(kafka: LocalCluster, tmp_path: Path)
         sasl_jaas_config=MODULE.format(""),
         sasl_oauthbearer_token_endpoint_url=path.as_uri(),
     )
-    with found.cluster() as cluster:
+    with parsed.cluster() as cluster:
         assert cluster.metadata().brokers
 
 
 def test_a_login_module_as_databricks_names_it() -> None:
-    found = given(
+    parsed = given(
         security_protocol="SASL_SSL",
         sasl_mechanism="PLAIN",
         sasl_jaas_config="kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required"
         ' username="me" password="mine";',
     )
-    assert found.security_options.sasl == Plain("me", "mine")
+    assert parsed.security_options.sasl == Plain("me", "mine")

@@ -1,4 +1,4 @@
-"""`ottla.spark.session`: settings that matter, in a new session, in one there is, and under spark-submit."""
+"""`ottla.spark.session`: its settings in a new session, in an existing one, and under spark-submit."""
 
 from __future__ import annotations
 

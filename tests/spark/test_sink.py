@@ -23,8 +23,8 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def log(kafka: LocalCluster) -> Iterator[Log]:
-    with Log(kafka.bootstrap) as found:
-        yield found
+    with Log(kafka.bootstrap) as written:
+        yield written
 
 
 def _topic(kafka: LocalCluster, name: str) -> str:
@@ -39,7 +39,7 @@ def _write(rows: DataFrame, kafka: LocalCluster, form: str = "ottla", **options:
 
 
 def _rows(spark: SparkSession) -> DataFrame:
-    """Keys, tombstones, headers: what a record can have."""
+    """Rows with keys, tombstones and headers."""
     header = "named_struct('key', 'site', 'value', cast(id as string))"
     return spark.range(0, 300, 1, 3).selectExpr(
         "case when id % 5 = 0 then null else cast(id as string) end key",
@@ -52,11 +52,11 @@ def _rows(spark: SparkSession) -> DataFrame:
 
 def _found(kafka: LocalCluster, topic: str, count: int) -> list[tuple[Any, ...]]:
     records = read_back(kafka.bootstrap, topic, count)
-    return sorted((_what(one) for one in records), key=repr)
+    return sorted((_what(message) for message in records), key=repr)
 
 
-def _what(one: confluent_kafka.Message) -> tuple[Any, ...]:
-    return one.partition(), one.key(), one.value(), tuple(one.headers() or ())
+def _what(message: confluent_kafka.Message) -> tuple[Any, ...]:
+    return message.partition(), message.key(), message.value(), tuple(message.headers() or ())
 
 
 def test_records_arrive_as_the_connector_writes_them(spark: SparkSession, kafka: LocalCluster) -> None:
@@ -64,9 +64,9 @@ def test_records_arrive_as_the_connector_writes_them(spark: SparkSession, kafka:
     rows = _rows(spark)
     _write(rows, kafka, topic=ours)
     _write(rows, kafka, "kafka", topic=theirs)
-    found = _found(kafka, ours, 300)
-    assert found == _found(kafka, theirs, 300)
-    assert {one[0] for one in found} == {0, 1, 2}
+    written = _found(kafka, ours, 300)
+    assert written == _found(kafka, theirs, 300)
+    assert {message[0] for message in written} == {0, 1, 2}
 
 
 def test_a_column_names_the_topic_and_the_time(spark: SparkSession, kafka: LocalCluster) -> None:
@@ -192,7 +192,7 @@ def test_a_commit_log_outside_of_foreach_batch_is_refused(
 def test_a_session_wide_checkpoint_location_is_enough(
     spark: SparkSession, kafka: LocalCluster, log: Log, tmp_path: Path
 ) -> None:
-    """As with the connector; what is repeated is written once here, too."""
+    """As with the connector; a repeated batch is written once here, too."""
     source, topic = _topic(kafka, "sink-session-source"), _topic(kafka, "sink-session")
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints"))
     try:

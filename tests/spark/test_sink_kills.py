@@ -18,7 +18,7 @@ def test_three_kills_leave_every_record_exactly_once(kafka: LocalCluster, tmp_pa
     report = sink_kills.run(kafka.bootstrap, tmp_path, kills=3, chance=random.Random(), tag="suite")
     assert report.good, report
     assert report.kills.total() == 3
-    with Log(kafka.bootstrap) as log:  # a reader that is not ours, and that nothing holds up
+    with Log(kafka.bootstrap) as log:  # another client's reader, which nothing blocks
         assert sorted(log.committed("sink-suite-to")) == sorted(
             f"value {number}".encode() for number in range(report.records)
         )

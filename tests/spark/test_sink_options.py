@@ -1,4 +1,4 @@
-"""Options and columns of a write: what is accepted, and the one clear error for everything else."""
+"""Options and columns of a write: what is accepted, and a clear error for everything else."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def test_the_producers_settings_are_taken_under_their_java_names() -> None:
         "kafka.transaction.timeout.ms": "60000",
         "kafka.client.id": "writer",
     }
-    found = batch_settings({**BROKERS, **given})
-    assert (found.producer.compression, found.producer.level) == (Codec.ZSTD, 3)
-    assert (found.producer.batching.linger, found.producer.batching.bytes) == (0.02, 65536)
-    assert (found.producer.max_record_bytes, found.producer.delivery_timeout) == (2_000_000, 30.0)
-    assert (found.buffering.bytes, found.buffering.wait) == (4 << 20, 5.0)
-    assert (found.transaction_timeout, found.connection.client_id) == (60.0, "writer")
-    assert pickle.loads(pickle.dumps(found)) == found
+    settings = batch_settings({**BROKERS, **given})
+    assert (settings.producer.compression, settings.producer.level) == (Codec.ZSTD, 3)
+    assert (settings.producer.batching.linger, settings.producer.batching.bytes) == (0.02, 65536)
+    assert (settings.producer.max_record_bytes, settings.producer.delivery_timeout) == (2_000_000, 30.0)
+    assert (settings.buffering.bytes, settings.buffering.wait) == (4 << 20, 5.0)
+    assert (settings.transaction_timeout, settings.connection.client_id) == (60.0, "writer")
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
     assert batch_settings(BROKERS).guarantee is Guarantee.EXACTLY_ONCE
     given = {**BROKERS, "delivery": "At-Least-Once", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
-    found = batch_settings(given)
-    assert found.guarantee is Guarantee.AT_LEAST_ONCE
-    assert (found.producer.acks, found.producer.idempotent) == (1, False)
+    settings = batch_settings(given)
+    assert settings.guarantee is Guarantee.AT_LEAST_ONCE
+    assert (settings.producer.acks, settings.producer.idempotent) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
         ({**BROKERS, "commitLog": "hdfs://x/y"}, "commitLog is hdfs://x/y, which the sink cannot write to"),
     ],
 )
-def test_wrong_options_are_refused_by_name(options: dict[str, str], told: str) -> None:
+def test_wrong_options_are_refused_by_name(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         batch_settings(options)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_topic_that_cannot_be_one_is_refused() -> None:
@@ -153,10 +153,10 @@ def test_overwriting_is_refused() -> None:
         ({"value": TEXT, "headers": _headers(TEXT)}, "t", "it must be array<struct<key:string,value:binary>>"),
     ],
 )
-def test_wrong_columns_are_refused_by_name(types: dict[str, DataType], topic: str | None, told: str) -> None:
+def test_wrong_columns_are_refused_by_name(types: dict[str, DataType], topic: str | None, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         row_format(_schema(**types), topic)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_columns_that_a_record_does_not_have_are_left_out() -> None:
@@ -182,9 +182,11 @@ def test_rows_without_a_time_get_that_of_now() -> None:
     then, before = datetime(2026, 1, 1, tzinfo=UTC), datetime.now(UTC)
     times = pa.array([then, None], pa.timestamp("us", tz="Etc/UTC"))
     rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "timestamp": times})
-    found = row_format(_schema(value=TEXT, timestamp=TimestampType()), "t").table(rows).column("timestamp").to_pylist()
-    assert found[0] == then
-    assert before <= found[1] <= datetime.now(UTC)
+    settings = (
+        row_format(_schema(value=TEXT, timestamp=TimestampType()), "t").table(rows).column("timestamp").to_pylist()
+    )
+    assert settings[0] == then
+    assert before <= settings[1] <= datetime.now(UTC)
 
 
 def test_a_fingerprint_does_not_depend_on_order_or_topic() -> None:

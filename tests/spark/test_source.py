@@ -1,4 +1,4 @@
-"""Batch queries: columns, tasks, losses, and everything that is refused."""
+"""Batch queries: columns, tasks, lost records, and what is refused."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_sql_reads_a_topic(spark: SparkSession, kafka: LocalCluster, topic: str)
         "CREATE OR REPLACE TEMPORARY VIEW numbers USING ottla"
         f" OPTIONS (`kafka.bootstrap.servers` '{kafka.bootstrap}', subscribe '{topic}')"
     )
-    found = spark.sql("SELECT count(*), max(offset) FROM numbers WHERE partition = 1").collect()
-    assert tuple(found[0]) == (50, 49)
+    rows = spark.sql("SELECT count(*), max(offset) FROM numbers WHERE partition = 1").collect()
+    assert tuple(rows[0]) == (50, 49)
 
 
 def test_a_partition_is_one_task_unless_more_are_asked_for(
     spark: SparkSession, kafka: LocalCluster, topic: str
 ) -> None:
-    """And one for each partition, up to four, for what comes later."""
+    """Plus one per partition, up to four, for records that arrive later."""
     assert tasks(read(spark, kafka.bootstrap, topic)) == 2 + 3
     assert tasks(read(spark, kafka.bootstrap, topic, minPartitions="7")) == 7 + 3
     frame = read(spark, kafka.bootstrap, topic, maxRecordsPerPartition="10")

@@ -22,7 +22,7 @@ def test_at_the_end_there_is_no_lag() -> None:
     assert history.seconds_behind(11, 200.0) == 0.0
 
 
-def test_between_two_history_the_log_grew_evenly() -> None:
+def test_between_two_observations_the_log_grew_evenly() -> None:
     history = EndHistory()
     history.add(0, 100.0)
     history.add(100, 110.0)
@@ -59,13 +59,13 @@ def progress(batch: int, end: Any, latest: Any, *, rows: int = 10, name: str | N
 
 
 def test_every_batch_is_told_with_the_lag_of_each_partition() -> None:
-    told: list[Event] = []
+    emitted: list[Event] = []
     now = 100.0
-    listener = LagListener(told.append, clock=lambda: now)
+    listener = LagListener(emitted.append, clock=lambda: now)
     listener.onQueryProgress(progress(0, {"t": {"0": 10, "1": 5}}, {"t": {"0": 10, "1": 9}}))
     now = 104.0
     listener.onQueryProgress(progress(1, {"t": {"0": 10, "1": 9}}, {"t": {"0": 30, "1": 9}}))
-    assert told == [
+    assert emitted == [
         BatchDone("archive", 0, 10, 0.5, 20.0),
         LagMeasured("archive", "t", 0, 0, 0.0),
         LagMeasured("archive", "t", 1, 4, 0.0),
@@ -77,9 +77,9 @@ def test_every_batch_is_told_with_the_lag_of_each_partition() -> None:
 
 @pytest.mark.parametrize("strange", [None, "", "7", '"x"', "[1]", "{}", '{"a": 1}'])
 def test_sources_with_other_offsets_are_left_alone(strange: str | None) -> None:
-    told: list[Event] = []
-    LagListener(told.append).onQueryProgress(progress(3, strange, strange, name=None))
-    assert told == [BatchDone(str(uuid.UUID(int=1)), 3, 10, 0.5, 20.0)]
+    emitted: list[Event] = []
+    LagListener(emitted.append).onQueryProgress(progress(3, strange, strange, name=None))
+    assert emitted == [BatchDone(str(uuid.UUID(int=1)), 3, 10, 0.5, 20.0)]
 
 
 def test_to_publish_progress_a_group_must_be_named() -> None:

@@ -1,4 +1,4 @@
-"""Streaming queries: portions, restarts, topics that change meanwhile, brokers that go away, progress for others."""
+"""Streaming queries: batch limits, restarts, changing topics, broker outages, published progress."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.broker
 
 def end_of(query: StreamingQuery) -> object:
     progress = query.lastProgress
-    found = json.loads(progress["sources"][0]["endOffset"]) if progress else {}
-    return {name: offsets for name, offsets in found.items() if offsets}
+    position = json.loads(progress["sources"][0]["endOffset"]) if progress else {}
+    return {name: offsets for name, offsets in position.items() if offsets}
 
 
 def test_a_query_follows_a_topic_and_its_new_partitions(
@@ -43,8 +43,8 @@ def test_a_query_follows_a_topic_and_its_new_partitions(
         write(kafka.bootstrap, topic, range(10, 20), 2)
         write(kafka.bootstrap, topic, range(20, 30), 0)
         play.await_values(query, list(range(30)))
-        wanted = {topic: {"0": 20, "1": 0, "2": 10}}
-        eventually(lambda: end_of(query) == wanted, lambda: f"the end is {wanted}, it is {end_of(query)}")
+        expected = {topic: {"0": 20, "1": 0, "2": 10}}
+        eventually(lambda: end_of(query) == expected, lambda: f"the end should be {expected}, it is {end_of(query)}")
 
 
 def test_a_pattern_finds_topics_that_are_created_later(
@@ -84,7 +84,7 @@ def test_a_batch_waits_for_enough_records_or_long_enough(
     options = {"minOffsetsPerTrigger": "100", "maxTriggerDelay": "3s"}
     play = Play(spark, kafka.bootstrap, topic, tmp_path, **options)
     with play.running() as query:
-        play.await_values(query, [0, 1, 2])  # the first one does not wait
+        play.await_values(query, [0, 1, 2])  # the first batch does not wait
         write(kafka.bootstrap, topic, range(3, 6))
         write(kafka.bootstrap, topic, range(6, 9))
         play.await_values(query, list(range(9)))
@@ -112,7 +112,7 @@ def test_a_query_from_the_end_on_remembers_where_that_was(
         eventually(lambda: 0 in play.batches, "the first batch, which has nothing", seconds=90)
         assert query.isActive
     assert play.values == []
-    # As if the driver had died in its first batch: Spark has written down where that ends, and not that it was done.
+    # As if the driver had died in its first batch: Spark has stored where the batch ends, but not that it was done.
     shutil.rmtree(tmp_path / "commits")
     write(kafka.bootstrap, topic, range(10, 20))
     with play.running() as query:
@@ -124,24 +124,27 @@ def test_progress_is_published_as_a_group_and_told_as_events(
 ) -> None:
     topic, group = new_topic(kafka.bootstrap, 2), "source-progress"
     write(kafka.bootstrap, topic, range(20), 1)
-    told: list[Event] = []
-    listener = LagListener(told.append)
+    emitted: list[Event] = []
+    listener = LagListener(emitted.append)
     spark.streams.addListener(listener)
     try:
         play = Play(spark, kafka.bootstrap, topic, tmp_path, commitGroup=group, maxOffsetsPerTrigger="15")
         query = play.until_now()
-        eventually(lambda: sum(isinstance(event, BatchDone) for event in told) == 2, "both batches are told")
+        eventually(lambda: sum(isinstance(event, BatchDone) for event in emitted) == 2, "both batches are reported")
     finally:
         spark.streams.removeListener(listener)
-    done = [event for event in told if isinstance(event, BatchDone)]
+    done = [event for event in emitted if isinstance(event, BatchDone)]
     assert [(event.query, event.batch, event.records) for event in done] == [
         (str(query.id), 0, 15),
         (str(query.id), 1, 5),
     ]
-    lag = [(event.partition, event.lag_records) for event in told if isinstance(event, LagMeasured)]
+    lag = [(event.partition, event.lag_records) for event in emitted if isinstance(event, LagMeasured)]
     assert lag == [(0, 0), (1, 5), (0, 0), (1, 0)]
     with Admin(kafka.bootstrap) as admin:
-        assert {at.partition: found.offset for at, found in admin.groups.committed(group).items()} == {0: 0, 1: 20}
+        assert {tp.partition: committed.offset for tp, committed in admin.groups.committed(group).items()} == {
+            0: 0,
+            1: 20,
+        }
 
 
 def test_the_listener_publishes_the_last_batch_at_once(
@@ -154,9 +157,9 @@ def test_the_listener_publishes_the_last_batch_at_once(
     try:
         Play(spark, kafka.bootstrap, topic, tmp_path).until_now()
         with Admin(kafka.bootstrap) as admin:
-            at = TopicPartition(topic, 0)
-            eventually(lambda: at in admin.groups.committed(group), "the group has an offset")
-            assert admin.groups.committed(group)[at].offset == 7
+            partition = TopicPartition(topic, 0)
+            eventually(lambda: partition in admin.groups.committed(group), "the group has an offset")
+            assert admin.groups.committed(group)[partition].offset == 7
     finally:
         spark.streams.removeListener(listener)
 
@@ -193,11 +196,11 @@ def test_records_that_retention_took_are_left_out_where_that_is_allowed(
 def test_a_topic_that_was_created_again_is_noticed(
     spark: SparkSession, kafka: LocalCluster, tmp_path: Path, allowed: bool
 ) -> None:
-    """Also if it has as many records as before: by its id."""
+    """Even if it has as many records as before: its id differs."""
     topic = new_topic(kafka.bootstrap)
     write(kafka.bootstrap, topic, range(5))
     play = Play(spark, kafka.bootstrap, topic, tmp_path, failOnDataLoss=str(not allowed))
-    # Triggers are far apart: between two of them the topic is deleted, created and filled.
+    # Triggers are far apart, so the topic can be deleted, created and filled between two of them.
     with play.running("4 seconds") as query:
         play.await_values(query, list(range(5)))
         with Admin(kafka.bootstrap) as admin:
@@ -213,12 +216,12 @@ def test_a_topic_that_was_created_again_is_noticed(
 
 
 def test_a_checkpoint_of_another_topic_is_refused(spark: SparkSession, kafka: LocalCluster, tmp_path: Path) -> None:
-    one, other = new_topic(kafka.bootstrap), new_topic(kafka.bootstrap)
-    write(kafka.bootstrap, one, range(5))
+    first, other = new_topic(kafka.bootstrap), new_topic(kafka.bootstrap)
+    write(kafka.bootstrap, first, range(5))
     write(kafka.bootstrap, other, range(5))
-    Play(spark, kafka.bootstrap, one, tmp_path).until_now()
+    Play(spark, kafka.bootstrap, first, tmp_path).until_now()
     play = Play(spark, kafka.bootstrap, other, tmp_path, failOnDataLoss="false")
-    with pytest.raises(Exception, match=f"the checkpoint belongs to a query on {one}; this query reads none"):
+    with pytest.raises(Exception, match=f"the checkpoint belongs to a query on {first}; this query reads none"):
         play.until_now()
     assert play.values == []
 
@@ -233,9 +236,9 @@ def test_a_broker_that_is_killed_and_restarted_does_not_end_a_query(spark: Spark
         play = Play(spark, cluster.bootstrap, topic, tmp_path / "checkpoint")
         with play.running() as query:
             play.await_values(query, list(range(10)))
-            (broker,) = [one.id for one in cluster.status().brokers]
+            (broker,) = [status.id for status in cluster.status().brokers]
             cluster.kill(broker)
-            # It is away while the query looks for more, several times.
+            # The broker is down while the query looks for more, several times.
             eventually(lambda: not query.status["isDataAvailable"], "the query has nothing to do")
             cluster.restart(broker)
             write(cluster.bootstrap, topic, range(10, 20))

@@ -1,4 +1,4 @@
-"""Topics that change in every way they can, under queries of Spark: the rows are what is in the logs."""
+"""Spark queries on topics that change in every possible way: the rows are what is in the logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_stream_follows_a_real_topic(
 def test_streams_follow_topics_for_long(
     spark: SparkSession, tmp_path: Path, fail_on_data_loss: bool, limit: str, seed: int
 ) -> None:
-    """Also topics that are cut and compacted, in portions and at once."""
+    """Also truncated and compacted topics, in limited batches and all at once."""
     more = {"maxOffsetsPerTrigger": limit} if limit else {}
     with FakeKafka(auto_create=None) as fake:
         world = FakeWorld(fake)
@@ -57,7 +57,7 @@ def test_streams_follow_topics_for_long(
 def test_a_dataframe_has_what_is_there_after_every_change(
     spark: SparkSession, fail_on_data_loss: bool, seed: int
 ) -> None:
-    """A fresh one always; one that was used before too, or it says what is lost."""
+    """A new DataFrame always; one that was used before as well, or it raises what is lost."""
     chance = random.Random(seed)
     with FakeKafka(auto_create=None) as fake:
         world = FakeWorld(fake)
@@ -66,10 +66,10 @@ def test_a_dataframe_has_what_is_there_after_every_change(
         for _ in range(6):
             for _ in range(chance.choice((1, 1, 3))):
                 change(world, chance)
-            there = sorted(one.value for one in world.present)
-            assert _values(_frame(spark, world, fail_on_data_loss)) == there, world.diary
+            expected = sorted(record.value for record in world.present)
+            assert _values(_frame(spark, world, fail_on_data_loss)) == expected, world.diary
             try:
-                assert _values(frame) == there, world.diary
+                assert _values(frame) == expected, world.diary
             except Exception as error:
                 if not fail_on_data_loss or "OffsetsLost" not in str(error):
                     raise

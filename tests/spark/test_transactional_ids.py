@@ -1,4 +1,4 @@
-"""A batch write that was killed leaves transactions open; the next one ends them."""
+"""A killed batch write leaves transactions open; the next one ends them."""
 
 from __future__ import annotations
 
@@ -102,4 +102,4 @@ def test_the_next_write_ends_what_a_killed_one_left_open(
             rows = pa.RecordBatch.from_pydict({"value": pa.array(["more"], pa.string())})
             messages = [alive.write(iter([rows]))]
         alive.commit(messages)
-        assert log.committed(topic) == [b"more"]  # which waits for every transaction before it
+        assert log.committed(topic) == [b"more"]  # the reader waits for every transaction before it

@@ -46,44 +46,44 @@ def kafka(fake_kafka: FakeKafka) -> Iterator[FakeKafka]:
 
 
 def test_tls_on_a_listener_without_it(kafka: FakeKafka) -> None:
-    wanted = options(kafka, **{"kafka.security.protocol": "SSL", "kafka.default.api.timeout.ms": "1000"})
-    batch, stream = BatchReader(for_batch(wanted), schema()), StreamReader(for_stream(wanted), schema())
+    given = options(kafka, **{"kafka.security.protocol": "SSL", "kafka.default.api.timeout.ms": "1000"})
+    batch, stream = BatchReader(for_batch(given), schema()), StreamReader(for_stream(given), schema())
     for step in (batch.partitions, stream.initialOffset):
-        with pytest.raises(Exception, match=r"Then set kafka\.security\.protocol to PLAINTEXT") as told:
+        with pytest.raises(Exception, match=r"Then set kafka\.security\.protocol to PLAINTEXT") as caught:
             step()
-        assert not API_NAMES.search(str(told.value))
+        assert not API_NAMES.search(str(caught.value))
 
 
 def test_offsets_that_are_not_there(kafka: FakeKafka) -> None:
     reader = BatchReader(for_batch(options(kafka, endingOffsets='{"clicks":{"0":100}}')), schema())
-    with pytest.raises(Exception, match="failOnDataLoss=false") as told:
+    with pytest.raises(Exception, match="failOnDataLoss=false") as caught:
         reader.partitions()
-    assert not API_NAMES.search(str(told.value))
+    assert not API_NAMES.search(str(caught.value))
 
 
 def test_offsets_that_were_taken_away_since_the_planning(kafka: FakeKafka) -> None:
-    wanted = options(kafka, retryTimeout="1s")
-    for reader in (BatchReader(for_batch(wanted), schema()), StreamReader(for_stream(wanted), schema())):
-        with pytest.raises(Exception, match="failOnDataLoss=false") as told:
+    given = options(kafka, retryTimeout="1s")
+    for reader in (BatchReader(for_batch(given), schema()), StreamReader(for_stream(given), schema())):
+        with pytest.raises(Exception, match="failOnDataLoss=false") as caught:
             list(reader.read(Slice(OffsetRange("clicks", 0, 50, 60))))
-        assert not API_NAMES.search(str(told.value))
+        assert not API_NAMES.search(str(caught.value))
 
 
 def test_an_address_with_a_user(kafka: FakeKafka) -> None:
     source = OttlaSource(options(kafka) | {"kafka.bootstrap.servers": "me:secret@localhost:9092"})
-    with pytest.raises(Exception, match=re.escape("kafka.sasl.jaas.config")) as told:
+    with pytest.raises(Exception, match=re.escape("kafka.sasl.jaas.config")) as caught:
         source.schema()
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_batch_that_inflates(kafka: FakeKafka) -> None:
     with Producer(kafka.bootstrap, compression="zstd") as producer:
         producer.send("clicks", bytes(100_000))
-    for limit, found in (("50000", 0), ("200k", 1)):
+    for limit, rows in (("50000", 0), ("200k", 1)):
         reader = BatchReader(for_batch(options(kafka, maxBatchBytes=limit)), schema())
-        (slice_,) = (one for one in reader.partitions() if isinstance(one, Slice))
-        if found:
-            assert sum(batch.num_rows for batch in reader.read(slice_)) == found
+        (slice_,) = (part for part in reader.partitions() if isinstance(part, Slice))
+        if rows:
+            assert sum(batch.num_rows for batch in reader.read(slice_)) == rows
         else:
             with pytest.raises(Exception, match="the option maxBatchBytes raises it"):
                 list(reader.read(slice_))

@@ -1,4 +1,4 @@
-"""The report of a fleet's work, from files of events: plain, compressed, damaged, of several hosts and hours."""
+"""The report of a fleet's work, from event files: plain, compressed, damaged, of several hosts and hours."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _ended(**given: object) -> UnitEnded:
     return UnitEnded(**{**fields, **given})  # type: ignore[arg-type]
 
 
-def _line(event: UnitEnded | UnitReclaimed, at: float) -> str:
-    return json.dumps({"time": at, "event": event.kind, **fields_of(event)})
+def _line(event: UnitEnded | UnitReclaimed, time: float) -> str:
+    return json.dumps({"time": time, "event": event.kind, **fields_of(event)})
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_waste_repeats_and_retries_are_told(report: WorkReport) -> None:
 
 
 def test_the_slowest_units_are_named(report: WorkReport) -> None:
-    assert [(one.start, one.stop, one.seconds, one.status) for one in report.slowest] == [
+    assert [(unit.start, unit.stop, unit.seconds, unit.status) for unit in report.slowest] == [
         (100, 200, 9.5, "done"),
         (0, 100, 1.0, "failed"),
     ]
@@ -112,8 +112,8 @@ def test_it_is_shown_as_text_json_chart_and_page(report: WorkReport) -> None:
     assert json.loads(json.dumps(report.to_json()))["hours"][1]["records"] == 1000
     chart = ElementTree.fromstring(report_svg(report))
     name = "{http://www.w3.org/2000/svg}"
-    bars = [one for one in chart.iter(f"{name}rect") if one.find(f"{name}title") is not None]
-    heights = [float(one.attrib["height"]) for one in bars]
+    bars = [bar for bar in chart.iter(f"{name}rect") if bar.find(f"{name}title") is not None]
+    heights = [float(bar.attrib["height"]) for bar in bars]
     assert len(bars) == 3
     assert heights[1] == pytest.approx(heights[0] * 1000 / 160, rel=0.01)
     page = report_html(report)
