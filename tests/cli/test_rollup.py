@@ -24,7 +24,7 @@ BROKERS = ("--bootstrap", "127.0.0.1:1")
     [
         (("--to", "out"), "missing option '--window'"),
         (("--window", "1m"), "missing option '--to'"),
-        (("--window", "soon", "--to", "out"), "--window: it is 'soon'; accepted is a time such as"),
+        (("--window", "soon", "--to", "out"), "--window: 'soon' is not a duration"),
         (("--window", "1m", "--by", "user", "--to", "out"), "--by: 'user' is not a field of a record"),
         (("--window", "1m", "--sum", "json:", "--to", "out"), "--sum: 'json:' is not a field of a record"),
         (("--window", "1m", "--event-time", "now", "--to", "out"), "--event-time: 'now' is not a field of a record"),
