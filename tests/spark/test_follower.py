@@ -149,8 +149,8 @@ OPTIONS: tuple[dict[str, str], ...] = (
 )
 
 
-@pytest.position.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options.values()))
-@pytest.position.parametrize("seed", range(40))
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options.values()))
+@pytest.mark.parametrize("seed", range(40))
 def test_every_record_that_is_there_is_read_once(options: dict[str, str], seed: int) -> None:
     chance = random.Random(seed)
     brokers = Brokers()
