@@ -11,12 +11,13 @@ from dataclasses import is_dataclass
 from typing import Any
 from uuid import UUID
 
+from kio.index import load_response_schema
 from kio.schema.index import api_key_map
 
 from ottla.config import Address
 from ottla.errors import ErrorCode
 from ottla.testing.fake import messages
-from ottla.wire.messages import response_type, supported_versions
+from ottla.wire.messages import supported_versions
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31m\nFORGED line\r\x9b2J\u202egnp.exe\u2028\u200f\x7fb"
 """A title for the terminal, colours, a line of its own, C1, a text that runs to the left."""
@@ -59,7 +60,7 @@ def _serve(connection: socket.socket, address: Address, change: Change | None) -
 
 
 def _tree(key: int, version: int, request: Any, address: Address) -> dict[str, Any]:
-    tree = filled(response_type(key, version))
+    tree = filled(load_response_schema(key, version))
     if key == API_VERSIONS:
         tree["api_keys"] = [
             {"api_key": one, "min_version": low, "max_version": high}

@@ -131,7 +131,7 @@ def test_an_interrupt_while_it_connects_ends_with_130(command: tuple[str, ...]) 
 def test_a_password_without_tls_is_warned_of_once(fake: FakeKafka) -> None:
     login = ("--username", "alice", "--sasl-mechanism", "PLAIN")
     ended = run("topics", "list", *login, "--bootstrap", fake.bootstrap, env={"OTTLA_PASSWORD": "s3cret"})
-    said = "warning: the password goes out without TLS, readable for all on the way: pass --tls, or log in with SCRAM"
+    said = "warning: the password is sent without TLS and can be read on the way: pass --tls, or log in with SCRAM"
     assert ended.stderr.splitlines().count(said) == 1
     assert "s3cret" not in ended.output
 

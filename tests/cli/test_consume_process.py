@@ -357,7 +357,7 @@ def test_what_is_lost_is_told_and_ends_it_unless_told_otherwise(kafka: LocalClus
     gone_on = run(*asked, "--on-lost", "earliest")
     assert (gone_on.exit_code, gone_on.stdout) == (0, "c\n")
     assert gone_on.stderr.startswith("lost: cli-cut-off-0[0, 2): ")
-    assert gone_on.stderr.endswith("; going on at 2\n")
+    assert gone_on.stderr.endswith("; continuing at 2\n")
 
 
 @pytest.mark.broker

@@ -166,7 +166,7 @@ def test_json_lines_without_a_topic_of_their_own_use_the_option_defaults(kafka: 
         (b'{"value": "a", "timestamp": "2026-01-01T00:00:00"}', "has no time zone: add Z or +02:00"),
         (b'{"value": "a", "timestamp": "yesterday"}', "is not ISO 8601"),
         (b'{"value": "a", "timestamp": -1}', "is not seconds since 1970"),
-        (b'{"value": "a", "topic": "no/name"}', "'no/name' is no topic name"),
+        (b'{"value": "a", "topic": "no/name"}', "'no/name' is not a topic name"),
         (b'{"value": "a", "headers": {"a": 1}}', "Expected `str | object | null`, got `int`"),
         (b"[" * 100_000, ""),
     ],
@@ -281,7 +281,7 @@ def test_a_spool_delivers_while_brokers_are_up(kafka: FakeKafka, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no/name"], "'no/name' is no topic name"),
+        (["no/name"], "'no/name' is not a topic name"),
         (["clicks", "--key", "a", "--key-separator", ":"], "--key and --key-separator are mutually exclusive"),
         (["clicks", "--key-separator", ""], "it must not be empty"),
         (

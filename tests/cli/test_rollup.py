@@ -28,7 +28,7 @@ BROKERS = ("--bootstrap", "127.0.0.1:1")
         (("--window", "1m", "--by", "user", "--to", "out"), "--by: 'user' is not a field of a record"),
         (("--window", "1m", "--sum", "json:", "--to", "out"), "--sum: 'json:' is not a field of a record"),
         (("--window", "1m", "--event-time", "now", "--to", "out"), "--event-time: 'now' is not a field of a record"),
-        (("--window", "1m", "--to", "a b"), "--to: 'a b' is no topic name"),
+        (("--window", "1m", "--to", "a b"), "--to: 'a b' is not a topic name"),
         (("--window", "1m", "--to", "out"), "--checkpoint PATH is required for results to a topic"),
         (("--window", "1m", "--to", "/out", "--mode", "update"), "--mode update needs a topic"),
         (("--window", "1m", "--to", "/out", "--follow", "--until", "latest"), "mutually exclusive"),

@@ -260,7 +260,7 @@ def test_a_folder_that_is_no_spool_is_told(tmp_path: Path) -> None:
     for command in (["list"], ["export"]):
         done = run("spool", *command, str(tmp_path))
         assert done.exit_code == 1
-        assert "is no spool" in done.stderr
+        assert "is not a spool" in done.stderr
 
 
 def test_what_is_exported_is_for_its_owner_only(left: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_partitions_are_added(kafka: LocalCluster, topic: str) -> None:
         (("create", "cli-x", "--cleanup", "shred"), 2, "use delete, compact or compact,delete"),
         (("create", "cli-x", "--retention", "4d", "--setting", "retention.ms=5"), 2, "they are the same setting"),
         (("create", "cli-x", "--replicas", "9"), 1, "between 1 and the number of brokers that are up"),
-        (("create", "no good"), 2, "error: TOPIC: 'no good' is no topic name"),
+        (("create", "no good"), 2, "error: TOPIC: 'no good' is not a topic name"),
         (("create", NAME), 1, "TOPIC_ALREADY_EXISTS"),
         (("alter", NAME), 2, "nothing to alter"),
         (("alter", NAME, "--unset", "retntion.ms"), 2, "did you mean retention.ms"),

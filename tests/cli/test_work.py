@@ -367,7 +367,7 @@ def test_what_is_wrong_is_said_once(group: Group, shop: Shop, command: tuple[str
     ("store", "code", "text"),
     [
         ("sqlite:///missing.db", 2, "no store at sqlite:///missing.db: no file "),
-        ("mysql://host", 2, "store mysql://... is none that a fleet knows"),
+        ("mysql://host", 2, "store mysql://... is not supported"),
         ("redis://127.0.0.1:1", 1, "the fleet's store redis://127.0.0.1:1 does not answer"),
     ],
 )

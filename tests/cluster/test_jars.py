@@ -23,7 +23,7 @@ from .conftest import Repository
 @pytest.fixture(autouse=True)
 def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "_BACKOFF", Retry(initial=0.01, maximum=0.01))
-    monkeypatch.setattr(jars, "_SILENCE", 0.3)
+    monkeypatch.setattr(jars, "_READ_TIMEOUT", 0.3)
 
 
 def _content(cache: JarCache) -> list[bytes]:
@@ -131,7 +131,7 @@ def test_a_full_disk_is_reported_at_once_and_not_blamed_on_the_repository(
         with monkeypatch.context() as patch:
             patch.setattr(f"ottla.cluster.jars.{name}", replacement)
             with pytest.raises(
-                LocalClusterError, match=r"cannot write to the jar cache .*No space left.*another cache folder"
+                LocalClusterError, match=r"cannot write to the jar cache .*No space left.*choose another"
             ):
                 JarCache(tmp_path, (jar,)).ensure(base_url=repository.url)
     assert repository.requests[f"/{jar.path}"] <= 1

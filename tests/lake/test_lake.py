@@ -253,14 +253,14 @@ def test_an_archive_without_marks_goes_on_whatever_was_deleted(lake: Lake) -> No
 def _as_before_marks(lake: Lake) -> None:
     shutil.rmtree(lake.ledger.marks)
     for number in lake.ledger.listed():
-        file = lake.ledger.path / lake.ledger.name(number)
-        row = msgspec.json.decode(file.read_bytes())
+        entry_file = lake.ledger.path / lake.ledger.name(number)
+        row = msgspec.json.decode(entry_file.read_bytes())
         for name in ("checksum", "stored"):
             row.pop(name, None)
         for file in row["files"]:
             file.pop("sha256", None)
             file.pop("footer_sha256", None)
-        file.write_bytes(msgspec.json.encode(row))
+        entry_file.write_bytes(msgspec.json.encode(row))
 
 
 def test_what_was_staged_and_changed_since_is_not_recorded(lake: Lake) -> None:
@@ -324,9 +324,9 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) 
 def test_other_settings_than_the_archive_has_are_refused(tmp_path: Path) -> None:
     stock.create(tmp_path, partition_by=("topic",))
     for settings, said in (
-        (LakeSettings(format=Format.DELTA, partition_by=("topic",)), "--format parquet, not delta"),
-        (LakeSettings(), "--partition-by topic, not topic,date"),
-        (LakeSettings(partition_by=("topic",), event_time="json:ts"), "--event-time record, not json:ts"),
+        (LakeSettings(format=Format.DELTA, partition_by=("topic",)), "format parquet, not delta"),
+        (LakeSettings(), "partition_by topic, not topic,date"),
+        (LakeSettings(partition_by=("topic",), event_time="json:ts"), "event_time record, not json:ts"),
     ):
         with pytest.raises(LakeError, match=said):
             Lake.create(tmp_path / "archive", settings)

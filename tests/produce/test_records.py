@@ -40,7 +40,7 @@ WRONG: list[tuple[str, Callable[[Any], object], str]] = [
     ("topic of bytes", lambda p: p.send(b"t", b""), "b't' is not a topic name"),
     ("topic none", lambda p: p.send(None, b""), "None is not a topic name"),
     ("topic with a space", lambda p: p.send("a b", b""), "'a b' is not a topic name"),
-    ("topic too long", lambda p: p.send("a" * 250, b""), "is no topic name"),
+    ("topic too long", lambda p: p.send("a" * 250, b""), "is not a topic name"),
     ("topic ..", lambda p: p.send("..", b""), "'..' is not a topic name.*and not . or .."),
     ("topic with a newline", lambda p: p.send("a\n", b""), r"'a\\n' is not a topic name"),
     ("list, no topic", lambda p: p.send_many("a/b", [b""]), "'a/b' is not a topic name"),

@@ -70,7 +70,7 @@ def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({}, "kafka.bootstrap.servers is missing"),
         ({**BROKERS, "topik": "t"}, "topik is unknown for writing: did you mean topic?"),
@@ -78,7 +78,7 @@ def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
         ({**BROKERS, "kafka.value.serializer": "x"}, "kafka.value.serializer is not supported"),
         ({**BROKERS, "kafka.partitioner.class": "com.example.Mine"}, "put the partition into the column partition"),
         ({**BROKERS, "kafka.partitioner.ignore.keys": "true"}, "put the partition into the column partition"),
-        ({**BROKERS, "path": "t"}, "the topic is the option topic"),
+        ({**BROKERS, "path": "t"}, "set the topic with the option topic"),
         ({**BROKERS, "kafka.acks": "2"}, "kafka.acks is '2'; accepted are all, -1, 1 and 0"),
         ({**BROKERS, "kafka.acks": "1"}, "exactly-once needs kafka.acks=all"),
         ({**BROKERS, "delivery": "twice"}, "delivery is 'twice'; accepted are exactly-once and at-least-once"),
@@ -140,7 +140,7 @@ def test_overwriting_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "topic", "told"),
+    ("types", "topic", "message"),
     [
         ({"key": TEXT}, "t", "there is no column value, which every record needs; the columns are key"),
         ({"value": TEXT}, None, "Set the option topic, or add a column topic"),

@@ -238,7 +238,7 @@ def test_a_spool_that_filled_its_own_disk_empties_it_when_brokers_are_back(
         program = puppet()
         program.ask("open", bootstrap=broker.bootstrap, spool=spool, bytes=20_000)
     program.ask("send", topic=_TOPIC, writer="a", start=1, count=1000, size=5000)
-    with pytest.raises(Refused, match=r"SpoolFull: spool .* is full: its disk has no room .*No space left"):
+    with pytest.raises(Refused, match=r"SpoolFull: spool .* is full: its disk has no space .*No space left"):
         program.ask("persist", timeout=2.0)
     broker.all_up()
     program.ask("flush")

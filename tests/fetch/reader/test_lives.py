@@ -194,5 +194,5 @@ def test_a_forked_child_gets_an_error_at_once_and_the_parent_reads_on(kafka: Fak
     child.join(10)
     queue.close()
     assert child.exitcode == 0
-    assert all(f"made in process {os.getpid()} before fork()" in answer for answer in answers)
+    assert all(f"created in process {os.getpid()} before fork()" in answer for answer in answers)
     assert first.num_rows + sum(batch.num_rows for batch in reading) == 2000

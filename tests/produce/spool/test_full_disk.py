@@ -30,7 +30,7 @@ def disk(quick: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
 def fill(store: Store, *, size_bytes: int = 7_000, first: int = 0) -> dict[int, Ticket]:
     """Put as many entries as there is room for."""
     tickets: dict[int, Ticket] = {}
-    with pytest.raises(SpoolFull, match="its disk has no room") as refused:  # noqa: PT012
+    with pytest.raises(SpoolFull, match="its disk has no space") as refused:  # noqa: PT012
         for n in range(first, first + 1000):
             tickets[n] = store.put(entry(n, size_bytes=size_bytes))
     assert refused.value.max_bytes is None
