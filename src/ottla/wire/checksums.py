@@ -15,13 +15,21 @@ __all__ = ["crc32c"]
 
 
 def _compiled() -> Callable[..., int]:
-    package = PathFinder.find_spec("crc32c")
-    places = None if package is None else package.submodule_search_locations
-    extension = PathFinder.find_spec("crc32c._crc32c", places or [])
-    if extension is None or extension.loader is None:  # a package of another kind, as in an archive
+    """The function itself; through its package where that is made in another way, as in an archive or a later version."""
+    try:
+        return _from_extension()
+    except (ImportError, AttributeError):
         from crc32c import crc32c
 
         return crc32c
+
+
+def _from_extension() -> Callable[..., int]:
+    package = PathFinder.find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    extension = PathFinder.find_spec("crc32c._crc32c", places or [])
+    if extension is None or extension.loader is None:
+        raise ImportError("crc32c has no extension of that name")
     module: Any = module_from_spec(extension)
     extension.loader.exec_module(module)
     function: Callable[..., int] = module.crc32c
