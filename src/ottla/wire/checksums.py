@@ -15,7 +15,7 @@ __all__ = ["crc32c"]
 
 
 def _compiled() -> Callable[..., int]:
-    """The function itself; through its package where that is made in another way, as in an archive or a later version."""
+    """The function itself, or that of its package where that is built in another way, as in an archive."""
     try:
         return _from_extension()
     except (ImportError, AttributeError):
