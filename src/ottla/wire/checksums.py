@@ -14,13 +14,21 @@ __all__ = ["crc32c"]
 
 
 def _compiled() -> Callable[..., int]:
-    package = PathFinder.find_spec("crc32c")
-    places = None if package is None else package.submodule_search_locations
-    extension = PathFinder.find_spec("crc32c._crc32c", places or [])
-    if extension is None or extension.loader is None:  # not on disk, for example in a zip archive
+    """Return the compiled function, or that of the package where it is built in another way, as in an archive."""
+    try:
+        return _from_extension()
+    except (ImportError, AttributeError):
         from crc32c import crc32c
 
         return crc32c
+
+
+def _from_extension() -> Callable[..., int]:
+    package = PathFinder.find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    extension = PathFinder.find_spec("crc32c._crc32c", places or [])
+    if extension is None or extension.loader is None:
+        raise ImportError("crc32c has no extension of that name")
     module: Any = module_from_spec(extension)
     extension.loader.exec_module(module)
     function: Callable[..., int] = module.crc32c
