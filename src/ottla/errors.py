@@ -387,6 +387,19 @@ class LeaseLost(FleetError):
     """A unit was given to another node because this one seemed to be gone. Its results for the unit are rejected."""
 
 
+class MirrorError(OttlaError):
+    """A partition cannot be mirrored any further, for a reason that no retry changes. `fault` names it.
+
+    `source` and `target` name the partitions.
+    """
+
+    def __init__(self, reason: str, *, source: str = "", target: str = "", fault: str = "") -> None:
+        self.source = source
+        self.target = target
+        self.fault = fault
+        super().__init__(reason)
+
+
 class NotDelivered(OttlaError):
     """Records were not acknowledged.
 

@@ -36,6 +36,11 @@ from ottla.events.fleets import (
     UnitReclaimed,
     UnitsPlanned,
 )
+from ottla.events.mirrors import (
+    MirrorFaultAccepted,
+    MirrorStopped,
+    MirrorTookOver,
+)
 from ottla.events.queries import (
     BatchDone,
     LagMeasured,
@@ -72,6 +77,9 @@ __all__ = [
     "FlushRetried",
     "Flushed",
     "LagMeasured",
+    "MirrorFaultAccepted",
+    "MirrorStopped",
+    "MirrorTookOver",
     "PlannerChanged",
     "PlanningFailed",
     "PositionMisplaced",
@@ -132,5 +140,8 @@ EVENTS: tuple[type[Event], ...] = (
     TopicResumed,
     ArchiveHeldUp,
     ArchiveResumed,
+    MirrorTookOver,
+    MirrorFaultAccepted,
+    MirrorStopped,
 )
 """Every event that Ottla emits."""

@@ -1,0 +1,72 @@
+"""`Link`: what is mirrored from where to where, and by which rules, as a value that travels with the job.
+
+Plain settings come in and are checked; the value never connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ottla.errors import ConfigError
+from ottla.fetch.bounds import Bound
+from ottla.jobs.brokers import Brokers
+from ottla.mirror.journal import TOPIC
+from ottla.mirror.rules import Policy
+from ottla.mirror.throttle import Throttle
+from ottla.mirror.topics import Rename, check_link_name
+
+_CLIENT = "ottla-mirror"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One direction of a mirror: topics of one cluster that are copied to another.
+
+    `topics` has names and patterns with `*` and `?`. `rename` says what a topic is called at the target: `"{topic}"`
+    or `"{source}.{topic}"`, where `{source}` is the link's name. `start` is where a topic begins that was never
+    mirrored: `"earliest"`, `"latest"`, a time or an offset. `rate` limits the bytes per second of the link, `rates`
+    those of single target topics; topics with a higher number in `priorities` go first. `rules` says what happens if
+    something is wrong. `journal` is the topic on the target that keeps the positions. `groups` has the consumer groups,
+    by name or pattern, whose offsets are translated. Raises `ConfigError` if a setting is invalid.
+    """
+
+    source: Brokers | str
+    target: Brokers | str
+    topics: tuple[str, ...] | str
+    name: str = "mirror"
+    rename: str = "{topic}"
+    start: Bound = "earliest"
+    rules: Policy = field(default_factory=Policy)
+    rate: float | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    replicas: int = -1
+    """The replication factor of topics that are created; -1 for the broker's default."""
+    journal: str = TOPIC
+    groups: tuple[str, ...] | str = ()
+
+    def __post_init__(self) -> None:
+        check_link_name(self.name)
+        Rename(self.rename)
+        Throttle(self.rate, self.rates)
+        for name in ("topics", "groups"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        if not self.topics:
+            raise ConfigError(f"link {self.name} names no topic")
+        for name in ("source", "target"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Brokers(bootstrap=value, client_id=_CLIENT))
+
+    @property
+    def source_brokers(self) -> Brokers:
+        """How to reach the source."""
+        assert isinstance(self.source, Brokers)
+        return self.source
+
+    @property
+    def target_brokers(self) -> Brokers:
+        """How to reach the target."""
+        assert isinstance(self.target, Brokers)
+        return self.target

@@ -1,0 +1,124 @@
+"""Takes over a target partition: shuts out its previous holder, and finds out how far that one came.
+
+A target partition and the journal come in; the new holder's producer id and epoch, and the position to continue at, go
+out. All calls block: the forwarder runs them in the background. What they mean is decided in `takeover.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from uuid import UUID
+
+from ottla.admin import Admin, OffsetSpec
+from ottla.errors import DeadlineExceeded, Fenced
+from ottla.fetch.reader import Reader
+from ottla.mirror.journal import Journal
+from ottla.mirror.passage import Acceptance
+from ottla.mirror.takeover import Position, Tail, locate, scan_start
+from ottla.mirror.terms import Term
+from ottla.model import Isolation, OffsetRange, TopicPartition
+from ottla.net.cluster import Cluster
+from ottla.net.deadline import Deadline
+from ottla.produce import coordinator
+from ottla.produce.coordinator import PreparedTransaction
+from ottla.produce.identity import ProducerIdentity, transactional_producer_id
+from ottla.wire.batch import BatchHeader
+from ottla.wire.codecs import parse_codec
+
+_TRANSACTION_SECONDS = 60.0
+_FIRST_NAP, _LONGEST_NAP = 0.002, 0.1
+"""How long to wait for our marker to appear in the log, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A target partition that was taken over."""
+
+    identity: ProducerIdentity
+    position: Position
+    terms: tuple[Term, ...]
+    """The terms that the journal has of the partition."""
+    next_target: int
+    """The target offset of the first record that the new holder writes."""
+    log_start: int
+    """The first offset of the target's log."""
+    target_id: UUID | None
+
+
+def transactional_id(link: str, target: TopicPartition) -> str:
+    """Return the name under which brokers count the epochs of a partition's holders."""
+    return f"ottla-mirror.{link}.{target.topic}.{target.partition}"
+
+
+def take_over(
+    cluster: Cluster, journal: Journal, target: TopicPartition, *, source_id: UUID | None, deadline: Deadline
+) -> Holding:
+    """Take over a partition.
+
+    Raises `Fenced` if another mirror does the same a moment later, `BrokerError` if the brokers refuse, and
+    `DeadlineExceeded` or `NoBrokerReachable` when time runs out.
+    """
+    name = transactional_id(journal.link, target)
+    identity = transactional_producer_id(cluster, name, transaction_timeout=_TRANSACTION_SECONDS)
+    # An empty transaction, aborted at once: its marker makes the broker refuse all batches of earlier epochs.
+    transaction = PreparedTransaction(name, identity.producer_id, identity.epoch)
+    coordinator.add_partitions(cluster, transaction, [target])
+    coordinator.end(cluster, transaction, commit=False, deadline=deadline)
+    terms = journal.terms(target, deadline=deadline)
+    for term in terms:
+        if term.producer_id == identity.producer_id and term.epoch > identity.epoch:
+            raise Fenced(f"another mirror of link {journal.link} has taken over {target}", records=0)
+    log_start = Admin(cluster).list_offsets([target], OffsetSpec.EARLIEST, timeout=deadline.remaining())[target].offset
+    tail = _read_tail(
+        cluster, target, identity, start=scan_start(terms, log_start), log_start=log_start, limit=deadline
+    )
+    target_id = cluster.topic(target.topic, deadline=deadline).id
+    position = locate(terms, tail, producer_id=identity.producer_id, source_id=source_id, target_id=target_id)
+    return Holding(identity, position, tuple(terms), tail.marker + 1, log_start, target_id)
+
+
+def acceptance(cluster: Cluster, topic: str, *, deadline: Deadline) -> Acceptance:
+    """Return what a target topic accepts, from its settings."""
+    settings = Admin(cluster).settings(topic, timeout=deadline.remaining())[topic]
+    compression = settings["compression.type"].value or "producer"
+    return Acceptance(
+        max_bytes=int(settings["max.message.bytes"].value or 1 << 20),
+        codec=None
+        if compression == "producer"
+        else parse_codec({"uncompressed": "none"}.get(compression, compression)),
+        append_time=settings["message.timestamp.type"].value == "LogAppendTime",
+    )
+
+
+def _read_tail(
+    cluster: Cluster, target: TopicPartition, identity: ProducerIdentity, *, start: int, log_start: int, limit: Deadline
+) -> Tail:
+    """Read the headers from `start` to our marker, which the coordinator appends soon."""
+    admin = Admin(cluster)
+    headers: list[BatchHeader] = []
+    reached, nap = start, _FIRST_NAP
+    while not limit.expired():
+        end = admin.list_offsets([target], OffsetSpec.LATEST, timeout=limit.remaining())[target].offset
+        if end < reached:
+            reached = max(log_start, 0)  # the log is shorter than the journal says: read all that is left of it
+            headers.clear()
+        if end > reached:
+            for header in _headers(cluster, OffsetRange(*target, reached, end)):
+                if header.is_control and (header.producer_id, header.producer_epoch) == identity:
+                    return Tail(tuple(headers), log_start, header.base_offset)
+                headers.append(header)
+                reached = header.next_offset
+        time.sleep(min(nap, limit.remaining()))
+        nap = min(2 * nap, _LONGEST_NAP)
+    raise DeadlineExceeded(f"waiting for the marker of epoch {identity.epoch} in {target}", limit.seconds)
+
+
+def _headers(cluster: Cluster, unit: OffsetRange) -> list[BatchHeader]:
+    reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
+    try:
+        with closing(reader.batches(unit)) as batches:
+            return [raw.batch.header for raw in batches]
+    finally:
+        reader.close()

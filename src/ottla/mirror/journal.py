@@ -1,0 +1,265 @@
+"""The journal of a mirror: a compacted topic on the target cluster that keeps the terms of every mirrored partition.
+
+Terms come in and are acknowledged before their records are sent; the terms of a partition come out after a takeover. An
+entry has the key `link/target topic/partition/producer id-epoch/chunk`, so a holder that was shut out overwrites only
+its own entries. Values are JSON. The journal knows no batches and decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from ottla.admin import Admin, OffsetSpec
+from ottla.errors import BrokerError, ConfigError, ErrorCode
+from ottla.events import Events
+from ottla.fetch.reader import Reader
+from ottla.mirror.terms import Term, in_order, joined
+from ottla.model import Isolation, OffsetRange, TopicPartition
+from ottla.net.cluster import Cluster
+from ottla.net.deadline import Deadline
+from ottla.produce.options import Batching
+from ottla.produce.producer import Producer
+
+_log = logging.getLogger(__name__)
+TOPIC = "ottla-mirror"
+"""The topic's name, unless configured otherwise."""
+_PARTITIONS = 8
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),  # small, so that compaction keeps the topic small
+    "segment.ms": str(600_000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+
+
+class Entry(NamedTuple):
+    """A term of one mirrored partition."""
+
+    source: TopicPartition
+    target: TopicPartition
+    term: Term
+
+
+class _Key(NamedTuple):
+    target: TopicPartition
+    identity: str
+    chunk: int
+
+
+class Journal:
+    """The journal of one link. Threads may share it."""
+
+    def __init__(self, cluster: Cluster, *, link: str, topic: str = TOPIC, events: Events | None = None) -> None:
+        self.topic = topic
+        self.link = link
+        self._cluster = cluster
+        self._events = events or Events()
+        self._lock = threading.RLock()
+        self._producer: Producer | None = None
+        self._partitions = 0
+        self._positions: dict[int, int] = {}
+        """Up to where each partition of the journal was read."""
+        self._entries: dict[_Key, Entry] = {}
+        self._notes: dict[str, Mapping[str, Any]] = {}
+
+    def close(self) -> None:
+        """End its producer."""
+        with self._lock:
+            if self._producer is not None:
+                self._producer.close(5.0)
+                self._producer = None
+
+    def exists(self) -> bool:
+        """Whether the topic exists."""
+        topic = self._cluster.metadata([self.topic]).topics.get(self.topic)
+        return topic is not None and topic.error is ErrorCode.none
+
+    def create(self) -> None:
+        """Create the topic unless it exists.
+
+        Raises `ConfigError` if it exists and is not compacted: entries would be deleted by time.
+        """
+        admin = Admin(self._cluster)
+        if not self.exists():
+            try:
+                admin.create_topic(self.topic, partitions=_PARTITIONS, settings=_SETTINGS)
+            except BrokerError as error:
+                if error.code is not ErrorCode.topic_already_exists:
+                    raise
+        policy = admin.settings(self.topic)[self.topic]["cleanup.policy"].value
+        if policy != "compact":
+            raise ConfigError(
+                f"topic {self.topic} has cleanup.policy={policy}: a mirror's journal must be compacted, or it would"
+                " lose what it needs to continue"
+            )
+
+    # Writing
+
+    def write(self, entries: Iterable[Entry], *, timeout: float | None = None) -> None:
+        """Write entries. Returns when all of them are acknowledged. Raises `NotDelivered` if one is not."""
+        self._send(
+            [(entry.target, self._key(entry.target, entry.term), self._value(entry)) for entry in entries],
+            timeout=timeout,
+        )
+
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Remove entries that nothing needs any more."""
+        self._send([(entry.target, self._key(entry.target, entry.term), None) for entry in entries], timeout=None)
+
+    def write_note(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write something about the whole link under a name, for other programs to read."""
+        key = f"{self.link}#{name}".encode()
+        producer = self._open_producer()
+        producer.send(self.topic, json.dumps(value).encode(), key, partition=0).result(self._seconds)
+
+    # Reading
+
+    def terms(self, target: TopicPartition, *, deadline: Deadline | None = None) -> list[Term]:
+        """Return the terms of a partition as they are in the journal now, in order."""
+        with self._lock:
+            self._catch_up([self._partition_of(target)], deadline)
+            return self._known(target)
+
+    def all_entries(self, *, deadline: Deadline | None = None) -> dict[TopicPartition, list[Entry]]:
+        """Return all entries of the link by target partition, as they are now; chunks of a term are joined."""
+        with self._lock:
+            self._catch_up(range(self._partition_count()), deadline)
+            sources = {key.target: entry.source for key, entry in self._entries.items()}
+            return {
+                target: [Entry(source, target, term) for term in self._known(target)]
+                for target, source in sorted(sources.items())
+            }
+
+    def chunks(self, target: TopicPartition, term: Term) -> list[Term]:
+        """Return the entries of a term as far as they were read."""
+        identity = f"{term.producer_id}-{term.epoch}"
+        with self._lock:
+            return [
+                entry.term for key, entry in self._entries.items() if key.target == target and key.identity == identity
+            ]
+
+    def note(self, name: str, *, deadline: Deadline | None = None) -> Mapping[str, Any] | None:
+        """Return what `write_note` wrote last under this name, or None."""
+        with self._lock:
+            self._catch_up([0], deadline)
+            return self._notes.get(f"{self.link}#{name}")
+
+    @property
+    def _seconds(self) -> float:
+        return self._cluster.timeouts.total
+
+    def _known(self, target: TopicPartition) -> list[Term]:
+        by_identity: dict[str, list[Term]] = {}
+        for key in sorted((key for key in self._entries if key.target == target), key=lambda key: key.chunk):
+            by_identity.setdefault(key.identity, []).append(self._entries[key].term)
+        return in_order(joined(chunks) for chunks in by_identity.values())
+
+    def _catch_up(self, numbers: Iterable[int], deadline: Deadline | None) -> None:
+        """Read the partitions of the journal up to their present end."""
+        partitions = [TopicPartition(self.topic, number) for number in numbers]
+        admin = Admin(self._cluster)
+        timeout = None if deadline is None else deadline.remaining()
+        starts = admin.list_offsets(partitions, OffsetSpec.EARLIEST, timeout=timeout)
+        ends = admin.list_offsets(partitions, OffsetSpec.LATEST, timeout=timeout)
+        ranges = []
+        for tp in partitions:
+            start = max(self._positions.get(tp.partition, 0), starts[tp].offset)
+            if ends[tp].offset > start:
+                ranges.append(OffsetRange(*tp, start, ends[tp].offset))
+        if not ranges:
+            return
+        reader = Reader(self._cluster, isolation=Isolation.READ_UNCOMMITTED)
+        try:
+            with closing(reader.read(ranges, columns=("key", "value"))) as batches:
+                for batch in batches:
+                    for key, value in zip(
+                        batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
+                    ):
+                        self._learn(key, value)
+        finally:
+            reader.close()
+        for unit in ranges:
+            self._positions[unit.partition] = unit.stop
+
+    def _learn(self, key: bytes | None, value: bytes | None) -> None:
+        text = (key or b"").decode(errors="replace")
+        if "#" in text:
+            if text.startswith(f"{self.link}#"):
+                self._notes[text] = {} if value is None else json.loads(value)
+            return
+        try:
+            link, topic, partition, identity, chunk = text.split("/")
+            place = _Key(TopicPartition(topic, int(partition)), identity, int(chunk))
+            if link != self.link:
+                return
+            if value is None:
+                self._entries.pop(place, None)
+                return
+            row = json.loads(value)
+            source = TopicPartition(str(row["source_topic"]), int(row["source_partition"]))
+            self._entries[place] = Entry(source, place.target, Term.from_json(row))
+        except (KeyError, TypeError, ValueError) as error:
+            _log.warning("topic %s has an entry that is not one of a mirror, key %.100r: %s", self.topic, text, error)
+
+    def _send(self, rows: Iterable[tuple[TopicPartition, bytes, bytes | None]], *, timeout: float | None) -> None:
+        producer = self._open_producer()
+        deliveries = [
+            producer.send(self.topic, value, key, partition=self._partition_of(target)) for target, key, value in rows
+        ]
+        deadline = Deadline.after(self._seconds if timeout is None else timeout)
+        for delivery in deliveries:
+            delivery.result(deadline.remaining())
+
+    def _open_producer(self) -> Producer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer(
+                    [str(address) for address in self._cluster.bootstrap],
+                    security=self._cluster.security,
+                    client_id=self._cluster.client_id,
+                    timeouts=self._cluster.timeouts,
+                    retry=self._cluster.retry,
+                    batching=Batching(linger=0.0),
+                    delivery_timeout=self._seconds,
+                    events=self._events,
+                )
+            return self._producer
+
+    def _key(self, target: TopicPartition, term: Term) -> bytes:
+        return f"{self.link}/{target.topic}/{target.partition}/{term.producer_id}-{term.epoch}/{term.chunk}".encode()
+
+    @staticmethod
+    def _value(entry: Entry) -> bytes:
+        row = {"source_topic": entry.source.topic, "source_partition": entry.source.partition, **entry.term.to_json()}
+        return json.dumps(row, separators=(",", ":")).encode()
+
+    def _partition_of(self, target: TopicPartition) -> int:
+        return zlib.crc32(f"{self.link}/{target.topic}/{target.partition}".encode()) % self._partition_count()
+
+    def _partition_count(self) -> int:
+        if not self._partitions:
+            self._partitions = len(self._cluster.topic(self.topic).partitions)
+        return self._partitions
+
+
+def links(cluster: Cluster, *, topic: str = TOPIC) -> Iterator[str]:
+    """Yield the names of the links that have a journal on this cluster."""
+    reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
+    seen: set[str] = set()
+    try:
+        with closing(reader.read(topic, columns=("key",))) as batches:
+            for batch in batches:
+                for key in batch.column("key").to_pylist():
+                    name = (key or b"").decode(errors="replace").replace("#", "/").partition("/")[0]
+                    if name and name not in seen:
+                        seen.add(name)
+                        yield name
+    finally:
+        reader.close()

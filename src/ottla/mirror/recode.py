@@ -1,0 +1,61 @@
+"""Decodes a batch and encodes its records again, for a target that does not accept it as it is.
+
+A batch comes in, with the offsets that are wanted of it; batches that the target accepts go out, each with the source
+offsets of its records. Keys, values, headers and timestamps stay the same. It sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ottla.errors import RecordTooLarge
+from ottla.mirror.passage import Acceptance
+from ottla.wire.batch import Batch
+from ottla.wire.columns import from_arrow
+from ottla.wire.decode import Decoder
+from ottla.wire.encode import BatchLimits, NewBatch, encode
+
+_LEAST_BYTES = 1 << 10
+_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+class Recoded(NamedTuple):
+    """A new batch, and the source offset of each of its records."""
+
+    batch: NewBatch
+    offsets: npt.NDArray[np.int64]
+
+
+class Recoder:
+    """Recodes batches, reusing its memory. Use one per thread."""
+
+    def __init__(self, *, max_batch_bytes: int = 1 << 30) -> None:
+        self._decoder = Decoder(_COLUMNS, max_batch_bytes=max_batch_bytes)
+
+    def recode(
+        self, batch: Batch, accepts: Acceptance, *, topic: str, partition: int, start: int, stop: int
+    ) -> Iterator[Recoded]:
+        """Yield the records in `[start, stop)` as batches that the target accepts.
+
+        Raises `CorruptBatch` if the batch is damaged, and `RecordTooLarge` if a single record exceeds the limit.
+        """
+        codec = batch.header.codec if accepts.codec is None else accepts.codec
+        for decoded in self._decoder.decode([batch], topic=topic, partition=partition, start=start, stop=stop):
+            records = decoded.records
+            times = records.column("timestamp").cast("int64").to_numpy() // 1000
+            columns = from_arrow(records.column("value"), key=records.column("key"), headers=records.column("headers"))
+            columns = columns._replace(times=np.ascontiguousarray(times))
+            offsets = records.column("offset").to_numpy()
+            row = 0
+            # A little less, because a codec can also make incompressible records larger.
+            limits = BatchLimits(max_bytes=max(_LEAST_BYTES, accepts.max_bytes - accepts.max_bytes // 64 - 128))
+            for new in encode(columns, now_ms=0, codec=codec, limits=limits):
+                if new.header.size_bytes > accepts.max_bytes:
+                    what = f"the record at offset {offsets[row]} of {topic}-{partition}"
+                    raise RecordTooLarge(what, size_bytes=new.header.size_bytes, limit_bytes=accepts.max_bytes)
+                yield Recoded(new, offsets[row : row + new.header.count])
+                row += new.header.count

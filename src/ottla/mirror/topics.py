@@ -1,0 +1,185 @@
+"""The topics of a link: which are mirrored, what they are called at the target, and how they follow the source.
+
+The topics of both clusters come in as described by their brokers. Out goes a `TopicPlan` for each mirrored topic: what
+has to be created or changed at the target. `apply` does it. Planning is pure.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ottla.admin import Admin
+from ottla.admin.settings import Setting, SettingSource
+from ottla.admin.topics import NewTopic, TopicDescription, is_topic_name
+from ottla.errors import BrokerError, ConfigError, ErrorCode, InputError
+
+_FOLLOWED = (
+    *("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "delete.retention.ms"),
+    *("min.compaction.lag.ms", "max.compaction.lag.ms"),
+)
+"""Settings of the source that also make sense for a copy."""
+_LINK_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def check_link_name(name: object) -> str:
+    """Return the name of a link. Raises `ConfigError` unless it fits into keys and transactional ids."""
+    if not isinstance(name, str) or not _LINK_NAME.fullmatch(name):
+        raise ConfigError(
+            f"the name of a link is {name!r:.120}; 1 to 100 letters, digits, '.', '_' and '-' are accepted"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """How topics are called at the target: `{topic}` keeps the name, `{source}.{topic}` puts the link's name first."""
+
+    rule: str = "{topic}"
+
+    def __post_init__(self) -> None:
+        if "{topic}" not in self.rule or self.apply("t", link="s") is None:
+            raise ConfigError(
+                f"the rename rule is {self.rule!r}; accepted are '{{topic}}', '{{source}}.{{topic}}' and other texts"
+                " with {topic} that make a topic name"
+            )
+
+    def apply(self, topic: str, *, link: str) -> str | None:
+        """Return the name at the target, or None if it is not a topic name."""
+        name = self.rule.replace("{source}", link).replace("{topic}", topic)
+        return name if is_topic_name(name) else None
+
+    def is_result(self, topic: str, *, link: str) -> bool:
+        """Whether a topic's name looks like the result of this rule, unless the rule keeps names."""
+        before, _, after = self.rule.replace("{source}", link).partition("{topic}")
+        return bool(before or after) and topic.startswith(before) and topic.endswith(after)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """One mirrored topic: what its target is, and what has to change there."""
+
+    source: str
+    target: str
+    partitions: int
+    """The partitions of the source."""
+    target_partitions: int | None
+    """Those of the target now; None if it does not exist."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings to create the target with, or to change."""
+
+    @property
+    def action(self) -> str:
+        """What `apply` does: `create`, `grow`, `alter`, or nothing."""
+        if self.target_partitions is None:
+            return "create"
+        if self.target_partitions < self.partitions:
+            return "grow"
+        return "alter" if self.settings else ""
+
+
+def select(names: Iterable[str], patterns: Sequence[str], *, excluded: Collection[str] = ()) -> list[str]:
+    """Return the topics that match a name or a pattern with `*` and `?`, without internal ones and `excluded`.
+
+    Raises `InputError` if a plain name does not exist.
+    """
+    known = {name for name in names if not name.startswith("__") and name not in excluded}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        if any(sign in pattern for sign in "*?["):
+            chosen.update(name for name in known if fnmatch.fnmatchcase(name, pattern))
+        elif pattern in known:
+            chosen.add(pattern)
+        else:
+            raise InputError(f"there is no topic {pattern!r:.260} at the source")
+    return sorted(chosen)
+
+
+def plan(
+    source: TopicDescription,
+    target: TopicDescription | None,
+    *,
+    name: str,
+    source_settings: Mapping[str, Setting],
+    target_settings: Mapping[str, Setting] | None,
+) -> TopicPlan:
+    """Return what has to be done so that the target can take the copy of a topic."""
+    wanted = {
+        setting: value.value
+        for setting in _FOLLOWED
+        if (value := source_settings.get(setting)) is not None
+        and value.value is not None
+        and value.source is SettingSource.TOPIC
+    }
+    limit = source_settings.get("max.message.bytes")
+    if target_settings is None:
+        changes = {"compression.type": "producer", **wanted}
+        if limit is not None and limit.value is not None:
+            changes["max.message.bytes"] = limit.value
+    else:
+        changes = {
+            setting: value
+            for setting, value in wanted.items()
+            if setting not in target_settings or not target_settings[setting].means(value)
+        }
+    existing = None if target is None else len(target.partitions)
+    return TopicPlan(source.name, name, len(source.partitions), existing, changes)
+
+
+def look(
+    source: Admin, target: Admin, patterns: Sequence[str], rename: Rename, *, link: str, excluded: Collection[str]
+) -> list[TopicPlan]:
+    """Compare the topics of both clusters. Returns a plan for each mirrored topic.
+
+    Raises `InputError` if a named topic does not exist or its new name is not one.
+    """
+    names = [
+        name
+        for name in select(source.topic_names(), patterns, excluded=excluded)
+        if name in patterns or not rename.is_result(name, link=link)
+    ]
+    if not names:
+        return []
+    described = {topic.name: topic for topic in source.describe_topics(names)}
+    source_settings = source.settings(names)
+    new_names: dict[str, str] = {}
+    for name in names:
+        new_name = rename.apply(name, link=link)
+        if new_name is None:
+            raise InputError(f"topic {name} cannot be mirrored: {rename.rule!r} makes no topic name of it")
+        new_names[name] = new_name
+    existing = set(target.topic_names())
+    known = [new_name for new_name in new_names.values() if new_name in existing]
+    targets = {topic.name: topic for topic in target.describe_topics(known)} if known else {}
+    target_settings = target.settings(known) if known else {}
+    return [
+        plan(
+            described[name],
+            targets.get(new_names[name]),
+            name=new_names[name],
+            source_settings=source_settings[name],
+            target_settings=target_settings.get(new_names[name]),
+        )
+        for name in names
+    ]
+
+
+def apply(target: Admin, plans: Iterable[TopicPlan], *, replicas: int = -1) -> None:
+    """Create topics, add partitions and change settings, as planned. Raises `BrokerError` if a broker refuses."""
+    for planned in plans:
+        if planned.target_partitions is None:
+            new = NewTopic(
+                name=planned.target, partitions=planned.partitions, replicas=replicas, settings=planned.settings
+            )
+            try:
+                target.create_topics([new])
+            except BrokerError as error:
+                if error.code is not ErrorCode.topic_already_exists:
+                    raise
+            continue
+        if planned.target_partitions < planned.partitions:
+            target.add_partitions(planned.target, planned.partitions)
+        if planned.settings:
+            target.alter_settings(planned.target, planned.settings)
