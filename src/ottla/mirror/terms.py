@@ -205,7 +205,8 @@ def _spans(terms: Sequence[Term]) -> Iterable[Span]:
         # The successor of a term has counted what it wrote; the last one is at its mark. A term in between that no
         # successor knows was shut out before it wrote anything.
         end = counts.get(term.identity, term.reached.number if term is terms[-1] else 0)
-        for run, following in zip(term.runs, [*term.runs[1:], None], strict=True):
-            stop = end if following is None else min(end, following.number)
+        ends = [run.number for run in term.runs[1:]]
+        for run, following in zip(term.runs, [*ends, end], strict=False):
+            stop = min(end, following)
             if stop > run.number:
                 yield Span(run.source, run.target, stop - run.number)
