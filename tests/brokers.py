@@ -23,6 +23,7 @@ BREAKING = frozenset(
         "tests/faults/test_brokers.py",
         "tests/fetch/test_broken_brokers.py",
         "tests/jobs/test_archive_real.py",
+        "tests/mirror/test_kills.py",
         "tests/spooling/test_doubts.py",
         "tests/transactions/test_deaths.py",
     }

@@ -28,6 +28,7 @@ from ottla.wire.restamp import restamp
 
 SOURCE, TARGET = TopicPartition("s", 0), TopicPartition("t", 0)
 _NOTHING = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 0)
+_MARKER = _NOTHING._replace(attributes=IS_CONTROL | IS_TRANSACTIONAL)
 
 
 def source_log(chance: random.Random, batches: int) -> tuple[list[Batch], list[bytes]]:
@@ -39,7 +40,9 @@ def source_log(chance: random.Random, batches: int) -> tuple[list[Batch], list[b
         epoch += chance.random() < 0.1
         if chance.random() < 0.25:  # a marker, or offsets that compaction took away
             attributes = IS_CONTROL | IS_TRANSACTIONAL
-            marker = _NOTHING._replace(base_offset=offset, leader_epoch=epoch, attributes=attributes, producer_id=9, count=0)
+            marker = _NOTHING._replace(
+                base_offset=offset, leader_epoch=epoch, attributes=attributes, producer_id=9, count=0
+            )
             log.append(Batch(memoryview(pack_header(marker)), 0, marker))
             offset += 1
             if chance.random() < 0.3:
@@ -87,7 +90,9 @@ class Broker:
             return False
         self._producers[producer_id] = epoch, -1, []
         attributes = IS_CONTROL | IS_TRANSACTIONAL
-        self._write(_NOTHING._replace(producer_id=producer_id, producer_epoch=epoch, attributes=attributes, count=1), [])
+        self._write(
+            _NOTHING._replace(producer_id=producer_id, producer_epoch=epoch, attributes=attributes, count=1), []
+        )
         return True
 
     def foreign(self, values: list[bytes]) -> None:

@@ -42,6 +42,8 @@ class Link:
     rates: Mapping[str, float] = field(default_factory=dict)
     replicas: int = -1
     """The replication factor of topics that are created; -1 for the broker's default."""
+    follow_settings: bool = True
+    """Whether retention, cleanup and size limits of the target topics follow those of the source."""
     journal: str = TOPIC
     groups: tuple[str, ...] | str = ()
 

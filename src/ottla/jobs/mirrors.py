@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.admin import Admin
@@ -165,6 +165,8 @@ class Mirroring:
             link=link.name,
             excluded={link.journal},
         )
+        if not link.follow_settings:
+            plans = [plan if plan.action == "create" else replace(plan, settings={}) for plan in plans]
         self._refuse_circles(plans)
         return plans
 

@@ -1,0 +1,87 @@
+"""What the tests of mirrors share: links on one cluster, under other names, and comparisons by a foreign reader."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from typing import Any
+
+import confluent_kafka
+
+from ottla.admin import Admin
+from ottla.jobs.mirror_link import Link
+from ottla.mirror.rules import Policy
+from ottla.model import TopicPartition
+
+_SECONDS = 30.0
+_numbers = itertools.count(1)
+
+Seen = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
+"""Key, value, headers and timestamp."""
+
+
+def new_topic(bootstrap: str, name: str, *, partitions: int = 1, **settings: str) -> str:
+    """Create a topic with a name of its own. Settings have `_` for `.`."""
+    topic = f"mirror-{name}-{next(_numbers)}"
+    changes = {setting.replace("_", "."): value for setting, value in settings.items()}
+    with Admin(bootstrap) as admin:
+        admin.create_topic(topic, partitions=partitions, replicas=1, settings=changes)
+    return topic
+
+
+def link_of(bootstrap: str, *topics: str, name: str = "", **options: Any) -> Link:
+    """A link from the cluster to itself, under other names."""
+    rules = options.pop("rules", None) or Policy(patience=20.0)
+    return Link(
+        source=options.pop("source", bootstrap),
+        target=options.pop("target", bootstrap),
+        topics=topics,
+        name=name or f"link-{topics[0]}",
+        rename="copy.{topic}",
+        rules=rules,
+        replicas=1,
+        journal="mirror-tests-journal",
+        **options,
+    )
+
+
+def seen(bootstrap: str, topic: str, partition: int = 0, *, isolation: str = "read_committed") -> list[Seen]:
+    """What confluent-kafka reads of a partition, from its beginning to its end."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "check.crcs": True,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    with closing(consumer):
+        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
+        records: list[Seen] = []
+        while True:
+            message = consumer.poll(_SECONDS)
+            assert message is not None, f"{topic}-{partition} does not end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                return records
+            headers = tuple(message.headers() or ())
+            records.append((message.key(), message.value(), headers, message.timestamp()[1]))
+
+
+def assert_equal(bootstrap: str, topic: str, *, partitions: int = 1, target: str | None = None) -> int:
+    """Source and copy are the same for a foreign reader, whether it reads committed data or all. Returns how many."""
+    count = 0
+    for partition in range(partitions):
+        source = seen(bootstrap, topic, partition)
+        for isolation in ("read_committed", "read_uncommitted"):
+            assert seen(bootstrap, target or f"copy.{topic}", partition, isolation=isolation) == source
+        count += len(source)
+    return count
+
+
+def tp(topic: str, partition: int = 0) -> TopicPartition:
+    """A partition."""
+    return TopicPartition(topic, partition)

@@ -1,0 +1,317 @@
+"""Topics of every kind, mirrored between real brokers: a foreign reader sees the same on both sides."""
+
+from __future__ import annotations
+
+import threading
+
+import confluent_kafka
+import pytest
+from tests.fetch.compacting import COMPACTION, compact
+from tests.interop.clients import confluent_write
+from tests.interop.samples import CODECS, UNUSUAL, Sent
+from tests.mirror.copies import assert_equal, link_of, new_topic, seen, tp
+from tests.waiting import eventually
+
+from ottla import Producer, Reader
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.errors import Fenced, InputError, MirrorError, OffsetsLost, RecordTooLarge
+from ottla.events import Event, MirrorFaultAccepted, MirrorTookOver
+from ottla.jobs.mirrors import Mirroring, mirror
+from ottla.mirror.rules import Policy
+from ottla.mirror.terms import OffsetMap
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_is_passed_on_as_it_is(kafka: LocalCluster, codec: str) -> None:
+    topic = new_topic(kafka.bootstrap, codec, partitions=2)
+    for partition in range(2):
+        confluent_write(kafka.bootstrap, tp(topic, partition), codec, UNUSUAL)
+    report = mirror(link_of(kafka.bootstrap, topic))
+    assert report.records == 2 * len(UNUSUAL) == assert_equal(kafka.bootstrap, topic, partitions=2)
+    assert all(partition.passed_on == partition.batches > 0 for partition in report.partitions)
+    with Reader(kafka.bootstrap) as reader:
+        profile = reader.profile(f"copy.{topic}")
+    assert {name for partition in profile for name in partition.codecs} <= {codec}
+
+
+def test_a_second_run_writes_only_what_is_new(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "twice")
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "zstd", UNUSUAL)
+    assert mirror(link).records == len(UNUSUAL)
+    assert mirror(link).records == 0
+    confluent_write(kafka.bootstrap, tp(topic), "lz4", UNUSUAL[:50])
+    assert mirror(link).records == 50
+    assert assert_equal(kafka.bootstrap, topic) == len(UNUSUAL) + 50
+
+
+def test_only_committed_records_arrive_and_open_transactions_wait(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "transactions")
+    link = link_of(kafka.bootstrap, topic)
+    with Producer(kafka.bootstrap, transactional_id=f"{topic}-a") as producer:
+        for number in range(30):
+            try:
+                with producer.transaction():
+                    for record in range(5):
+                        producer.send(topic, b"%d-%d" % (number, record), b"k")
+                    if number % 3 == 0:
+                        raise ValueError("abort this one")
+            except ValueError:
+                pass
+        producer_open = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-open"}
+        )
+        producer_open.init_transactions(30)
+        producer_open.begin_transaction()
+        producer_open.produce(topic, b"still open")
+        producer_open.flush(30)
+        with producer.transaction():
+            producer.send(topic, b"behind the open one")
+        assert mirror(link).records == 100
+        assert assert_equal(kafka.bootstrap, topic) == 100
+        producer_open.commit_transaction(30)
+    assert mirror(link).records == 2
+    assert assert_equal(kafka.bootstrap, topic) == 102
+
+
+def test_a_compacted_topic_is_mirrored_without_its_gaps(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "compacted", **{name.replace(".", "_"): v for name, v in COMPACTION.items()})
+    compact(kafka, tp(topic), 600, is_there=lambda: _count(kafka.bootstrap, topic))
+    with Admin(kafka.bootstrap) as admin:  # it stays as it is from now on
+        admin.alter_settings(topic, {"cleanup.policy": "delete"})
+    link = link_of(kafka.bootstrap, topic)
+    report = mirror(link)
+    assert report.partitions[0].recoded.get("gaps", 0) > 0
+    assert assert_equal(kafka.bootstrap, topic) == report.records
+    _assert_map_is_exact(kafka, link.name, topic)
+    assert mirror(link).records == 0
+
+
+def test_append_times_of_the_source_are_kept(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "append", message_timestamp_type="LogAppendTime")
+    confluent_write(kafka.bootstrap, tp(topic), "zstd", [Sent(b"k", b"v", (), 1000 + n) for n in range(50)])
+    report = mirror(link_of(kafka.bootstrap, topic))
+    assert report.partitions[0].recoded == {"append_time": report.partitions[0].batches}
+    assert assert_equal(kafka.bootstrap, topic) == 50
+    assert all(time_ms > 1_600_000_000_000 for *_, time_ms in seen(kafka.bootstrap, f"copy.{topic}"))
+
+
+def test_a_target_with_another_codec_and_a_smaller_limit(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "smaller")
+    with Admin(kafka.bootstrap) as admin:
+        settings = {"compression.type": "lz4", "max.message.bytes": "20000"}
+        admin.create_topic(f"copy.{topic}", replicas=1, settings=settings)
+    records = [Sent(b"%d" % n, bytes([n % 251]) * 1000, (), 1000 + n) for n in range(200)]
+    confluent_write(kafka.bootstrap, tp(topic), "none", records)
+    report = mirror(link_of(kafka.bootstrap, topic))
+    assert sum(report.partitions[0].recoded.values()) == report.partitions[0].batches >= 10
+    assert assert_equal(kafka.bootstrap, topic) == 200
+
+
+def test_a_record_that_the_target_cannot_take_stops_its_partition_and_no_other(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "oversize", partitions=2, max_message_bytes=str(30 << 20))
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(f"copy.{topic}", partitions=2, replicas=1, settings={"max.message.bytes": "100000"})
+    with Producer(kafka.bootstrap, max_record_bytes=25 << 20) as producer:
+        producer.send(topic, b"small", partition=0)
+        producer.send(topic, b"x" * (20 << 20), partition=0)
+        producer.send(topic, b"the other", partition=1)
+    link = link_of(kafka.bootstrap, topic, follow_settings=False)
+    with pytest.raises(RecordTooLarge, match=r"offset 1 of .*takes 20,971,\d+ bytes"):
+        mirror(link)
+    assert [value for _, value, *_ in seen(kafka.bootstrap, f"copy.{topic}", 0)] == [b"small"]
+    assert [value for _, value, *_ in seen(kafka.bootstrap, f"copy.{topic}", 1)] == [b"the other"]
+    with Admin(kafka.bootstrap) as admin:
+        admin.alter_settings(f"copy.{topic}", {"max.message.bytes": str(30 << 20)})
+    assert mirror(link).records == 1
+    assert assert_equal(kafka.bootstrap, topic, partitions=2) == 3
+
+
+def test_partitions_and_settings_follow_the_source(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "grown", partitions=2, retention_ms="86400000")
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    mirror(link)
+    with Admin(kafka.bootstrap) as admin:
+        copied = admin.settings(f"copy.{topic}")[f"copy.{topic}"]
+        assert copied["retention.ms"].value == "86400000"
+        assert copied["compression.type"].value == "producer"
+        admin.add_partitions(topic, 4)
+        admin.alter_settings(topic, {"retention.ms": "172800000", "cleanup.policy": "compact"})
+    confluent_write(kafka.bootstrap, tp(topic, 3), "none", UNUSUAL[10:20])
+    mirror(link)
+    assert assert_equal(kafka.bootstrap, topic, partitions=4) == 20
+    with Admin(kafka.bootstrap) as admin:
+        copied = admin.settings(f"copy.{topic}")[f"copy.{topic}"]
+        assert (copied["retention.ms"].value, copied["cleanup.policy"].value) == ("172800000", "compact")
+
+
+def test_a_foreign_writer_is_noticed_and_stops_the_link_or_is_reported(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "foreign")
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    mirror(link)
+    confluent_write(kafka.bootstrap, tp(f"copy.{topic}"), "none", UNUSUAL[:3])
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:20])
+    with pytest.raises(MirrorError, match="another producer has written to the target: 3 records") as stopped:
+        mirror(link)
+    assert stopped.value.fault == "foreign_writer"
+    told: list[Event] = []
+    rules = Policy(on_foreign="continue", patience=20.0)  # type: ignore[arg-type]  # as users write it
+    assert mirror(link_of(kafka.bootstrap, topic, rules=rules), events=[told.append]).records == 10
+    assert [event.fault for event in told if isinstance(event, MirrorFaultAccepted)] == ["foreign_writer"]
+    _assert_map_is_exact(kafka, link.name, topic)
+
+
+def test_a_target_that_has_records_already_is_not_written(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "taken")
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(f"copy.{topic}", replicas=1)
+    confluent_write(kafka.bootstrap, tp(f"copy.{topic}"), "none", UNUSUAL[:3])
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    with pytest.raises(MirrorError, match="already has records that this link did not write"):
+        mirror(link_of(kafka.bootstrap, topic))
+    assert len(seen(kafka.bootstrap, f"copy.{topic}")) == 3
+
+
+def test_a_source_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "again")
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    mirror(link)
+    with Admin(kafka.bootstrap) as admin:
+        admin.delete_topics(topic)
+        admin.create_topic(topic, replicas=1)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:20])
+    with pytest.raises(MirrorError, match="the source topic was deleted and created again"):
+        mirror(link)
+    rules = Policy(on_lost="continue", patience=20.0)  # type: ignore[arg-type]
+    assert mirror(link_of(kafka.bootstrap, topic, rules=rules)).records == 20
+    copied = seen(kafka.bootstrap, f"copy.{topic}")
+    assert copied[10:] == seen(kafka.bootstrap, topic)
+
+
+def test_a_target_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "target-again")
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    mirror(link)
+    with Admin(kafka.bootstrap) as admin:
+        admin.delete_topics(f"copy.{topic}")
+    with pytest.raises(MirrorError, match="the target topic was deleted and created again"):
+        mirror(link)
+    rules = Policy(on_target_lost="continue", patience=20.0)  # type: ignore[arg-type]
+    assert mirror(link_of(kafka.bootstrap, topic, rules=rules)).records == 10
+    assert assert_equal(kafka.bootstrap, topic) == 10
+
+
+def test_retention_that_overtakes_the_mirror_is_noticed(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "overtaken")
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    mirror(link)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:30])
+    _delete_before(kafka.bootstrap, topic, 20)
+    with pytest.raises(OffsetsLost, match=r"offsets \[10, 20\) are lost"):
+        mirror(link)
+    rules = Policy(on_lost="continue", patience=20.0)  # type: ignore[arg-type]
+    assert mirror(link_of(kafka.bootstrap, topic, rules=rules)).records == 10
+    assert seen(kafka.bootstrap, f"copy.{topic}")[10:] == seen(kafka.bootstrap, topic)
+    _assert_map_is_exact(kafka, link.name, topic)
+
+
+def test_the_second_of_two_mirrors_takes_over_and_the_first_stops(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "two")
+    link = link_of(kafka.bootstrap, topic)
+    errors: list[BaseException] = []
+    begun = threading.Event()
+
+    def first() -> None:
+        try:
+            mirror(link, follow=True, events=[lambda event: begun.set() if isinstance(event, MirrorTookOver) else None])
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert begun.wait(30)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    eventually(lambda: _count(kafka.bootstrap, f"copy.{topic}") == 10, "the first has mirrored")
+    mirror(link)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:20])
+    thread.join(30)
+    assert not thread.is_alive()
+    assert isinstance(errors[0], Fenced)
+    assert mirror(link).records == 10
+    assert assert_equal(kafka.bootstrap, topic) == 20
+
+
+def test_following_mirrors_what_comes_until_it_is_stopped(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "followed", partitions=2)
+    stopped = threading.Event()
+    with Mirroring(link_of(kafka.bootstrap, topic)) as mirroring:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        with Producer(kafka.bootstrap) as producer:
+            for number in range(50):
+                producer.send(topic, b"%d" % number, b"%d" % number).result(30)
+        eventually(lambda: _count(kafka.bootstrap, f"copy.{topic}") == 50, "everything has arrived")
+        stopped.set()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert assert_equal(kafka.bootstrap, topic, partitions=2) == 50
+
+
+def test_a_link_into_itself_is_refused(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "itself")
+    link = link_of(kafka.bootstrap, topic)
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match="into itself"):
+        mirror(replace(link, rename="{topic}"))
+
+
+def test_a_pattern_does_not_match_the_mirrors_own_topics(kafka: LocalCluster) -> None:
+    first = new_topic(kafka.bootstrap, "pattern")
+    link = link_of(kafka.bootstrap, f"*{first}*", name=f"pattern-{first}")
+    confluent_write(kafka.bootstrap, tp(first), "none", UNUSUAL[:5])
+    assert mirror(link).records == 5
+    report = mirror(link)
+    assert [partition.source.topic for partition in report.partitions] == [first]
+
+
+def _assert_map_is_exact(kafka: LocalCluster, link: str, topic: str) -> None:
+    """Every source offset leads to the same record in the copy, and back."""
+    source = {row["offset"]: row["value"] for row in _rows(kafka.bootstrap, topic)}
+    target = {row["offset"]: row["value"] for row in _rows(kafka.bootstrap, f"copy.{topic}")}
+    with Mirroring(link_of(kafka.bootstrap, topic, name=link)) as mirroring:
+        entries = mirroring.journal.all_entries()[tp(f"copy.{topic}")]
+    offsets = OffsetMap(entry.term for entry in entries)
+    assert source
+    for offset, value in source.items():
+        place = offsets.target_of(offset)
+        assert place is not None, offset
+        assert target[place] == value
+        assert offsets.source_of(place) == offset
+
+
+def _count(bootstrap: str, topic: str) -> int:
+    with Reader(bootstrap) as reader:
+        return reader.count(topic)
+
+
+def _rows(bootstrap: str, topic: str) -> list[dict[str, object]]:
+    with Reader(bootstrap, isolation="read_committed") as reader:
+        return [row for batch in reader.read(topic, columns=("offset", "value")) for row in batch.to_pylist()]
+
+
+def _delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    import confluent_kafka.admin
+
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    place = confluent_kafka.TopicPartition(topic, 0, offset)
+    for done in admin.delete_records([place]).values():
+        done.result(30)
