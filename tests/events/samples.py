@@ -17,6 +17,7 @@ VALUES: dict[str, Any] = {
     "int": 7,
     "int | None": 2,
     "float": 0.25,
+    "float | None": 0.25,
     "Exception": ERROR,
     "bool": True,
 }

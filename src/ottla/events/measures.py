@@ -56,15 +56,16 @@ def _usable(value: object) -> bool:
 
 
 def label_names(fields: Iterable[str]) -> tuple[str, ...]:
-    """Return which of the labels topic, partition and broker an event with these fields has."""
+    """Return which of the labels link, topic, partition and broker an event with these fields has."""
     names = set(fields)
-    presence = {"topic": "topic" in names, "partition": "partition" in names, "broker": not names.isdisjoint(_BROKER)}
-    return tuple(name for name, is_present in presence.items() if is_present)
+    plain = [name for name in ("link", "topic", "partition") if name in names]
+    return (*plain, *(("broker",) if not names.isdisjoint(_BROKER) else ()))
 
 
 def labels_of(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of an event. A broker is its id, or its address if the id is unknown."""
-    values = {"topic": fields.get("topic"), "partition": fields.get("partition"), "broker": fields.get("broker_id")}
+    values = {name: fields.get(name) for name in ("link", "topic", "partition")}
+    values["broker"] = fields.get("broker_id")
     if values["broker"] is None:
         values["broker"] = fields.get("address")
     return {name: "" if values[name] is None else str(values[name]) for name in label_names(fields)}

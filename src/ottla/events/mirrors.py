@@ -43,3 +43,25 @@ class MirrorStopped(Event):
     target_topic: str
     target_partition: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorProgress(Event):
+    """How far the mirror of a topic is: what it wrote since the last such event, and how far it is behind.
+
+    `lag_seconds` is that of the partition that is furthest behind. `passed_on` is the share of batches, from 0 to 1,
+    that were passed on as they were; `failed` counts partitions that are not mirrored any more. None is unknown.
+    """
+
+    gauges = frozenset({"lag_records", "lag_bytes", "lag_seconds", "passed_on", "failed"})
+
+    link: str
+    topic: str
+    target_topic: str
+    records: int
+    size_bytes: int
+    lag_records: int | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    passed_on: float | None
+    failed: int

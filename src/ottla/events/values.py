@@ -38,6 +38,7 @@ from ottla.events.fleets import (
 )
 from ottla.events.mirrors import (
     MirrorFaultAccepted,
+    MirrorProgress,
     MirrorStopped,
     MirrorTookOver,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "Flushed",
     "LagMeasured",
     "MirrorFaultAccepted",
+    "MirrorProgress",
     "MirrorStopped",
     "MirrorTookOver",
     "PlannerChanged",
@@ -143,5 +145,6 @@ EVENTS: tuple[type[Event], ...] = (
     MirrorTookOver,
     MirrorFaultAccepted,
     MirrorStopped,
+    MirrorProgress,
 )
 """Every event that Ottla emits."""

@@ -29,6 +29,10 @@ from ottla.events.values import (
     FlushFailed,
     FlushRetried,
     LagMeasured,
+    MirrorFaultAccepted,
+    MirrorProgress,
+    MirrorStopped,
+    MirrorTookOver,
     PlannerChanged,
     PlanningFailed,
     PositionMisplaced,
@@ -88,6 +92,10 @@ LEVELS: Mapping[type[Event], int] = {
     TopicResumed: logging.INFO,
     ArchiveHeldUp: logging.WARNING,
     ArchiveResumed: logging.INFO,
+    MirrorTookOver: logging.INFO,
+    MirrorFaultAccepted: logging.ERROR,
+    MirrorStopped: logging.ERROR,
+    MirrorProgress: logging.DEBUG,
 }
 
 
