@@ -36,6 +36,7 @@ COMMANDS = {
     ),
     "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
+    "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
     "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
     "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),

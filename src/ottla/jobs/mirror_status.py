@@ -178,7 +178,7 @@ def position_of(lane: Lane) -> int | None:
     term, position = lane.term, lane.position
     if term is not None and not lane.queue and lane.term is term:
         return position
-    return None if lane.began_at < 0 else max(lane.acknowledged.source, lane.began_at)
+    return None if lane.began_at < 0 else lane.acknowledged.source
 
 
 class Meter:

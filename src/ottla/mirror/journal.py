@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from ottla.admin import Admin, OffsetSpec
+from ottla.admin import Admin, NewTopic, OffsetSpec
 from ottla.errors import BrokerError, ConfigError, ErrorCode
 from ottla.events import Events
 from ottla.fetch.reader import Reader
@@ -86,14 +86,26 @@ class Journal:
 
         Raises `ConfigError` if it exists and is not compacted: entries would be deleted by time.
         """
-        admin = Admin(self._cluster)
         if not self.exists():
             try:
-                admin.create_topic(self.topic, partitions=_PARTITIONS, settings=_SETTINGS)
+                Admin(self._cluster).create_topics([self._new_topic()])
             except BrokerError as error:
                 if error.code is not ErrorCode.topic_already_exists:
                     raise
-        policy = admin.settings(self.topic)[self.topic]["cleanup.policy"].value
+        self._require_compaction()
+
+    def check(self) -> None:
+        """Raise what `create` would raise, without creating the topic."""
+        if self.exists():
+            self._require_compaction()
+        else:
+            Admin(self._cluster).check_topic(self._new_topic())
+
+    def _new_topic(self) -> NewTopic:
+        return NewTopic(name=self.topic, partitions=_PARTITIONS, settings=_SETTINGS)
+
+    def _require_compaction(self) -> None:
+        policy = Admin(self._cluster).settings(self.topic)[self.topic]["cleanup.policy"].value
         if policy != "compact":
             raise ConfigError(
                 f"topic {self.topic} has cleanup.policy={policy}: a mirror's journal must be compacted, or it would"

@@ -1,0 +1,251 @@
+"""`ottla mirror run`: mirrors topics of one link, or all links of a file, until their end or until a signal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.mirror.sides import FILE, journal_option, side_option
+from ottla.cli.mirror.view import Speed, progress_text, report_text, reworded
+from ottla.cli.options.common import check_topic, follow_option, json_option, timeout_option
+from ottla.cli.options.types import Integer, PlaceType, parsed
+from ottla.cli.output.json_text import json_text
+from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.stopping import Stopping
+from ottla.cli.values.places import Kind, Place
+from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.events import Event, Sink
+    from ottla.jobs.brokers import Brokers
+    from ottla.jobs.mirror_link import Link
+    from ottla.jobs.mirror_runner import LinkRun
+
+_START = PlaceType((Kind.EARLIEST, Kind.LATEST, Kind.OFFSET, Kind.TIME))
+_ACTION = click.Choice(["stop", "continue"])
+_CHECK_SECONDS = 5.0
+_ALWAYS = ("follow", "config", "chosen", "prometheus", "as_json")
+"""Arguments that go with a file, too."""
+
+
+def _topic(text: str) -> str:
+    return text if any(sign in text for sign in "*?[") else check_topic(text)
+
+
+def _rate(text: str) -> float:
+    from ottla.jobs.mirror_file import parse_rate
+
+    return parse_rate(text)
+
+
+def _listener(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not a port: write PORT or HOST:PORT")
+    return host or "127.0.0.1", int(port)
+
+
+@click.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(_topic))
+@side_option("from", required=False)
+@side_option("to", required=False)
+@follow_option
+@click.option("--name", "link", metavar="LINK", help="The name of the link, which continues by it.  [default: mirror]")
+@click.option("--rename", metavar="RULE", help="Names at the target, such as '{source}.{topic}'.  [default: {topic}]")
+@click.option(
+    "--start",
+    type=_START,
+    help=f"Where topics begin that were never mirrored: {_START.description}.  [default: earliest]",
+)
+@click.option("--on-foreign", type=_ACTION, help="If others write to a target partition.  [default: stop it]")
+@click.option("--on-lost", type=_ACTION, help="If the source lost records not yet mirrored.  [default: stop it]")
+@click.option("--on-target-lost", type=_ACTION, help="If the target lost mirrored records.  [default: stop it]")
+@click.option("--rate", metavar="BYTES/s", callback=parsed(_rate), help="Limit the bytes per second, such as 10MB/s.")
+@click.option(
+    "--groups", multiple=True, metavar="PATTERN", help="Translate the offsets of these consumer groups. Repeatable."
+)
+@click.option("--replicas", type=Integer(1), help="Replicas of topics that are created.  [default: the broker's]")
+@click.option("--follow-settings/--keep-settings", default=True, help="Whether topic settings follow the source.")
+@journal_option
+@click.option("--config", type=FILE, help="TOML file with links, instead of topics and the options above.")
+@click.option("--link", "chosen", multiple=True, metavar="NAME", help="With --config: only this link. Repeatable.")
+@click.option(
+    "--prometheus",
+    metavar="[HOST:]PORT",
+    callback=parsed(_listener),
+    help="Serve metrics for Prometheus there, on this machine unless HOST is given.",
+)
+@timeout_option("60s")
+@json_option
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    topics: tuple[str, ...],
+    *,
+    source: Brokers | None,
+    target: Brokers | None,
+    follow: bool,
+    config: Path | None,
+    chosen: tuple[str, ...],
+    prometheus: tuple[str, int] | None,
+    timeout: float,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Mirror topics to another cluster, up to where they end now, or with --follow until Ctrl-C.
+
+    TOPIC is a name or a pattern with * and ?. Topics are created at the target as needed. The same command continues
+    where an earlier one ended or was killed. Partitions that cannot go on are reported; the others go on. Links of a
+    file run side by side and do not wait for each other. Ctrl-C and SIGTERM end it after what is under way is
+    acknowledged. Exit codes: 0 success, 1 if a partition or a link failed, 2 usage error, 130 after Ctrl-C.
+
+    \b
+    Examples:
+      ottla mirror clicks orders --from edge:9092 --to hub:9092
+      ottla mirror 'shop.*' --from edge:9092 --to hub:9092 --name oslo --rename '{source}.{topic}' --follow
+      ottla mirror clicks --from edge:9093 --from-config edge.toml --to hub:9092 --rate 50MB/s
+      ottla mirror clicks --from edge:9092 --to hub:9092 --groups 'billing*' --follow
+      ottla mirror --config links.toml --link oslo --follow --prometheus 9400
+    """
+    if config is None:
+        if chosen:
+            raise UsageError("--link needs --config")
+        links = [_direct(topics, source, target, timeout=timeout, **settings)]
+    else:
+        _refuse_options(context)
+        links = _from_file(config, chosen)
+        _refuse_conflicts(links)
+    runs, code = _run(links, follow=follow, sinks=_metrics(prometheus))
+    _report(runs, as_json=as_json)
+    context.exit(code or (1 if any(has_failed(each) for each in runs) else 0))
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Raise `UsageError` for an argument that a file has, too."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in _ALWAYS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            shown = "TOPIC" if isinstance(parameter, click.Argument) else parameter.opts[0]
+            raise UsageError(f"{shown} and --config are mutually exclusive: the file has it for each link")
+
+
+def has_failed(run: LinkRun) -> bool:
+    """Whether a link, or one of its partitions, has failed."""
+    return run.error is not None or (run.report is not None and bool(run.report.failed))
+
+
+def _direct(
+    topics: tuple[str, ...], source: Brokers | None, target: Brokers | None, *, timeout: float, **settings: Any
+) -> Link:
+    from dataclasses import replace
+
+    from ottla.config import Timeouts
+    from ottla.jobs.mirror_link import Link
+    from ottla.mirror.rules import Policy
+
+    for option, value in (("TOPIC", topics), ("--from HOST:PORT,...", source), ("--to HOST:PORT,...", target)):
+        if not value:
+            raise UsageError(f"{option} is missing: write 'ottla mirror TOPIC... --from A --to B', or --config FILE")
+    assert source is not None
+    assert target is not None
+    start: Place | None = settings.pop("start")
+    rules = {name: settings.pop(name) for name in ("on_foreign", "on_lost", "on_target_lost")}
+    limits = Timeouts(total=timeout)
+    return Link(
+        source=replace(source, timeouts=limits),
+        target=replace(target, timeouts=limits),
+        topics=topics,
+        name=settings.pop("link") or "mirror",
+        rename=settings.pop("rename") or "{topic}",
+        start="earliest" if start is None else start,  # type: ignore[arg-type]  # only kinds that are bounds
+        rules=Policy(**{name: value for name, value in rules.items() if value is not None}),
+        replicas=settings.pop("replicas") or -1,
+        **settings,
+    )
+
+
+def _from_file(config: Path, chosen: tuple[str, ...]) -> list[Link]:
+    from ottla.jobs.mirror_file import read_links
+
+    links = {link.name: link for link in read_links(config, environment=os.environ)}
+    for name in chosen:
+        if name not in links:
+            raise UsageError(f"the file {config} has no link {name!r}: it has {', '.join(links)}")
+    return [links[name] for name in chosen or links]
+
+
+def _refuse_conflicts(links: Sequence[Link]) -> None:
+    """Raise `CommandFailed` if links write to one topic or make a circle. A cluster that is away is not waited for."""
+    from ottla.jobs.mirror_check import check_links, problems_between
+
+    checks = check_links(links, timeout=_CHECK_SECONDS, ask_brokers=False)
+    between = problems_between([edge for check in checks for edge in check.edges])
+    if between:
+        name, text = between[0]
+        raise CommandFailed(f"link {name}: {text}")
+
+
+def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
+    if listener is None:
+        return []
+    from ottla.events import PrometheusSink
+
+    sink = PrometheusSink()
+    import prometheus_client
+
+    host, port = listener
+    prometheus_client.start_http_server(port, addr=host)
+    return [sink]
+
+
+def _run(links: Sequence[Link], *, follow: bool, sinks: Sequence[Sink]) -> tuple[list[LinkRun], int]:
+    """Return the links as they ended, and the exit code of a signal, if one ended them."""
+    from ottla.jobs.mirror_runner import run_links
+
+    running: list[LinkRun] = []
+    speed = Speed()
+
+    def status() -> str:
+        return progress_text([each.progress() for each in running], speed.measure(running, time.monotonic()))
+
+    with (
+        Stopping("stopping once what is under way is acknowledged; press Ctrl-C again to abort") as stopping,
+        LiveLine(status) as live,
+    ):
+
+        def tell(event: Event) -> None:
+            from ottla.events import MirrorFaultAccepted, MirrorStopped
+
+            if isinstance(event, MirrorStopped | MirrorFaultAccepted):
+                went = "not mirrored any further" if isinstance(event, MirrorStopped) else "accepted"
+                place = f"{event.topic}-{event.partition}"
+                live.say(f"link {event.link}: {place}: {went}: {reworded(event.reason)}")
+
+        runs = run_links(
+            links,
+            follow=follow,
+            is_stopped=lambda: stopping.asked > 0,
+            events=[tell, *sinks],
+            watch=running.extend,
+        )
+    return runs, stopping.exit_code if stopping.asked else 0
+
+
+def _report(runs: Sequence[LinkRun], *, as_json: bool) -> None:
+    for each in runs:
+        report, error = each.report, each.error
+        if as_json:
+            row = {"link": each.link.name} if report is None else report.to_json()
+            click.echo(json_text({**row, "error": None if error is None else str(error)}))
+        elif report is not None:
+            click.echo(report_text(report))
+        if error is not None:
+            click.echo(f"error: link {each.link.name}: {printable(reworded(str(error)))}", err=True)

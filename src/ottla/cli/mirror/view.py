@@ -1,0 +1,178 @@
+"""What the commands of a mirror show: progress, reports, states, plans and translated offsets, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ottla.cli.advice import reword
+from ottla.cli.output.tables import table
+from ottla.cli.values.quantities import show_duration, show_size
+
+if TYPE_CHECKING:
+    from ottla.jobs.mirror_check import LinkCheck
+    from ottla.jobs.mirror_groups import Move
+    from ottla.jobs.mirror_runner import LinkProgress, LinkRun
+    from ottla.jobs.mirror_status import LinkStatus, PartitionStatus
+    from ottla.jobs.mirrors import MirrorReport
+
+_SETTING = re.compile(r"\bon_(foreign|lost|target_lost)='(stop|continue)'")
+_RATE_SECONDS = 2.0
+
+
+def reworded(text: str) -> str:
+    """Return an error of the library with its advice in terms of options."""
+    return _SETTING.sub(lambda match: f"--on-{match[1].replace('_', '-')} {match[2]}", reword(text))
+
+
+class Speed:
+    """Bytes per second over the last seconds."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, int]] = []
+
+    def measure(self, runs: Sequence[LinkRun], now: float) -> float:
+        """Return the rate of all links together."""
+        self._samples.append((now, sum(run.progress().size_bytes for run in runs)))
+        while len(self._samples) > 2 and self._samples[1][0] < now - _RATE_SECONDS:
+            del self._samples[0]
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+
+
+def progress_text(links: Sequence[LinkProgress], rate: float) -> str:
+    """Return the line that is shown while links run."""
+    known = [link.lag_records for link in links if link.lag_records is not None]
+    batches = sum(link.batches for link in links)
+    parts = [
+        f"{sum(link.records for link in links):,} records mirrored",
+        f"{rate / 1e6:,.1f} MB/s",
+        f"lag {sum(known):,}" if known else "lag unknown",
+    ]
+    if batches:
+        parts.append(f"{_percent(sum(link.passed_on for link in links) / batches)} passed on")
+    failed = sum(link.failed for link in links)
+    if failed:
+        parts.append(f"{failed} partition{'s' if failed != 1 else ''} failed")
+    away = [link.link for link in links if link.state in ("opening", "waiting")]
+    if away:
+        parts.append(f"{'connecting' if len(links) == 1 else ', '.join(away) + ' connecting'}")
+    return ", ".join(parts)
+
+
+def report_text(report: MirrorReport) -> str:
+    """Return what a run of a link did."""
+    batches = sum(partition.batches for partition in report.partitions)
+    recoded: dict[str, int] = {}
+    for partition in report.partitions:
+        for reason, count in partition.recoded.items():
+            recoded[reason] = recoded.get(reason, 0) + count
+    if not report.records:
+        done = f"link {report.link}: nothing new in {_count(len(report.partitions), 'partition')}"
+    else:
+        done = (
+            f"link {report.link}: {report.records:,} records ({show_size(report.size_bytes)}) of"
+            f" {_count(len(report.partitions), 'partition')} mirrored in {report.seconds:.1f} s"
+        )
+    if batches and not recoded:
+        done += "; all batches passed on as they were"
+    elif recoded:
+        reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in sorted(recoded.items()))
+        passed = batches - sum(recoded.values())
+        done += f"; {passed:,} of {batches:,} batches passed on as they were, the others encoded again: {reasons}"
+    if report.failed:
+        done += f"; {_count(len(report.failed), 'partition')} failed"
+    return done
+
+
+def check_text(check: LinkCheck, *, width: int | None) -> str:
+    """Return what a link would do."""
+    link = check.link
+    lines = [f"link {link.name}: {link.source_brokers.bootstrap} -> {link.target_brokers.bootstrap}"]
+    if check.topics:
+        rows = []
+        for plan in check.topics:
+            changes = ", ".join(f"{name}={value}" for name, value in sorted(plan.settings.items()))
+            there = "-" if plan.target_partitions is None else str(plan.target_partitions)
+            rows.append([plan.source, plan.target, str(plan.partitions), there, plan.action or "-", changes or "-"])
+        headings = ("TOPIC", "TARGET", "PARTITIONS", "THERE", "ACTION", "SETTINGS")
+        lines.append(table(headings, rows, width=width, indent=2))
+    lines += [f"  note: {note}" for note in check.notes]
+    lines += [f"  refused: {reworded(problem)}" for problem in check.problems]
+    return "\n".join(lines)
+
+
+def status_text(status: LinkStatus, *, now: float, width: int | None) -> str:
+    """Return the state of a link as a table."""
+    return "\n".join([_headline(status, now), *_rows(status, width)])
+
+
+def _headline(status: LinkStatus, now: float) -> str:
+    process = status.process
+    if process is None:
+        return f"link {status.link}: no process has published its state"
+    age = show_duration(round(max(0.0, now - process.at)))
+    where = f"process {process.pid} on {process.host}"
+    match status.state:
+        case "running":
+            text = f"running for {show_duration(round(max(0.0, now - process.since)))}, {where}"
+        case "stale":
+            text = f"silent for {age}: {where} was probably killed"
+        case _:
+            text = f"ended {age} ago, {where}"
+    return f"link {status.link}: {text}; from {process.source}"
+
+
+def _rows(status: LinkStatus, width: int | None) -> list[str]:
+    if not status.partitions:
+        return ["  nothing is mirrored yet"]
+    headings = ("SOURCE", "TARGET", "POSITION", "END", "LAG", "BYTES", "SECONDS", "RATE", "PASSED", "ERROR")
+    rows = [_row(each) for each in status.partitions]
+    return [table(headings, rows, width=width, indent=2)]
+
+
+def _row(status: PartitionStatus) -> list[str]:
+    lag = status.lag
+    return [
+        str(status.source),
+        str(status.target),
+        f"{status.position:,}",
+        _number(status.source_end),
+        _number(lag.records),
+        "-" if lag.size_bytes is None else show_size(lag.size_bytes),
+        "-" if lag.seconds is None else f"{lag.seconds:,.1f}",
+        "-" if status.bytes_per_second is None else f"{show_size(round(status.bytes_per_second))}/s",
+        "-" if status.share is None else _percent(status.share),
+        status.error or "-",
+    ]
+
+
+def moves_text(moves: Sequence[Move], *, width: int | None) -> str:
+    """Return translated offsets of groups as a table."""
+    rows = [
+        [
+            move.group,
+            str(move.source),
+            _number(move.source_offset),
+            str(move.target),
+            _number(move.target_offset),
+            _number(move.before),
+            move.outcome.value,
+        ]
+        for move in moves
+    ]
+    headings = ("GROUP", "SOURCE", "OFFSET", "TARGET", "OFFSET THERE", "BEFORE", "OUTCOME")
+    return table(headings, rows, width=width)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share in (0.0, 1.0) else f"{100 * share:.1f} %"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
