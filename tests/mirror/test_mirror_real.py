@@ -78,7 +78,7 @@ def test_only_committed_records_arrive_and_open_transactions_wait(kafka: LocalCl
 
 
 def test_a_compacted_topic_is_mirrored_without_its_gaps(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "compacted", **{name.replace(".", "_"): v for name, v in COMPACTION.items()})
+    topic = new_topic(kafka.bootstrap, "compacted", settings=COMPACTION)
     compact(kafka, tp(topic), 600, is_there=lambda: _count(kafka.bootstrap, topic))
     with Admin(kafka.bootstrap) as admin:  # it stays as it is from now on
         admin.alter_settings(topic, {"cleanup.policy": "delete"})
@@ -91,7 +91,7 @@ def test_a_compacted_topic_is_mirrored_without_its_gaps(kafka: LocalCluster) -> 
 
 
 def test_append_times_of_the_source_are_kept(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "append", message_timestamp_type="LogAppendTime")
+    topic = new_topic(kafka.bootstrap, "append", settings={"message.timestamp.type": "LogAppendTime"})
     confluent_write(kafka.bootstrap, tp(topic), "zstd", [Sent(b"k", b"v", (), 1000 + n) for n in range(50)])
     report = mirror(link_of(kafka.bootstrap, topic))
     assert report.partitions[0].recoded == {"append_time": report.partitions[0].batches}
@@ -112,7 +112,7 @@ def test_a_target_with_another_codec_and_a_smaller_limit(kafka: LocalCluster) ->
 
 
 def test_a_record_that_the_target_cannot_take_stops_its_partition_and_no_other(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "oversize", partitions=2, max_message_bytes=str(30 << 20))
+    topic = new_topic(kafka.bootstrap, "oversize", partitions=2, settings={"max.message.bytes": str(30 << 20)})
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic(f"copy.{topic}", partitions=2, replicas=1, settings={"max.message.bytes": "100000"})
     with Producer(kafka.bootstrap, max_record_bytes=25 << 20) as producer:
@@ -131,7 +131,7 @@ def test_a_record_that_the_target_cannot_take_stops_its_partition_and_no_other(k
 
 
 def test_partitions_and_settings_follow_the_source(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "grown", partitions=2, retention_ms="86400000")
+    topic = new_topic(kafka.bootstrap, "grown", partitions=2, settings={"retention.ms": "86400000"})
     link = link_of(kafka.bootstrap, topic)
     confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
     mirror(link)
@@ -285,8 +285,8 @@ def test_a_pattern_does_not_match_the_mirrors_own_topics(kafka: LocalCluster) ->
 
 def _assert_map_is_exact(kafka: LocalCluster, link: str, topic: str) -> None:
     """Every source offset leads to the same record in the copy, and back."""
-    source = {row["offset"]: row["value"] for row in _rows(kafka.bootstrap, topic)}
-    target = {row["offset"]: row["value"] for row in _rows(kafka.bootstrap, f"copy.{topic}")}
+    source = _values(kafka.bootstrap, topic)
+    target = _values(kafka.bootstrap, f"copy.{topic}")
     with Mirroring(link_of(kafka.bootstrap, topic, name=link)) as mirroring:
         entries = mirroring.journal.all_entries()[tp(f"copy.{topic}")]
     offsets = OffsetMap(entry.term for entry in entries)
@@ -303,9 +303,13 @@ def _count(bootstrap: str, topic: str) -> int:
         return reader.count(topic)
 
 
-def _rows(bootstrap: str, topic: str) -> list[dict[str, object]]:
+def _values(bootstrap: str, topic: str) -> dict[int, bytes]:
     with Reader(bootstrap, isolation="read_committed") as reader:
-        return [row for batch in reader.read(topic, columns=("offset", "value")) for row in batch.to_pylist()]
+        return {
+            offset: value
+            for batch in reader.read(topic, columns=("offset", "value"))
+            for offset, value in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        }
 
 
 def _delete_before(bootstrap: str, topic: str, offset: int) -> None:
