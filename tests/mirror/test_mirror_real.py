@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -288,7 +289,7 @@ def test_topics_and_partitions_that_are_new_are_followed(kafka: LocalCluster, mo
         confluent_write(kafka.bootstrap, tp(first, 1), "none", UNUSUAL[:10])
         confluent_write(kafka.bootstrap, tp(later), "none", UNUSUAL[:10])
         for copy in (f"copy.{first}", f"copy.{later}"):
-            eventually(lambda copy=copy: _exists_with(kafka.bootstrap, copy, 10), f"{copy} has everything")
+            eventually(partial(_exists_with, kafka.bootstrap, copy, 10), f"{copy} has everything")
         stopped.set()
         thread.join(30)
         assert not thread.is_alive()
