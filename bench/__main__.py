@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import consume, fleet, harness, produce, scale, spark, start, wire
+from bench import consume, fleet, harness, mirror, produce, scale, spark, start, wire
 
 BENCHES: dict[str, tuple[Callable[[harness.Effort], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
     "consume": (consume.run, consume.table),
     "fleet": (fleet.run, fleet.table),
+    "mirror": (mirror.run, mirror.table),
     "produce": (produce.run, produce.table),
     "scale": (scale.run, scale.table),
     "spark": (spark.run, spark.table),

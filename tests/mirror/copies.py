@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -20,12 +21,11 @@ Seen = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], i
 """Key, value, headers and timestamp."""
 
 
-def new_topic(bootstrap: str, name: str, *, partitions: int = 1, **settings: str) -> str:
-    """Create a topic with a name of its own. Settings have `_` for `.`."""
+def new_topic(bootstrap: str, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+    """Create a topic with a name of its own."""
     topic = f"mirror-{name}-{next(_numbers)}"
-    changes = {setting.replace("_", "."): value for setting, value in settings.items()}
     with Admin(bootstrap) as admin:
-        admin.create_topic(topic, partitions=partitions, replicas=1, settings=changes)
+        admin.create_topic(topic, partitions=partitions, replicas=1, settings=settings)
     return topic
 
 
@@ -67,7 +67,7 @@ def seen(bootstrap: str, topic: str, partition: int = 0, *, isolation: str = "re
             if error is not None:
                 assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                 return records
-            headers = tuple(message.headers() or ())
+            headers: Any = tuple(message.headers() or ())
             records.append((message.key(), message.value(), headers, message.timestamp()[1]))
 
 

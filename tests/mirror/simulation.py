@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -120,7 +121,7 @@ class World:
     epoch: int = -1
     journal: dict[tuple[int, int], Term] = field(default_factory=dict)
     """By epoch and chunk."""
-    network: list[Callable[[], None]] = field(default_factory=list)
+    network: list[Callable[[], object]] = field(default_factory=list)
     """Messages of dead processes that may still arrive."""
 
     def terms(self) -> list[Term]:
@@ -156,7 +157,7 @@ class Process:
         self.is_over = True
         world = self.world
         for outbound, _ in self._requests:
-            world.network.append(lambda outbound=outbound: world.broker.append(*_sent(outbound)))  # type: ignore[misc]
+            world.network.append(partial(world.broker.append, *_sent(outbound)))
         if self._writing is not None:
             term = self._writing
             world.network.append(lambda: world.journal.__setitem__((term.epoch, term.chunk), term))
@@ -270,7 +271,7 @@ class Process:
         """A connection is cut: requests and answers on it are lost, or only the answers."""
         if self.world.chance.random() < 0.7 or self.lane.term is None:
             return
-        lost = [outbound for outbound, *_ in (*self._answers, *self._requests)]
+        lost = [answer[0] for answer in self._answers] + [outbound for outbound, _ in self._requests]
         if self.world.chance.random() < 0.5:  # what was sent may still be read by the broker, before anything else
             for outbound, _ in self._requests:
                 self.world.broker.append(*_sent(outbound))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import threading
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -17,9 +22,12 @@ from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.errors import Fenced, InputError, MirrorError, OffsetsLost, RecordTooLarge
 from ottla.events import Event, MirrorFaultAccepted, MirrorTookOver
-from ottla.jobs.mirrors import Mirroring, mirror
+from ottla.jobs.mirror_guards import refuse_conflicts
+from ottla.jobs.mirrors import Mirroring, MirrorReport, mirror
+from ottla.mirror.lane import Phase
 from ottla.mirror.rules import Policy
 from ottla.mirror.terms import OffsetMap
+from ottla.mirror.topics import TopicPlan
 
 pytestmark = pytest.mark.broker
 
@@ -78,7 +86,7 @@ def test_only_committed_records_arrive_and_open_transactions_wait(kafka: LocalCl
 
 
 def test_a_compacted_topic_is_mirrored_without_its_gaps(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "compacted", **{name.replace(".", "_"): v for name, v in COMPACTION.items()})
+    topic = new_topic(kafka.bootstrap, "compacted", settings=COMPACTION)
     compact(kafka, tp(topic), 600, is_there=lambda: _count(kafka.bootstrap, topic))
     with Admin(kafka.bootstrap) as admin:  # it stays as it is from now on
         admin.alter_settings(topic, {"cleanup.policy": "delete"})
@@ -91,7 +99,7 @@ def test_a_compacted_topic_is_mirrored_without_its_gaps(kafka: LocalCluster) -> 
 
 
 def test_append_times_of_the_source_are_kept(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "append", message_timestamp_type="LogAppendTime")
+    topic = new_topic(kafka.bootstrap, "append", settings={"message.timestamp.type": "LogAppendTime"})
     confluent_write(kafka.bootstrap, tp(topic), "zstd", [Sent(b"k", b"v", (), 1000 + n) for n in range(50)])
     report = mirror(link_of(kafka.bootstrap, topic))
     assert report.partitions[0].recoded == {"append_time": report.partitions[0].batches}
@@ -112,7 +120,7 @@ def test_a_target_with_another_codec_and_a_smaller_limit(kafka: LocalCluster) ->
 
 
 def test_a_record_that_the_target_cannot_take_stops_its_partition_and_no_other(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "oversize", partitions=2, max_message_bytes=str(30 << 20))
+    topic = new_topic(kafka.bootstrap, "oversize", partitions=2, settings={"max.message.bytes": str(30 << 20)})
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic(f"copy.{topic}", partitions=2, replicas=1, settings={"max.message.bytes": "100000"})
     with Producer(kafka.bootstrap, max_record_bytes=25 << 20) as producer:
@@ -131,7 +139,7 @@ def test_a_record_that_the_target_cannot_take_stops_its_partition_and_no_other(k
 
 
 def test_partitions_and_settings_follow_the_source(kafka: LocalCluster) -> None:
-    topic = new_topic(kafka.bootstrap, "grown", partitions=2, retention_ms="86400000")
+    topic = new_topic(kafka.bootstrap, "grown", partitions=2, settings={"retention.ms": "86400000"})
     link = link_of(kafka.bootstrap, topic)
     confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
     mirror(link)
@@ -223,30 +231,31 @@ def test_retention_that_overtakes_the_mirror_is_noticed(kafka: LocalCluster) -> 
     _assert_map_is_exact(kafka, link.name, topic)
 
 
-def test_the_second_of_two_mirrors_takes_over_and_the_first_stops(kafka: LocalCluster) -> None:
+def test_a_second_mirror_is_refused_or_takes_over_and_then_the_first_one_stops(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.jobs.mirrors._RETRY_SECONDS", 0.5)
     topic = new_topic(kafka.bootstrap, "two")
     link = link_of(kafka.bootstrap, topic)
-    errors: list[BaseException] = []
     begun = threading.Event()
-
-    def first() -> None:
-        try:
-            mirror(link, follow=True, events=[lambda event: begun.set() if isinstance(event, MirrorTookOver) else None])
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert begun.wait(30)
-    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
-    eventually(lambda: _count(kafka.bootstrap, f"copy.{topic}") == 10, "the first has mirrored")
-    mirror(link)
-    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:20])
-    thread.join(30)
-    assert not thread.is_alive()
-    assert isinstance(errors[0], Fenced)
-    assert mirror(link).records == 10
-    assert assert_equal(kafka.bootstrap, topic) == 20
+    reports: list[MirrorReport] = []
+    with Mirroring(link, events=[lambda event: begun.set() if isinstance(event, MirrorTookOver) else None]) as first:
+        thread = threading.Thread(target=lambda: reports.append(first.run(follow=True)))
+        thread.start()
+        assert begun.wait(30)
+        confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+        eventually(lambda: _count(kafka.bootstrap, f"copy.{topic}") == 10, "the first has mirrored")
+        with pytest.raises(MirrorError, match=rf"is being mirrored by process {os.getpid()} on"):
+            mirror(link)
+        mirror(link, take_over=True)
+        confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:20])
+        eventually(lambda: first.lanes()[0].phase is Phase.FAILED, "the first one is shut out")
+        assert isinstance(first.lanes()[0].error, Fenced)
+        assert mirror(link, take_over=True).records == 10
+        assert assert_equal(kafka.bootstrap, topic) == 20
+        thread.join(90)
+        assert not thread.is_alive(), "it ends by itself, since nothing is left to it"
+    assert "has taken over" in str(reports[0].partitions[0].error)
 
 
 def test_following_mirrors_what_comes_until_it_is_stopped(kafka: LocalCluster) -> None:
@@ -265,11 +274,68 @@ def test_following_mirrors_what_comes_until_it_is_stopped(kafka: LocalCluster) -
     assert assert_equal(kafka.bootstrap, topic, partitions=2) == 50
 
 
+def test_topics_and_partitions_that_are_new_are_followed(kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.jobs.mirrors._REFRESH_SECONDS", 0.2)
+    first = new_topic(kafka.bootstrap, "new")
+    later = f"{first}-later"
+    stopped = threading.Event()
+    with Mirroring(link_of(kafka.bootstrap, f"{first}*", name=first, isolated=later)) as mirroring:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        with Admin(kafka.bootstrap) as admin:
+            eventually(lambda: f"copy.{first}" in admin.topic_names(), "the copy exists")
+            admin.add_partitions(first, 2)
+            admin.create_topic(later, replicas=1)
+        confluent_write(kafka.bootstrap, tp(first, 1), "none", UNUSUAL[:10])
+        confluent_write(kafka.bootstrap, tp(later), "none", UNUSUAL[:10])
+        for copy in (f"copy.{first}", f"copy.{later}"):
+            eventually(partial(_exists_with, kafka.bootstrap, copy, 10), f"{copy} has everything")
+        stopped.set()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert assert_equal(kafka.bootstrap, first, partitions=2) + assert_equal(kafka.bootstrap, later) == 20
+
+
+def test_a_circle_and_a_copy_of_another_link_are_refused_and_nothing_is_written(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "circle")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
+    link = link_of(kafka.bootstrap, topic)
+    mirror(link)
+    back = replace(link, name=f"back-{topic}", topics=(f"copy.{topic}",), rename="{topic}")
+    with pytest.raises(InputError, match="into itself"):
+        mirror(back)
+    other = replace(link, name=f"other-{topic}")
+    with pytest.raises(InputError, match=rf"which is the copy of link {link.name}"):
+        mirror(other)
+    with Mirroring(link) as mirroring:
+        plans = [TopicPlan(f"copy.{topic}", topic, 1, 1)]
+        with pytest.raises(InputError, match="in a circle"):
+            refuse_conflicts(replace(link, name="c"), plans, source=mirroring.source, target=mirroring.target)
+    assert assert_equal(kafka.bootstrap, topic) == 5
+
+
+def test_the_job_runs_on_other_engines_and_continues_where_another_stopped(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "engines", partitions=2)
+    link = link_of(kafka.bootstrap, topic)
+    for partition in range(2):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "zstd", UNUSUAL[:50])
+
+    def pickled(job: Any, ranges: Any) -> Any:
+        """An engine in another process would get the job like this."""
+        for unit in ranges:
+            yield pickle.loads(pickle.dumps(job))(unit)
+
+    assert mirror(link, engine=pickled).records == 100
+    confluent_write(kafka.bootstrap, tp(topic), "zstd", UNUSUAL[50:60])
+    assert mirror(link, engine=pickled).records == 10
+    confluent_write(kafka.bootstrap, tp(topic, 1), "zstd", UNUSUAL[50:55])
+    assert mirror(link).records == 5
+    assert assert_equal(kafka.bootstrap, topic, partitions=2) == 115
+
+
 def test_a_link_into_itself_is_refused(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "itself")
     link = link_of(kafka.bootstrap, topic)
-    from dataclasses import replace
-
     with pytest.raises(InputError, match="into itself"):
         mirror(replace(link, rename="{topic}"))
 
@@ -285,8 +351,8 @@ def test_a_pattern_does_not_match_the_mirrors_own_topics(kafka: LocalCluster) ->
 
 def _assert_map_is_exact(kafka: LocalCluster, link: str, topic: str) -> None:
     """Every source offset leads to the same record in the copy, and back."""
-    source = {row["offset"]: row["value"] for row in _rows(kafka.bootstrap, topic)}
-    target = {row["offset"]: row["value"] for row in _rows(kafka.bootstrap, f"copy.{topic}")}
+    source = _values(kafka.bootstrap, topic)
+    target = _values(kafka.bootstrap, f"copy.{topic}")
     with Mirroring(link_of(kafka.bootstrap, topic, name=link)) as mirroring:
         entries = mirroring.journal.all_entries()[tp(f"copy.{topic}")]
     offsets = OffsetMap(entry.term for entry in entries)
@@ -303,9 +369,20 @@ def _count(bootstrap: str, topic: str) -> int:
         return reader.count(topic)
 
 
-def _rows(bootstrap: str, topic: str) -> list[dict[str, object]]:
+def _exists_with(bootstrap: str, topic: str, count: int) -> bool:
+    with Admin(bootstrap) as admin:
+        if topic not in admin.topic_names():
+            return False
+    return _count(bootstrap, topic) == count
+
+
+def _values(bootstrap: str, topic: str) -> dict[int, bytes]:
     with Reader(bootstrap, isolation="read_committed") as reader:
-        return [row for batch in reader.read(topic, columns=("offset", "value")) for row in batch.to_pylist()]
+        return {
+            offset: value
+            for batch in reader.read(topic, columns=("offset", "value"))
+            for offset, value in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        }
 
 
 def _delete_before(bootstrap: str, topic: str, offset: int) -> None:

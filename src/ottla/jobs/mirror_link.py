@@ -46,12 +46,14 @@ class Link:
     """Whether retention, cleanup and size limits of the target topics follow those of the source."""
     journal: str = TOPIC
     groups: tuple[str, ...] | str = ()
+    isolated: tuple[str, ...] | str = ()
+    """Source topics that get threads, memory and connections of their own, so that no other topic can delay them."""
 
     def __post_init__(self) -> None:
         check_link_name(self.name)
         Rename(self.rename)
         Throttle(self.rate, self.rates)
-        for name in ("topics", "groups"):
+        for name in ("topics", "groups", "isolated"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         if not self.topics:

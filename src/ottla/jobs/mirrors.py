@@ -7,19 +7,25 @@ target, exactly once, or runs until it is stopped. Below it are the job for one 
 
 from __future__ import annotations
 
+import fnmatch
+import logging
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.admin import Admin
-from ottla.errors import InputError
+from ottla.engines.contract import Engine
+from ottla.errors import Fenced, InputError, OttlaError
 from ottla.events import Events
 from ottla.fetch.cursor import END_OF_LOG
 from ottla.fetch.reader import Reader
 from ottla.jobs.engine_choice import choose_engine, engine_name
+from ottla.jobs.mirror_guards import Holder, cluster_id, refuse_conflicts
 from ottla.jobs.mirror_link import Link
 from ottla.mirror import topics
 from ottla.mirror.journal import Journal
@@ -28,13 +34,20 @@ from ottla.mirror.pump import Pump, PumpSettings
 from ottla.mirror.throttle import Throttle
 from ottla.mirror.topics import Rename, TopicPlan
 from ottla.model import Isolation, OffsetRange, TopicPartition
-from ottla.net.cluster import Cluster
 from ottla.net.context import Sinks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ottla.jobs.engine_choice import EngineChoice
+
+_log = logging.getLogger(__name__)
+_BESIDE_SECONDS = 1.0
+_REFRESH_SECONDS = 30.0
+"""How often a mirror that follows looks for new topics, partitions and settings."""
+_RETRY_SECONDS = 60.0
+"""How often it tries failed partitions again."""
+_NAP = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,21 @@ class Mirrored:
     def passed_on(self) -> int:
         """How many batches were passed on as they were."""
         return self.batches - sum(self.recoded.values())
+
+    def followed_by(self, other: Mirrored) -> Mirrored:
+        """Return the sum of this and a later run."""
+        return replace(
+            other,
+            start=self.start,
+            records=self.records + other.records,
+            size_bytes=self.size_bytes + other.size_bytes,
+            batches=self.batches + other.batches,
+            recoded=dict(Counter(self.recoded) + Counter(other.recoded)),
+            first_time=other.first_time if self.first_time is None else self.first_time,
+            last_time=self.last_time if other.last_time is None else other.last_time,
+            started=self.started,
+            seconds=self.seconds + other.seconds,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -128,11 +156,7 @@ class MirrorReport:
 
 
 class Mirroring:
-    """A link that is open: its clusters, journal and topics. `with` closes it.
-
-    Opening it connects and checks both sides. Raises `InputError` for a link that would copy into itself or in a
-    circle, and `NoBrokerReachable` if a cluster does not answer.
-    """
+    """A link that is open: its clusters, journal and topics. `with` closes it. Constructing it connects nothing."""
 
     def __init__(self, link: Link, *, events: Sinks = ()) -> None:
         self.link = link
@@ -140,9 +164,9 @@ class Mirroring:
         self.source = self._resources.enter_context(link.source_brokers.cluster())
         self.target = self._resources.enter_context(link.target_brokers.cluster())
         self._events = events if isinstance(events, Events) else Events(*events)
-        self.journal = Journal(self.target, link=link.name, topic=link.journal, events=self._events)
-        self._resources.callback(self.journal.close)
-        self._pump: Pump | None = None
+        self._journal: Journal | None = None
+        self._pumps: dict[str, Pump] = {}
+        """By topic for isolated topics; all others share the one without a name."""
 
     def __enter__(self) -> Mirroring:
         return self
@@ -154,8 +178,21 @@ class Mirroring:
         """Close both clusters."""
         self._resources.close()
 
+    @property
+    def journal(self) -> Journal:
+        """The journal on the target. Connects to the source on first use, to learn its id."""
+        if self._journal is None:
+            link, source_id = self.link, cluster_id(self.source)
+            self._journal = Journal(self.target, link=link.name, topic=link.journal, source_cluster=source_id)
+            self._resources.callback(self._journal.close)
+        return self._journal
+
     def plan(self) -> list[TopicPlan]:
-        """Return what is mirrored and what has to change at the target, without changing anything."""
+        """Return what is mirrored and what has to change at the target, without changing anything.
+
+        Raises `InputError` for a topic that does not exist, and for a link that would copy into itself, in a circle, or
+        into topics of another link.
+        """
         link = self.link
         plans = topics.look(
             Admin(self.source),
@@ -167,11 +204,11 @@ class Mirroring:
         )
         if not link.follow_settings:
             plans = [plan if plan.action == "create" else replace(plan, settings={}) for plan in plans]
-        self._refuse_circles(plans)
+        refuse_conflicts(link, plans, source=self.source, target=self.target)
         return plans
 
     def prepare(self) -> list[TopicPlan]:
-        """Create the journal and the target topics, and let their settings follow the source."""
+        """Create the journal and the target topics, and let their settings follow the source. Raises as `plan` does."""
         plans = self.plan()
         self.journal.create()
         topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
@@ -188,16 +225,45 @@ class Mirroring:
         finally:
             reader.close()
 
-    def run(self, *, follow: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> MirrorReport:
-        """Mirror all partitions in this process, up to their present end or until stopped."""
+    def run(
+        self,
+        *,
+        follow: bool = False,
+        take_over: bool = False,
+        is_stopped: Callable[[], bool] = lambda: False,
+        beside: Callable[[], None] = lambda: None,
+    ) -> MirrorReport:
+        """Mirror all partitions in this process, up to their present end or until stopped.
+
+        A partition that fails does not stop the others; its error is in the report. With `follow`, topics, partitions
+        and settings follow the source, and failed partitions are tried again. `beside` is called every second. Raises
+        as `plan` does, and `MirrorError` if another process mirrors the link, unless `take_over` is set.
+        """
         began, started = time.monotonic(), time.time()
         plans = self.prepare()
-        lanes = self._lanes(plans, follow=follow)
-        pump = self._pump = Pump(self.source, self.target, self.journal, self._settings())
-        pump.add(lanes)
-        pump.run(is_stopped)
+        holder = Holder(self.journal)
+        holder.claim(take_over=take_over)
+        self._add(plans, follow=follow)
+        with _Threads(self._pumps, follow=follow) as threads:
+            refresh_at = retry_at = beside_at = began
+            while threads.are_running and not is_stopped():
+                now = time.monotonic()
+                if now >= beside_at:
+                    beside_at = now + _BESIDE_SECONDS
+                    holder.renew(now)
+                    beside()
+                if follow and now >= refresh_at + _REFRESH_SECONDS:
+                    refresh_at = now
+                    self._refresh(threads)
+                if follow and now >= retry_at + _RETRY_SECONDS:
+                    retry_at = now
+                    self._retry_failed()
+                    if all(isinstance(lane.error, Fenced) for lane in self.lanes()):
+                        break
+                threads.wait(_NAP)
+        holder.leave()
         seconds = time.monotonic() - began
-        partitions = tuple(receipt(lane, started=started, seconds=seconds) for lane in lanes)
+        partitions = tuple(receipt(lane, started=started, seconds=seconds) for lane in self.lanes())
         return MirrorReport(self.link.name, partitions, seconds)
 
     def run_range(self, unit: OffsetRange, is_stopped: Callable[[], bool]) -> Mirrored:
@@ -207,7 +273,7 @@ class Mirroring:
         if target is None:
             raise InputError(f"topic {unit.topic} cannot be mirrored: {self.link.rename!r} makes no topic name of it")
         lane = Lane(unit.topic_partition, TopicPartition(target, unit.partition), first=unit.start, stop=unit.stop)
-        pump = Pump(self.source, self.target, self.journal, self._settings())
+        pump = self._pump("")
         pump.add([lane])
         pump.run(is_stopped)
         if lane.phase is Phase.FAILED and lane.error is not None:
@@ -215,20 +281,40 @@ class Mirroring:
         return receipt(lane, started=started, seconds=time.monotonic() - began)
 
     def lanes(self) -> list[Lane]:
-        """Return the lanes of a run in progress, for progress reports."""
-        return [] if self._pump is None else self._pump.lanes
+        """Return the lanes of the last run, for progress reports. Their state may change at any moment."""
+        return [lane for pump in self._pumps.values() for lane in pump.lanes]
 
-    def _lanes(self, plans: Iterable[TopicPlan], *, follow: bool) -> list[Lane]:
+    def _add(self, plans: Iterable[TopicPlan], *, follow: bool) -> None:
+        """Add lanes for partitions that have none."""
         planned = {plan.source: plan for plan in plans}
-        return [
-            Lane(
-                unit.topic_partition,
-                TopicPartition(planned[unit.topic].target, unit.partition),
-                first=unit.start,
-                stop=END_OF_LOG if follow else unit.stop,
-            )
-            for unit in self.ranges(planned.values())
-        ]
+        known = {lane.source for lane in self.lanes()}
+        for unit in self.ranges(planned.values()):
+            if unit.topic_partition in known:
+                continue
+            target = TopicPartition(planned[unit.topic].target, unit.partition)
+            stop = END_OF_LOG if follow else unit.stop
+            isolated = any(fnmatch.fnmatchcase(unit.topic, pattern) for pattern in self.link.isolated)
+            pump = self._pump(unit.topic if isolated else "")
+            pump.add([Lane(unit.topic_partition, target, first=unit.start, stop=stop)])
+
+    def _pump(self, name: str) -> Pump:
+        if name not in self._pumps:
+            self._pumps[name] = Pump(self.source, self.target, self.journal, self._settings())
+        return self._pumps[name]
+
+    def _refresh(self, threads: _Threads) -> None:
+        """Look for new topics, partitions and settings. A failure is logged: the next look may succeed."""
+        try:
+            self._add(self.prepare(), follow=True)
+            threads.start()
+        except OttlaError as error:
+            _log.warning("link %s: topics could not be compared, will retry: %s", self.link.name, error)
+
+    def _retry_failed(self) -> None:
+        for pump in self._pumps.values():
+            failed = [lane for lane in pump.lanes if lane.phase is Phase.FAILED and not isinstance(lane.error, Fenced)]
+            if failed:
+                pump.retry(failed)
 
     def _settings(self) -> PumpSettings:
         return PumpSettings(
@@ -237,16 +323,54 @@ class Mirroring:
             events=self._events,
         )
 
-    def _refuse_circles(self, plans: Iterable[TopicPlan]) -> None:
-        source_id, target_id = _cluster_id(self.source), _cluster_id(self.target)
-        if source_id is None or source_id != target_id:
-            return
-        for planned in plans:
-            if planned.source == planned.target:
-                raise InputError(
-                    f"link {self.link.name} would copy topic {planned.source} into itself: source and target are the"
-                    " same cluster; rename the topics, for example with '{source}.{topic}'"
-                )
+
+class _Threads:
+    """The threads of the pumps. `with` stops them and raises the error of one that crashed."""
+
+    def __init__(self, pumps: Mapping[str, Pump], *, follow: bool) -> None:
+        self._pumps = pumps
+        self._follow = follow
+        self._threads: dict[str, threading.Thread] = {}
+        self._stopped = threading.Event()
+        self._ended = threading.Event()
+        self._errors: list[BaseException] = []
+
+    def __enter__(self) -> _Threads:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads.values():
+            thread.join()
+        if self._errors and kind is None:
+            raise self._errors[0]
+
+    @property
+    def are_running(self) -> bool:
+        """Whether a pump is still at work."""
+        return any(thread.is_alive() for thread in self._threads.values())
+
+    def start(self) -> None:
+        """Start the pumps that have no thread yet."""
+        for name, pump in list(self._pumps.items()):
+            if name not in self._threads:
+                thread = threading.Thread(target=self._run, args=(pump,), name=f"ottla-mirror-{name}", daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Block for a while, or until a pump ends."""
+        self._ended.wait(seconds)
+        self._ended.clear()
+
+    def _run(self, pump: Pump) -> None:
+        try:
+            pump.run(self._stopped.is_set, follow=self._follow)
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self._ended.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +378,12 @@ class MirrorRange:
     """The job: mirrors one range of a partition. It can be pickled and knows no engine."""
 
     link: Link
-    is_stopped: Callable[[], bool] = field(default=lambda: False)
+    is_stopped: Callable[[], bool] | None = None
 
     def __call__(self, unit: OffsetRange) -> Mirrored:
         """Mirror the range. What an earlier run has mirrored of it is not repeated."""
         with Mirroring(self.link) as mirroring:
-            return mirroring.run_range(unit, self.is_stopped)
+            return mirroring.run_range(unit, self.is_stopped or (lambda: False))
 
     def until(self, is_stopped: Callable[[], bool]) -> MirrorRange:
         """Return the same job, which ends soon after `is_stopped` returns True."""
@@ -270,6 +394,7 @@ def mirror(
     link: Link,
     *,
     follow: bool = False,
+    take_over: bool = False,
     engine: EngineChoice | None = None,
     spark: SparkSession | None = None,
     workers: int | None = None,
@@ -280,24 +405,45 @@ def mirror(
 
     Topics are created at the target as needed. Without `follow` it ends where the topics end now. The same call
     continues where an earlier one stopped or was killed. The engine is `"local"` (this process, the default),
-    `"spark"` with a session, or a function that runs a job over ranges; it gets one range per partition.
+    `"spark"` with a session, or a function that runs a job over ranges; it gets one range per partition, and with
+    `follow` one round after the other.
 
-    Raises `InputError` for a link that would copy into itself, `BrokerError` if a broker refuses, `MirrorError` if a
-    partition cannot go on by the link's rules, and `Fenced` if another mirror of the link takes over. The others are
-    mirrored to their end first.
+    Raises `InputError` for a link that would copy into itself, in a circle or into topics of another link,
+    `BrokerError` if a broker refuses, `MirrorError` if another process mirrors the link (`take_over` replaces it) or a
+    partition cannot go on by the link's rules, and `Fenced` if another mirror of the link takes over. A partition that
+    fails does not stop the others; its error is raised at the end.
     """
     with Mirroring(link, events=events) as mirroring:
         if engine_name(engine, spark) == "local":
-            report = mirroring.run(follow=follow, is_stopped=is_stopped)
+            report = mirroring.run(follow=follow, take_over=take_over, is_stopped=is_stopped)
             for lane in mirroring.lanes():
                 if lane.phase is Phase.FAILED and lane.error is not None:
                     raise lane.error
             return report
         runner = choose_engine(engine, spark=spark, workers=workers)
-        began = time.monotonic()
-        ranges = [unit for unit in mirroring.ranges(mirroring.prepare()) if len(unit)]
-        results = list(runner(MirrorRange(link).until(is_stopped), ranges)) if ranges else []
-        return MirrorReport(link.name, tuple(results), time.monotonic() - began)
+        return _in_rounds(mirroring, runner, follow=follow, is_stopped=is_stopped)
+
+
+def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped: Callable[[], bool]) -> MirrorReport:
+    """Plan ranges and have an engine mirror them; with `follow`, again and again."""
+    began, job = time.monotonic(), MirrorRange(mirroring.link)
+    results: dict[TopicPartition, Mirrored] = {}
+    while True:
+        behind = [unit for unit in mirroring.ranges(mirroring.prepare()) if len(unit)]
+        ranges = [unit for unit in behind if _reached(results, unit) < unit.stop]
+        for result in runner(job, ranges) if ranges else ():
+            earlier = results.get(result.source)
+            results[result.source] = result if earlier is None else earlier.followed_by(result)
+        if not follow or is_stopped():
+            partitions = tuple(result for _, result in sorted(results.items()))
+            return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began)
+        if not ranges:
+            time.sleep(_BESIDE_SECONDS)
+
+
+def _reached(results: Mapping[TopicPartition, Mirrored], unit: OffsetRange) -> int:
+    result = results.get(unit.topic_partition)
+    return -1 if result is None else result.stop
 
 
 def receipt(lane: Lane, *, started: float, seconds: float) -> Mirrored:
@@ -320,7 +466,3 @@ def receipt(lane: Lane, *, started: float, seconds: float) -> Mirrored:
         seconds=seconds,
         error=str(lane.error) if lane.phase is Phase.FAILED else None,
     )
-
-
-def _cluster_id(cluster: Cluster) -> str | None:
-    return cluster.metadata().cluster_id

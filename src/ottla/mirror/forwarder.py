@@ -137,6 +137,11 @@ class Forwarder:
         new = list(lanes)
         self._loop.call(lambda: self._add(new))
 
+    def retry(self, lanes: Iterable[Lane]) -> None:
+        """Let failed lanes take over again."""
+        failed = list(lanes)
+        self._loop.call(lambda: self._retry_failed(failed))
+
     def take(self, piece: Piece) -> None:
         """Forward a piece of the source's log."""
         self._loop.call(lambda: self._take(piece))
@@ -200,6 +205,13 @@ class Forwarder:
             self._lanes[lane.source] = self._by_target[lane.target] = self._idle[lane.target] = lane
             self._learn_leader(lane.target, self._cluster.known)
         self._topics = frozenset(target.topic for target in self._by_target)
+
+    def _retry_failed(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            if lane.phase is Phase.FAILED:
+                lane.phase = Phase.IDLE
+                lane.resume_at = 0.0
+                self._idle[lane.target] = lane
 
     def _take_over_idle(self, now: float) -> None:
         for lane in [lane for lane in self._idle.values() if now >= lane.resume_at]:

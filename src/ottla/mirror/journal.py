@@ -11,13 +11,12 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from ottla.admin import Admin, NewTopic, OffsetSpec
 from ottla.errors import BrokerError, ConfigError, ErrorCode
-from ottla.events import Events
 from ottla.fetch.reader import Reader
 from ottla.mirror.terms import Term, in_order, joined
 from ottla.model import Isolation, OffsetRange, TopicPartition
@@ -30,6 +29,8 @@ _log = logging.getLogger(__name__)
 TOPIC = "ottla-mirror"
 """The topic's name, unless configured otherwise."""
 _PARTITIONS = 8
+_NOTE_SECONDS = 5.0
+"""How long a note may take: nothing depends on it."""
 _SETTINGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 << 20),  # small, so that compaction keeps the topic small
@@ -56,11 +57,11 @@ class _Key(NamedTuple):
 class Journal:
     """The journal of one link. Threads may share it."""
 
-    def __init__(self, cluster: Cluster, *, link: str, topic: str = TOPIC, events: Events | None = None) -> None:
+    def __init__(self, cluster: Cluster, *, link: str, topic: str = TOPIC, source_cluster: str | None = None) -> None:
         self.topic = topic
         self.link = link
         self._cluster = cluster
-        self._events = events or Events()
+        self._source_cluster = source_cluster
         self._lock = threading.RLock()
         self._producer: Producer | None = None
         self._partitions = 0
@@ -129,7 +130,7 @@ class Journal:
         """Write something about the whole link under a name, for other programs to read."""
         key = f"{self.link}#{name}".encode()
         producer = self._open_producer()
-        producer.send(self.topic, json.dumps(value).encode(), key, partition=0).result(self._seconds)
+        producer.send(self.topic, json.dumps(value).encode(), key, partition=0).result(_NOTE_SECONDS)
 
     # Reading
 
@@ -240,16 +241,19 @@ class Journal:
                     retry=self._cluster.retry,
                     batching=Batching(linger=0.0),
                     delivery_timeout=self._seconds,
-                    events=self._events,
                 )
             return self._producer
 
     def _key(self, target: TopicPartition, term: Term) -> bytes:
         return f"{self.link}/{target.topic}/{target.partition}/{term.producer_id}-{term.epoch}/{term.chunk}".encode()
 
-    @staticmethod
-    def _value(entry: Entry) -> bytes:
-        row = {"source_topic": entry.source.topic, "source_partition": entry.source.partition, **entry.term.to_json()}
+    def _value(self, entry: Entry) -> bytes:
+        row = {
+            "source_cluster": self._source_cluster,
+            "source_topic": entry.source.topic,
+            "source_partition": entry.source.partition,
+            **entry.term.to_json(),
+        }
         return json.dumps(row, separators=(",", ":")).encode()
 
     def _partition_of(self, target: TopicPartition) -> int:
@@ -261,17 +265,35 @@ class Journal:
         return self._partitions
 
 
-def links(cluster: Cluster, *, topic: str = TOPIC) -> Iterator[str]:
-    """Yield the names of the links that have a journal on this cluster."""
+class Writer(NamedTuple):
+    """A link that mirrors a topic to the cluster of the journal."""
+
+    link: str
+    source_cluster: str | None
+    source_topic: str
+    target_topic: str
+
+
+def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
+    """Return the links that have a journal on this cluster, with their topics; none if there is no journal."""
+    described = cluster.metadata([topic]).topics.get(topic)
+    if described is None or described.error is not ErrorCode.none:
+        return frozenset()
+    latest: dict[bytes, bytes | None] = {}
     reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
-    seen: set[str] = set()
     try:
-        with closing(reader.read(topic, columns=("key",))) as batches:
+        with closing(reader.read(topic, columns=("key", "value"))) as batches:
             for batch in batches:
-                for key in batch.column("key").to_pylist():
-                    name = (key or b"").decode(errors="replace").replace("#", "/").partition("/")[0]
-                    if name and name not in seen:
-                        seen.add(name)
-                        yield name
+                latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
     finally:
         reader.close()
+    known: set[Writer] = set()
+    for key, value in latest.items():
+        try:
+            link, target_topic, *rest = (key or b"").decode().split("/")
+            row = json.loads(value or b"")
+            if len(rest) == 3:
+                known.add(Writer(link, row.get("source_cluster"), row["source_topic"], target_topic))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue  # a tombstone, a note, or not an entry of a mirror
+    return frozenset(known)

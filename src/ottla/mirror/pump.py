@@ -80,12 +80,15 @@ class Pump:
         self._lanes += new
         self._forwarder.add(new)
 
-    def run(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Mirror until all lanes are done or have failed, or until `is_stopped` returns True."""
+    def run(self, is_stopped: Callable[[], bool] = lambda: False, *, follow: bool = False) -> None:
+        """Mirror until all lanes are done or have failed, or until `is_stopped` returns True.
+
+        With `follow` it goes on even then: lanes may be added or retried.
+        """
         try:
             self._fetcher.start()
             self._forwarder.start(self._fetcher.ring)
-            while not is_stopped() and not self._is_over():
+            while not is_stopped() and not self._is_over(follow):
                 self._fetcher.wait(Deadline.after(_NAP))
                 item = self._fetcher.take()
                 if item is None:
@@ -98,8 +101,13 @@ class Pump:
         finally:
             self._end()
 
-    def _is_over(self) -> bool:
-        return self._forwarder.has_stopped or all(lane.phase in (Phase.DONE, Phase.FAILED) for lane in self._lanes)
+    def retry(self, lanes: Iterable[Lane]) -> None:
+        """Try failed lanes again."""
+        self._forwarder.retry(lanes)
+
+    def _is_over(self, follow: bool) -> bool:
+        over = all(lane.phase in (Phase.DONE, Phase.FAILED) for lane in self._lanes)
+        return self._forwarder.has_stopped or (over and not follow)
 
     def _end(self) -> None:
         self._fetcher.stop()
