@@ -32,6 +32,7 @@
     │   ├── StoreIncompatible  its store has content that this version does not understand
     │   ├── FleetConflict      the group was started with other settings
     │   └── LeaseLost          a unit was given to another node
+    ├── MirrorError            a partition, or a link, cannot be mirrored any further: which, and why
     ├── NotDelivered           records were not acknowledged: which, why, and whether they may be in the log
     │   ├── KeptInSpool        they are on disk, and the next producer with that spool delivers them
     │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
@@ -85,6 +86,7 @@ __all__ = [
     "LakeError",
     "LeaseLost",
     "LocalClusterError",
+    "MirrorError",
     "NetworkError",
     "NoBrokerReachable",
     "NotALake",

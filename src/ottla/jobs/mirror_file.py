@@ -31,7 +31,7 @@ _FILE_KEYS = ("defaults", "links")
 _RULES = ("on_foreign", "on_lost", "on_target_lost")
 _TABLES = ("source", "target", "rates", "priorities")
 _LINK_KEYS = (
-    *("topics", "rename", "start", "rate", "groups", "replicas", "follow_settings", "journal", "patience"),
+    *("topics", "rename", "start", "rate", "groups", "isolated", "replicas", "follow_settings", "journal", "patience"),
     *_RULES,
     *_TABLES,
 )
@@ -229,6 +229,7 @@ def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, 
             start=_start(table),
             rules=Policy(**policy),
             groups=table.texts("groups"),
+            isolated=table.texts("isolated"),
             journal=table.text("journal") or TOPIC,
             **{key: value for key, value in settings.items() if value is not None},
         )

@@ -68,7 +68,15 @@ class LinkProgress:
 class LinkRun:
     """One link that runs on a thread of its own."""
 
-    def __init__(self, link: Link, *, follow: bool, events: Events, status_seconds: float = STATUS_SECONDS) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        follow: bool,
+        events: Events,
+        take_over: bool = False,
+        status_seconds: float = STATUS_SECONDS,
+    ) -> None:
         self.link = link
         self.report: MirrorReport | None = None
         """What it did, once it has ended."""
@@ -76,6 +84,7 @@ class LinkRun:
         """Why it could not begin or go on; with `follow`, it may be trying again."""
         self.state = "opening"
         self._follow = follow
+        self._take_over = take_over
         self._events = events
         self._seconds = status_seconds
         self._stopped = threading.Event()
@@ -144,7 +153,9 @@ class LinkRun:
             self._mirroring = mirroring
             publisher = self._publisher = _Publisher(mirroring, self._events, self._seconds, self._began)
             with publisher:
-                self.report = mirroring.run(follow=self._follow, is_stopped=self._stopped.is_set)
+                self.report = mirroring.run(
+                    follow=self._follow, take_over=self._take_over, is_stopped=self._stopped.is_set
+                )
 
     def _began(self) -> None:
         self.state = "running"
@@ -264,6 +275,7 @@ def run_links(
     links: Iterable[Link],
     *,
     follow: bool = False,
+    take_over: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
     events: Sinks = (),
     watch: Callable[[Sequence[LinkRun]], None] | None = None,
@@ -271,10 +283,13 @@ def run_links(
 ) -> list[LinkRun]:
     """Run links until all have ended, or until stopped. Returns them, each with its report or error.
 
+    A link that another process mirrors is an error, unless `take_over` is set.
     `watch` gets them when they have started, for progress.
     """
     hub = events if isinstance(events, Events) else Events(*events)
-    runs = [LinkRun(link, follow=follow, events=hub, status_seconds=status_seconds) for link in links]
+    runs = [
+        LinkRun(link, follow=follow, take_over=take_over, events=hub, status_seconds=status_seconds) for link in links
+    ]
     for run in runs:
         run.start()
     if watch is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _START = PlaceType((Kind.EARLIEST, Kind.LATEST, Kind.OFFSET, Kind.TIME))
 _ACTION = click.Choice(["stop", "continue"])
 _CHECK_SECONDS = 5.0
-_ALWAYS = ("follow", "config", "chosen", "prometheus", "as_json")
+_ALWAYS = ("follow", "config", "chosen", "take_over", "prometheus", "as_json")
 """Arguments that go with a file, too."""
 
 
@@ -71,11 +71,19 @@ def _listener(text: str) -> tuple[str, int]:
 @click.option(
     "--groups", multiple=True, metavar="PATTERN", help="Translate the offsets of these consumer groups. Repeatable."
 )
+@click.option(
+    "--isolate",
+    "isolated",
+    multiple=True,
+    metavar="TOPIC",
+    help="Give this topic, or pattern, threads and memory of its own. Repeatable.",
+)
 @click.option("--replicas", type=Integer(1), help="Replicas of topics that are created.  [default: the broker's]")
 @click.option("--follow-settings/--keep-settings", default=True, help="Whether topic settings follow the source.")
 @journal_option
 @click.option("--config", type=FILE, help="TOML file with links, instead of topics and the options above.")
 @click.option("--link", "chosen", multiple=True, metavar="NAME", help="With --config: only this link. Repeatable.")
+@click.option("--take-over", is_flag=True, help="Take over from another process that mirrors the link.")
 @click.option(
     "--prometheus",
     metavar="[HOST:]PORT",
@@ -95,6 +103,7 @@ def run(
     follow: bool,
     config: Path | None,
     chosen: tuple[str, ...],
+    take_over: bool,
     prometheus: tuple[str, int] | None,
     timeout: float,
     as_json: bool,
@@ -123,7 +132,7 @@ def run(
         _refuse_options(context)
         links = _from_file(config, chosen)
         _refuse_conflicts(links)
-    runs, code = _run(links, follow=follow, sinks=_metrics(prometheus))
+    runs, code = _run(links, follow=follow, take_over=take_over, sinks=_metrics(prometheus))
     _report(runs, as_json=as_json)
     context.exit(code or (1 if any(has_failed(each) for each in runs) else 0))
 
@@ -206,7 +215,7 @@ def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
     return [sink]
 
 
-def _run(links: Sequence[Link], *, follow: bool, sinks: Sequence[Sink]) -> tuple[list[LinkRun], int]:
+def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequence[Sink]) -> tuple[list[LinkRun], int]:
     """Return the links as they ended, and the exit code of a signal, if one ended them."""
     from ottla.jobs.mirror_runner import run_links
 
@@ -232,6 +241,7 @@ def _run(links: Sequence[Link], *, follow: bool, sinks: Sequence[Sink]) -> tuple
         runs = run_links(
             links,
             follow=follow,
+            take_over=take_over,
             is_stopped=lambda: stopping.asked > 0,
             events=[tell, *sinks],
             watch=running.extend,

@@ -84,11 +84,12 @@ def status(
 
 
 def _all_links(target: Cluster, journal: str) -> list[str]:
-    from ottla.mirror.journal import Journal, links
+    from ottla.mirror.journal import writers
 
-    if not Journal(target, link="any", topic=journal).exists():
-        raise CommandFailed(f"no link has mirrored to this cluster: there is no topic {journal}")
-    return sorted(links(target, topic=journal))
+    names = sorted({writer.link for writer in writers(target, topic=journal)})
+    if not names:
+        raise CommandFailed(f"no link has mirrored to this cluster: topic {journal} has none")
+    return names
 
 
 def _reader(
