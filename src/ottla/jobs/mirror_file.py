@@ -20,7 +20,6 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.fetch.bounds import Bound
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.mirror_link import Link
-from ottla.mirror.journal import TOPIC
 from ottla.mirror.rules import Policy
 from ottla.mirror.topics import Rename, check_link_name
 from ottla.net.tokens import ClientCredentials, TokenFile
@@ -212,6 +211,11 @@ def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, 
         if not isinstance(priority, int) or isinstance(priority, bool):
             table.table("priorities").fail(f"{topic} must be a whole number, got {_shown(priority)}")
     settings: dict[str, Any] = {
+        "topics": table.texts("topics"),
+        "groups": table.texts("groups"),
+        "isolated": table.texts("isolated"),
+        "start": _start(table),
+        "journal": table.text("journal"),
         "rate": _rate(table, "rate", table.values.get("rate")),
         "rates": {topic: _rate(table.table("rates"), topic, value) for topic, value in at_target("rates").items()},
         "follow_settings": table.get("follow_settings", bool, "true or false"),
@@ -223,14 +227,9 @@ def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, 
         lambda: Link(
             source=source,
             target=target,
-            topics=table.texts("topics"),
             name=name,
             rename=rename.rule,
-            start=_start(table),
             rules=Policy(**policy),
-            groups=table.texts("groups"),
-            isolated=table.texts("isolated"),
-            journal=table.text("journal") or TOPIC,
             **{key: value for key, value in settings.items() if value is not None},
         )
     )
@@ -244,7 +243,7 @@ def _side(table: _Table, environment: Mapping[str, str]) -> Brokers:
         table.fail("has no bootstrap: write HOST:PORT,...")
     table.checked(lambda: parse_bootstrap(bootstrap))
     timeout = _seconds(table, "timeout")
-    security = table.checked(lambda: Security(tls=_tls(table, environment), sasl=_sasl(table, environment)))
+    security = Security(tls=_tls(table, environment), sasl=_sasl(table, environment))
     timeouts = table.checked(lambda: Timeouts() if timeout is None else Timeouts(total=timeout))
     return Brokers(bootstrap=bootstrap, security=security, client_id=CLIENT, timeouts=timeouts)
 
@@ -261,12 +260,15 @@ def _tls(table: _Table, environment: Mapping[str, str]) -> Tls | None:
     for path in files:
         if not path.is_file():
             table.fail(f"names the file {path}, which does not exist")
-    return Tls(
-        ca_file=ca_file,
-        cert_file=cert_file,
-        key_file=key_file,
-        key_password=table.secret("key_password", environment),
-        check_hostname=check_hostname is not False,
+    key_password = table.secret("key_password", environment)
+    return table.checked(
+        lambda: Tls(
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            key_password=key_password,
+            check_hostname=check_hostname is not False,
+        )
     )
 
 
@@ -290,9 +292,9 @@ def _sasl(table: _Table, environment: Mapping[str, str]) -> Sasl | None:
     if password is None:
         table.fail("has a username and no password: write password_file or password_env")
     if mechanism is not None and mechanism.upper() == "PLAIN":
-        return Plain(username, password)
+        return table.checked(lambda: Plain(username, password))
     is_short = mechanism is not None and mechanism.upper() == "SCRAM-SHA-256"
-    return Scram(username, password, "SCRAM-SHA-256" if is_short else "SCRAM-SHA-512")
+    return table.checked(lambda: Scram(username, password, "SCRAM-SHA-256" if is_short else "SCRAM-SHA-512"))
 
 
 def _tokens(table: _Table, environment: Mapping[str, str]) -> OAuthBearer | None:
@@ -308,7 +310,7 @@ def _tokens(table: _Table, environment: Mapping[str, str]) -> OAuthBearer | None
     if url is None or client is None or secret is None:
         table.fail("needs oauth_token_url, oauth_client_id, and its secret in a file or a variable, all together")
     scope, ca_file = table.text("oauth_scope") or "", table.path("oauth_ca_file")
-    return OAuthBearer(ClientCredentials(url, client, secret, scope=scope, ca_file=ca_file))
+    return table.checked(lambda: OAuthBearer(ClientCredentials(url, client, secret, scope=scope, ca_file=ca_file)))
 
 
 def _start(table: _Table) -> Bound:
