@@ -73,10 +73,10 @@ def test_settling_stops_at_what_it_cannot_prove() -> None:
 
 def test_lag_is_what_readers_of_the_source_see_and_the_mirror_has_not() -> None:
     log = OffsetRange("clicks", 0, 100, 200)
-    assert lag_of(200, log, size_bytes=1000, newest=9_000, mirrored=5_000) == Lag(0, 0, 0.0)
-    assert lag_of(150, log, size_bytes=1000, newest=9_000, mirrored=5_500) == Lag(50, 500, 3.5)
-    assert lag_of(0, log, size_bytes=None, newest=9_000, mirrored=None) == Lag(100, None, None)
-    assert lag_of(150, log, size_bytes=1000, newest=5_000, mirrored=9_000).seconds == 0.0
+    assert lag_of(200, log, size_bytes=1000, newest=9.0, mirrored=5.0) == Lag(0, 0, 0.0)
+    assert lag_of(150, log, size_bytes=1000, newest=9.0, mirrored=5.5) == Lag(50, 500, 3.5)
+    assert lag_of(0, log, size_bytes=None, newest=9.0, mirrored=None) == Lag(100, None, None)
+    assert lag_of(150, log, size_bytes=1000, newest=5.0, mirrored=9.0).seconds == 0.0
     assert lag_of(300, log, size_bytes=1000, newest=1, mirrored=1) == Lag(0, 0, 0.0)
     assert (total([None, 3, 4]), total([None]), highest([None, 1.0, 2.5]), highest([])) == (7, None, 2.5, None)
 

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ottla.config import Retry
 from ottla.errors import BrokerError, DeadlineExceeded, NetworkError, NoBrokerReachable, OttlaError
@@ -21,7 +21,6 @@ from ottla.jobs.mirror_groups import GroupSync
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_maps import known_maps
 from ottla.jobs.mirror_status import (
-    Measured,
     Meter,
     PartitionStatus,
     ProcessNote,
@@ -30,10 +29,10 @@ from ottla.jobs.mirror_status import (
     position_of,
     publish,
     total,
+    with_lag,
 )
 from ottla.jobs.mirrors import Mirroring, MirrorReport
 from ottla.mirror.lane import Phase
-from ottla.model import TopicPartition
 from ottla.net.context import Sinks
 
 _log = logging.getLogger(__name__)
@@ -212,13 +211,12 @@ class _Publisher:
         mirroring = self._mirroring
         lanes = mirroring.lanes()
         statuses = self._meter.read(lanes, now=time.monotonic())
-        positions = {status.source: (status.target, status.position) for status in statuses}
         try:
-            measured = measure(mirroring.source, mirroring.target, positions, seconds=seconds)
+            measured = measure(mirroring.source, statuses, seconds=seconds)
         except OttlaError as error:  # what it knows without the source is published nevertheless
             measured = {}
             _log.info("link %s: its lag is unknown: %s", mirroring.link.name, error)
-        statuses = [_with_lag(status, measured) for status in statuses]
+        statuses = [with_lag(status, measured.get(status.source)) for status in statuses]
         self.lag_records = total(status.lag.records for status in statuses)
         self._tell(statuses)
         process = ProcessNote(
@@ -305,11 +303,6 @@ def run_links(
         # A link that waits for its cluster has nothing under way: it need not end.
         run.join(deadline - time.monotonic() if run.state == "running" else _NAP)
     return runs
-
-
-def _with_lag(status: PartitionStatus, measured: dict[TopicPartition, Measured]) -> PartitionStatus:
-    known = measured.get(status.source)
-    return status if known is None else replace(status, source_end=known.source.stop, lag=known.lag)
 
 
 def _may_pass(error: OttlaError) -> bool:

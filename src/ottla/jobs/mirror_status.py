@@ -8,12 +8,14 @@ notes in the journal. Journal and clusters come in, `LinkStatus` values go out. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from ottla.admin import Admin, OffsetSpec
 from ottla.admin.lookup import find_offsets, find_ranges
 from ottla.errors import OttlaError
+from ottla.fetch.reader import Reader
 from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane
 from ottla.mirror.terms import Term
@@ -27,6 +29,8 @@ NOTE = "status"
 _ROWS_PER_NOTE = 500
 """A note is one record: those of a link with many partitions are split."""
 _SECONDS = 10.0
+_MOST_READ = 200
+"""Of how many partitions a status reads the last batch, to learn its time, if no process has published it."""
 
 
 class Lag(NamedTuple):
@@ -37,7 +41,7 @@ class Lag(NamedTuple):
     size_bytes: int | None = None
     """An estimate: the share of the log's size."""
     seconds: float | None = None
-    """Between the newest timestamps of both sides."""
+    """Between the newest mirrored record and the newest of the source, by their timestamps."""
 
 
 UNKNOWN = Lag()
@@ -58,6 +62,8 @@ class PartitionStatus:
     batches: int = 0
     passed_on: int = 0
     """How many of the batches were passed on as they were, since the process began."""
+    last_time: float | None = None
+    """The newest timestamp of a mirrored record, in seconds since 1970; None if the process has mirrored none."""
     phase: str = ""
     """What the process is doing with it: `running`, `done`, `failed`, ...; empty without a note."""
     error: str | None = None
@@ -85,6 +91,7 @@ class PartitionStatus:
             "bytes_per_second": self.bytes_per_second,
             "batches": self.batches,
             "passed_on": self.passed_on,
+            "last_time": self.last_time,
             "phase": self.phase,
             "error": self.error,
             "term": self.term,
@@ -103,6 +110,7 @@ class PartitionStatus:
             bytes_per_second=row["bytes_per_second"],
             batches=row["batches"],
             passed_on=row["passed_on"],
+            last_time=row["last_time"],
             phase=row["phase"],
             error=row["error"],
             term=None if row["term"] is None else (row["term"][0], row["term"][1]),
@@ -205,6 +213,7 @@ class Meter:
             bytes_per_second=(size - size_then) / seconds if seconds > 0 else None,
             batches=counts.batches,
             passed_on=counts.batches - sum(counts.recoded.values()),
+            last_time=None if (last := counts.last_time) is None else last / 1000,
             phase=lane.phase.name.lower(),
             error=None if lane.error is None else str(lane.error),
             term=None if (term := lane.term) is None else term.identity,
@@ -245,42 +254,33 @@ class Measured(NamedTuple):
 
 
 def measure(
-    source: Cluster,
-    target: Cluster,
-    positions: Mapping[TopicPartition, tuple[TopicPartition, int]],
-    *,
-    seconds: float = _SECONDS,
+    source: Cluster, statuses: Iterable[PartitionStatus], *, seconds: float = _SECONDS
 ) -> dict[TopicPartition, Measured]:
-    """Return how far each partition is behind. `positions` has the target and the position of each source partition.
+    """Return how far each partition is behind.
 
     Partitions that no broker can tell about are absent; so are bytes and seconds that no broker tells.
     """
-    if not positions:
+    known = {status.source: status for status in statuses}
+    if not known:
         return {}
     deadline = Deadline.after(seconds)
-    source.metadata({tp.topic for tp in positions}, deadline=deadline, refresh=Refresh.IF_STALE)
-    ranges = find_ranges(source, list(positions), deadline=deadline, isolation=Isolation.READ_COMMITTED)
-    behind = [tp for tp, unit in ranges.items() if unit.stop > positions[tp][1]]
+    source.metadata({tp.topic for tp in known}, deadline=deadline, refresh=Refresh.IF_STALE)
+    ranges = find_ranges(source, list(known), deadline=deadline, isolation=Isolation.READ_COMMITTED)
+    behind = [tp for tp, unit in ranges.items() if unit.stop > known[tp].position]
     sizes = _sizes(source, {tp.topic for tp in behind}, deadline)
     newest = _newest(source, behind, deadline)
-    newest_there = _newest(target, [positions[tp][0] for tp in behind], deadline)
-    return {
-        tp: Measured(
-            unit,
-            lag_of(
-                positions[tp][1],
-                unit,
-                size_bytes=sizes.get(tp),
-                newest=newest.get(tp),
-                mirrored=newest_there.get(positions[tp][0]),
-            ),
-        )
-        for tp, unit in ranges.items()
-    }
+    measured = {}
+    for tp, unit in ranges.items():
+        status = known[tp]
+        lag = lag_of(status.position, unit, size_bytes=sizes.get(tp), newest=newest.get(tp), mirrored=status.last_time)
+        measured[tp] = Measured(unit, lag)
+    return measured
 
 
-def lag_of(position: int, log: OffsetRange, *, size_bytes: int | None, newest: int | None, mirrored: int | None) -> Lag:
-    """Return the lag of a partition from what brokers say about its log. Timestamps are in milliseconds."""
+def lag_of(
+    position: int, log: OffsetRange, *, size_bytes: int | None, newest: float | None, mirrored: float | None
+) -> Lag:
+    """Return the lag of a partition from what brokers say about its log. Timestamps are seconds since 1970."""
     records = max(0, log.stop - max(position, log.start))
     if not records:
         return Lag(0, 0, 0.0)
@@ -288,7 +288,7 @@ def lag_of(position: int, log: OffsetRange, *, size_bytes: int | None, newest: i
     return Lag(
         records,
         None if size_bytes is None else round(size_bytes * share),
-        None if newest is None or mirrored is None else max(0.0, (newest - mirrored) / 1000),
+        None if newest is None or mirrored is None else max(0.0, newest - mirrored),
     )
 
 
@@ -305,27 +305,31 @@ def read_status(
     entries = journal.all_entries()
     # Without a process, marks are final or a few seconds old. Those of a running one trail: the log is further.
     ends = _ends(target, entries, seconds) if state == "running" else {}
-    positions = {
-        rows[-1].source: (tp, _position([row.term for row in rows], ends.get(tp), noted.get(rows[-1].source)))
-        for tp, rows in entries.items()
-    }
-    measured = {} if source is None else measure(source, target, positions, seconds=seconds)
     statuses = []
-    for tp, (to, position) in sorted(positions.items()):
-        status = noted.get(tp) or PartitionStatus(tp, to, position)
-        status = replace(status, target=to, position=position)
+    for tp, rows in entries.items():
+        terms, note = [row.term for row in rows], noted.get(rows[-1].source)
+        status = note or PartitionStatus(rows[-1].source, tp, 0)
+        status = replace(status, target=tp, position=_position(terms, ends.get(tp), note))
         if state != "running":
             status = replace(status, records_per_second=None, bytes_per_second=None)
-        if source is not None:
-            known = measured.get(tp)
-            status = replace(
-                status,
-                source_end=None if known is None else known.source.stop,
-                lag=UNKNOWN if known is None else known.lag,
-            )
         statuses.append(status)
-    failed = [status for tp, status in noted.items() if tp not in positions and status.error is not None]
+    if source is not None:
+        untimed = {status.target for status in statuses if status.last_time is None}
+        times = _last_times(target, {tp: entries[tp][-1].term for tp in sorted(untimed)[:_MOST_READ]})
+        statuses = [replace(status, last_time=times.get(status.target, status.last_time)) for status in statuses]
+        measured = measure(source, statuses, seconds=seconds)
+        statuses = [with_lag(status, measured.get(status.source)) for status in statuses]
+    statuses.sort(key=lambda status: status.source)
+    known = {status.source for status in statuses}
+    failed = [status for tp, status in noted.items() if tp not in known and status.error is not None]
     return LinkStatus(journal.link, (*statuses, *failed), process, state)
+
+
+def with_lag(status: PartitionStatus, measured: Measured | None) -> PartitionStatus:
+    """Return the status with what was measured of its partition, or with an unknown lag."""
+    if measured is None:
+        return replace(status, source_end=None, lag=UNKNOWN)
+    return replace(status, source_end=measured.source.stop, lag=measured.lag)
 
 
 def estimated_position(terms: Sequence[Term], target_end: int | None) -> int:
@@ -371,7 +375,7 @@ def _sizes(cluster: Cluster, topics: set[str], deadline: Deadline) -> dict[Topic
     return {tp: size for tp in sizes.copies if (size := sizes.largest(tp)) is not None}
 
 
-def _newest(cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
+def _newest(cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, float]:
     """Return the greatest timestamp of each partition, as far as brokers tell."""
     selected = list(partitions)
     if not selected:
@@ -383,4 +387,26 @@ def _newest(cluster: Cluster, partitions: Iterable[TopicPartition], deadline: De
         )
     except OttlaError:
         return {}  # before Kafka 3.0, or a partition without a leader
-    return {tp: at.timestamp for tp, at in found.items() if at.offset >= 0}
+    return {tp: at.timestamp / 1000 for tp, at in found.items() if at.offset >= 0}
+
+
+def _last_times(cluster: Cluster, terms: Mapping[TopicPartition, Term]) -> dict[TopicPartition, float]:
+    """Return the newest timestamp in the last mirrored batch of each target partition, from its header.
+
+    Brokers tell the newest timestamp of a log, too, but that may be one of a marker.
+    """
+    times: dict[TopicPartition, float] = {}
+    reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
+    try:
+        for tp, term in terms.items():
+            if not term.reached.number:
+                continue
+            end = term.reached.target
+            with closing(reader.batches(OffsetRange(*tp, end - 1, end))) as batches:
+                for raw in batches:
+                    times[tp] = raw.batch.header.max_timestamp / 1000
+    except OttlaError:
+        pass  # deleted meanwhile
+    finally:
+        reader.close()
+    return times
