@@ -1,0 +1,307 @@
+"""`ottla mirror` on real brokers: one cluster is both sides, under other names."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from tests.interop.clients import confluent_write
+from tests.interop.samples import UNUSUAL
+from tests.mirror.copies import assert_equal, new_topic, seen, tp
+from tests.waiting import eventually
+
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.model import TopicPartition
+
+from .commands import SECONDS, program, run
+
+JOURNAL = ("--journal", "mirror-cli-journal")
+RENAME = ("--rename", "copy.{topic}", "--replicas", "1")
+
+
+def _mirror(kafka: LocalCluster, topic: str, *options: str, command: tuple[str, ...] = ("mirror",)) -> Result:
+    sides = ("--from", kafka.bootstrap, "--to", kafka.bootstrap)
+    return run(*command, topic, *sides, "--name", f"cli-{topic}", *RENAME, *JOURNAL, *options)
+
+
+def _status(kafka: LocalCluster, topic: str, *options: str) -> Any:
+    name = ("--name", f"cli-{topic}")
+    result = run("mirror", "status", "--to", kafka.bootstrap, *name, *JOURNAL, "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    (link,) = json.loads(result.stdout)
+    return link
+
+
+@pytest.mark.broker
+def test_a_topic_is_mirrored_and_a_second_run_finds_nothing_new(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli", partitions=2)
+    confluent_write(kafka.bootstrap, tp(topic), "zstd", UNUSUAL)
+    done = _mirror(kafka, topic)
+    assert done.exit_code == 0, done.stderr
+    pattern = (
+        rf"link cli-{topic}: {len(UNUSUAL)} records \(.*B\) of 2 partitions mirrored in .* s; all batches passed on"
+    )
+    assert re.match(pattern, done.stdout)
+    assert assert_equal(kafka.bootstrap, topic, partitions=2) == len(UNUSUAL)
+    again = _mirror(kafka, topic)
+    assert again.stdout == f"link cli-{topic}: nothing new in 2 partitions\n"
+    row = json.loads(_mirror(kafka, topic, "--json").stdout)
+    assert (row["link"], row["records"], row["error"]) == (f"cli-{topic}", 0, None)
+    assert [partition["stop"] for partition in row["partitions"]] == [len(UNUSUAL), 0]
+
+
+@pytest.mark.broker
+def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalCluster) -> None:
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic("status", replicas=1)
+        try:
+            confluent_write(kafka.bootstrap, tp("status"), "none", UNUSUAL[:3])
+            short = _mirror(kafka, "status")
+            assert short.exit_code == 2
+            assert "no such option '--rename'" in short.stderr
+            long = _mirror(kafka, "status", command=("mirror", "run"))
+            assert (long.exit_code, len(seen(kafka.bootstrap, "copy.status"))) == (0, 3)
+        finally:
+            admin.delete_topics("status")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["clicks"], "--from HOST:PORT,... is missing"),
+        (["clicks", "--from", "a:1"], "--to HOST:PORT,... is missing"),
+        (["--from", "a:1", "--to", "b:1"], "TOPIC is missing"),
+        (["clicks", "--from", "a b", "--to", "b:1"], "--from: bootstrap address 'a b' is not HOST:PORT"),
+        (["cl icks", "--from", "a:1", "--to", "b:1"], "TOPIC"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--name", "a/b"], "the name of a link is 'a/b'"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--rename", "x"], "the rename rule is 'x'"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--rate", "5"], "--rate: '5' is not a rate"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--start", "group:x"], "--start: 'group:x' cannot be used here"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--prometheus", "x"], "--prometheus: 'x' is not a port"),
+        (["clicks", "--link", "x"], "--link needs --config"),
+        (["offset", "clicks:x", "5", "--to", "a:1"], "'clicks:x' is not TOPIC or TOPIC:PARTITION"),
+        (["offset", "clicks", "5"], "--to HOST:PORT,... is missing"),
+        (["status"], "--to HOST:PORT,... is missing"),
+        (["groups", "--to", "a:1"], "GROUP"),
+    ],
+)
+def test_wrong_uses_are_one_line(arguments: list[str], message: str) -> None:
+    result = run("mirror", *arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.broker
+def test_status_and_offset_know_how_far_a_link_is(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-status")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    assert _mirror(kafka, topic).exit_code == 0
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:15])
+    link = _status(kafka, topic)
+    assert (link["state"], link["lag_records"]) == ("ended", 0)
+    link = _status(kafka, topic, "--from", kafka.bootstrap)
+    (row,) = link["partitions"]
+    assert (link["lag_records"], row["position"], row["source_end"], row["passed_on"]) == (5, 10, 15, row["batches"])
+    shown = run("mirror", "status", "--to", kafka.bootstrap, "--name", f"cli-{topic}", *JOURNAL).stdout.splitlines()
+    assert re.match(rf"link cli-{topic}: ended .* ago, process \d+ on .*; from {re.escape(kafka.bootstrap)}", shown[0])
+    assert shown[1].split()[:4] == ["SOURCE", "TARGET", "POSITION", "END"]
+    assert shown[2].split()[:5] == [f"{topic}-0", f"copy.{topic}-0", "10", "10", "0"]
+    every = run("mirror", "status", "--to", kafka.bootstrap, *JOURNAL, "--json")
+    assert f"cli-{topic}" in [each["link"] for each in json.loads(every.stdout)]
+
+    def offset(*arguments: str) -> Result:
+        return run("mirror", "offset", *arguments, "--to", kafka.bootstrap, "--name", f"cli-{topic}", *JOURNAL)
+
+    there = offset(f"{topic}:0", "4", "--json")
+    target_offset = json.loads(there.stdout)["target_offset"]
+    assert offset(topic, "4").stdout == f"{topic}-0 offset 4 is copy.{topic}-0 offset {target_offset}\n"
+    back = offset(f"copy.{topic}", str(target_offset), "--reverse")
+    assert back.stdout == f"copy.{topic}-0 offset {target_offset} is {topic}-0 offset 4\n"
+    later = offset(topic, "12")
+    assert (later.exit_code, later.stderr) == (
+        1,
+        f"error: offset 12 of {topic}-0 is not mirrored yet: the mirror has everything before 10\n",
+    )
+    assert f"link cli-{topic} mirrors nothing from a topic nothing" in offset("nothing", "1").stderr
+
+
+@pytest.mark.broker
+def test_a_cluster_without_links_says_so(kafka: LocalCluster) -> None:
+    for command in (["status"], ["offset", "clicks", "1"], ["groups", "g", "--from", kafka.bootstrap]):
+        result = run("mirror", *command, "--to", kafka.bootstrap, "--journal", "no-such-journal")
+        assert result.exit_code == 1
+        assert "no link has mirrored to this cluster" in result.stderr
+
+
+@pytest.mark.broker
+def test_a_fault_is_reported_with_the_option_that_accepts_it(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-foreign")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(f"copy.{topic}", replicas=1)
+    confluent_write(kafka.bootstrap, tp(f"copy.{topic}"), "none", UNUSUAL[:3])
+    stopped = _mirror(kafka, topic)
+    assert stopped.exit_code == 1
+    assert f"link cli-{topic}: {topic}-0: not mirrored any further" in stopped.stderr
+    assert "--on-foreign continue" in stopped.stderr
+    assert "1 partition failed" in stopped.stdout
+    accepted = _mirror(kafka, topic, "--on-foreign", "continue")
+    assert accepted.exit_code == 0
+    assert f"{topic}-0: accepted: " in accepted.stderr
+    assert len(seen(kafka.bootstrap, f"copy.{topic}")) == 13
+    into_itself = run("mirror", topic, "--from", kafka.bootstrap, "--to", kafka.bootstrap, *JOURNAL)
+    assert into_itself.exit_code == 1
+    assert f"would copy topic {topic} into itself" in into_itself.stderr
+
+
+@pytest.mark.broker
+def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-groups")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    group = f"group-{topic}"
+    assert _mirror(kafka, topic).exit_code == 0
+    with Admin(kafka.bootstrap) as admin:
+        admin.groups.set_offsets(group, {tp(topic): 4})
+
+        def groups(*options: str) -> Result:
+            sides = ("--from", kafka.bootstrap, "--to", kafka.bootstrap, "--name", f"cli-{topic}")
+            return run("mirror", "groups", group, *sides, *JOURNAL, *options)
+
+        (row,) = json.loads(groups("--json", "--dry-run").stdout)
+        assert (row["source_offset"], row["before"], row["outcome"]) == (4, None, "committed")
+        assert tp(f"copy.{topic}") not in admin.groups.committed(group)
+        done = groups()
+        assert "1 of 1 offsets were committed" in done.stderr
+        assert admin.groups.committed(group)[tp(f"copy.{topic}")].offset == row["target_offset"]
+        admin.groups.set_offsets(group, {TopicPartition(f"copy.{topic}", 0): row["target_offset"] + 3})
+        groups("--reverse")
+        assert admin.groups.committed(group)[tp(topic)].offset == 7
+        assert (
+            "no such group"
+            in run(
+                *("mirror", "groups", "no-such-group", "--from", kafka.bootstrap, "--to", kafka.bootstrap),
+                *("--name", f"cli-{topic}", *JOURNAL),
+            ).stderr
+        )
+
+
+def _links_file(tmp_path: Path, kafka: LocalCluster, topic: str, more: str = "") -> str:
+    secure = kafka.status()
+    user, password = next(iter(secure.users.items()))
+    (tmp_path / "password").write_text(password)
+    path = tmp_path / "links.toml"
+    path.write_text(
+        f"""
+[defaults]
+journal = "{JOURNAL[1]}"
+replicas = 1
+rename = "{{source}}.{{topic}}"
+
+[defaults.target]
+bootstrap = "{kafka.bootstrap}"
+
+[links.plain-{topic}]
+topics = ["{topic}"]
+source.bootstrap = "{kafka.bootstrap}"
+
+[links.secure-{topic}]
+topics = ["{topic}"]
+
+[links.secure-{topic}.source]
+bootstrap = "{kafka.secure_bootstrap}"
+ca_file = "{secure.ca_file}"
+username = "{user}"
+password_file = "password"
+{more}
+"""
+    )
+    return str(path)
+
+
+@pytest.mark.broker
+def test_links_of_a_file_are_checked_and_run_side_by_side(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-file")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    path = _links_file(tmp_path, kafka, topic)
+    checked = run("mirror", "check", path)
+    assert checked.exit_code == 0, checked.output
+    assert f"link secure-{topic}: {kafka.secure_bootstrap} -> {kafka.bootstrap}" in checked.stdout
+    (row,) = [line.split() for line in checked.stdout.splitlines() if f" plain-{topic}.{topic} " in line]
+    assert row[:5] == [topic, f"plain-{topic}.{topic}", "1", "-", "create"]
+    done = run("mirror", "--config", path, "--json")
+    assert done.exit_code == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["link"]: row["records"] for row in reports} == {f"plain-{topic}": 10, f"secure-{topic}": 10}
+    for name in ("plain", "secure"):
+        assert assert_equal(kafka.bootstrap, topic, target=f"{name}-{topic}.{topic}") == 10
+    one = run("mirror", "--config", path, "--link", f"plain-{topic}")
+    assert one.stdout == f"link plain-{topic}: nothing new in 1 partition\n"
+    assert "has no link 'x'" in run("mirror", "--config", path, "--link", "x").stderr
+    assert "TOPIC and --config are mutually exclusive" in run("mirror", topic, "--config", path).stderr
+
+
+@pytest.mark.broker
+def test_links_that_are_in_each_others_way_are_refused(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-conflict")
+    more = f"""
+[links.third]
+topics = "{topic}"
+rename = "plain-{topic}.{{topic}}"
+source.bootstrap = "{kafka.bootstrap}"
+"""
+    path = _links_file(tmp_path, kafka, topic, more)
+    checked = run("mirror", "check", path, "--json")
+    assert checked.exit_code == 1
+    problems = {row["link"]: row["problems"] for row in json.loads(checked.stdout)}
+    assert problems[f"plain-{topic}"] == []
+    assert f"which link plain-{topic} writes" in problems["third"][0]
+    refused = run("mirror", "--config", path)
+    assert refused.exit_code == 1
+    assert f"error: link third: topic {topic} would go into plain-{topic}.{topic}" in refused.stderr
+    with Admin(kafka.bootstrap) as admin:
+        assert f"plain-{topic}.{topic}" not in admin.topic_names()
+    assert run("mirror", "check", path, "--link", f"plain-{topic}").exit_code == 0
+    (tmp_path / "links.toml").write_text("[links.x]\ntopics = 5\n")
+    wrong = run("mirror", "check", path)
+    assert (wrong.exit_code, "[links.x] has no source" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_mirror_that_follows_with_a_report(
+    kafka: LocalCluster, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-signal")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    config = tmp_path / "side.toml"
+    config.write_text(f"bootstrap = '{kafka.bootstrap}'\n")
+    sides = ("--from-config", str(config), "--to", kafka.bootstrap, "--name", f"cli-{topic}")
+    with program("mirror", topic, *sides, *RENAME, *JOURNAL, "--follow", stderr=subprocess.PIPE) as running:
+        eventually(lambda: _has(kafka, f"copy.{topic}") and len(seen(kafka.bootstrap, f"copy.{topic}")) == 10)
+        eventually(lambda: _status(kafka, topic)["state"] == "running", "it has published its state")
+        (row,) = _status(kafka, topic, "--from", kafka.bootstrap)["partitions"]
+        assert (row["position"], row["lag_records"]) == (10, 0)
+        second = _mirror(kafka, topic)
+        assert second.exit_code == 1
+        assert "is being mirrored by process" in second.stderr
+        assert "--take-over" in second.stderr
+        running.send_signal(number)
+        out, err = running.communicate(timeout=SECONDS)
+        assert running.returncode == code, err
+    assert f"link cli-{topic}: 10 records" in out.decode()
+    assert "stopping once what is under way is acknowledged" in err.decode()
+    assert "Traceback" not in err.decode()
+    assert _status(kafka, topic)["state"] == "ended"
+
+
+def _has(kafka: LocalCluster, topic: str) -> bool:
+    with Admin(kafka.bootstrap) as admin:
+        return topic in admin.topic_names()
