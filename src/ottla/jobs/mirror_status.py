@@ -18,7 +18,7 @@ from ottla.errors import OttlaError
 from ottla.fetch.reader import Reader
 from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane
-from ottla.mirror.terms import Term
+from ottla.mirror.terms import OffsetMap, Term
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, Refresh
 from ottla.net.deadline import Deadline
@@ -315,7 +315,8 @@ def read_status(
         statuses.append(status)
     if source is not None:
         untimed = {status.target for status in statuses if status.last_time is None}
-        times = _last_times(target, {tp: entries[tp][-1].term for tp in sorted(untimed)[:_MOST_READ]})
+        mirrored = {tp: OffsetMap(row.term for row in entries[tp]).target_end for tp in sorted(untimed)[:_MOST_READ]}
+        times = _last_times(target, mirrored)
         statuses = [replace(status, last_time=times.get(status.target, status.last_time)) for status in statuses]
         measured = measure(source, statuses, seconds=seconds)
         statuses = [with_lag(status, measured.get(status.source)) for status in statuses]
@@ -390,18 +391,17 @@ def _newest(cluster: Cluster, partitions: Iterable[TopicPartition], deadline: De
     return {tp: at.timestamp / 1000 for tp, at in found.items() if at.offset >= 0}
 
 
-def _last_times(cluster: Cluster, terms: Mapping[TopicPartition, Term]) -> dict[TopicPartition, float]:
-    """Return the newest timestamp in the last mirrored batch of each target partition, from its header.
+def _last_times(cluster: Cluster, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    """Return the newest timestamp in the last batch before each of these target offsets, from its header.
 
     Brokers tell the newest timestamp of a log, too, but that may be one of a marker.
     """
     times: dict[TopicPartition, float] = {}
     reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
     try:
-        for tp, term in terms.items():
-            if not term.reached.number:
+        for tp, end in ends.items():
+            if not end:
                 continue
-            end = term.reached.target
             with closing(reader.batches(OffsetRange(*tp, end - 1, end))) as batches:
                 for raw in batches:
                     times[tp] = raw.batch.header.max_timestamp / 1000
