@@ -1,8 +1,8 @@
-"""What to do with ranges of offsets: archive topics, and replay archives.
+"""What to do with ranges of offsets: archive topics, replay archives, mirror topics to another cluster.
 
-`archive` and `replay` do everything with one call. Below them are jobs (functions of one range that return a receipt)
-and the rounds around them; a job knows no engine. Names are imported on first use: the process in which a Spark query
-plans its batches does not need the modules that decode records.
+`archive`, `replay` and `mirror` do everything with one call. Below them are jobs (functions of one range that return a
+receipt) and the rounds around them; a job knows no engine. Names are imported on first use: the process in which a Spark
+query plans its batches does not need the modules that decode records.
 """
 
 from __future__ import annotations
@@ -14,19 +14,39 @@ from ottla._lazy import lazy
 if TYPE_CHECKING:
     from ottla.jobs.archives import archive
     from ottla.jobs.brokers import Brokers
+    from ottla.jobs.mirror_link import Link
+    from ottla.jobs.mirrors import Mirrored, MirrorReport, mirror
     from ottla.jobs.replay_throttle import Rate, Unit
     from ottla.jobs.replays import ReplayReport, replay
+    from ottla.mirror.rules import Policy
 
 _HOMES = {
     "Brokers": "ottla.jobs.brokers",
+    "Link": "ottla.jobs.mirror_link",
+    "MirrorReport": "ottla.jobs.mirrors",
+    "Mirrored": "ottla.jobs.mirrors",
+    "Policy": "ottla.mirror.rules",
     "Rate": "ottla.jobs.replay_throttle",
     "ReplayReport": "ottla.jobs.replays",
     "Unit": "ottla.jobs.replay_throttle",
     "archive": "ottla.jobs.archives",
+    "mirror": "ottla.jobs.mirrors",
     "replay": "ottla.jobs.replays",
 }
 
-__all__ = ["Brokers", "Rate", "ReplayReport", "Unit", "archive", "replay"]
+__all__ = [
+    "Brokers",
+    "Link",
+    "MirrorReport",
+    "Mirrored",
+    "Policy",
+    "Rate",
+    "ReplayReport",
+    "Unit",
+    "archive",
+    "mirror",
+    "replay",
+]
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept every misspelt name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -120,6 +120,27 @@ class Mirrored:
             "error": self.error,
         }
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Mirrored:
+        """Build one from the result of `to_json`. Raises `ValueError`, `TypeError` or `KeyError` if it is none."""
+        return cls(
+            source=TopicPartition(str(row["topic"]), int(row["partition"])),
+            target=TopicPartition(str(row["target_topic"]), int(row["target_partition"])),
+            start=int(row["start"]),
+            stop=int(row["stop"]),
+            target_stop=int(row["target_stop"]),
+            records=int(row["records"]),
+            size_bytes=int(row["bytes"]),
+            batches=int(row["batches"]),
+            recoded={str(reason): int(count) for reason, count in row["recoded"].items()},
+            first_time=None if row["first_time"] is None else float(row["first_time"]),
+            last_time=None if row["last_time"] is None else float(row["last_time"]),
+            host=str(row["host"]),
+            started=float(row["started"]),
+            seconds=float(row["seconds"]),
+            error=None if row["error"] is None else str(row["error"]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
