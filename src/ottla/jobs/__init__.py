@@ -1,8 +1,8 @@
 """What to do with ranges of offsets: archive topics, replay archives, mirror topics to another cluster.
 
 `archive`, `replay` and `mirror` do everything with one call. Below them are jobs (functions of one range that return a
-receipt) and the rounds around them; a job knows no engine. Names are imported on first use: the process in which a Spark
-query plans its batches does not need the modules that decode records.
+receipt) and the rounds around them; a job knows no engine. Names are imported on first use: the process in which a
+Spark query plans its batches does not need the modules that decode records.
 """
 
 from __future__ import annotations
